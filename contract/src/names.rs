@@ -1,0 +1,42 @@
+//! Labels, annotations, container names and ports, as users and clusters see them.
+
+/// Namespace label, and pod label, that opts in; the value is [`ENABLED`].
+pub const INJECTION_LABEL: &str = "istio-aux.io/injection";
+/// Namespace label of earlier installations, honoured as [`INJECTION_LABEL`] is on namespaces.
+pub const LEGACY_INJECTION_LABEL: &str = "io.datastrophic/istio-aux";
+/// Value of [`INJECTION_LABEL`] that opts in.
+pub const ENABLED: &str = "enabled";
+/// Value of [`INJECTION_LABEL`] on a pod that opts it out.
+pub const DISABLED: &str = "disabled";
+
+/// Pod annotation: the containers to wait for, separated by commas. Without it: all but the proxy and the shim.
+pub const WAIT_FOR_ANNOTATION: &str = "istio-aux.io/wait-for";
+/// Pod annotation, written by the webhook: one line of JSON that says what was decided and why.
+pub const STATUS_ANNOTATION: &str = "istio-aux.io/status";
+/// Pod label, written by the webhook: the mode in which the shim was added.
+pub const SHIM_LABEL: &str = "istio-aux.io/shim";
+
+/// Name of the native sidecar that runs the shim.
+pub const SHIM_CONTAINER: &str = "aux-shim";
+/// User and group id of the shim: its own, so that no payload of the same id may signal it
+/// (65532, which distroless images call `nonroot`, is a common payload's).
+pub const SHIM_UID: u32 = 65_019;
+/// Path of the binary in the shim's image.
+pub const SHIM_BINARY: &str = "/aux-shim";
+/// Repository of the shim's image; its tag is the version.
+pub const SHIM_IMAGE: &str = "docker.io/istio-aux/shim";
+
+/// Name of Istio's proxy container.
+pub const PROXY_CONTAINER: &str = "istio-proxy";
+/// Pod label, or annotation, that tells Istio's injector whether to inject.
+pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
+/// Pod annotation that Istio merges into the proxy's configuration (a `ProxyConfig` in YAML).
+pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
+/// Field of `ProxyConfig` that makes the injector hold the payload until the proxy is ready.
+pub const HOLD_FIELD: &str = "holdApplicationUntilProxyStarts";
+/// Pod annotation that changes the port on which pilot-agent answers.
+pub const STATUS_PORT_ANNOTATION: &str = "status.sidecar.istio.io/port";
+/// The port on which pilot-agent answers unless a pod says otherwise.
+pub const DEFAULT_STATUS_PORT: u16 = 15_020;
+/// Path that ends the proxy, for a POST to pilot-agent's status port from inside the pod.
+pub const QUIT_PATH: &str = "/quitquitquit";

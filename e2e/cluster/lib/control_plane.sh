@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# etcd, the API server, the controller manager and the scheduler.
+
+start_control_plane() {
+  local etcd=127.0.0.1:2379 etcd_peer=127.0.0.1:2380
+  start_daemon etcd etcd --data-dir "$STATE/etcd" --unsafe-no-fsync --listen-client-urls "http://$etcd" \
+    --advertise-client-urls "http://$etcd" --listen-peer-urls "http://$etcd_peer"
+  # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
+  start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
+    --service-cluster-ip-range="$SERVICE_CIDR" --advertise-address="$NODE_IP" --endpoint-reconciler-type=none \
+    --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
+    --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
+    --kubelet-preferred-address-types=InternalIP \
+    --kubelet-client-certificate="$PKI/admin.crt" --kubelet-client-key="$PKI/admin.key" \
+    --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$PKI/service-accounts.pub" \
+    --service-account-signing-key-file="$PKI/service-accounts.key"
+  wait_for_daemon kube-apiserver 90 kubectl get --raw /readyz
+  start_daemon kube-controller-manager "$K8S_BIN/kube-controller-manager" --bind-address=127.0.0.1 --leader-elect=false \
+    --kubeconfig="$PKI/controller-manager.kubeconfig" --authentication-kubeconfig="$PKI/controller-manager.kubeconfig" \
+    --authorization-kubeconfig="$PKI/controller-manager.kubeconfig" --use-service-account-credentials \
+    --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
+    --cluster-signing-cert-file="$PKI/ca.crt" --cluster-signing-key-file="$PKI/ca.key"
+  start_daemon kube-scheduler "$K8S_BIN/kube-scheduler" --kubeconfig="$PKI/scheduler.kubeconfig" --bind-address=127.0.0.1 --leader-elect=false
+}
+
+# The Service `kubernetes`, by which pods reach the API server.
+kubernetes_endpoints() {
+  kubectl apply --server-side -f - >/dev/null <<YAML
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+ports: [{name: https, port: 6443, protocol: TCP}]
+endpoints: [{addresses: [$NODE_IP], conditions: {ready: true}}]
+YAML
+}
+
+kubectl() { "$K8S_BIN/kubectl" --kubeconfig "$KUBECONFIG_ADMIN" "$@"; }

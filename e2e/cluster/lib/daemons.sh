@@ -1,0 +1,60 @@
+# shellcheck shell=bash
+# Long-running processes: each has a pid file, which also holds the start time so that a recycled pid is never taken for ours, and a log.
+
+start_time_of() { sed 's/^.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+
+daemon_is_alive() {
+  local pid started
+  read -r pid started 2>/dev/null <"$PIDS/$1" && [ -n "$started" ] && [ "$(start_time_of "$pid")" = "$started" ]
+}
+
+# start_daemon NAME COMMAND…: nothing where it runs already.
+start_daemon() {
+  local name=$1 pid
+  shift
+  if daemon_is_alive "$name"; then return; fi
+  mkdir -p "$PIDS" "$LOGS"
+  setsid "$@" >"$LOGS/$name.log" 2>&1 </dev/null &
+  pid=$!
+  echo "$pid $(start_time_of "$pid")" >"$PIDS/$name"
+}
+
+# stop_daemons NAME…: asks all, then waits for each, and insists after 10 s.
+stop_daemons() {
+  local name pid
+  for name in "$@"; do
+    if daemon_is_alive "$name"; then
+      read -r pid _ <"$PIDS/$name"
+      kill "$pid"
+    fi
+  done
+  for name in "$@"; do
+    local tries=100
+    while daemon_is_alive "$name"; do
+      read -r pid _ <"$PIDS/$name"
+      tries=$((tries - 1))
+      if [ "$tries" = 0 ]; then kill -KILL "$pid"; fi
+      sleep 0.1
+    done
+    rm -f "$PIDS/$name"
+  done
+}
+
+# require_alive NAME…: fails with the end of the log of the first that is not.
+require_alive() {
+  local name
+  for name in "$@"; do
+    daemon_is_alive "$name" || fail_with_log "$name does not run" "$LOGS/$name.log"
+  done
+}
+
+# wait_for_daemon NAME SECONDS COMMAND…: until the command succeeds; fails early when the daemon has ended.
+wait_for_daemon() {
+  local name=$1 until=$((SECONDS + $2))
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    daemon_is_alive "$name" || fail_with_log "$name ended before it was ready" "$LOGS/$name.log"
+    [ "$SECONDS" -lt "$until" ] || fail_with_log "$name runs but does not get ready" "$LOGS/$name.log"
+    sleep 0.2
+  done
+}

@@ -1,0 +1,73 @@
+# shellcheck shell=bash
+# Ends the cluster: its processes, pods, mounts, bridge and iptables chains. Keeps what was built, and the logs.
+
+end_cluster() {
+  if [ ! -f "$OWNER" ]; then
+    say "no cluster is up"
+    return
+  fi
+  [ "$(cat "$OWNER")" = "$STATE" ] || fail "the cluster that is up belongs to $(cat "$OWNER")" "end it with: make cluster-down in $(dirname "$(cat "$OWNER")")"
+  say "ending the cluster"
+  stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns
+  end_pods
+  stop_daemons containerd kube-apiserver etcd
+  unmount_ours
+  remove_bridge
+  remove_chains
+  remove_cgroups
+  find "$STATE" -mindepth 1 -maxdepth 1 ! -name log -exec rm -rf {} +
+  rm -rf "$RUN"
+}
+
+# Containers outlive containerd: where it was killed, it is started once more to end them.
+end_pods() {
+  local task
+  if [ ! -d "$RUN/containerd" ]; then return; fi
+  start_containerd
+  for task in $(containers tasks ls -q); do
+    containers tasks kill -s KILL "$task" >/dev/null 2>&1 || :
+    containers tasks rm -f "$task" >/dev/null 2>&1 || :
+  done
+  for task in $(containers containers ls -q); do
+    containers containers rm "$task" >/dev/null 2>&1 || :
+  done
+}
+
+containers() { ctr -a "$CONTAINERD_SOCKET" -n k8s.io "$@"; }
+
+unmount_ours() {
+  local where
+  awk '{print $2}' /proc/mounts | grep -E "^($STATE|$RUN)/" | sort -r | while read -r where; do umount -l "$where"; done
+}
+
+remove_bridge() {
+  if ip link show "$BRIDGE" >/dev/null 2>&1; then ip link del "$BRIDGE"; fi
+}
+
+remove_chains() {
+  local command table
+  our_kind_of_chains | grep -vxFf "$RUN/chains-before" >"$RUN/chains-ours" || :
+  cut -d ' ' -f 1,2 "$RUN/chains-ours" | sort -u | while read -r command table; do
+    {
+      echo "*$table"
+      # Rules that jump to our chains first, then the chains.
+      "$command-save" -t "$table" | grep -E -- '^-A .*-j KUBE-' | jumps_to_ours "$command $table" | sed 's/^-A/-D/'
+      sed -n "s/^$command $table /-F /p; " "$RUN/chains-ours"
+      sed -n "s/^$command $table /-X /p; " "$RUN/chains-ours"
+      echo COMMIT
+    } | "$command-restore" --noflush
+  done
+}
+
+# Of the rules on standard input, those in chains that stay and that jump to one of ours.
+jumps_to_ours() {
+  awk -v which="$1" -v file="$RUN/chains-ours" '
+    BEGIN { while ((getline line < file) > 0) { split(line, f, " "); if (f[1] " " f[2] == which) ours[f[3]] = 1 } }
+    !($2 in ours) { for (i = 3; i < NF; i++) if ($i == "-j" && ($(i + 1) in ours)) { print; break } }'
+}
+
+remove_cgroups() {
+  our_kind_of_cgroups | grep -vxFf "$RUN/cgroups-before" | while read -r group; do
+    find "$group" -depth -type d -exec rmdir {} \;
+  done || :
+}

