@@ -1,1 +1,12 @@
-//! x
+//! What the scenarios share: a namespace of their own on a real cluster, pods in it, and waiting for conditions.
+//! Everything here panics where the cluster does not do what it is asked, since that is a scenario's failure.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::missing_panics_doc, reason = "a panic is how a scenario fails")]
+
+pub mod cluster;
+pub mod manifests;
+pub mod observe;
+
+pub use cluster::{Namespace, scenario};
+pub use observe::{PodView, is_complete};

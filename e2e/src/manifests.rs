@@ -1,0 +1,99 @@
+//! The objects that scenarios create: small pods of busybox and curl, Jobs of them, a server in the mesh.
+
+use serde_json::{Value, json};
+
+/// The image of payloads: busybox' shell and tools, curl, user 65532. `PAYLOAD_IMAGE` replaces it.
+#[must_use]
+pub fn payload_image() -> String {
+    std::env::var("PAYLOAD_IMAGE").unwrap_or_else(|_| "docker.io/istio-aux-cluster/payload:1".to_owned())
+}
+
+/// A container that runs a shell script.
+#[must_use]
+pub fn shell(name: &str, script: &str) -> Value {
+    container(name, &["sh", "-c", script])
+}
+
+/// A container that runs a command.
+#[must_use]
+pub fn container(name: &str, command: &[&str]) -> Value {
+    json!({
+        "name": name, "image": payload_image(), "command": command,
+        "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}},
+    })
+}
+
+/// The specification of a pod.
+#[must_use]
+pub fn pod_spec(restart_policy: &str, containers: &[Value]) -> Value {
+    json!({"restartPolicy": restart_policy, "terminationGracePeriodSeconds": 1, "containers": containers})
+}
+
+/// A pod.
+#[must_use]
+pub fn pod(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+}
+
+/// The same object with an annotation, on itself where it is a pod, else on its pod template.
+#[must_use]
+pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
+    let pod = if object["kind"] == "Pod" { &mut object } else { &mut object["spec"]["template"] };
+    pod["metadata"]["annotations"][key] = json!(value);
+    object
+}
+
+/// A Job of one pod.
+#[must_use]
+pub fn job(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {"template": {"spec": spec}},
+    })
+}
+
+/// A web server in the mesh that takes mutual TLS only: whoever reaches it came through a proxy.
+/// Its Service is `web`, its page says [`GREETING`].
+#[must_use]
+pub fn server() -> Vec<Value> {
+    let mut serve = container("web", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
+    serve["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
+    vec![
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
+            "spec": {"mtls": {"mode": "STRICT"}},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+        }),
+        deployment("web", &pod_spec("Always", &[serve])),
+    ]
+}
+
+/// What the page of [`server`] says.
+pub const GREETING: &str = "hello from the mesh";
+
+/// A Deployment of one pod, labelled `app`.
+#[must_use]
+pub fn deployment(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": spec},
+        },
+    })
+}
+
+/// A `TFJob` of workers.
+#[must_use]
+pub fn tf_job(name: &str, workers: u32, restart_policy: &str, script: &str) -> Value {
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("tensorflow", script)]});
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": {"name": name},
+        "spec": {"tfReplicaSpecs": {"Worker": {
+            "replicas": workers, "restartPolicy": restart_policy, "template": {"spec": spec},
+        }}},
+    })
+}

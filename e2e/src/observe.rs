@@ -1,0 +1,117 @@
+//! Reading a pod's and a Job's status the way an operator does.
+
+use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// Whether a Job has its condition Complete.
+#[must_use]
+pub fn is_complete(job: &Job) -> bool {
+    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions
+        .is_some_and(|all| all.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True"))
+}
+
+/// A pod's status.
+#[derive(Debug, Clone, Copy)]
+pub struct PodView<'a>(pub &'a Pod);
+
+impl<'a> PodView<'a> {
+    /// The phase: Pending, Running, Succeeded or Failed.
+    #[must_use]
+    pub fn phase(self) -> &'a str {
+        self.0.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("")
+    }
+
+    /// The phase, where it is final.
+    #[must_use]
+    pub fn final_phase(self) -> Option<String> {
+        Some(self.phase()).filter(|phase| ["Succeeded", "Failed"].contains(phase)).map(str::to_owned)
+    }
+
+    /// The status of a container, regular or init.
+    #[must_use]
+    pub fn container(self, name: &str) -> Option<&'a ContainerStatus> {
+        self.containers().find(|status| status.name == name)
+    }
+
+    fn containers(self) -> impl Iterator<Item = &'a ContainerStatus> {
+        let status = self.0.status.as_ref();
+        let regular = status.and_then(|status| status.container_statuses.as_ref());
+        let init = status.and_then(|status| status.init_container_statuses.as_ref());
+        regular.into_iter().chain(init).flatten()
+    }
+
+    /// How a container ended, where it has.
+    #[must_use]
+    pub fn terminated(self, container: &str) -> Option<&'a ContainerStateTerminated> {
+        self.container(container)?.state.as_ref()?.terminated.as_ref()
+    }
+
+    /// The exit code of a container that has ended.
+    #[must_use]
+    pub fn exit_code(self, container: &str) -> Option<i32> {
+        self.terminated(container).map(|terminated| terminated.exit_code)
+    }
+
+    /// When a container ended.
+    #[must_use]
+    pub fn ended_at(self, container: &str) -> Option<&'a Time> {
+        self.terminated(container)?.finished_at.as_ref()
+    }
+
+    /// Whether a container runs and is ready.
+    #[must_use]
+    pub fn is_ready(self, container: &str) -> bool {
+        self.container(container).is_some_and(|status| status.ready)
+    }
+
+    /// How often a container was started again.
+    #[must_use]
+    pub fn restarts(self, container: &str) -> Option<i32> {
+        self.container(container).map(|status| status.restart_count)
+    }
+
+    /// Whether the payload has ended with 0 while the proxy runs on: what an operator sees as `NotReady 1/2`.
+    #[must_use]
+    pub fn is_stuck(self, payload: &str) -> bool {
+        self.phase() == "Running" && self.exit_code(payload) == Some(0) && self.is_ready(PROXY_CONTAINER)
+    }
+
+    /// Whether the shim is in the pod's specification.
+    #[must_use]
+    pub fn has_shim(self) -> bool {
+        let spec = self.0.spec.as_ref();
+        let init = spec.and_then(|spec| spec.init_containers.as_ref());
+        init.is_some_and(|all| all.iter().any(|container| container.name == SHIM_CONTAINER))
+    }
+
+    /// An annotation of the pod.
+    #[must_use]
+    pub fn annotation(self, key: &str) -> Option<&'a str> {
+        self.0.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Name, phase and containers in a line.
+    #[must_use]
+    pub fn in_a_line(self) -> String {
+        let name = self.0.metadata.name.as_deref().unwrap_or("");
+        let containers: Vec<String> = self.containers().map(describe).collect();
+        format!("{name} {}: {}", self.phase(), containers.join(", "))
+    }
+}
+
+fn describe(status: &ContainerStatus) -> String {
+    let state = status.state.as_ref();
+    let now = if let Some(terminated) = state.and_then(|state| state.terminated.as_ref()) {
+        format!("ended with {}", terminated.exit_code)
+    } else if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
+        format!("waits ({})", waiting.reason.as_deref().unwrap_or("no reason"))
+    } else if status.ready {
+        "ready".to_owned()
+    } else {
+        "runs, not ready".to_owned()
+    };
+    format!("{} {now}, {} restarts", status.name, status.restart_count)
+}

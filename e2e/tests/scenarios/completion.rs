@@ -1,0 +1,120 @@
+//! Pods that are to complete, and what waits for what.
+
+use std::time::Duration;
+
+use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
+use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
+use e2e::manifests::{annotated, job, pod, pod_spec, shell};
+use e2e::{Namespace, PodView, is_complete, scenario};
+use serde_json::{Value, json};
+
+use crate::{final_phase, start_server};
+
+fn hello() -> Value {
+    job("hello", &pod_spec("Never", &[shell("main", "echo started; sleep 2; echo ended")]))
+}
+
+#[tokio::test]
+async fn control_job_in_the_mesh_alone_never_completes() {
+    scenario("control-job", &[MESH], async |ns: &Namespace| {
+        ns.create_object(hello()).await;
+        let pod = ns.pod_of_job("hello").await;
+        ns.pod_until(&pod, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
+        ns.holds_for(Duration::from_secs(20), "payload ended, proxy ready, Job not complete", async || {
+            PodView(&ns.pod(&pod).await).is_stuck("main") && !is_complete(&ns.job("hello").await)
+        })
+        .await;
+    })
+    .await;
+}
+
+async fn job_completes(ns: &Namespace) {
+    ns.create_object(hello()).await;
+    ns.until("Job hello to complete", || async { is_complete(&ns.job("hello").await).then_some(()) }).await;
+    let name = ns.pod_of_job("hello").await;
+    let pod = ns.pod(&name).await;
+    let view = PodView(&pod);
+    assert_eq!(view.phase(), "Succeeded");
+    assert_eq!(view.exit_code(PROXY_CONTAINER), Some(0));
+    assert_eq!(view.exit_code(SHIM_CONTAINER), Some(0));
+    let log = ns.logs(&name, SHIM_CONTAINER).await;
+    for line in ["container exited container=main code=0", "asked istio-proxy to quit", "istio-proxy ended code=0"] {
+        assert!(log.contains(line), "no {line:?} in the shim's log:\n{log}");
+    }
+}
+
+#[tokio::test]
+async fn job_completes_in_a_namespace_that_opted_in() {
+    scenario("job", &[MESH, OPT_IN], job_completes).await;
+}
+
+#[tokio::test]
+async fn job_completes_in_a_namespace_with_the_legacy_label() {
+    scenario("legacy", &[MESH, LEGACY_OPT_IN], job_completes).await;
+}
+
+#[tokio::test]
+async fn payload_that_fails_under_never_fails_the_pod_with_its_code() {
+    scenario("never", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(pod("fails", &pod_spec("Never", &[shell("main", "exit 3")]))).await;
+        assert_eq!(final_phase(ns, "fails").await, "Failed");
+        let pod = ns.pod("fails").await;
+        assert_eq!(PodView(&pod).exit_code("main"), Some(3));
+        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn proxy_outlives_every_container() {
+    scenario("outlives", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        let long = shell("long", "sleep 8; curl -sSf http://web/");
+        ns.create_object(pod("two", &pod_spec("Never", &[shell("short", "sleep 1"), long]))).await;
+        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        let pod = ns.pod("two").await;
+        let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
+        assert!(ended_at("short") < ended_at("long"));
+        assert!(ended_at(PROXY_CONTAINER) >= ended_at("long"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn wait_for_leaves_the_other_containers_out() {
+    scenario("wait-for", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let containers = [shell("main", "sleep 1"), shell("shipper", "sleep 12")];
+        let object = annotated(pod("two", &pod_spec("Never", &containers)), WAIT_FOR_ANNOTATION, "main");
+        ns.create_object(object).await;
+        ns.pod_until("two", "the proxy's end", |pod| PodView(pod).exit_code(PROXY_CONTAINER)).await;
+        let pod = ns.pod("two").await;
+        assert_eq!(PodView(&pod).exit_code("main"), Some(0));
+        assert_eq!(PodView(&pod).exit_code("shipper"), None, "the proxy ended while shipper ran");
+        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        assert_eq!(PodView(&ns.pod("two").await).restarts(SHIM_CONTAINER), Some(0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn restricted_namespace_admits_the_shim() {
+    const RESTRICTED: (&str, &str) = ("pod-security.kubernetes.io/enforce", "restricted");
+    scenario("restricted", &[MESH, OPT_IN, RESTRICTED], async |ns: &Namespace| {
+        let mut main = shell("main", "id -u");
+        main["securityContext"] = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+        let mut spec = pod_spec("Never", &[main]);
+        spec["securityContext"] =
+            json!({"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}});
+        // Istio's own init container needs capabilities that restricted forbids; without redirection there is none, and
+        // then Envoy, as an ordinary user, must be told to leave ports below 1024 alone.
+        let config = "interceptionMode: NONE\nproxyMetadata:\n  ISTIO_META_UNPRIVILEGED_POD: \"true\" # not root\n";
+        let object = annotated(pod("careful", &spec), PROXY_CONFIG_ANNOTATION, config);
+        ns.create_object(object).await;
+        assert_eq!(final_phase(ns, "careful").await, "Succeeded");
+        let pod = ns.pod("careful").await;
+        assert!(PodView(&pod).has_shim());
+        let config_now = PodView(&pod).annotation(PROXY_CONFIG_ANNOTATION).unwrap_or_default();
+        assert_eq!(config_now, format!("{config}holdApplicationUntilProxyStarts: true\n"));
+    })
+    .await;
+}

@@ -1,0 +1,25 @@
+//! Scenarios on the cluster of `KUBECONFIG`: what users suffer without istio-aux, and what they have with it.
+//! Each test is a scenario in a namespace of its own; `control_` marks those that show the failure without istio-aux.
+
+mod completion;
+mod restarts;
+mod selection;
+mod start;
+mod training;
+
+use e2e::{Namespace, PodView};
+
+/// Waits for the final phase of a pod.
+async fn final_phase(ns: &Namespace, pod: &str) -> String {
+    ns.pod_until(pod, "the end", |pod| PodView(pod).final_phase()).await
+}
+
+/// Creates the web server in the mesh and waits until it serves.
+async fn start_server(ns: &Namespace) {
+    for object in e2e::manifests::server() {
+        ns.create_object(object).await;
+    }
+    let web = ns.until("the server's pod", || async { ns.pods_with("app=web").await.pop() }).await;
+    let name = web.metadata.name.unwrap_or_default();
+    ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("web").then_some(())).await;
+}

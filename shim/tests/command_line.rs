@@ -1,0 +1,50 @@
+//! The binary as a process: exit statuses, and what it prints.
+
+#![allow(missing_docs, reason = "a test binary")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn aux_shim(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_aux-shim"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    aux_shim(arguments).output().unwrap()
+}
+
+#[test]
+fn wrong_arguments_end_with_2_and_one_line() {
+    for arguments in [&[][..], &["sleep"], &["watch"], &["watch", "--await", "a"], &["watch", "--bogus"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.starts_with("aux-shim: ") && text.lines().count() == 1, "{arguments:?}: {text}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn help_and_version_go_to_standard_output_with_0() {
+    for (argument, expected) in [("--help", "usage: aux-shim watch"), ("--version", env!("CARGO_PKG_VERSION"))] {
+        let output = run(&[argument]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(String::from_utf8(output.stdout).unwrap().contains(expected), "{argument}");
+    }
+}
+
+#[test]
+fn sigterm_ends_it_at_once_with_0() {
+    let mut shim =
+        aux_shim(&["watch", "--await=never-there", "--restart-policy=Never"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(shim.stderr.take().unwrap());
+    let mut line = String::new();
+    log.read_line(&mut line).unwrap();
+    assert!(line.contains(" INFO watching await=never-there "), "{line}");
+    kill_process(Pid::from_child(&shim), Signal::TERM).unwrap();
+    assert_eq!(shim.wait().unwrap().code(), Some(0));
+}

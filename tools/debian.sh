@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# Debian packages: installed where a command or file of theirs is missing, with a line that says so.
+
+# ensure_debian COMMAND-OR-FILE:PACKAGE…
+ensure_debian() {
+  local missing=() entry
+  for entry in "$@"; do
+    command -v "${entry%%:*}" >/dev/null || [ -e "${entry%%:*}" ] || missing+=("${entry##*:}")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if ! command -v apt-get >/dev/null; then
+    fail "not installed: ${missing[*]}, and there is no apt-get to install them with" "install them by hand, or use Debian or Ubuntu"
+  fi
+  if [ "$(id -u)" != 0 ]; then
+    fail "not installed: ${missing[*]}, and only root can install them" "sudo apt-get install ${missing[*]}"
+  fi
+  say "installing Debian packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  logged "apt-get update" "$LOGS/apt-update.log" apt-get update -qq
+  logged "apt-get install" "$LOGS/apt-install.log" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}

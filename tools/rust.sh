@@ -1,0 +1,23 @@
+# shellcheck shell=bash
+# Rust: the toolchain that rust-toolchain.toml names, with its target for static binaries, and a C compiler for it.
+
+ensure_rust() {
+  ensure_debian cc:gcc musl-gcc:musl-tools
+  if ! command -v rustup >/dev/null; then
+    if ! apt-cache show rustup >/dev/null 2>&1; then
+      fail "rustup is not installed, and this release has no package of it" "install rustup from rust-lang.org, then run this again"
+    fi
+    ensure_debian rustup:rustup
+  fi
+  local channel target
+  channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$REPO/rust-toolchain.toml")
+  target=$(sed -n 's/^targets = \["\(.*\)"\]/\1/p' "$REPO/rust-toolchain.toml")
+  if ! rustup run "$channel" cargo clippy --version >/dev/null 2>&1 || ! rustup run "$channel" cargo fmt --version >/dev/null 2>&1; then
+    say "installing Rust $channel"
+    logged "rustup toolchain install" "$LOGS/rustup.log" rustup toolchain install "$channel" --profile minimal -c clippy -c rustfmt
+  fi
+  if ! rustup target list --installed --toolchain "$channel" | grep -qx "$target"; then
+    say "installing the Rust target $target"
+    logged "rustup target add" "$LOGS/rustup-target.log" rustup target add "$target" --toolchain "$channel"
+  fi
+}

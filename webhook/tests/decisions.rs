@@ -1,0 +1,176 @@
+//! What istio-aux does to which pod: a table of cases over pods as the API server sent them.
+
+#![allow(missing_docs, reason = "a test binary")]
+
+use istio_aux::inject::pod::Pod;
+use istio_aux::inject::{Decision, Mode, Settings, decide};
+use serde_json::{Value, json};
+
+/// A pod before Istio's injector has seen it.
+const BEFORE_ISTIO: &str = include_str!("pods/before-istio.json");
+/// The same after Istio's injector, with an ordinary istio-proxy.
+const CLASSIC_PROXY: &str = include_str!("pods/classic-proxy.json");
+/// The same with istio-proxy as a native sidecar.
+const NATIVE_PROXY: &str = include_str!("pods/native-proxy.json");
+
+fn settings() -> Settings {
+    Settings { shim_image: "docker.io/istio-aux/shim:0.1.0".to_owned() }
+}
+
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn decided(pod: &Value) -> Decision {
+    let text = pod.to_string();
+    decide(&serde_json::from_str::<Pod>(&text).unwrap(), &settings())
+}
+
+fn patched(pod: &Value) -> Value {
+    let mut patched = pod.clone();
+    json_patch::patch(&mut patched, &decided(pod).patch).unwrap();
+    patched
+}
+
+fn shim_of(pod: &Value) -> Option<&Value> {
+    pod["spec"]["initContainers"].as_array()?.iter().find(|container| container["name"] == "aux-shim")
+}
+
+/// A pod with one field changed.
+fn with(pod: &str, path: &str, value: Value) -> Value {
+    let mut pod = json_of(pod);
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    let parent = pod.pointer_mut(parent).unwrap();
+    if parent.is_null() {
+        *parent = json!({});
+    }
+    parent[key.replace("~1", "/")] = value;
+    pod
+}
+
+#[test]
+fn before_istio_only_the_hold_annotation_is_added() {
+    insta::assert_json_snapshot!(decided(&json_of(BEFORE_ISTIO)).patch, @r#"
+    [
+      {
+        "op": "add",
+        "path": "/metadata/annotations",
+        "value": {}
+      },
+      {
+        "op": "add",
+        "path": "/metadata/annotations/proxy.istio.io~1config",
+        "value": "{\"holdApplicationUntilProxyStarts\": true}"
+      }
+    ]
+    "#);
+}
+
+#[test]
+fn after_istio_the_shim_is_added() {
+    insta::assert_json_snapshot!(decided(&json_of(CLASSIC_PROXY)).patch);
+}
+
+#[test]
+fn native_proxy_gets_a_status_only() {
+    insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);
+}
+
+#[test]
+fn each_kind_of_pod_has_its_mode() {
+    let cases = [
+        ("no proxy yet", json_of(BEFORE_ISTIO), Mode::Hold, 0),
+        ("no proxy, runs always", with(BEFORE_ISTIO, "/spec/restartPolicy", json!("Always")), Mode::Hold, 0),
+        ("classic proxy, OnFailure", json_of(CLASSIC_PROXY), Mode::Native, 0),
+        ("classic proxy, Never", with(CLASSIC_PROXY, "/spec/restartPolicy", json!("Never")), Mode::Native, 0),
+        ("classic proxy, Always", with(CLASSIC_PROXY, "/spec/restartPolicy", json!("Always")), Mode::Hold, 0),
+        ("native proxy", json_of(NATIVE_PROXY), Mode::None, 0),
+        ("shim there already", patched(&json_of(CLASSIC_PROXY)), Mode::Native, 0),
+        ("its own PID namespaces", with(CLASSIC_PROXY, "/spec/shareProcessNamespace", json!(false)), Mode::Hold, 1),
+        ("shared already", with(CLASSIC_PROXY, "/spec/shareProcessNamespace", json!(true)), Mode::Native, 0),
+        (
+            "status port off",
+            with(CLASSIC_PROXY, "/metadata/annotations/status.sidecar.istio.io~1port", json!("0")),
+            Mode::Hold,
+            1,
+        ),
+        (
+            "opted out",
+            with(CLASSIC_PROXY, "/metadata/labels/istio-aux.io~1injection", json!("disabled")),
+            Mode::None,
+            0,
+        ),
+        ("host PIDs", with(CLASSIC_PROXY, "/spec/hostPID", json!(true)), Mode::None, 1),
+        ("host network", with(BEFORE_ISTIO, "/spec/hostNetwork", json!(true)), Mode::None, 1),
+        ("Windows", with(BEFORE_ISTIO, "/spec/os", json!({"name": "windows"})), Mode::None, 1),
+        (
+            "not injected",
+            with(BEFORE_ISTIO, "/metadata/labels", json!({"sidecar.istio.io/inject": "false"})),
+            Mode::None,
+            1,
+        ),
+        (
+            "hold's YAML is broken",
+            with(BEFORE_ISTIO, "/metadata/annotations", json!({"proxy.istio.io/config": "a: ["})),
+            Mode::Hold,
+            1,
+        ),
+        (
+            "wait-for names nobody",
+            with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1wait-for", json!("mian")),
+            Mode::Native,
+            1,
+        ),
+    ];
+    for (name, pod, mode, warnings) in cases {
+        let decision = decided(&pod);
+        assert_eq!((decision.mode, decision.warnings.len()), (mode, warnings), "{name}: {decision:?}");
+        let has_shim = shim_of(&patched(&pod)).is_some();
+        assert_eq!(has_shim, mode == Mode::Native, "{name}");
+    }
+}
+
+#[test]
+fn wait_for_and_status_port_reach_the_shim() {
+    let mut pod = with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1wait-for", json!("metrics"));
+    pod["metadata"]["annotations"]["status.sidecar.istio.io/port"] = json!("15999");
+    let patched = patched(&pod);
+    let expected = json!([
+        "watch",
+        "--await=metrics",
+        "--outlive=main",
+        "--restart-policy=OnFailure",
+        "--proxy=istio-proxy",
+        "--status-port=15999",
+    ]);
+    assert_eq!(shim_of(&patched).unwrap()["args"], expected);
+}
+
+#[test]
+fn the_users_word_on_hold_stands() {
+    let pod = with(
+        BEFORE_ISTIO,
+        "/metadata/annotations",
+        json!({"proxy.istio.io/config": "holdApplicationUntilProxyStarts: false"}),
+    );
+    assert_eq!(decided(&pod).patch.0, []);
+}
+
+#[test]
+fn the_shim_comes_last_and_the_users_containers_stay_in_order() {
+    let before = json_of(CLASSIC_PROXY);
+    let after = patched(&before);
+    assert_eq!(before["spec"]["containers"], after["spec"]["containers"]);
+    let init = after["spec"]["initContainers"].as_array().unwrap();
+    assert_eq!(init.last().unwrap()["name"], "aux-shim");
+    assert_eq!(&init[..init.len() - 1], before["spec"]["initContainers"].as_array().unwrap());
+}
+
+#[test]
+fn the_manifests_name_this_version_of_the_images() {
+    let manifest = include_str!("../../deploy/base/deployment.yaml");
+    for image in ["webhook", "shim"] {
+        let tagged = format!("docker.io/istio-aux/{image}:{}", env!("CARGO_PKG_VERSION"));
+        assert!(manifest.contains(&tagged), "{tagged}");
+    }
+}

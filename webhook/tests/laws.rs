@@ -1,0 +1,148 @@
+//! Laws of every decision, over random pods: what is not ours survives, and deciding again changes nothing.
+
+#![allow(missing_docs, reason = "a test binary")]
+
+use istio_aux::inject::pod::Pod;
+use istio_aux::inject::{Settings, decide};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+fn patched(pod: &Value) -> Value {
+    let text = pod.to_string();
+    let decision = decide(&serde_json::from_str::<Pod>(&text).unwrap(), &Settings { shim_image: "shim:1".into() });
+    let mut pod = pod.clone();
+    json_patch::patch(&mut pod, &decision.patch).unwrap();
+    pod
+}
+
+/// Any JSON, with keys that a JSON Pointer must escape.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(key(), inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn key() -> impl Strategy<Value = String> {
+    "[a-z~/\" ]{1,6}"
+}
+
+fn strings() -> impl Strategy<Value = Value> {
+    let ours = prop_oneof![
+        Just(("istio-aux.io/wait-for".to_owned(), "main,other".to_owned())),
+        Just(("istio-aux.io/status".to_owned(), "stale".to_owned())),
+        Just(("istio-aux.io/shim".to_owned(), "native".to_owned())),
+        Just(("proxy.istio.io/config".to_owned(), "concurrency: 2".to_owned())),
+        Just(("proxy.istio.io/config".to_owned(), "[".to_owned())),
+        (key(), ".{0,8}"),
+    ];
+    let map = prop::collection::vec(ours, 0..4)
+        .prop_map(|pairs| Value::Object(pairs.into_iter().map(|(key, value)| (key, json!(value))).collect()));
+    prop_oneof![Just(Value::Null), map]
+}
+
+fn container() -> impl Strategy<Value = Value> {
+    let name = prop_oneof![Just("main"), Just("other"), Just("istio-proxy"), Just("aux-shim")];
+    let restart_policy = prop_oneof![3 => Just(Value::Null), 1 => Just(json!("Always"))];
+    (name, restart_policy, extra()).prop_map(|(name, restart_policy, mut fields)| {
+        fields.insert("name".into(), json!(name));
+        fields.insert("restartPolicy".into(), restart_policy);
+        Value::Object(fields)
+    })
+}
+
+/// Fields that no decision knows.
+fn extra() -> impl Strategy<Value = Map<String, Value>> {
+    prop::collection::btree_map(key().prop_map(|key| format!("x{key}")), any_json(), 0..4)
+        .prop_map(|map| map.into_iter().collect())
+}
+
+fn metadata() -> impl Strategy<Value = Value> {
+    let present = (strings(), strings(), extra()).prop_map(|(labels, annotations, mut fields)| {
+        fields.insert("labels".into(), labels);
+        fields.insert("annotations".into(), annotations);
+        Value::Object(fields)
+    });
+    prop_oneof![1 => Just(Value::Null), 9 => present]
+}
+
+fn pod() -> impl Strategy<Value = Value> {
+    let containers = || prop::collection::vec(container(), 0..4).prop_map(Value::from);
+    let init = prop_oneof![Just(Value::Null), containers()];
+    let policy = prop_oneof![Just(json!("Never")), Just(json!("OnFailure")), Just(json!("Always")), Just(Value::Null)];
+    let share = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from)];
+    (metadata(), containers(), init, policy, share, extra(), extra()).prop_map(
+        |(metadata, containers, init, policy, share, mut spec, mut pod)| {
+            spec.insert("containers".into(), containers);
+            spec.insert("initContainers".into(), init);
+            spec.insert("restartPolicy".into(), policy);
+            spec.insert("shareProcessNamespace".into(), share);
+            pod.insert("metadata".into(), metadata);
+            pod.insert("spec".into(), Value::Object(spec));
+            Value::Object(pod)
+        },
+    )
+}
+
+/// Takes out of a patched pod what istio-aux may write, so that the rest can be compared with the pod before.
+fn without_ours(before: &Value, after: &Value) -> Value {
+    let mut after = after.clone();
+    for (map, keys) in
+        [("labels", &["istio-aux.io/shim"][..]), ("annotations", &["proxy.istio.io/config", "istio-aux.io/status"])]
+    {
+        for key in keys {
+            restore(&mut after["metadata"][map], &before["metadata"][map], key);
+        }
+        if after["metadata"][map] == json!({}) {
+            after["metadata"][map] = before["metadata"][map].clone();
+        }
+    }
+    if before["metadata"].is_null() {
+        after["metadata"] = Value::Null;
+    }
+    after["spec"]["shareProcessNamespace"] = before["spec"]["shareProcessNamespace"].clone();
+    let had = before["spec"]["initContainers"].as_array().map_or(0, Vec::len);
+    match after["spec"]["initContainers"].as_array_mut() {
+        Some(init) if init.len() > had => {
+            assert_eq!(init.len(), had + 1);
+            assert_eq!(init.pop().unwrap()["name"], "aux-shim");
+            if had == 0 {
+                after["spec"]["initContainers"] = before["spec"]["initContainers"].clone();
+            }
+        }
+        _ => {}
+    }
+    after
+}
+
+fn restore(after: &mut Value, before: &Value, key: &str) {
+    if let Some(map) = after.as_object_mut() {
+        match before.get(key) {
+            Some(value) => map.insert(key.to_owned(), value.clone()),
+            None => map.remove(key),
+        };
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn deciding_again_changes_nothing(pod in pod()) {
+        let once = patched(&pod);
+        prop_assert_eq!(&patched(&once), &once);
+    }
+
+    #[test]
+    fn what_is_not_ours_survives(pod in pod()) {
+        prop_assert_eq!(without_ours(&pod, &patched(&pod)), pod);
+    }
+}
