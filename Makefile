@@ -17,6 +17,8 @@ ifeq ($(CLUSTER),current)
   UP :=
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
+  # The images were just built under the same tag.
+  export RESTART := yes
   UP := cluster-up
 endif
 

@@ -1,7 +1,5 @@
 //! The binary as a process: exit statuses, and what it prints.
 
-#![allow(missing_docs, reason = "a test binary")]
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 

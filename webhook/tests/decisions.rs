@@ -1,7 +1,5 @@
 //! What istio-aux does to which pod: a table of cases over pods as the API server sent them.
 
-#![allow(missing_docs, reason = "a test binary")]
-
 use istio_aux::inject::pod::Pod;
 use istio_aux::inject::{Decision, Mode, Settings, decide};
 use serde_json::{Value, json};

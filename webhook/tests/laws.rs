@@ -1,7 +1,5 @@
 //! Laws of every decision, over random pods: what is not ours survives, and deciding again changes nothing.
 
-#![allow(missing_docs, reason = "a test binary")]
-
 use istio_aux::inject::pod::Pod;
 use istio_aux::inject::{Settings, decide};
 use proptest::prelude::*;

@@ -1,7 +1,5 @@
 //! The binary as a server: TLS, paths, refusals, the end.
 
-#![allow(missing_docs, reason = "a test binary")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;

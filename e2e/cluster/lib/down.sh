@@ -37,7 +37,7 @@ containers() { ctr -a "$CONTAINERD_SOCKET" -n k8s.io "$@"; }
 
 unmount_ours() {
   local where
-  awk '{print $2}' /proc/mounts | grep -E "^($STATE|$RUN)/" | sort -r | while read -r where; do umount -l "$where"; done
+  awk -v state="$STATE/" -v run="$RUN/" 'index($2, state) == 1 || index($2, run) == 1 { print $2 }' /proc/mounts | sort -r | while read -r where; do umount -l "$where"; done
 }
 
 remove_bridge() {
@@ -46,28 +46,32 @@ remove_bridge() {
 
 remove_chains() {
   local command table
-  our_kind_of_chains | grep -vxFf "$RUN/chains-before" >"$RUN/chains-ours" || :
+  our_kind_of_chains | except "$RUN/chains-before" >"$RUN/chains-ours"
   cut -d ' ' -f 1,2 "$RUN/chains-ours" | sort -u | while read -r command table; do
     {
       echo "*$table"
-      # Rules that jump to our chains first, then the chains.
-      "$command-save" -t "$table" | grep -E -- '^-A .*-j KUBE-' | jumps_to_ours "$command $table" | sed 's/^-A/-D/'
-      sed -n "s/^$command $table /-F /p; " "$RUN/chains-ours"
-      sed -n "s/^$command $table /-X /p; " "$RUN/chains-ours"
+      # First the rules that jump to our chains, then the chains.
+      "$command-save" -t "$table" | jumps_to_ours "$command $table" | sed 's/^-A/-D/'
+      sed -n "s/^$command $table /-F /p" "$RUN/chains-ours"
+      sed -n "s/^$command $table /-X /p" "$RUN/chains-ours"
       echo COMMIT
     } | "$command-restore" --noflush
   done
 }
 
-# Of the rules on standard input, those in chains that stay and that jump to one of ours.
+# Of the saved rules on standard input, those in chains that stay and that jump to one of ours.
 jumps_to_ours() {
   awk -v which="$1" -v file="$RUN/chains-ours" '
     BEGIN { while ((getline line < file) > 0) { split(line, f, " "); if (f[1] " " f[2] == which) ours[f[3]] = 1 } }
-    !($2 in ours) { for (i = 3; i < NF; i++) if ($i == "-j" && ($(i + 1) in ours)) { print; break } }'
+    $1 == "-A" && !($2 in ours) { for (i = 3; i < NF; i++) if ($i == "-j" && ($(i + 1) in ours)) { print; break } }'
 }
 
+# The lines of standard input that are not in FILE.
+except() { awk -v file="$1" 'BEGIN { while ((getline line < file) > 0) known[line] = 1 } !($0 in known)'; }
+
 remove_cgroups() {
-  our_kind_of_cgroups | grep -vxFf "$RUN/cgroups-before" | while read -r group; do
+  local group
+  our_kind_of_cgroups | except "$RUN/cgroups-before" | while read -r group; do
     find "$group" -depth -type d -exec rmdir {} \;
-  done || :
+  done
 }
