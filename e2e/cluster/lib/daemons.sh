@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Long-running processes: each has a pid file, which also holds the start time so that a recycled pid is never taken for ours, and a log.
 
-start_time_of() { sed 's/^.*) //' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
+# start_time_of PID: in clock ticks since the machine's boot; nothing for a process that has ended, reaped or not.
+start_time_of() { sed -n 's/^.*) //; /^[^ZX]/p' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
 
 daemon_is_alive() {
   local pid started
