@@ -1,7 +1,8 @@
 //! The arguments of `aux-shim`, as the webhook writes them into a pod and the shim reads them.
 
+use crate::endpoint::Endpoint;
 use crate::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
-use crate::policy::RestartPolicy;
+use crate::policy::{ContainerPolicy, RestartPolicy};
 
 /// Subcommand: watch the pod's containers, and end the proxy when the awaited ones have finished.
 pub const WATCH: &str = "watch";
@@ -11,10 +12,18 @@ pub const AWAIT: &str = "await";
 pub const OUTLIVE: &str = "outlive";
 /// Option: the pod's restart policy.
 pub const RESTART_POLICY: &str = "restart-policy";
+/// Option: `NAME=POLICY`, for a container that has a restart policy of its own.
+pub const CONTAINER_POLICY: &str = "container-policy";
 /// Option: the proxy's container.
 pub const PROXY: &str = "proxy";
-/// Option: the port on which pilot-agent answers on localhost.
+/// Option: the port on which pilot-agent answers on localhost; 0 where it is off.
 pub const STATUS_PORT: &str = "status-port";
+/// Option: an endpoint that is sent a `POST` before the proxy is asked to quit; once for each.
+pub const QUIT: &str = "quit";
+/// Option: a file that remembers what was seen, for a shim that is started again.
+pub const STATE: &str = "state";
+/// Option: seconds in which a container that ended with an unknown code is expected back.
+pub const RETRY_WINDOW: &str = "retry-window";
 
 /// Arguments of `aux-shim watch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +35,18 @@ pub struct Watch {
     pub outlived: Vec<String>,
     /// The pod's restart policy.
     pub restart_policy: RestartPolicy,
+    /// The policies of containers that have their own.
+    pub container_policies: Vec<(String, ContainerPolicy)>,
     /// The proxy's container.
     pub proxy: String,
-    /// The port on which pilot-agent answers on localhost.
+    /// The port on which pilot-agent answers on localhost; 0 where it is off.
     pub status_port: u16,
+    /// What else is told to quit, before the proxy.
+    pub quit: Vec<Endpoint>,
+    /// Where what was seen is remembered.
+    pub state: Option<String>,
+    /// Seconds in which a container that ended with an unknown code is expected back; the shim's own reckoning where absent.
+    pub retry_window: Option<u32>,
 }
 
 impl Watch {
@@ -40,9 +57,20 @@ impl Watch {
             awaited,
             outlived: Vec::new(),
             restart_policy,
+            container_policies: Vec::new(),
             proxy: PROXY_CONTAINER.to_owned(),
             status_port: DEFAULT_STATUS_PORT,
+            quit: Vec::new(),
+            state: None,
+            retry_window: None,
         }
+    }
+
+    /// How a container is restarted.
+    #[must_use]
+    pub fn policy_of(&self, container: &str) -> ContainerPolicy {
+        let own = self.container_policies.iter().find(|(name, _)| name == container);
+        own.map_or_else(|| self.restart_policy.into(), |(_, policy)| policy.clone())
     }
 
     /// The arguments after the binary's name, for a container's `args`.
@@ -53,8 +81,13 @@ impl Watch {
         args.extend(self.awaited.iter().map(|name| option(AWAIT, name)));
         args.extend(self.outlived.iter().map(|name| option(OUTLIVE, name)));
         args.push(option(RESTART_POLICY, self.restart_policy.as_str()));
+        let policies = self.container_policies.iter().map(|(name, policy)| format!("{name}={policy}"));
+        args.extend(policies.map(|policy| option(CONTAINER_POLICY, &policy)));
         args.push(option(PROXY, &self.proxy));
         args.push(option(STATUS_PORT, &self.status_port.to_string()));
+        args.extend(self.quit.iter().map(|endpoint| option(QUIT, &endpoint.to_string())));
+        args.extend(self.state.iter().map(|file| option(STATE, file)));
+        args.extend(self.retry_window.iter().map(|seconds| option(RETRY_WINDOW, &seconds.to_string())));
         args
     }
 }

@@ -4,5 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod endpoint;
 pub mod names;
 pub mod policy;

@@ -11,6 +11,8 @@ pub const DISABLED: &str = "disabled";
 
 /// Pod annotation: the containers to wait for, separated by commas. Without it: all but the proxy and the shim.
 pub const WAIT_FOR_ANNOTATION: &str = "istio-aux.io/wait-for";
+/// Pod annotation: other endpoints to `POST` to before the proxy's, separated by commas.
+pub const QUIT_ANNOTATION: &str = "istio-aux.io/quit";
 /// Pod annotation, written by the webhook: one line of JSON that says what was decided and why.
 pub const STATUS_ANNOTATION: &str = "istio-aux.io/status";
 /// Pod label, written by the webhook: the mode in which the shim was added.
@@ -23,6 +25,10 @@ pub const SHIM_CONTAINER: &str = "aux-shim";
 pub const SHIM_UID: u32 = 65_019;
 /// Path of the binary in the shim's image.
 pub const SHIM_BINARY: &str = "/aux-shim";
+/// The volume that the webhook adds, an emptyDir on disk.
+pub const VOLUME: &str = "istio-aux";
+/// Where the shim's container sees [`VOLUME`].
+pub const STATE_FOLDER: &str = "/state";
 /// Repository of the shim's image; its tag is the version.
 pub const SHIM_IMAGE: &str = "docker.io/istio-aux/shim";
 
@@ -38,5 +44,7 @@ pub const HOLD_FIELD: &str = "holdApplicationUntilProxyStarts";
 pub const STATUS_PORT_ANNOTATION: &str = "status.sidecar.istio.io/port";
 /// The port on which pilot-agent answers unless a pod says otherwise.
 pub const DEFAULT_STATUS_PORT: u16 = 15_020;
+/// Envoy's admin port, on localhost; the same path there ends Envoy, and pilot-agent with it.
+pub const ENVOY_ADMIN_PORT: u16 = 15_000;
 /// Path that ends the proxy, for a POST to pilot-agent's status port from inside the pod.
 pub const QUIT_PATH: &str = "/quitquitquit";

@@ -1,11 +1,14 @@
-//! When the kubelet starts an ended container again.
+//! When the kubelet starts an ended container again: the pod's policy, and a container's own
+//! (`restartPolicy` and `restartPolicyRules`, KEP-5307), as Kubernetes writes them and as the shim's arguments do.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Restart policy of a pod that may complete (`spec.restartPolicy`). `Always` is not here: such a pod never completes.
+/// A restart policy, of a pod or of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartPolicy {
+    /// An ended container is started again, whatever its exit code.
+    Always,
     /// An ended container stays ended, whatever its exit code.
     Never,
     /// A container that ended with any code but 0 is started again.
@@ -17,9 +20,53 @@ impl RestartPolicy {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Always => "Always",
             Self::Never => "Never",
             Self::OnFailure => "OnFailure",
         }
+    }
+}
+
+/// What a rule does when it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleAction {
+    /// The container is started again.
+    Restart,
+    /// Every container of the pod is started again, ended or not (KEP-5532).
+    RestartAllContainers,
+}
+
+/// One of a container's `restartPolicyRules`; the first that matches an exit code comes before any policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestartRule {
+    /// What happens.
+    pub action: RuleAction,
+    /// Whether the code must be among the values, or must not.
+    pub is_in: bool,
+    /// Exit codes, 0 to 255.
+    pub values: Vec<i32>,
+}
+
+impl RestartRule {
+    /// Whether the rule speaks of this exit code.
+    #[must_use]
+    pub fn matches(&self, code: i32) -> bool {
+        self.values.contains(&code) == self.is_in
+    }
+}
+
+/// How one container is restarted: its own rules and policy, or the pod's policy alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerPolicy {
+    /// The policy where no rule matches.
+    pub policy: RestartPolicy,
+    /// The rules, in their order.
+    pub rules: Vec<RestartRule>,
+}
+
+impl From<RestartPolicy> for ContainerPolicy {
+    fn from(policy: RestartPolicy) -> Self {
+        Self { policy, rules: Vec::new() }
     }
 }
 
@@ -30,21 +77,105 @@ impl fmt::Display for RestartPolicy {
 }
 
 impl FromStr for RestartPolicy {
-    type Err = UnknownPolicy;
+    type Err = Unreadable;
 
-    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
-        [Self::Never, Self::OnFailure].into_iter().find(|policy| policy.as_str() == text).ok_or(UnknownPolicy)
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        let all = [Self::Always, Self::Never, Self::OnFailure];
+        all.into_iter().find(|policy| policy.as_str() == text).ok_or(Unreadable)
     }
 }
 
-/// The text is neither `Never` nor `OnFailure`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownPolicy;
-
-impl fmt::Display for UnknownPolicy {
+/// `POLICY[;ACTION:in|not-in:CODE[,CODE…]]…`, for example `Never;restart:in:42,43`.
+impl fmt::Display for ContainerPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("takes Never or OnFailure")
+        write!(f, "{}", self.policy)?;
+        for rule in &self.rules {
+            let values: Vec<String> = rule.values.iter().map(i32::to_string).collect();
+            let operator = if rule.is_in { "in" } else { "not-in" };
+            write!(f, ";{}:{operator}:{}", rule.action.as_word(), values.join(","))?;
+        }
+        Ok(())
     }
 }
 
-impl std::error::Error for UnknownPolicy {}
+impl FromStr for ContainerPolicy {
+    type Err = Unreadable;
+
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        let mut parts = text.split(';');
+        let policy = parts.next().unwrap_or_default().parse()?;
+        let rules = parts.map(RestartRule::from_word).collect::<Result<_, _>>()?;
+        Ok(Self { policy, rules })
+    }
+}
+
+impl RuleAction {
+    fn as_word(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::RestartAllContainers => "restart-all",
+        }
+    }
+}
+
+impl RestartRule {
+    fn from_word(word: &str) -> Result<Self, Unreadable> {
+        let mut parts = word.splitn(3, ':');
+        let (action, operator, values) = (parts.next(), parts.next(), parts.next().ok_or(Unreadable)?);
+        let actions = [RuleAction::Restart, RuleAction::RestartAllContainers];
+        let action = actions.into_iter().find(|known| Some(known.as_word()) == action).ok_or(Unreadable)?;
+        let is_in = match operator {
+            Some("in") => true,
+            Some("not-in") => false,
+            _ => return Err(Unreadable),
+        };
+        let values = values.split(',').map(|code| code.parse().map_err(|_| Unreadable)).collect::<Result<_, _>>()?;
+        Ok(Self { action, is_in, values })
+    }
+}
+
+/// The text is no policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreadable;
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("takes Always, Never or OnFailure, and rules like ;restart:in:42,43")
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_read_as_they_are_written() {
+        let codes = |action, is_in, values: &[i32]| RestartRule { action, is_in, values: values.to_vec() };
+        let cases = [
+            ("Never", RestartPolicy::Never, vec![]),
+            ("Always", RestartPolicy::Always, vec![]),
+            ("Never;restart:in:42,43", RestartPolicy::Never, vec![codes(RuleAction::Restart, true, &[42, 43])]),
+            (
+                "OnFailure;restart-all:not-in:0;restart:in:1",
+                RestartPolicy::OnFailure,
+                vec![codes(RuleAction::RestartAllContainers, false, &[0]), codes(RuleAction::Restart, true, &[1])],
+            ),
+        ];
+        for (text, policy, rules) in cases {
+            let expected = ContainerPolicy { policy, rules };
+            assert_eq!(text.parse::<ContainerPolicy>(), Ok(expected.clone()), "{text}");
+            assert_eq!(expected.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused() {
+        for text in
+            ["", "never", "Never;", "Never;restart", "Never;restart:in:", "Never;restart:in:x", "Never;stop:in:1"]
+        {
+            assert_eq!(text.parse::<ContainerPolicy>(), Err(Unreadable), "{text}");
+        }
+    }
+}

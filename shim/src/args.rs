@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 
-use contract::args::{AWAIT, OUTLIVE, PROXY, RESTART_POLICY, STATUS_PORT, WATCH, Watch};
-use contract::policy::RestartPolicy;
+use contract::args::{
+    AWAIT, CONTAINER_POLICY, OUTLIVE, PROXY, QUIT, RESTART_POLICY, RETRY_WINDOW, STATE, STATUS_PORT, WATCH, Watch,
+};
+use contract::policy::{ContainerPolicy, RestartPolicy};
 use lexopt::{Arg, Parser, ValueExt};
 
 const HELP: &str = "\
@@ -15,8 +17,14 @@ options of watch:
   --await NAME             a container to wait for; once for each
   --outlive NAME           a container not to wait for, but to outlive; once for each
   --restart-policy POLICY  the pod's restart policy: Never or OnFailure
+  --container-policy NAME=POLICY[;ACTION:in|not-in:CODES]…
+                           the policy of a container that has its own; ACTION is restart or restart-all
   --proxy NAME             the proxy's container (istio-proxy)
-  --status-port PORT       pilot-agent's port on localhost (15020)
+  --status-port PORT       pilot-agent's port on localhost (15020); 0 where it is off: Envoy's admin port is asked
+  --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked; once for each
+  --state FILE             where what was seen is remembered, for a shim that is started again
+  --retry-window SECONDS   how long a container that ended with an unknown code is expected back (kernels before
+                           6.15 do not tell codes; without it: twice the kubelet's back-off, and a minute)
 
 It needs a pod with shareProcessNamespace: true. It asks nothing of the Kubernetes API.
 
@@ -67,15 +75,15 @@ fn watch(mut parser: Parser) -> Result<Command, Error> {
             Arg::Long(AWAIT) => watch.awaited.push(name(AWAIT, &mut parser)?),
             Arg::Long(OUTLIVE) => watch.outlived.push(name(OUTLIVE, &mut parser)?),
             Arg::Long(PROXY) => watch.proxy = name(PROXY, &mut parser)?,
-            Arg::Long(RESTART_POLICY) => {
-                policy = Some(parsed(RESTART_POLICY, &mut parser, "takes Never or OnFailure")?);
+            Arg::Long(RESTART_POLICY) => policy = Some(pod_policy(&mut parser)?),
+            Arg::Long(CONTAINER_POLICY) => watch.container_policies.push(container_policy(&mut parser)?),
+            Arg::Long(STATUS_PORT) => watch.status_port = parsed(STATUS_PORT, &mut parser, "takes a port, 0 to 65535")?,
+            Arg::Long(QUIT) => {
+                let takes = "takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port";
+                watch.quit.push(parsed(QUIT, &mut parser, takes)?);
             }
-            Arg::Long(STATUS_PORT) => {
-                watch.status_port = parsed(STATUS_PORT, &mut parser, "takes a port, 1 to 65535")?;
-                if watch.status_port == 0 {
-                    return Err(wrong(STATUS_PORT, "takes a port, 1 to 65535, and was given \"0\""));
-                }
-            }
+            Arg::Long(STATE) => watch.state = Some(name(STATE, &mut parser)?),
+            Arg::Long(RETRY_WINDOW) => watch.retry_window = Some(parsed(RETRY_WINDOW, &mut parser, "takes seconds")?),
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Show(HELP.to_owned())),
             other => return Err(other.unexpected().into()),
         }
@@ -83,6 +91,22 @@ fn watch(mut parser: Parser) -> Result<Command, Error> {
     watch.restart_policy = policy.ok_or_else(|| wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"))?;
     refuse_contradictions(&watch)?;
     Ok(Command::Watch(watch))
+}
+
+fn pod_policy(parser: &mut Parser) -> Result<RestartPolicy, Error> {
+    let takes = "takes Never or OnFailure";
+    match parsed(RESTART_POLICY, parser, takes)? {
+        RestartPolicy::Always => Err(wrong(RESTART_POLICY, format!("{takes}, and was given \"Always\""))),
+        policy => Ok(policy),
+    }
+}
+
+fn container_policy(parser: &mut Parser) -> Result<(String, ContainerPolicy), Error> {
+    let text = parser.value()?.string()?;
+    let refuse = |reason: &str| wrong(CONTAINER_POLICY, format!("{reason}, and was given {text:?}"));
+    let (name, policy) = text.split_once('=').ok_or_else(|| refuse("takes NAME=POLICY"))?;
+    let policy = policy.parse().map_err(|error: contract::policy::Unreadable| refuse(&error.to_string()))?;
+    Ok((name.to_owned(), policy))
 }
 
 fn refuse_contradictions(watch: &Watch) -> Result<(), Error> {
@@ -98,15 +122,15 @@ fn refuse_contradictions(watch: &Watch) -> Result<(), Error> {
         }
         seen.push(name);
     }
-    Ok(())
+    match watch.container_policies.iter().find(|(name, _)| !seen.contains(&name.as_str())) {
+        Some((name, _)) => Err(wrong(CONTAINER_POLICY, format!("{name:?} is neither awaited, outlived nor the proxy"))),
+        None => Ok(()),
+    }
 }
 
 fn name(option: &'static str, parser: &mut Parser) -> Result<String, Error> {
     let text = parser.value()?.string()?;
-    if text.is_empty() {
-        return Err(wrong(option, "takes a container's name, and was given \"\""));
-    }
-    Ok(text)
+    if text.is_empty() { Err(wrong(option, "takes a name, and was given \"\"")) } else { Ok(text) }
 }
 
 fn parsed<T: std::str::FromStr>(option: &'static str, parser: &mut Parser, takes: &str) -> Result<T, Error> {
@@ -131,6 +155,10 @@ mod tests {
         let mut watch = Watch::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure);
         watch.outlived.push("cloud-sql-proxy".into());
         watch.status_port = 15_999;
+        watch.container_policies.push(("main".into(), "Never;restart:in:42".parse().unwrap()));
+        watch.quit.push("http://127.0.0.1:9091/quitquitquit".parse().unwrap());
+        watch.state = Some("/state/seen".into());
+        watch.retry_window = Some(30);
         let words = std::iter::once("aux-shim".to_owned()).chain(watch.to_args()).map(OsString::from);
         assert_eq!(parse(words).unwrap(), Command::Watch(watch));
     }
@@ -147,12 +175,8 @@ mod tests {
                 "--restart-policy: takes Never or OnFailure, and was given \"Always\"",
             ),
             (
-                "aux-shim watch --await a --restart-policy Never --status-port 0",
-                "--status-port: takes a port, 1 to 65535, and was given \"0\"",
-            ),
-            (
                 "aux-shim watch --await a --restart-policy Never --status-port 70000",
-                "--status-port: takes a port, 1 to 65535, and was given \"70000\"",
+                "--status-port: takes a port, 0 to 65535, and was given \"70000\"",
             ),
             (
                 "aux-shim watch --await a --await a --restart-policy Never",
@@ -162,7 +186,23 @@ mod tests {
                 "aux-shim watch --await a --outlive istio-proxy --restart-policy Never",
                 "--outlive: \"istio-proxy\" is named twice, or is the proxy",
             ),
-            ("aux-shim watch --await= --restart-policy Never", "--await: takes a container's name, and was given \"\""),
+            ("aux-shim watch --await= --restart-policy Never", "--await: takes a name, and was given \"\""),
+            (
+                "aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/quit",
+                "--quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given \"http://10.0.0.1:80/quit\"",
+            ),
+            (
+                "aux-shim watch --await a --restart-policy Never --container-policy b=Never",
+                "--container-policy: \"b\" is neither awaited, outlived nor the proxy",
+            ),
+            (
+                "aux-shim watch --await a --restart-policy Never --container-policy a=Sometimes",
+                "--container-policy: takes Always, Never or OnFailure, and rules like ;restart:in:42,43, and was given \"a=Sometimes\"",
+            ),
+            (
+                "aux-shim watch --await a --restart-policy Never --retry-window soon",
+                "--retry-window: takes seconds, and was given \"soon\"",
+            ),
             ("aux-shim watch --await", "missing argument for option '--await'; see --help"),
             ("aux-shim watch --no-such", "invalid option '--no-such'; see --help"),
             ("aux-shim watch main", "unexpected argument \"main\"; see --help"),

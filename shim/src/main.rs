@@ -7,9 +7,12 @@
 mod args;
 mod decide;
 mod log;
+mod memory;
 mod pidfd;
+mod process;
 mod procfs;
 mod quit;
+mod starts;
 mod watch;
 
 use std::process::ExitCode;

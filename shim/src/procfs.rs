@@ -43,20 +43,53 @@ impl Procfs {
         fs::read_to_string(self.root.join("loadavg")).ok()?.split_whitespace().last()?.parse().ok()
     }
 
-    /// The processes that were started from outside the pod, but for pause, earliest first: a container's init
-    /// comes before the exec sessions in it.
-    pub(crate) fn top_processes(&self) -> Vec<TopProcess> {
+    /// All PIDs of the namespace but pause's.
+    pub(crate) fn pids(&self) -> Vec<i32> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let mut found: Vec<_> = pids.filter(|&pid| pid != PAUSE).filter_map(|pid| self.top_process(pid)).collect();
+        pids.filter(|&pid| pid != PAUSE).collect()
+    }
+
+    /// Whether there is a process of this number, reaped or not.
+    pub(crate) fn exists(&self, pid: i32) -> bool {
+        self.root.join(pid.to_string()).exists()
+    }
+
+    /// Those of the PIDs whose processes were started from outside the pod, earliest first: a container's init comes
+    /// before the exec sessions in it.
+    pub(crate) fn top_processes(&self, pids: impl IntoIterator<Item = i32>) -> Vec<TopProcess> {
+        let mut found: Vec<_> = pids.into_iter().filter_map(|pid| self.top_process(pid)).collect();
         found.sort_by_key(|process| (process.started, process.pid));
         found
+    }
+
+    /// When a process started, in clock ticks since boot; `None` where there is none of this number, or only its remains.
+    pub(crate) fn start_of(&self, pid: i32) -> Option<u64> {
+        let stat = fs::read_to_string(self.root.join(pid.to_string()).join("stat")).ok()?;
+        let state = stat.get(stat.rfind(')')? + 1..)?.trim_start().chars().next()?;
+        (!matches!(state, 'Z' | 'X')).then(|| parent_and_start(&stat)).flatten().map(|(_, started)| started)
+    }
+
+    /// The command's name, cut to 15 characters by the kernel.
+    pub(crate) fn command(&self, pid: i32) -> Option<String> {
+        Some(fs::read_to_string(self.root.join(pid.to_string()).join("comm")).ok()?.trim_end().to_owned())
+    }
+
+    /// Whether containers can be named here: our own mounts say so.
+    pub(crate) fn names_containers(&self) -> bool {
+        fs::read_to_string(self.root.join("self/mountinfo")).is_ok_and(|mounts| attempt_of(&mounts).is_some())
+    }
+
+    /// An id that differs for each boot of the machine.
+    pub(crate) fn boot_id(&self) -> String {
+        let id = fs::read_to_string(self.root.join("sys/kernel/random/boot_id")).unwrap_or_default();
+        id.trim().to_owned()
     }
 
     fn top_process(&self, pid: i32) -> Option<TopProcess> {
         let folder = self.root.join(pid.to_string());
         let (parent, started) = parent_and_start(&fs::read_to_string(folder.join("stat")).ok()?)?;
-        if parent != 0 {
+        if parent != 0 || !leads_its_threads(pid, &fs::read_to_string(folder.join("status")).ok()?) {
             return None;
         }
         let mounts = fs::read_to_string(folder.join("mountinfo")).unwrap_or_default();
@@ -70,6 +103,12 @@ fn parent_and_start(stat: &str) -> Option<(i32, u64)> {
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
+}
+
+/// Whether a number is a process' and not one of its other threads', which `/proc` opens too though it does not list them.
+fn leads_its_threads(pid: i32, status: &str) -> bool {
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    group.is_some_and(|group| group.trim().parse() == Ok(pid))
 }
 
 /// The container from `/proc/PID/mountinfo`. The kubelet mounts the termination log from
@@ -145,18 +184,21 @@ mod tests {
             fs::create_dir(&folder).unwrap();
             fs::write(folder.join("stat"), stat(pid, "x", parent, started)).unwrap();
             fs::write(folder.join("mountinfo"), mounts).unwrap();
+            fs::write(folder.join("status"), format!("Name:\tx\nTgid:\t{pid}\nPid:\t{pid}\n")).unwrap();
         };
         process(1, 0, 100, "");
         process(40, 0, 300, MOUNTS); // an exec session in main
         process(9, 0, 200, MOUNTS); // main's init
         process(10, 9, 210, MOUNTS); // its child
         process(50, 0, 400, ""); // being made by the runtime
+        process(11, 0, 205, MOUNTS); // a thread of main's init
+        fs::write(root.path().join("11/status"), "Name:\tx\nTgid:\t9\nPid:\t11\n").unwrap();
         fs::write(root.path().join("loadavg"), "0.00 0.01 0.05 1/123 50\n").unwrap();
         let procfs = Procfs::new(root.path());
         assert_eq!(procfs.last_pid(), Some(50));
         let main = || Some(attempt("main", "1f0c22aa"));
         let expected = [(9, 200, main()), (40, 300, main()), (50, 400, None)]
             .map(|(pid, started, attempt)| TopProcess { pid, started, attempt });
-        assert_eq!(procfs.top_processes(), expected);
+        assert_eq!(procfs.top_processes(procfs.pids()), expected);
     }
 }

@@ -1,20 +1,41 @@
-//! Asking a pilot-agent on localhost to quit: one fixed request, one line of answer.
+//! Asking what listens on localhost to quit: one fixed request, one line of answer.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use contract::names::QUIT_PATH;
+use contract::endpoint::Endpoint;
+use contract::names::{ENVOY_ADMIN_PORT, QUIT_PATH};
 
-/// How long the connection, and then the answer, may take before it is asked again.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a connection may take to come about.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long an answer may take: older pilot-agents drain for 5 s first (istio#55424).
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Posts `/quitquitquit` to the port on localhost. Returns the answer's status line.
-pub(crate) fn post(port: u16) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(request(port).as_bytes())?;
+/// Posts `/quitquitquit` to pilot-agent's status port; where that is off or refuses, to Envoy's admin port, with which
+/// pilot-agent ends too. Returns the answer's status line.
+pub(crate) fn proxy(status_port: u16) -> io::Result<String> {
+    if status_port == 0 {
+        return post(&on_localhost(ENVOY_ADMIN_PORT));
+    }
+    match post(&on_localhost(status_port)) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            post(&on_localhost(ENVOY_ADMIN_PORT)).map_err(|_| error)
+        }
+        answer => answer,
+    }
+}
+
+fn on_localhost(port: u16) -> Endpoint {
+    Endpoint { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path: QUIT_PATH.to_owned() }
+}
+
+/// Posts to an endpoint. Returns the answer's status line.
+pub(crate) fn post(endpoint: &Endpoint) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&endpoint.address, CONNECT_WITHIN)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.set_write_timeout(Some(CONNECT_WITHIN))?;
+    stream.write_all(request(endpoint).as_bytes())?;
     let mut answer = [0; 256];
     let read = stream.read(&mut answer)?;
     let text = String::from_utf8_lossy(&answer[..read]);
@@ -24,8 +45,8 @@ pub(crate) fn post(port: u16) -> io::Result<String> {
     }
 }
 
-fn request(port: u16) -> String {
-    format!("POST {QUIT_PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+fn request(Endpoint { address, path }: &Endpoint) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 }
 
 #[cfg(test)]
@@ -55,7 +76,7 @@ mod tests {
     #[test]
     fn posts_quitquitquit_and_returns_the_status_line() {
         let (port, asked) = agent("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK");
-        assert_eq!(post(port).unwrap(), "HTTP/1.1 200 OK");
+        assert_eq!(proxy(port).unwrap(), "HTTP/1.1 200 OK");
         let asked = asked.join().unwrap();
         assert!(asked.starts_with("POST /quitquitquit HTTP/1.1\r\n"), "{asked}");
         assert!(asked.contains(&format!("Host: 127.0.0.1:{port}\r\n")), "{asked}");
@@ -65,12 +86,12 @@ mod tests {
     #[test]
     fn a_connection_closed_without_an_answer_is_an_error() {
         let (port, _asked) = agent("");
-        assert_eq!(post(port).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(proxy(port).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
     fn a_closed_port_is_refused() {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        assert_eq!(post(free).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(proxy(free).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -89,7 +89,25 @@ fn each_kind_of_pod_has_its_mode() {
         (
             "status port off",
             with(CLASSIC_PROXY, "/metadata/annotations/status.sidecar.istio.io~1port", json!("0")),
+            Mode::Native,
+            0,
+        ),
+        (
+            "status port unreadable",
+            with(CLASSIC_PROXY, "/metadata/annotations/status.sidecar.istio.io~1port", json!("off")),
             Mode::Hold,
+            1,
+        ),
+        (
+            "something else to quit, but it is waited for",
+            with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1quit", json!("http://127.0.0.1:9091/quit")),
+            Mode::Native,
+            1,
+        ),
+        (
+            "an unknown restart policy",
+            with(CLASSIC_PROXY, "/spec/containers/1/restartPolicy", json!("Sometimes")),
+            Mode::Native,
             1,
         ),
         (
@@ -140,8 +158,55 @@ fn wait_for_and_status_port_reach_the_shim() {
         "--restart-policy=OnFailure",
         "--proxy=istio-proxy",
         "--status-port=15999",
+        "--state=/state/seen",
     ]);
     assert_eq!(shim_of(&patched).unwrap()["args"], expected);
+}
+
+/// The arguments of the shim that a pod gets.
+fn shim_args(pod: &Value) -> Vec<String> {
+    serde_json::from_value(shim_of(&patched(pod)).unwrap()["args"].clone()).unwrap()
+}
+
+#[test]
+fn containers_own_restart_policies_reach_the_shim() {
+    let mut pod = json_of(CLASSIC_PROXY);
+    let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
+    pod["spec"]["containers"][1]["restartPolicy"] = json!("Never");
+    pod["spec"]["containers"][1]["restartPolicyRules"] = rules;
+    assert!(shim_args(&pod).contains(&"--container-policy=main=Never;restart:in:42".to_owned()));
+}
+
+#[test]
+fn only_loopback_endpoints_reach_the_shim() {
+    let urls = "http://127.0.0.1:9091/quitquitquit, https://127.0.0.1:1/x, http://10.0.0.1:80/y";
+    let mut pod = with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1quit", json!(urls));
+    pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
+    let quits: Vec<String> = shim_args(&pod).into_iter().filter(|arg| arg.starts_with("--quit")).collect();
+    assert_eq!(quits, ["--quit=http://127.0.0.1:9091/quitquitquit"]);
+    let warnings = decided(&pod).warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert_eq!(
+        warnings[0],
+        "istio-aux.io/quit: \"https://127.0.0.1:1/x\" is left out: it takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port"
+    );
+}
+
+#[test]
+fn the_status_port_is_the_annotations_then_the_proxys_own() {
+    let mut pod = json_of(CLASSIC_PROXY);
+    let env = pod["spec"]["containers"][0]["env"].as_array_mut().unwrap();
+    let config = env.iter_mut().find(|variable| variable["name"] == "PROXY_CONFIG").unwrap();
+    config["value"] = json!("{\"statusPort\":15777}");
+    assert!(shim_args(&pod).contains(&"--status-port=15777".to_owned()));
+    pod["metadata"]["annotations"]["status.sidecar.istio.io/port"] = json!("15888");
+    assert!(shim_args(&pod).contains(&"--status-port=15888".to_owned()));
+}
+
+#[test]
+fn no_hold_is_added_where_the_status_port_is_off() {
+    let pod = with(BEFORE_ISTIO, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "0"}));
+    assert_eq!(decided(&pod).patch.0, []);
 }
 
 #[test]

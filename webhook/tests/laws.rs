@@ -76,9 +76,12 @@ fn pod() -> impl Strategy<Value = Value> {
     let containers = || prop::collection::vec(container(), 0..4).prop_map(Value::from);
     let init = prop_oneof![Just(Value::Null), containers()];
     let policy = prop_oneof![Just(json!("Never")), Just(json!("OnFailure")), Just(json!("Always")), Just(Value::Null)];
+    let volume = prop_oneof![Just("data"), Just("istio-aux")].prop_map(|name| json!({"name": name, "emptyDir": {}}));
+    let volumes = prop_oneof![Just(Value::Null), prop::collection::vec(volume, 0..3).prop_map(Value::from)];
     let share = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from)];
-    (metadata(), containers(), init, policy, share, extra(), extra()).prop_map(
-        |(metadata, containers, init, policy, share, mut spec, mut pod)| {
+    (metadata(), containers(), init, volumes, policy, share, extra(), extra()).prop_map(
+        |(metadata, containers, init, volumes, policy, share, mut spec, mut pod)| {
+            spec.insert("volumes".into(), volumes);
             spec.insert("containers".into(), containers);
             spec.insert("initContainers".into(), init);
             spec.insert("restartPolicy".into(), policy);
@@ -107,18 +110,23 @@ fn without_ours(before: &Value, after: &Value) -> Value {
         after["metadata"] = Value::Null;
     }
     after["spec"]["shareProcessNamespace"] = before["spec"]["shareProcessNamespace"].clone();
-    let had = before["spec"]["initContainers"].as_array().map_or(0, Vec::len);
-    match after["spec"]["initContainers"].as_array_mut() {
-        Some(init) if init.len() > had => {
-            assert_eq!(init.len(), had + 1);
-            assert_eq!(init.pop().unwrap()["name"], "aux-shim");
-            if had == 0 {
-                after["spec"]["initContainers"] = before["spec"]["initContainers"].clone();
-            }
-        }
-        _ => {}
+    for (list, name) in [("initContainers", "aux-shim"), ("volumes", "istio-aux")] {
+        take_last(&mut after["spec"][list], &before["spec"][list], name);
     }
     after
+}
+
+/// Takes what was appended off a list.
+fn take_last(after: &mut Value, before: &Value, name: &str) {
+    let had = before.as_array().map_or(0, Vec::len);
+    let Some(list) = after.as_array_mut() else { return };
+    if list.len() > had {
+        assert_eq!(list.len(), had + 1);
+        assert_eq!(list.pop().unwrap()["name"], name);
+        if had == 0 {
+            *after = before.clone();
+        }
+    }
 }
 
 fn restore(after: &mut Value, before: &Value, key: &str) {

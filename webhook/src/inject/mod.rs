@@ -7,11 +7,16 @@ mod awaited;
 mod hold;
 mod patch;
 pub mod pod;
+mod restarts;
 mod shim;
 
+use contract::args::Watch;
+use contract::endpoint::Endpoint;
 use contract::names::{
-    DISABLED, INJECTION_LABEL, ISTIO_INJECT, PROXY_CONFIG_ANNOTATION, SHIM_LABEL, STATUS_ANNOTATION,
+    DISABLED, INJECTION_LABEL, ISTIO_INJECT, PROXY_CONFIG_ANNOTATION, QUIT_ANNOTATION, SHIM_LABEL, STATUS_ANNOTATION,
+    VOLUME, WAIT_FOR_ANNOTATION,
 };
+use contract::policy::{ContainerPolicy, RestartPolicy};
 use json_patch::Patch;
 use serde_json::json;
 
@@ -120,6 +125,10 @@ fn is_told_not_to_inject(pod: &Pod) -> bool {
 
 /// Tells Istio's injector to hold the payload until the proxy is ready, unless the user has said otherwise.
 fn hold_start(pod: &Pod, write: &mut PatchWriter, warnings: &mut Vec<String>) {
+    if pod.status_port() == Some(0) {
+        // The hold asks a port that would never answer.
+        return;
+    }
     match hold::plan(pod.annotation(PROXY_CONFIG_ANNOTATION)) {
         Hold::Said => {}
         Hold::Write(value) => write.annotation(PROXY_CONFIG_ANNOTATION, &value),
@@ -149,7 +158,7 @@ fn end_proxy(
         return (Mode::Hold, why);
     }
     let Some(status_port) = pod.status_port() else {
-        let why = "the proxy's status port is off or unreadable, so the shim could not end it";
+        let why = "the proxy's status port cannot be read, so the shim could not end it";
         warnings.push(format!("istio-aux adds no shim, and this pod will not complete: {why}"));
         write_status(write, Mode::Hold, &[], why);
         return (Mode::Hold, why);
@@ -162,12 +171,55 @@ fn end_proxy(
     let why = "istio-proxy is an ordinary container in a pod that is to complete";
     write_status(write, Mode::Native, &awaited.names, why);
     write.label(SHIM_LABEL, Mode::Native.as_str());
-    let mut watch = contract::args::Watch::new(awaited.names, policy);
-    watch.outlived = awaited.others;
-    watch.status_port = status_port;
+    let watch = Watch {
+        outlived: awaited.others,
+        container_policies: container_policies(pod, policy, warnings),
+        status_port,
+        quit: quit_endpoints(pod, warnings),
+        state: Some(shim::state_file()),
+        ..Watch::new(awaited.names, policy)
+    };
     write.init_container(shim::native_sidecar(&watch, &settings.shim_image));
+    if !pod.has_volume(VOLUME) {
+        write.volume(shim::volume());
+    }
     write.share_process_namespace();
     (Mode::Native, why)
+}
+
+/// The restart policies of the regular containers that have their own, the proxy's too.
+fn container_policies(pod: &Pod, policy: RestartPolicy, warnings: &mut Vec<String>) -> Vec<(String, ContainerPolicy)> {
+    let mut policies = Vec::new();
+    for container in &pod.spec.containers {
+        let name = container.name.as_str();
+        match restarts::own_policy(container, policy) {
+            Ok(None) => {}
+            Ok(Some(own)) => policies.push((name.to_owned(), own)),
+            Err(unknown) => {
+                warnings
+                    .push(format!("istio-aux goes by the pod's restartPolicy for container {name}: unknown {unknown}"));
+            }
+        }
+    }
+    policies
+}
+
+/// What the pod wants told to quit before the proxy. Anything but plain HTTP on loopback is refused.
+fn quit_endpoints(pod: &Pod, warnings: &mut Vec<String>) -> Vec<Endpoint> {
+    let list = pod.annotation(QUIT_ANNOTATION).unwrap_or_default();
+    let mut endpoints = Vec::new();
+    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+        match url.parse() {
+            Ok(endpoint) => endpoints.push(endpoint),
+            Err(error) => warnings.push(format!("{QUIT_ANNOTATION}: {url:?} is left out: it {error}")),
+        }
+    }
+    if !endpoints.is_empty() && pod.annotation(WAIT_FOR_ANNOTATION).is_none() {
+        warnings.push(format!(
+            "{QUIT_ANNOTATION} without {WAIT_FOR_ANNOTATION}: the container that it ends is waited for, so it is never asked"
+        ));
+    }
+    endpoints
 }
 
 /// One line of JSON on the pod that says what was decided and why.

@@ -12,6 +12,7 @@ const METADATA: Parent = &["metadata"];
 const LABELS: Parent = &["metadata", "labels"];
 const ANNOTATIONS: Parent = &["metadata", "annotations"];
 const INIT_CONTAINERS: Parent = &["spec", "initContainers"];
+const VOLUMES: Parent = &["spec", "volumes"];
 
 /// Collects the operations for one pod.
 pub(super) struct PatchWriter<'p> {
@@ -29,6 +30,7 @@ impl<'p> PatchWriter<'p> {
             (LABELS, metadata.is_some_and(|metadata| metadata.labels.is_some())),
             (ANNOTATIONS, metadata.is_some_and(|metadata| metadata.annotations.is_some())),
             (INIT_CONTAINERS, pod.spec.init_containers.is_some()),
+            (VOLUMES, pod.spec.volumes.is_some()),
         ];
         let present = parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| parent).collect();
         Self { pod, present, operations: Vec::new() }
@@ -52,6 +54,12 @@ impl<'p> PatchWriter<'p> {
     pub(super) fn init_container(&mut self, container: Value) {
         self.make(INIT_CONTAINERS, json!([]));
         self.add(INIT_CONTAINERS, Some("-"), container);
+    }
+
+    /// Appends to `volumes`.
+    pub(super) fn volume(&mut self, volume: Value) {
+        self.make(VOLUMES, json!([]));
+        self.add(VOLUMES, Some("-"), volume);
     }
 
     /// Lets the pod's containers see each other's processes.

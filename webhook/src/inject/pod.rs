@@ -55,6 +55,9 @@ pub struct Spec<'a> {
     /// Init containers and native sidecars.
     #[serde(borrow)]
     pub init_containers: Option<Vec<Container<'a>>>,
+    /// The pod's volumes.
+    #[serde(borrow)]
+    pub volumes: Option<Vec<Volume<'a>>>,
     #[serde(borrow)]
     restart_policy: Option<Text<'a>>,
     /// Whether containers see each other's processes.
@@ -75,8 +78,53 @@ pub struct Container<'a> {
     /// Its name, unique in the pod.
     #[serde(borrow)]
     pub name: Text<'a>,
+    /// Its own restart policy; `Always` makes an init container a native sidecar (KEP-753).
     #[serde(borrow)]
-    restart_policy: Option<Text<'a>>,
+    pub restart_policy: Option<Text<'a>>,
+    /// Which exit codes restart it, before any policy (KEP-5307).
+    #[serde(borrow)]
+    pub restart_policy_rules: Option<Vec<RestartPolicyRule<'a>>>,
+    #[serde(borrow)]
+    env: Option<Vec<EnvVar<'a>>>,
+}
+
+/// One of `restartPolicyRules`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartPolicyRule<'a> {
+    /// What happens when the rule matches.
+    #[serde(borrow)]
+    pub action: Text<'a>,
+    /// What it matches.
+    #[serde(borrow)]
+    pub exit_codes: Option<ExitCodes<'a>>,
+}
+
+/// Exit codes that a rule matches, or does not.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ExitCodes<'a> {
+    /// `In` or `NotIn`.
+    #[serde(borrow)]
+    pub operator: Text<'a>,
+    /// The codes.
+    #[serde(default)]
+    pub values: Vec<i32>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct EnvVar<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    value: Option<Text<'a>>,
+}
+
+/// A volume, by name only.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Volume<'a> {
+    /// Its name, unique in the pod.
+    #[serde(borrow)]
+    pub name: Text<'a>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -149,21 +197,50 @@ impl Pod<'_> {
         self.spec.init_container(SHIM_CONTAINER).is_some()
     }
 
-    /// The port on which pilot-agent answers; `None` where it is off, or cannot be read.
+    /// Whether the pod has a volume of this name.
+    #[must_use]
+    pub fn has_volume(&self, name: &str) -> bool {
+        self.spec.volumes.iter().flatten().any(|volume| volume.name.as_str() == name)
+    }
+
+    /// The port on which pilot-agent answers, 0 where it is off; `None` where what says so cannot be read.
+    /// The annotation comes before `statusPort` in the proxy's own configuration (istio#18505).
     #[must_use]
     pub fn status_port(&self) -> Option<u16> {
-        match self.annotation(STATUS_PORT_ANNOTATION) {
+        if let Some(text) = self.annotation(STATUS_PORT_ANNOTATION) {
+            return text.trim().parse().ok();
+        }
+        match self.proxy_env(PROXY_CONFIG_ENV) {
             None => Some(DEFAULT_STATUS_PORT),
-            Some(text) => text.trim().parse().ok().filter(|&port| port != 0),
+            Some(config) => {
+                let config: PartOfProxyConfig = serde_json::from_str(config).ok()?;
+                Some(config.status_port.unwrap_or(DEFAULT_STATUS_PORT))
+            }
         }
     }
+
+    fn proxy_env(&self, name: &str) -> Option<&str> {
+        let proxy = self.spec.containers.iter().find(|container| container.name.as_str() == PROXY_CONTAINER)?;
+        let variable = proxy.env.as_ref()?.iter().find(|variable| variable.name.as_str() == name)?;
+        variable.value.as_ref().map(Text::as_str)
+    }
+}
+
+/// Environment variable of istio-proxy that holds its `ProxyConfig` in JSON.
+const PROXY_CONFIG_ENV: &str = "PROXY_CONFIG";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PartOfProxyConfig {
+    status_port: Option<u16>,
 }
 
 impl<'a> Spec<'a> {
     /// The restart policy, where it lets the pod complete. The API server has filled it in: absent means Always.
     #[must_use]
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
-        self.restart_policy.as_ref()?.as_str().parse().ok()
+        let policy = self.restart_policy.as_ref()?.as_str().parse().ok()?;
+        (policy != RestartPolicy::Always).then_some(policy)
     }
 
     /// Whether the pod says that it runs on Windows.
