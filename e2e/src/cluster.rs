@@ -25,7 +25,7 @@ pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 /// in less than a minute.
 pub const PATIENCE: Duration = Duration::from_secs(150);
 
-const POLL_EVERY: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs a scenario in a namespace of its own with these labels. The namespace is removed when the scenario has passed,
 /// and kept for a look when it has not.

@@ -16,7 +16,7 @@ use crate::log;
 use crate::memory;
 use crate::process::Process;
 use crate::procfs::{Attempt, Procfs, TopProcess};
-use crate::quit;
+use crate::quit::{self, Answer};
 use crate::starts::Starts;
 
 /// Pause between two looks while a start is expected. The runtime makes a container's init some tens of milliseconds
@@ -375,17 +375,21 @@ impl Watcher {
         }
         for endpoint in std::mem::take(&mut self.quit) {
             match quit::post(&endpoint) {
-                Ok(status) => log::info("asked to quit", &[("endpoint", &endpoint), ("answer", &status)]),
+                Ok(answer) => log::info("asked to quit", &[("endpoint", &endpoint), ("answer", &answer)]),
                 Err(error) => log::warn("did not answer", &[("endpoint", &endpoint), ("error", &error)]),
             }
         }
         let answer = quit::proxy(self.status_port);
         let asked = self.asked.get_or_insert(Asked { first: began, next: began, pause: ASK_AGAIN_AFTER });
-        asked.next = now() + if answer.is_ok() { ENDS_WITHIN } else { asked.pause };
+        asked.next = now() + if matches!(answer, Ok(Answer::Accepted(_))) { ENDS_WITHIN } else { asked.pause };
         asked.pause = (asked.pause * 2).min(ASK_AGAIN_AT_MOST);
+        let done = "awaited containers finished";
         match answer {
-            Ok(status) => log::info("awaited containers finished, asked istio-proxy to quit", &[("answer", &status)]),
-            Err(error) => log::warn("awaited containers finished, istio-proxy did not answer", &[("error", &error)]),
+            Ok(answer @ (Answer::Accepted(_) | Answer::Closed)) => {
+                log::info(&format!("{done}, asked istio-proxy to quit"), &[("answer", &answer)]);
+            }
+            Ok(answer) => log::warn(&format!("{done}, istio-proxy does not accept to quit"), &[("answer", &answer)]),
+            Err(error) => log::warn(&format!("{done}, istio-proxy did not answer"), &[("error", &error)]),
         }
         asked.next
     }

@@ -2,7 +2,8 @@
 # etcd, the API server, the controller manager and the scheduler.
 
 start_control_plane() {
-  local etcd=127.0.0.1:2379 etcd_peer=127.0.0.1:2380
+  # Not the usual ports: where Debian starts services as it installs them, an etcd has those.
+  local etcd=127.0.0.1:23790 etcd_peer=127.0.0.1:23800
   start_daemon etcd etcd --data-dir "$STATE/etcd" --unsafe-no-fsync --listen-client-urls "http://$etcd" \
     --advertise-client-urls "http://$etcd" --listen-peer-urls "http://$etcd_peer"
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.

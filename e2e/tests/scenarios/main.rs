@@ -2,6 +2,7 @@
 //! Each test is a scenario in a namespace of its own; `control_` marks those that show the failure without istio-aux.
 
 mod completion;
+mod resilience;
 mod restarts;
 mod selection;
 mod start;
