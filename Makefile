@@ -10,7 +10,7 @@ CLUSTER ?= one-node
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run deploy/install deploy/images/build examples/demo tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/shim-cost deploy/install deploy/images/build examples/demo tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -57,6 +57,12 @@ lint: ## Check format, lints and scripts
 	cargo clippy --locked --workspace --all-targets
 	shellcheck $(SCRIPTS)
 	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py
+
+.PHONY: bench
+bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
+	@tools/ensure rust
+	$(IN_CLUSTER) bench/shim-cost
+	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends 30
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar, and load them into the one-node cluster when it is up

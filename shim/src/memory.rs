@@ -77,7 +77,7 @@ mod tests {
     fn seen() -> Pod {
         let mut pod = fresh();
         for (name, attempt) in [("main", "a"), ("metrics", "b"), ("istio-proxy", "p"), ("main", "a2")] {
-            pod.started(name, attempt, NOW);
+            pod.started(name, attempt, true, NOW);
         }
         pod.exited(0, Exit::Code(3), Duration::from_secs(42));
         pod.exited(3, Exit::Unknown, Duration::from_secs(43));

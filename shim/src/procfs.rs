@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// One start of a container. The kubelet gives each start an id of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub(crate) struct TopProcess {
     pub(crate) started: u64,
     /// `None` while the runtime has not given the process its mounts yet.
     pub(crate) attempt: Option<Attempt>,
+}
+
+impl TopProcess {
+    /// When it started, as time since the machine's boot. The kernel tells it in hundredths of a second (`USER_HZ`),
+    /// whatever its own tick is.
+    pub(crate) fn started_at(&self) -> Duration {
+        Duration::from_millis(self.started.saturating_mul(10))
+    }
 }
 
 /// The process file system.

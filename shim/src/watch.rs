@@ -83,6 +83,7 @@ struct Watcher {
     /// Whether containers can be told apart by name.
     named: bool,
     announcements: Announcements,
+    listening_since: Duration,
     /// The last PID given out at the last look.
     last_pid: i32,
     /// When a PID was last given out to a process that had gone before it was looked at.
@@ -118,6 +119,7 @@ impl Watcher {
             processes: Vec::new(),
             named,
             announcements: Starts::listen(HOSTS).map_or(Announcements::None, Announcements::Unproven),
+            listening_since: now(),
             last_pid: 0,
             unseen_since: None,
             unready: Vec::new(),
@@ -217,19 +219,23 @@ impl Watcher {
         if last_pid == self.last_pid && pids.is_empty() {
             return self.give_up();
         }
-        if self.last_pid == 0 || last_pid < self.last_pid || last_pid - self.last_pid > MANY_PIDS {
-            // The first look, or PIDs began anew, or too many were given out to ask for each.
+        let new = self.last_pid + 1..=last_pid;
+        // At the first look, when PIDs began anew, or when too many were given out to ask for each, they are listed.
+        let is_listed = self.last_pid == 0 || last_pid < self.last_pid || last_pid - self.last_pid > MANY_PIDS;
+        let any_unseen = is_listed || new.clone().any(|pid| !self.procfs.exists(pid));
+        if is_listed {
             pids = self.procfs.pids();
-            self.unseen_since = Some(now());
         } else {
-            let new = self.last_pid + 1..=last_pid;
-            if new.clone().any(|pid| !self.procfs.exists(pid)) {
-                self.unseen_since = Some(now());
-            }
             pids.extend(new);
         }
         self.last_pid = last_pid;
-        for process in self.procfs.top_processes(pids) {
+        let found = self.procfs.top_processes(pids);
+        // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
+        self.hear();
+        if any_unseen {
+            self.unseen_since = Some(now());
+        }
+        for process in found {
             if !self.meet(&process) {
                 let looks =
                     unready.iter().find(|(pid, _)| *pid == process.pid).map_or(NAMED_WITHIN, |(_, looks)| *looks);
@@ -253,9 +259,13 @@ impl Watcher {
     fn meet(&mut self, process: &TopProcess) -> bool {
         if self.named {
             let Some(Attempt { container, id }) = &process.attempt else { return false };
-            let expected = self.pod.expects_a_start();
-            let met = self.pod.started(container, id, now());
-            self.judge_announcements(met, expected);
+            // What started before was announced to nobody.
+            let is_heard = process.started_at() > self.listening_since;
+            let was_expected = self.pod.expects_a_start();
+            let met = self.pod.started(container, id, is_heard, now());
+            if met.is_some() && is_heard {
+                self.judge_announcements(was_expected);
+            }
             self.watch(met, process);
         } else if process.pid != std::process::id().cast_signed() {
             let command = self.procfs.command(process.pid).unwrap_or_default();
@@ -269,16 +279,19 @@ impl Watcher {
     }
 
     /// A start that was seen shows whether starts are announced here.
-    fn judge_announcements(&mut self, met: Option<usize>, was_expected: bool) {
-        if met.is_none() {
-            return;
-        }
+    fn judge_announcements(&mut self, was_expected: bool) {
         self.announcements = match std::mem::replace(&mut self.announcements, Announcements::None) {
             Announcements::Unproven(starts) | Announcements::Proven(starts) if was_expected => {
                 Announcements::Proven(starts)
             }
             _ => Announcements::None,
         };
+    }
+
+    /// Takes note of the starts that were announced.
+    fn hear(&mut self) {
+        let announced = self.announcements.starts().map_or(0, Starts::take);
+        self.pod.announce(announced, now());
     }
 
     /// Watches the init process of a container that was seen to start.
@@ -326,8 +339,7 @@ impl Watcher {
         }
         let ended: Vec<(usize, Process)> = ended.into_iter().rev().map(|at| self.processes.swap_remove(at)).collect();
         self.note_ends(ended);
-        let announced = self.announcements.starts().map_or(0, Starts::take);
-        self.pod.announce(announced, now());
+        self.hear();
     }
 
     fn note_ends(&mut self, ended: Vec<(usize, Process)>) {

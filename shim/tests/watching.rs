@@ -188,3 +188,51 @@ fn without_names_every_process_from_outside_is_awaited() {
     let (code, log) = shim.end();
     assert_eq!(code, Some(0), "{log}");
 }
+
+/// A pod whose starts are announced, with a shim that knows it.
+fn announcing() -> (Pod, Proxy, pod::Shim) {
+    let pod = Pod::new();
+    let mut started = None;
+    let proxy = Proxy::start_after(&pod, AT_ONCE, |port, pod| {
+        started = Some(pod.shim(&awaiting_main("Never", &port.to_string(), &["--await=metrics"])));
+        pod.announce();
+    });
+    let mut shim = started.unwrap();
+    shim.until_logged("container started container=istio-proxy");
+    (pod, proxy, shim)
+}
+
+#[test]
+fn a_start_is_heard_of_however_late() {
+    let (pod, proxy, mut shim) = announcing();
+    shim.suspend();
+    pod.announce();
+    let main = pod.payload("main", 0);
+    pod.announce();
+    let metrics = pod.payload("metrics", 0);
+    shim.resume();
+    shim.until_logged("container started container=main");
+    shim.until_logged("container started container=metrics");
+    main.finish();
+    metrics.finish();
+    let (code, log) = shim.end();
+    assert_eq!((code, proxy.asked().len()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_container_that_came_and_went_while_the_shim_could_not_run_counts_as_ended() {
+    let (pod, proxy, mut shim) = announcing();
+    shim.suspend();
+    pod.announce();
+    pod.start("main", "true").wait();
+    shim.resume();
+    pod.announce();
+    let metrics = pod.payload("metrics", 0);
+    shim.until_logged("container started container=metrics");
+    metrics.finish();
+    shim.until_logged("container exited container=metrics code=0");
+    assert_eq!(proxy.asked(), NOTHING, "main may still be seen");
+    let (code, log) = shim.end();
+    assert_eq!((code, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!(log.matches("container came and went unseen container=main code=unknown").count(), 1, "{log}");
+}

@@ -61,7 +61,7 @@ proptest! {
         let mut arguments = Watch::new(names.clone(), RestartPolicy::Never);
         arguments.container_policies = names.iter().cloned().zip(scripts.iter().map(|script| script.policy.parse().unwrap())).collect();
         let mut pod = Pod::new(&arguments);
-        pod.started("istio-proxy", "p", NOW);
+        pod.started("istio-proxy", "p", true, NOW);
         // How many starts and ends each container has had.
         let mut events = vec![0; scripts.len()];
         let mut now = Duration::from_secs(100);
@@ -76,7 +76,7 @@ proptest! {
             }
             let attempt = events[n] / 2;
             if events[n].is_multiple_of(2) {
-                assert_eq!(pod.started(&names[n], &attempt.to_string(), NOW), Some(n));
+                assert_eq!(pod.started(&names[n], &attempt.to_string(), true, NOW), Some(n));
             } else {
                 pod.exited(n, Exit::Code(scripts[n].codes[attempt]), now);
             }

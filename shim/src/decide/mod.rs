@@ -84,10 +84,19 @@ pub(crate) enum Step {
 pub(crate) struct Pod {
     pub(crate) containers: Vec<Container>,
     retry_window: Option<Duration>,
-    /// When starts were announced that no process has been seen of yet, oldest first.
-    announced: Vec<Duration>,
+    announced: Announced,
     /// Starts of containers that are not ours: ephemeral ones, other init containers.
     others: Vec<String>,
+}
+
+/// The starts that were announced, and that no process has been seen of yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Announced {
+    count: usize,
+    /// When the first of them was heard of since there were none.
+    since: Duration,
+    /// When the last was.
+    last: Duration,
 }
 
 /// How long after its announcement a start may still be seen. The runtime takes a fraction of a second; past this, and with
@@ -124,37 +133,41 @@ impl Pod {
         let proxy = std::iter::once(&arguments.proxy).map(container(Role::Proxy));
         let retry_window = arguments.retry_window.map(|seconds| Duration::from_secs(seconds.into()));
         let containers = awaited.chain(outlived).chain(proxy).collect();
-        Self { containers, retry_window, announced: Vec::new(), others: Vec::new() }
+        Self { containers, retry_window, announced: Announced::default(), others: Vec::new() }
     }
 
     /// Takes note that starts of containers were announced.
     pub(crate) fn announce(&mut self, starts: usize, now: Duration) {
-        self.announced.extend(std::iter::repeat_n(now, starts));
+        if starts == 0 {
+            return;
+        }
+        if self.announced.count == 0 {
+            self.announced.since = now;
+        }
+        self.announced.count += starts;
+        self.announced.last = now;
     }
 
     /// Whether a start was announced that has not been seen.
     pub(crate) fn expects_a_start(&self) -> bool {
-        !self.announced.is_empty()
+        self.announced.count > 0
     }
 
     /// Whether such a start is so recent that it may be seen at any moment.
     pub(crate) fn expects_a_start_soon(&self, now: Duration) -> bool {
-        self.announced.iter().any(|&announced| now < announced + SEEN_WITHIN)
+        self.expects_a_start() && now < self.announced.last + SEEN_WITHIN
     }
 
     /// Gives up announced starts that are too old to be seen still. `unseen_since` is when a PID was last given out to a
     /// process that nobody saw; without one since the announcement nothing has been started yet, however long it takes.
     /// Returns the containers that are presumed to have come and gone.
     pub(crate) fn give_up(&mut self, unseen_since: Option<Duration>, now: Duration) -> Vec<usize> {
-        let mut presumed = Vec::new();
-        while let Some(&announced) = self.announced.first() {
-            if now < announced + SEEN_WITHIN || unseen_since.is_none_or(|unseen| unseen < announced) {
-                break;
-            }
-            self.announced.remove(0);
-            presumed.extend(self.presume(now));
+        let was_unseen = unseen_since.is_some_and(|unseen| unseen >= self.announced.since);
+        if !self.expects_a_start() || self.expects_a_start_soon(now) || !was_unseen {
+            return Vec::new();
         }
-        presumed
+        let starts = std::mem::take(&mut self.announced.count);
+        (0..starts).filter_map(|_| self.presume(now)).collect()
     }
 
     /// Some container came and went. Which is not known: the kubelet starts them in their order, so it is taken to be the
@@ -169,23 +182,22 @@ impl Pod {
         Some(index)
     }
 
-    /// Takes note of a start of a container. Returns which it is, where it is one of ours and the start is new.
-    pub(crate) fn started(&mut self, name: &str, attempt: &str, now: Duration) -> Option<usize> {
+    /// Takes note of a start of a container, which was announced where `is_heard`. Returns which it is, where it is one of
+    /// ours and the start is new.
+    pub(crate) fn started(&mut self, name: &str, attempt: &str, is_heard: bool, now: Duration) -> Option<usize> {
         let Some(index) = self.containers.iter().position(|container| container.name == name) else {
             if !self.others.iter().any(|other| other == attempt) {
                 self.others.push(attempt.to_owned());
-                self.meet_announced();
+                self.meet_announced(is_heard);
             }
             return None;
         };
-        self.start(index, attempt, now)
+        self.start(index, attempt, is_heard, now)
     }
 
-    /// A start has been seen: the oldest announcement was of it.
-    fn meet_announced(&mut self) {
-        if !self.announced.is_empty() {
-            self.announced.remove(0);
-        }
+    /// A start has been seen, of those that were announced.
+    fn meet_announced(&mut self, is_heard: bool) {
+        self.announced.count = self.announced.count.saturating_sub(usize::from(is_heard));
     }
 
     /// Takes note of a process where no names can be read: the proxy, or the first container that is still to start;
@@ -210,10 +222,10 @@ impl Pod {
             });
             self.containers.len() - 1
         });
-        self.start(index, attempt, now)
+        self.start(index, attempt, true, now)
     }
 
-    fn start(&mut self, index: usize, attempt: &str, now: Duration) -> Option<usize> {
+    fn start(&mut self, index: usize, attempt: &str, is_heard: bool, now: Duration) -> Option<usize> {
         let container = &mut self.containers[index];
         if container.attempt.as_deref() == Some(attempt) {
             return None;
@@ -223,7 +235,7 @@ impl Pod {
         container.attempt = Some(attempt.to_owned());
         container.life = Life::Running;
         container.due_again = false;
-        self.meet_announced();
+        self.meet_announced(is_heard);
         if was_presumed {
             self.presume(now);
         }

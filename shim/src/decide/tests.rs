@@ -101,13 +101,13 @@ fn the_operators_window_comes_first() {
 #[test]
 fn a_start_is_counted_once_and_a_new_one_overrides_the_verdict() {
     let mut pod = pod("OnFailure", &[UNSEEN], &[], UNSEEN);
-    assert_eq!(pod.started("awaited0", "a", NOW), Some(0));
-    assert_eq!(pod.started("awaited0", "a", NOW), None, "an exec session in it");
+    assert_eq!(pod.started("awaited0", "a", true, NOW), Some(0));
+    assert_eq!(pod.started("awaited0", "a", true, NOW), None, "an exec session in it");
     pod.exited(0, Exit::Code(1), NOW);
-    assert_eq!(pod.started("awaited0", "a", NOW), None, "what is left of it");
-    assert_eq!(pod.started("awaited0", "b", NOW), Some(0));
+    assert_eq!(pod.started("awaited0", "a", true, NOW), None, "what is left of it");
+    assert_eq!(pod.started("awaited0", "b", true, NOW), Some(0));
     assert_eq!((pod.containers[0].life, pod.containers[0].restarts), (RUNNING, 1));
-    assert_eq!(pod.started("somebody-else", "c", NOW), None);
+    assert_eq!(pod.started("somebody-else", "c", true, NOW), None);
 }
 
 #[test]
@@ -115,18 +115,18 @@ fn when_all_containers_are_restarted_every_verdict_is_void() {
     let mut pod = pod("Never", &[UNSEEN, UNSEEN], &[], UNSEEN);
     pod.containers[0].policy = "Never;restart-all:in:42".parse().unwrap();
     for (name, attempt) in [("awaited0", "a1"), ("awaited1", "b1"), ("istio-proxy", "p1")] {
-        pod.started(name, attempt, NOW);
+        pod.started(name, attempt, true, NOW);
     }
     pod.exited(1, Exit::Code(0), NOW);
     pod.exited(0, Exit::Code(42), NOW);
     assert_eq!(pod.next(NOW), Step::Look);
     pod.exited(2, Exit::Code(0), NOW); // the kubelet ends the proxy to start it again
     assert_eq!(pod.next(NOW), Step::Look);
-    pod.started("istio-proxy", "p2", NOW);
-    pod.started("awaited0", "a2", NOW);
+    pod.started("istio-proxy", "p2", true, NOW);
+    pod.started("awaited0", "a2", true, NOW);
     pod.exited(0, Exit::Code(0), NOW);
     assert_eq!(pod.next(NOW), Step::Look, "awaited1 is still to run again");
-    pod.started("awaited1", "b2", NOW);
+    pod.started("awaited1", "b2", true, NOW);
     pod.exited(1, Exit::Code(0), NOW);
     assert_eq!(pod.next(NOW), Step::Quit);
 }
@@ -153,7 +153,7 @@ fn without_names_every_process_is_awaited() {
 fn announced() -> Pod {
     let mut pod = Pod::new(&Watch::new(vec!["main".into(), "metrics".into()], RestartPolicy::Never));
     pod.announce(1, NOW);
-    pod.started("istio-proxy", "p", NOW);
+    pod.started("istio-proxy", "p", true, NOW);
     assert!(!pod.expects_a_start(), "that was the proxy");
     pod.announce(1, NOW);
     pod
@@ -172,7 +172,7 @@ fn a_start_that_is_announced_and_never_seen_counts_as_an_end() {
     assert!(!pod.expects_a_start());
     assert_eq!(pod.containers[0].life, Life::Exited { exit: Exit::Unknown, at: late });
     pod.announce(1, late);
-    pod.started("metrics", "b", late);
+    pod.started("metrics", "b", true, late);
     pod.exited(1, Exit::Code(0), late);
     assert_eq!(pod.next(late), Step::Quit);
 }
@@ -184,7 +184,7 @@ fn when_the_presumed_one_is_seen_another_takes_its_place() {
     assert_eq!(pod.give_up(Some(NOW), late), [0]);
     // main's image had been slow: it was metrics that came and went.
     pod.announce(1, late);
-    assert_eq!(pod.started("main", "a", late), Some(0));
+    assert_eq!(pod.started("main", "a", true, late), Some(0));
     assert_eq!(pod.containers[1].life, Life::Exited { exit: Exit::Unknown, at: late });
     assert_eq!(pod.next(late), Step::Wait);
     pod.exited(0, Exit::Code(0), late);
@@ -194,10 +194,10 @@ fn when_the_presumed_one_is_seen_another_takes_its_place() {
 #[test]
 fn starts_of_other_containers_are_not_ours() {
     let mut pod = announced();
-    assert_eq!(pod.started("debugger-x7", "d", NOW), None);
+    assert_eq!(pod.started("debugger-x7", "d", true, NOW), None);
     assert!(!pod.expects_a_start());
     pod.announce(1, NOW);
-    assert_eq!(pod.started("debugger-x7", "d", NOW), None, "an exec session in it");
+    assert_eq!(pod.started("debugger-x7", "d", true, NOW), None, "an exec session in it");
     assert!(pod.expects_a_start());
 }
 

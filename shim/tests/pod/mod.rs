@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A PID namespace with a pause process.
 pub(crate) struct Pod {
@@ -44,12 +45,16 @@ pub(crate) struct Shim {
 
 impl Pod {
     pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["termination-log", "hosts"] {
+            fs::write(folder.path().join(file), "").unwrap();
+        }
+        let hosts = format!("mount --bind {}/hosts /etc/hosts && exec sleep infinity", folder.path().display());
         let pause = Command::new("unshare")
-            .args(["--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"])
+            .args(["--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &hosts])
             .spawn()
             .expect("unshare runs");
-        let pod = Self { pause, folder: tempfile::tempdir().unwrap(), starts: AtomicU32::new(0) };
-        fs::write(pod.folder.path().join("termination-log"), "").unwrap();
+        let pod = Self { pause, folder, starts: AtomicU32::new(0) };
         let is_up = || fs::read_to_string(format!("/proc/{}/comm", pod.init())).is_ok_and(|comm| comm == "sleep\n");
         until("the PID namespace (as root)", is_up);
         pod
@@ -64,6 +69,13 @@ impl Pod {
     /// A file that containers can share.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Announces the start of a container, as the kubelet does.
+    pub(crate) fn announce(&self) {
+        let hosts = self.file("hosts");
+        fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
+        fs::set_permissions(&hosts, fs::Permissions::from_mode(0o644)).unwrap();
     }
 
     /// Starts a container that runs a shell script.
@@ -151,12 +163,17 @@ impl Drop for Pod {
 impl Container {
     /// Ends the container's init with SIGKILL, as the kubelet or the kernel does. Its parent reaps it.
     pub(crate) fn kill(&self) {
+        self.signal("KILL");
+    }
+
+    /// Sends a signal to the container's init.
+    fn signal(&self, name: &str) {
         let id = self.parent.id();
         until("the container's init", || {
             let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-            let ended =
-                children.split_whitespace().next().map(|pid| Command::new("kill").args(["-KILL", pid]).status());
-            ended.is_some_and(|status| status.is_ok_and(|status| status.success()))
+            let sent =
+                children.split_whitespace().next().map(|pid| Command::new("kill").args(["-s", name, pid]).status());
+            sent.is_some_and(|status| status.is_ok_and(|status| status.success()))
         });
     }
 
@@ -195,6 +212,18 @@ impl Shim {
         }
     }
 
+    /// Keeps the shim from running, as a busy node does, until it is resumed.
+    pub(crate) fn suspend(&self) {
+        self.container.signal("STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        // nsenter stops with its child, and continues it with itself.
+        let nsenter = self.container.parent.id().to_string();
+        Command::new("kill").args(["-s", "CONT", &nsenter]).status().unwrap();
+        self.container.signal("CONT");
+    }
+
     /// Waits for the shim's end. Returns its exit code and its whole log.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let began = Instant::now();
@@ -224,8 +253,14 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Answers at once, and ends after `drain`.
     pub(crate) fn start(pod: &Pod, drain: Duration) -> Self {
+        Self::start_after(pod, drain, |_, _| {})
+    }
+
+    /// Does something that needs the port before the container starts.
+    pub(crate) fn start_after(pod: &Pod, drain: Duration, first: impl FnOnce(u16, &Pod)) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
+        first(port, pod);
         let asked = Arc::new(Mutex::new(Vec::new()));
         let container = Arc::new(Mutex::new(Some(pod.start("istio-proxy", "exec sleep 1000"))));
         let (heard, ends) = (asked.clone(), container.clone());
