@@ -24,7 +24,7 @@ use crate::starts::Starts;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Pause between two looks while something may start, but starts are announced: for a container whose start is not
 /// (one with an `/etc/hosts` of its own).
-const LOOK_UNANNOUNCED_EVERY: Duration = Duration::from_millis(50);
+const LOOK_UNANNOUNCED_EVERY: Duration = Duration::from_millis(250);
 /// Where the kubelet announces a start.
 const HOSTS: &str = "/etc/hosts";
 /// Pause between two looks at processes that the kernel does not watch for us.
@@ -222,7 +222,7 @@ impl Watcher {
         let new = self.last_pid + 1..=last_pid;
         // At the first look, when PIDs began anew, or when too many were given out to ask for each, they are listed.
         let is_listed = self.last_pid == 0 || last_pid < self.last_pid || last_pid - self.last_pid > MANY_PIDS;
-        let any_unseen = is_listed || new.clone().any(|pid| !self.procfs.exists(pid));
+        let mut any_unseen = is_listed || new.clone().any(|pid| !self.procfs.exists(pid));
         if is_listed {
             pids = self.procfs.pids();
         } else {
@@ -232,6 +232,8 @@ impl Watcher {
         let found = self.procfs.top_processes(pids);
         // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
         self.hear();
+        // One that ended while it was being made (a command that does not exist) had no name yet.
+        any_unseen |= unready.iter().any(|(pid, _)| !found.iter().any(|process| process.pid == *pid));
         if any_unseen {
             self.unseen_since = Some(now());
         }
