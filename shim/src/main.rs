@@ -5,8 +5,10 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod clock;
 mod decide;
 mod log;
+mod lookout;
 mod memory;
 mod pidfd;
 mod process;

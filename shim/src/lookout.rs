@@ -1,0 +1,225 @@
+//! Sees containers start: hears the announcements, and looks at new processes while a start is expected.
+
+use std::time::Duration;
+
+use rustix::event::PollFd;
+
+use crate::clock::now;
+use crate::decide::{Pod, Step};
+use crate::log;
+use crate::procfs::{Attempt, Procfs, TopProcess};
+use crate::starts::Starts;
+
+/// Pause between two looks while a start is expected. The runtime makes a container's init some tens of milliseconds
+/// before it lets it run.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Pause between two looks while something may start, but starts are announced: for a container whose start is not
+/// (one with an `/etc/hosts` of its own).
+const LOOK_UNANNOUNCED_EVERY: Duration = Duration::from_millis(250);
+/// Where the kubelet announces a start.
+const HOSTS: &str = "/etc/hosts";
+/// Above so many new PIDs, `/proc` is listed.
+const MANY_PIDS: i32 = 1000;
+/// How many looks a process gets until it has a container's mounts; without by then it is none.
+const NAMED_WITHIN: u32 = 400;
+/// The proxy's command, where containers have no names.
+const PROXY_COMMAND: &str = "pilot-agent";
+/// Commands of a process that the runtime is still making, where containers have no names.
+const RUNTIME_COMMANDS: [&str; 2] = ["runc", "crun"];
+
+/// How far starts can be relied on to be announced.
+enum Announcements {
+    /// No start was seen yet that tells.
+    Unproven(Starts),
+    /// A start was seen that had been announced.
+    Proven(Starts),
+    /// They cannot be listened to, or one was seen that had not been announced.
+    None,
+}
+
+/// The init process of a container that has started.
+pub(crate) struct Sighting {
+    /// The container's index in the pod.
+    pub(crate) index: usize,
+    pub(crate) process: TopProcess,
+}
+
+pub(crate) struct Lookout {
+    procfs: Procfs,
+    /// Whether containers can be told apart by name.
+    named: bool,
+    announcements: Announcements,
+    listening_since: Duration,
+    /// The last PID given out at the last look.
+    last_pid: i32,
+    /// When a PID was last given out to a process that had gone before it was looked at.
+    unseen_since: Option<Duration>,
+    /// PIDs that the runtime is still making containers of, and how many more looks they are worth.
+    unready: Vec<(i32, u32)>,
+}
+
+impl Lookout {
+    pub(crate) fn new(procfs: Procfs) -> Self {
+        let named = procfs.names_containers();
+        if !named {
+            let instead = "every process from outside the pod is awaited, exec sessions too";
+            log::warn(&format!("containers have no names here: {instead}"), &[]);
+        }
+        Self {
+            procfs,
+            named,
+            announcements: Starts::listen(HOSTS).map_or(Announcements::None, Announcements::Unproven),
+            listening_since: now(),
+            last_pid: 0,
+            unseen_since: None,
+            unready: Vec::new(),
+        }
+    }
+
+    pub(crate) fn procfs(&self) -> &Procfs {
+        &self.procfs
+    }
+
+    /// The pause until the next look; `None` where nothing needs to be looked for.
+    pub(crate) fn pace(&self, pod: &Pod) -> Option<Duration> {
+        if pod.expects_a_start_soon(now()) || !self.unready.is_empty() {
+            return Some(LOOK_EVERY);
+        }
+        if pod.expects_a_start() {
+            return Some(LOOK_UNANNOUNCED_EVERY);
+        }
+        match (pod.next(now()), &self.announcements) {
+            (Step::Look, Announcements::Proven(_)) if self.named => Some(LOOK_UNANNOUNCED_EVERY),
+            (Step::Look, _) => Some(LOOK_EVERY),
+            // Any process may be a container's: an exec session may have been taken for one that is still to come.
+            (Step::Wait | Step::Quit, _) if !self.named => Some(LOOK_UNANNOUNCED_EVERY),
+            (Step::Wait | Step::Quit | Step::End, _) => None,
+        }
+    }
+
+    /// For a poll that wakes when a start is announced.
+    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.starts().map(Starts::poll_fd)
+    }
+
+    /// Takes note of the starts that were announced.
+    pub(crate) fn hear(&self, pod: &mut Pod) {
+        pod.announce(self.starts().map_or(0, Starts::take), now());
+    }
+
+    fn starts(&self) -> Option<&Starts> {
+        match &self.announcements {
+            Announcements::Unproven(starts) | Announcements::Proven(starts) => Some(starts),
+            Announcements::None => None,
+        }
+    }
+
+    /// Looks for containers that have started, among the processes that have since the last look.
+    pub(crate) fn look(&mut self, pod: &mut Pod) -> Vec<Sighting> {
+        let last_pid = self.procfs.last_pid().unwrap_or_default();
+        if last_pid == self.last_pid && self.unready.is_empty() {
+            return Vec::new();
+        }
+        let unready = std::mem::take(&mut self.unready);
+        let (found, mut any_unseen) = self.new_processes(last_pid, &unready);
+        // One that ended while it was being made (a command that does not exist) had no name yet.
+        any_unseen |= unready.iter().any(|(pid, _)| !found.iter().any(|process| process.pid == *pid));
+        // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
+        self.hear(pod);
+        if any_unseen {
+            self.unseen_since = Some(now());
+        }
+        let mut sightings = Vec::new();
+        for process in found {
+            match self.meet(pod, &process) {
+                Met::Start(index) => sightings.push(Sighting { index, process }),
+                Met::Nothing => {}
+                Met::Unready => {
+                    let known = unready.iter().find(|(pid, _)| *pid == process.pid);
+                    let looks = known.map_or(NAMED_WITHIN, |(_, looks)| *looks);
+                    self.unready.extend(looks.checked_sub(1).map(|looks| (process.pid, looks)));
+                }
+            }
+        }
+        sightings
+    }
+
+    /// The top processes among the PIDs that were given out since the last look, and those that were unready then; and
+    /// whether any of those PIDs has gone already.
+    fn new_processes(&mut self, last_pid: i32, unready: &[(i32, u32)]) -> (Vec<TopProcess>, bool) {
+        let before = std::mem::replace(&mut self.last_pid, last_pid);
+        // At the first look, when PIDs began anew, or when too many were given out to ask for each, they are listed.
+        if before == 0 || last_pid < before || last_pid - before > MANY_PIDS {
+            return (self.procfs.top_processes(self.procfs.pids()), true);
+        }
+        let new = before + 1..=last_pid;
+        let any_gone = new.clone().any(|pid| !self.procfs.exists(pid));
+        (self.procfs.top_processes(unready.iter().map(|&(pid, _)| pid).chain(new)), any_gone)
+    }
+
+    /// Takes note of a process from outside the pod: a container's init, unless its start is known already.
+    fn meet(&mut self, pod: &mut Pod, process: &TopProcess) -> Met {
+        if !self.named {
+            return self.meet_unnamed(pod, process);
+        }
+        let Some(Attempt { container, id }) = &process.attempt else { return Met::Unready };
+        // What started before was announced to nobody.
+        let is_heard = process.started_at() > self.listening_since;
+        let was_expected = pod.expects_a_start();
+        let Some(index) = pod.started(container, id, is_heard, now()) else { return Met::Nothing };
+        if is_heard {
+            self.judge_announcements(was_expected);
+        }
+        Met::Start(index)
+    }
+
+    fn meet_unnamed(&self, pod: &mut Pod, process: &TopProcess) -> Met {
+        if process.pid == std::process::id().cast_signed() {
+            return Met::Nothing;
+        }
+        let command = self.procfs.command(process.pid).unwrap_or_default();
+        if RUNTIME_COMMANDS.iter().any(|runtime| command.starts_with(runtime)) {
+            return Met::Unready;
+        }
+        let met = pod.started_unnamed(&unnamed_attempt(process), command == PROXY_COMMAND, now());
+        met.map_or(Met::Nothing, Met::Start)
+    }
+
+    /// A start that was seen shows whether starts are announced here.
+    fn judge_announcements(&mut self, was_expected: bool) {
+        self.announcements = match std::mem::replace(&mut self.announcements, Announcements::None) {
+            Announcements::Unproven(starts) | Announcements::Proven(starts) if was_expected => {
+                Announcements::Proven(starts)
+            }
+            _ => Announcements::None,
+        };
+    }
+
+    /// Stops expecting starts that were announced too long ago. Returns the containers that came and went unseen.
+    pub(crate) fn give_up(&self, pod: &mut Pod) -> Vec<usize> {
+        pod.give_up(self.unseen_since, now())
+    }
+
+    /// Whether a process is this start of a container.
+    pub(crate) fn is_start(&self, process: &TopProcess, attempt: &str) -> bool {
+        match &process.attempt {
+            Some(of) if self.named => of.id == attempt,
+            _ => unnamed_attempt(process) == attempt,
+        }
+    }
+}
+
+/// What a process from outside the pod turned out to be.
+enum Met {
+    /// The init of a container that has started, by its index in the pod.
+    Start(usize),
+    /// Something known, or nothing of ours.
+    Nothing,
+    /// The runtime is still at making it: it is worth another look.
+    Unready,
+}
+
+/// What tells a process from any other of this boot, where containers have no names.
+fn unnamed_attempt(process: &TopProcess) -> String {
+    format!("{}-{}", process.pid, process.started)
+}
