@@ -1,5 +1,5 @@
-//! What the webhook and the shim agree on: the names users write and read, and the shim's arguments.
-//! Nothing else spells these names. No behaviour lives here.
+//! What the webhook and the shim agree on: the names users write and read, restart policies, endpoints, the shim's
+//! arguments, each with its one way of being written and read. Nothing else spells these names; nothing is decided here.
 
 #![forbid(unsafe_code)]
 
