@@ -22,6 +22,8 @@ const HOSTS: &str = "/etc/hosts";
 const MANY_PIDS: i32 = 1000;
 /// How many looks a process gets until it has a container's mounts; without by then it is none.
 const NAMED_WITHIN: u32 = 400;
+/// How many looks a PID gets until there is a process of it: the kernel gives the number out before `/proc` has it.
+const THERE_WITHIN: u32 = 20;
 /// The proxy's command, where containers have no names.
 const PROXY_COMMAND: &str = "pilot-agent";
 /// Commands of a process that the runtime is still making, where containers have no names.
@@ -54,8 +56,18 @@ pub(crate) struct Lookout {
     last_pid: i32,
     /// When a PID was last given out to a process that had gone before it was looked at.
     unseen_since: Option<Duration>,
-    /// PIDs that the runtime is still making containers of, and how many more looks they are worth.
-    unready: Vec<(i32, u32)>,
+    /// What is to be looked at again.
+    unready: Vec<Unready>,
+}
+
+/// A PID that is not yet what it may become.
+#[derive(Clone, Copy)]
+struct Unready {
+    pid: i32,
+    /// Whether there has been a process of it: then it is one that the runtime is still making a container of.
+    was_there: bool,
+    /// How many more looks it is worth.
+    looks: u32,
 }
 
 impl Lookout {
@@ -120,41 +132,65 @@ impl Lookout {
         if last_pid == self.last_pid && self.unready.is_empty() {
             return Vec::new();
         }
-        let unready = std::mem::take(&mut self.unready);
-        let (found, mut any_unseen) = self.new_processes(last_pid, &unready);
-        // One that ended while it was being made (a command that does not exist) had no name yet.
-        any_unseen |= unready.iter().any(|(pid, _)| !found.iter().any(|process| process.pid == *pid));
+        let (mut found, any_unseen) = self.new_processes(last_pid);
         // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
         self.hear(pod);
         if any_unseen {
             self.unseen_since = Some(now());
         }
+        let is_news = |process: &TopProcess| process.attempt.as_ref().is_some_and(|attempt| !pod.knows(&attempt.id));
+        if found.iter().any(is_news) {
+            // The earliest process of a container is its init, and that one may be older than what is new.
+            found = self.procfs.top_processes(self.procfs.pids());
+        }
         let mut sightings = Vec::new();
         for process in found {
-            match self.meet(pod, &process) {
-                Met::Start(index) => sightings.push(Sighting { index, process }),
-                Met::Nothing => {}
-                Met::Unready => {
-                    let known = unready.iter().find(|(pid, _)| *pid == process.pid);
-                    let looks = known.map_or(NAMED_WITHIN, |(_, looks)| *looks);
-                    self.unready.extend(looks.checked_sub(1).map(|looks| (process.pid, looks)));
-                }
+            let met = self.meet(pod, &process);
+            if !matches!(met, Met::Unready) {
+                self.unready.retain(|unready| unready.pid != process.pid);
+            }
+            if let Met::Start(index) = met {
+                sightings.push(Sighting { index, process });
             }
         }
         sightings
     }
 
     /// The top processes among the PIDs that were given out since the last look, and those that were unready then; and
-    /// whether any of those PIDs has gone already.
-    fn new_processes(&mut self, last_pid: i32, unready: &[(i32, u32)]) -> (Vec<TopProcess>, bool) {
+    /// whether any of those has ended before it could be told what it was.
+    fn new_processes(&mut self, last_pid: i32) -> (Vec<TopProcess>, bool) {
         let before = std::mem::replace(&mut self.last_pid, last_pid);
         // At the first look, when PIDs began anew, or when too many were given out to ask for each, they are listed.
         if before == 0 || last_pid < before || last_pid - before > MANY_PIDS {
-            return (self.procfs.top_processes(self.procfs.pids()), true);
+            let listed = self.procfs.pids().into_iter();
+            self.unready = listed.map(|pid| Unready { pid, was_there: true, looks: NAMED_WITHIN }).collect();
+            return (self.look_at_unready().0, true);
         }
         let new = before + 1..=last_pid;
-        let any_gone = new.clone().any(|pid| !self.procfs.exists(pid));
-        (self.procfs.top_processes(unready.iter().map(|&(pid, _)| pid).chain(new)), any_gone)
+        self.unready.extend(new.map(|pid| Unready { pid, was_there: false, looks: THERE_WITHIN }));
+        self.look_at_unready()
+    }
+
+    /// Those of the unready PIDs that are top processes. The rest are looked at again, or given up.
+    fn look_at_unready(&mut self) -> (Vec<TopProcess>, bool) {
+        let found = self.procfs.top_processes(self.unready.iter().map(|unready| unready.pid));
+        let is_top = |pid| found.iter().any(|process| process.pid == pid);
+        let mut any_unseen = false;
+        let (procfs, before) = (&self.procfs, std::mem::take(&mut self.unready));
+        for Unready { pid, was_there, looks } in before {
+            let looks = looks.saturating_sub(1);
+            if is_top(pid) {
+                let looks = if was_there { looks } else { NAMED_WITHIN };
+                self.unready.extend((looks > 0).then_some(Unready { pid, was_there: true, looks }));
+            } else if !procfs.exists(pid) && !was_there && looks > 0 {
+                self.unready.push(Unready { pid, was_there, looks });
+            } else {
+                // It is some container's own child, or it has ended: while it was being made (a command that does not
+                // exist), or before anybody looked.
+                any_unseen |= !procfs.exists(pid);
+            }
+        }
+        (found, any_unseen)
     }
 
     /// Takes note of a process from outside the pod: a container's init, unless its start is known already.
@@ -222,4 +258,66 @@ enum Met {
 /// What tells a process from any other of this boot, where containers have no names.
 fn unnamed_attempt(process: &TopProcess) -> String {
     format!("{}-{}", process.pid, process.started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs::fake::{give_out, mounts_of, process};
+    use contract::args::Watch;
+    use contract::policy::RestartPolicy;
+    use tempfile::TempDir;
+
+    /// A pod of one container, with the shim at PID 7, after a first look.
+    fn looked_once() -> (TempDir, Lookout, Pod) {
+        let root = tempfile::tempdir().unwrap();
+        let shim = mounts_of("aux-shim", "0988f5a5");
+        process(root.path(), 7, 0, 100, &shim);
+        std::fs::create_dir(root.path().join("self")).unwrap();
+        std::fs::write(root.path().join("self/mountinfo"), &shim).unwrap();
+        give_out(root.path(), 7);
+        let mut lookout = Lookout::new(Procfs::new(root.path()));
+        let mut pod = Pod::new(&Watch::new(vec!["main".into()], RestartPolicy::Never));
+        assert_eq!(sighted(&mut lookout, &mut pod), []);
+        (root, lookout, pod)
+    }
+
+    fn sighted(lookout: &mut Lookout, pod: &mut Pod) -> Vec<i32> {
+        lookout.look(pod).into_iter().map(|sighting| sighting.process.pid).collect()
+    }
+
+    #[test]
+    fn a_pid_that_is_given_out_before_proc_has_it_is_looked_at_again() {
+        let (root, mut lookout, mut pod) = looked_once();
+        give_out(root.path(), 43);
+        assert_eq!(sighted(&mut lookout, &mut pod), []);
+        process(root.path(), 43, 0, 200, "");
+        assert_eq!(sighted(&mut lookout, &mut pod), [], "the runtime has not mounted anything yet");
+        std::fs::write(root.path().join("43/mountinfo"), mounts_of("istio-proxy", "53ef4a5b")).unwrap();
+        assert_eq!(sighted(&mut lookout, &mut pod), [43]);
+        assert_eq!(sighted(&mut lookout, &mut pod), []);
+    }
+
+    #[test]
+    fn an_exec_session_is_never_taken_for_the_init_that_was_missed() {
+        let (root, mut lookout, mut pod) = looked_once();
+        process(root.path(), 60, 0, 300, &mounts_of("istio-proxy", "53ef4a5b"));
+        process(root.path(), 43, 0, 200, &mounts_of("istio-proxy", "53ef4a5b"));
+        lookout.last_pid = 50;
+        give_out(root.path(), 60);
+        assert_eq!(sighted(&mut lookout, &mut pod), [43]);
+    }
+
+    #[test]
+    fn a_pid_that_never_turns_up_was_unseen() {
+        let (root, mut lookout, mut pod) = looked_once();
+        lookout.unseen_since = None;
+        give_out(root.path(), 43);
+        for _ in 0..THERE_WITHIN {
+            assert_eq!(lookout.unseen_since, None);
+            assert_eq!(sighted(&mut lookout, &mut pod), []);
+        }
+        assert!(lookout.unseen_since.is_some());
+        assert!(lookout.unready.is_empty());
+    }
 }

@@ -132,8 +132,38 @@ fn attempt_of(mountinfo: &str) -> Option<Attempt> {
     })
 }
 
+/// A process file system of plain files, for tests.
+#[cfg(test)]
+pub(crate) mod fake {
+    use std::fs;
+    use std::path::Path;
+
+    /// The mounts of a container's processes, in short.
+    pub(crate) fn mounts_of(container: &str, id: &str) -> String {
+        format!("1 2 8:1 /var/lib/kubelet/pods/8a0b/containers/{container}/{id} /dev/termination-log rw - ext4 x rw\n")
+    }
+
+    pub(crate) fn stat(pid: i32, command: &str, parent: i32, started: u64) -> String {
+        format!("{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {started} 123 45 1 1 1\n")
+    }
+
+    pub(crate) fn process(root: &Path, pid: i32, parent: i32, started: u64, mounts: &str) {
+        let folder = root.join(pid.to_string());
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("stat"), stat(pid, "x", parent, started)).unwrap();
+        fs::write(folder.join("mountinfo"), mounts).unwrap();
+        fs::write(folder.join("status"), format!("Name:\tx\nTgid:\t{pid}\nPid:\t{pid}\n")).unwrap();
+    }
+
+    /// Says that this was the last PID given out.
+    pub(crate) fn give_out(root: &Path, pid: i32) {
+        fs::write(root.join("loadavg"), format!("0.00 0.01 0.05 1/123 {pid}\n")).unwrap();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::fake::stat;
     use super::*;
 
     const MOUNTS: &str = "\
@@ -142,12 +172,6 @@ mod tests {
 1209 1201 254:0 /var/lib/kubelet/pods/8a0b/etc-hosts /etc/hosts rw,relatime - ext4 /dev/vda rw
 1210 1203 254:0 /var/lib/kubelet/pods/8a0b/containers/main/1f0c22aa /dev/termination-log rw,relatime - ext4 /dev/vda rw
 ";
-
-    fn stat(pid: i32, command: &str, parent: i32, started: u64) -> String {
-        format!(
-            "{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {started} 123 45 18446744073709551615 1 1\n"
-        )
-    }
 
     fn attempt(container: &str, id: &str) -> Attempt {
         Attempt { container: container.to_owned(), id: id.to_owned() }
@@ -188,13 +212,7 @@ mod tests {
     #[test]
     fn top_processes_are_those_started_from_outside_but_pause_earliest_first() {
         let root = tempfile::tempdir().unwrap();
-        let process = |pid: i32, parent, started, mounts: &str| {
-            let folder = root.path().join(pid.to_string());
-            fs::create_dir(&folder).unwrap();
-            fs::write(folder.join("stat"), stat(pid, "x", parent, started)).unwrap();
-            fs::write(folder.join("mountinfo"), mounts).unwrap();
-            fs::write(folder.join("status"), format!("Name:\tx\nTgid:\t{pid}\nPid:\t{pid}\n")).unwrap();
-        };
+        let process = |pid, parent, started, mounts| fake::process(root.path(), pid, parent, started, mounts);
         process(1, 0, 100, "");
         process(40, 0, 300, MOUNTS); // an exec session in main
         process(9, 0, 200, MOUNTS); // main's init
@@ -202,7 +220,7 @@ mod tests {
         process(50, 0, 400, ""); // being made by the runtime
         process(11, 0, 205, MOUNTS); // a thread of main's init
         fs::write(root.path().join("11/status"), "Name:\tx\nTgid:\t9\nPid:\t11\n").unwrap();
-        fs::write(root.path().join("loadavg"), "0.00 0.01 0.05 1/123 50\n").unwrap();
+        fake::give_out(root.path(), 50);
         let procfs = Procfs::new(root.path());
         assert_eq!(procfs.last_pid(), Some(50));
         let main = || Some(attempt("main", "1f0c22aa"));

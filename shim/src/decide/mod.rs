@@ -195,6 +195,12 @@ impl Pod {
         self.start(index, attempt, is_heard, now)
     }
 
+    /// Whether a start of a container has been seen.
+    pub(crate) fn knows(&self, attempt: &str) -> bool {
+        let is_last_of = |container: &Container| container.attempt.as_deref() == Some(attempt);
+        self.containers.iter().any(is_last_of) || self.others.iter().any(|other| other == attempt)
+    }
+
     /// A start has been seen, of those that were announced.
     fn meet_announced(&mut self, is_heard: bool) {
         self.announced.count = self.announced.count.saturating_sub(usize::from(is_heard));
