@@ -74,71 +74,45 @@ fn native_proxy_gets_a_status_only() {
     insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);
 }
 
-#[test]
-fn each_kind_of_pod_has_its_mode() {
-    let cases = [
+/// A pod with one annotation more.
+fn noted(pod: &str, key: &str, value: &str) -> Value {
+    let mut pod = json_of(pod);
+    pod["metadata"]["annotations"][key] = json!(value);
+    pod
+}
+
+/// What it is, the pod, its mode, how many warnings.
+#[rustfmt::skip]
+fn kinds_of_pods() -> Vec<(&'static str, Value, Mode, usize)> {
+    let labelled = |pod, key: &str, value: &str| with(pod, "/metadata/labels", json!({key: value}));
+    let in_spec = |pod, field: &str, value: Value| with(pod, &format!("/spec/{field}"), value);
+    vec![
         ("no proxy yet", json_of(BEFORE_ISTIO), Mode::Hold, 0),
-        ("no proxy, runs always", with(BEFORE_ISTIO, "/spec/restartPolicy", json!("Always")), Mode::Hold, 0),
+        ("no proxy, runs always", in_spec(BEFORE_ISTIO, "restartPolicy", json!("Always")), Mode::Hold, 0),
         ("classic proxy, OnFailure", json_of(CLASSIC_PROXY), Mode::Native, 0),
-        ("classic proxy, Never", with(CLASSIC_PROXY, "/spec/restartPolicy", json!("Never")), Mode::Native, 0),
-        ("classic proxy, Always", with(CLASSIC_PROXY, "/spec/restartPolicy", json!("Always")), Mode::Hold, 0),
+        ("classic proxy, Never", in_spec(CLASSIC_PROXY, "restartPolicy", json!("Never")), Mode::Native, 0),
+        ("classic proxy, Always", in_spec(CLASSIC_PROXY, "restartPolicy", json!("Always")), Mode::Hold, 0),
         ("native proxy", json_of(NATIVE_PROXY), Mode::None, 0),
         ("shim there already", patched(&json_of(CLASSIC_PROXY)), Mode::Native, 0),
-        ("its own PID namespaces", with(CLASSIC_PROXY, "/spec/shareProcessNamespace", json!(false)), Mode::Hold, 1),
-        ("shared already", with(CLASSIC_PROXY, "/spec/shareProcessNamespace", json!(true)), Mode::Native, 0),
-        (
-            "status port off",
-            with(CLASSIC_PROXY, "/metadata/annotations/status.sidecar.istio.io~1port", json!("0")),
-            Mode::Native,
-            0,
-        ),
-        (
-            "status port unreadable",
-            with(CLASSIC_PROXY, "/metadata/annotations/status.sidecar.istio.io~1port", json!("off")),
-            Mode::Hold,
-            1,
-        ),
-        (
-            "something else to quit, but it is waited for",
-            with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1quit", json!("http://127.0.0.1:9091/quit")),
-            Mode::Native,
-            1,
-        ),
-        (
-            "an unknown restart policy",
-            with(CLASSIC_PROXY, "/spec/containers/1/restartPolicy", json!("Sometimes")),
-            Mode::Native,
-            1,
-        ),
-        (
-            "opted out",
-            with(CLASSIC_PROXY, "/metadata/labels/istio-aux.io~1injection", json!("disabled")),
-            Mode::None,
-            0,
-        ),
-        ("host PIDs", with(CLASSIC_PROXY, "/spec/hostPID", json!(true)), Mode::None, 1),
-        ("host network", with(BEFORE_ISTIO, "/spec/hostNetwork", json!(true)), Mode::None, 1),
-        ("Windows", with(BEFORE_ISTIO, "/spec/os", json!({"name": "windows"})), Mode::None, 1),
-        (
-            "not injected",
-            with(BEFORE_ISTIO, "/metadata/labels", json!({"sidecar.istio.io/inject": "false"})),
-            Mode::None,
-            1,
-        ),
-        (
-            "hold's YAML is broken",
-            with(BEFORE_ISTIO, "/metadata/annotations", json!({"proxy.istio.io/config": "a: ["})),
-            Mode::Hold,
-            1,
-        ),
-        (
-            "wait-for names nobody",
-            with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1wait-for", json!("mian")),
-            Mode::Native,
-            1,
-        ),
-    ];
-    for (name, pod, mode, warnings) in cases {
+        ("its own PID namespaces", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(false)), Mode::Hold, 1),
+        ("shared already", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(true)), Mode::Native, 0),
+        ("status port off", noted(CLASSIC_PROXY, "status.sidecar.istio.io/port", "0"), Mode::Native, 0),
+        ("status port unreadable", noted(CLASSIC_PROXY, "status.sidecar.istio.io/port", "off"), Mode::Hold, 1),
+        ("to quit, but waited for", noted(CLASSIC_PROXY, "istio-aux.io/quit", "http://127.0.0.1:9091/quit"), Mode::Native, 1),
+        ("unknown restart policy", in_spec(CLASSIC_PROXY, "containers/1/restartPolicy", json!("Sometimes")), Mode::Native, 1),
+        ("opted out", labelled(CLASSIC_PROXY, "istio-aux.io/injection", "disabled"), Mode::None, 0),
+        ("host PIDs", in_spec(CLASSIC_PROXY, "hostPID", json!(true)), Mode::None, 1),
+        ("host network", in_spec(BEFORE_ISTIO, "hostNetwork", json!(true)), Mode::None, 1),
+        ("Windows", in_spec(BEFORE_ISTIO, "os", json!({"name": "windows"})), Mode::None, 1),
+        ("not injected", labelled(BEFORE_ISTIO, "sidecar.istio.io/inject", "false"), Mode::None, 1),
+        ("hold's YAML is broken", noted(BEFORE_ISTIO, "proxy.istio.io/config", "a: ["), Mode::Hold, 1),
+        ("wait-for names nobody", noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "mian"), Mode::Native, 1),
+    ]
+}
+
+#[test]
+fn each_kind_of_pod_has_its_mode() {
+    for (name, pod, mode, warnings) in kinds_of_pods() {
         let decision = decided(&pod);
         assert_eq!((decision.mode, decision.warnings.len()), (mode, warnings), "{name}: {decision:?}");
         let has_shim = shim_of(&patched(&pod)).is_some();
