@@ -173,21 +173,23 @@ impl Lookout {
 
     /// Those of the unready PIDs that are top processes. The rest are looked at again, or given up.
     fn look_at_unready(&mut self) -> (Vec<TopProcess>, bool) {
+        // Asked before they are read: one that turns up in between is looked at again, not taken for another's child.
+        let there: Vec<bool> = self.unready.iter().map(|unready| self.procfs.exists(unready.pid)).collect();
         let found = self.procfs.top_processes(self.unready.iter().map(|unready| unready.pid));
         let is_top = |pid| found.iter().any(|process| process.pid == pid);
         let mut any_unseen = false;
         let (procfs, before) = (&self.procfs, std::mem::take(&mut self.unready));
-        for Unready { pid, was_there, looks } in before {
+        for (Unready { pid, was_there, looks }, is_there) in before.into_iter().zip(there) {
             let looks = looks.saturating_sub(1);
             if is_top(pid) {
                 let looks = if was_there { looks } else { NAMED_WITHIN };
                 self.unready.extend((looks > 0).then_some(Unready { pid, was_there: true, looks }));
-            } else if !procfs.exists(pid) && !was_there && looks > 0 {
+            } else if !is_there && !was_there && looks > 0 {
                 self.unready.push(Unready { pid, was_there, looks });
             } else {
                 // It is some container's own child, or it has ended: while it was being made (a command that does not
                 // exist), or before anybody looked.
-                any_unseen |= !procfs.exists(pid);
+                any_unseen |= !is_there || !procfs.exists(pid);
             }
         }
         (found, any_unseen)
