@@ -10,15 +10,21 @@ ensure_rust() {
     fi
     ensure_debian rustup:rustup
   fi
-  local channel target
+  local channel targets target
   channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$REPO/rust-toolchain.toml")
-  target=$(sed -n 's/^targets = \["\(.*\)"\]/\1/p' "$REPO/rust-toolchain.toml")
+  targets=$(sed -n 's/^targets = \[\(.*\)\]/\1/p' "$REPO/rust-toolchain.toml" | tr -d '",')
   if ! rustup run "$channel" cargo clippy --version >/dev/null 2>&1 || ! rustup run "$channel" cargo fmt --version >/dev/null 2>&1; then
     say "installing Rust $channel"
     logged "rustup toolchain install" "$LOGS/rustup.log" rustup toolchain install "$channel" --profile minimal -c clippy -c rustfmt
   fi
-  if ! rustup target list --installed --toolchain "$channel" | grep -qx "$target"; then
-    say "installing the Rust target $target"
-    logged "rustup target add" "$LOGS/rustup-target.log" rustup target add "$target" --toolchain "$channel"
+  if ! rustup component list --installed --toolchain "$channel" | grep -qx rust-src; then
+    say "installing the Rust standard library's source"
+    logged "rustup component add" "$LOGS/rustup-source.log" rustup component add rust-src --toolchain "$channel"
   fi
+  for target in $targets; do
+    if ! rustup target list --installed --toolchain "$channel" | grep -qx "$target"; then
+      say "installing the Rust target $target"
+      logged "rustup target add" "$LOGS/rustup-target.log" rustup target add "$target" --toolchain "$channel"
+    fi
+  done
 }

@@ -6,6 +6,12 @@ use crate::policy::{ContainerPolicy, RestartPolicy};
 
 /// Subcommand: watch the pod's containers, and end the proxy when the awaited ones have finished.
 pub const WATCH: &str = "watch";
+/// Subcommand: the same as the parent of the proxy's own command.
+pub const SUPERVISE: &str = "supervise";
+/// Subcommand: be the parent of one container's command, and say in a shared folder how it is.
+pub const WRAP: &str = "wrap";
+/// Subcommand: copy the binary into a folder.
+pub const INSTALL: &str = "install";
 /// Option: a container to wait for; once for each.
 pub const AWAIT: &str = "await";
 /// Option: a regular container that is not waited for, but outlived; once for each.
@@ -25,7 +31,14 @@ pub const STATE: &str = "state";
 /// Option: seconds in which a container that ended with an unknown code is expected back.
 pub const RETRY_WINDOW: &str = "retry-window";
 
-/// Arguments of `aux-shim watch`.
+/// Option: a folder in which wrapped containers say how they are, where the PID namespace does not show them.
+pub const LOCKS: &str = "locks";
+/// Option of `wrap`: the container's name.
+pub const NAME: &str = "name";
+/// What ends the options, before a command.
+pub const END_OF_OPTIONS: &str = "--";
+
+/// Arguments of `aux-shim watch`, and those of `aux-shim supervise` before its command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watch {
     /// Containers to wait for; at least one.
@@ -47,6 +60,30 @@ pub struct Watch {
     pub state: Option<String>,
     /// Seconds in which a container that ended with an unknown code is expected back; the shim's own reckoning where absent.
     pub retry_window: Option<u32>,
+    /// Where wrapped containers say how they are; without it they are watched in the shared PID namespace.
+    pub locks: Option<String>,
+}
+
+/// Arguments of `aux-shim wrap` before its command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrap {
+    /// The container's name.
+    pub name: String,
+    /// Where it says how it is.
+    pub locks: String,
+}
+
+impl Wrap {
+    /// The words before a container's own command, the first being the binary.
+    #[must_use]
+    pub fn to_command(&self, binary: &str) -> Vec<String> {
+        let Self { name, locks } = self;
+        vec![binary.to_owned(), WRAP.to_owned(), option(NAME, name), option(LOCKS, locks), END_OF_OPTIONS.to_owned()]
+    }
+}
+
+fn option(name: &str, value: &str) -> String {
+    format!("--{name}={value}")
 }
 
 impl Watch {
@@ -63,6 +100,7 @@ impl Watch {
             quit: Vec::new(),
             state: None,
             retry_window: None,
+            locks: None,
         }
     }
 
@@ -73,21 +111,35 @@ impl Watch {
         own.map_or_else(|| self.restart_policy.into(), |(_, policy)| policy.clone())
     }
 
-    /// The arguments after the binary's name, for a container's `args`.
+    /// The arguments of `watch` after the binary's name, for a container's `args`.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
-        let option = |name: &str, value: &str| format!("--{name}={value}");
         let mut args = vec![WATCH.to_owned()];
-        args.extend(self.awaited.iter().map(|name| option(AWAIT, name)));
-        args.extend(self.outlived.iter().map(|name| option(OUTLIVE, name)));
-        args.push(option(RESTART_POLICY, self.restart_policy.as_str()));
-        let policies = self.container_policies.iter().map(|(name, policy)| format!("{name}={policy}"));
-        args.extend(policies.map(|policy| option(CONTAINER_POLICY, &policy)));
-        args.push(option(PROXY, &self.proxy));
-        args.push(option(STATUS_PORT, &self.status_port.to_string()));
-        args.extend(self.quit.iter().map(|endpoint| option(QUIT, &endpoint.to_string())));
-        args.extend(self.state.iter().map(|file| option(STATE, file)));
-        args.extend(self.retry_window.iter().map(|seconds| option(RETRY_WINDOW, &seconds.to_string())));
+        args.extend(self.options());
         args
+    }
+
+    /// The words of `supervise` before the proxy's own command, the first being the binary.
+    #[must_use]
+    pub fn to_supervising_command(&self, binary: &str) -> Vec<String> {
+        let mut words = vec![binary.to_owned(), SUPERVISE.to_owned()];
+        words.extend(self.options());
+        words.push(END_OF_OPTIONS.to_owned());
+        words
+    }
+
+    fn options(&self) -> Vec<String> {
+        let mut options: Vec<String> = self.awaited.iter().map(|name| option(AWAIT, name)).collect();
+        options.extend(self.outlived.iter().map(|name| option(OUTLIVE, name)));
+        options.push(option(RESTART_POLICY, self.restart_policy.as_str()));
+        let policies = self.container_policies.iter().map(|(name, policy)| format!("{name}={policy}"));
+        options.extend(policies.map(|policy| option(CONTAINER_POLICY, &policy)));
+        options.push(option(PROXY, &self.proxy));
+        options.push(option(STATUS_PORT, &self.status_port.to_string()));
+        options.extend(self.quit.iter().map(|endpoint| option(QUIT, &endpoint.to_string())));
+        options.extend(self.state.iter().map(|file| option(STATE, file)));
+        options.extend(self.retry_window.iter().map(|seconds| option(RETRY_WINDOW, &seconds.to_string())));
+        options.extend(self.locks.iter().map(|folder| option(LOCKS, folder)));
+        options
     }
 }

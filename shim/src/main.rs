@@ -1,12 +1,17 @@
 //! `aux-shim`: ends a pod's Istio proxy when the containers it served have finished.
 //!
-//! Exit status: 0 whatever it met; 2 for arguments that make no sense.
+//! Exit status: of `watch` 0 whatever it met; of `supervise` and `wrap` their command's; 2 for arguments that make no
+//! sense; 1 where `install` failed.
 
 #![deny(unsafe_code)]
 
 mod args;
+mod asking;
+mod child;
 mod clock;
 mod decide;
+mod install;
+mod locks;
 mod log;
 mod lookout;
 mod memory;
@@ -16,6 +21,7 @@ mod procfs;
 mod quit;
 mod starts;
 mod watch;
+mod wrap;
 
 use std::process::ExitCode;
 
@@ -25,6 +31,15 @@ fn main() -> ExitCode {
             watch::run(&arguments);
             ExitCode::SUCCESS
         }
+        Ok(args::Command::Supervise(arguments, command)) => watch::supervise(&arguments, &command).take_over(),
+        Ok(args::Command::Wrap(arguments, command)) => wrap::run(&arguments, &command).take_over(),
+        Ok(args::Command::Install(folder)) => match install::run(&folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("aux-shim: the program cannot be copied into {}: {error}", folder.display());
+                ExitCode::FAILURE
+            }
+        },
         Ok(args::Command::Show(text)) => {
             print!("{text}");
             ExitCode::SUCCESS

@@ -89,6 +89,13 @@ impl Procfs {
         fs::read_to_string(self.root.join("self/mountinfo")).is_ok_and(|mounts| attempt_of(&mounts).is_some())
     }
 
+    /// The id of this process' own start, as a container's: the kubelet's, or where there is none, the time of it.
+    pub(crate) fn own_attempt(&self) -> String {
+        let mounts = fs::read_to_string(self.root.join("self/mountinfo")).unwrap_or_default();
+        let by_time = || self.start_of(std::process::id().cast_signed()).unwrap_or_default().to_string();
+        attempt_of(&mounts).map_or_else(by_time, |attempt| attempt.id)
+    }
+
     /// An id that differs for each boot of the machine.
     pub(crate) fn boot_id(&self) -> String {
         let id = fs::read_to_string(self.root.join("sys/kernel/random/boot_id")).unwrap_or_default();

@@ -1,113 +1,188 @@
-//! `aux-shim watch`: sees the pod's containers start and end, and does what `decide` says.
+//! `aux-shim watch` and `aux-shim supervise`: sees the pod's containers start and end, and does what `decide` says.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
 use contract::args::Watch;
-use contract::endpoint::Endpoint;
 use rustix::event::{PollFd, Timespec, poll};
 
+use crate::asking::Asking;
+use crate::child::{Child, Ended};
 use crate::clock::now;
 use crate::decide::{Exit, Life, Pod, Role, Step};
+use crate::locks::{Locks, Wrapped};
 use crate::log;
 use crate::lookout::{Lookout, Sighting};
 use crate::memory;
 use crate::process::Process;
 use crate::procfs::Procfs;
-use crate::quit::{self, Answer};
 
 /// Pause between two looks at processes that the kernel does not watch for us.
 const LOOK_AT_EVERY: Duration = Duration::from_millis(500);
-/// Pause before a proxy that did not answer is asked again, doubled each time up to [`ASK_AGAIN_AT_MOST`].
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
-const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(30);
-/// Pause before a proxy is asked again that has said yes: it may drain.
-const ENDS_WITHIN: Duration = Duration::from_mins(1);
 /// The kubelet inspects containers one after the other: were the shim gone before it has seen the proxy's end, it would
 /// start the shim once more.
 const STAY_AFTER_PROXY: Duration = Duration::from_millis(100);
 /// Where the kubelet reads a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
+
 /// Watches until nothing is left to do, or until SIGTERM, which ends the process at once with 0.
 pub(crate) fn run(arguments: &Watch) {
     let always = Arc::new(AtomicBool::new(true));
     if let Err(error) = signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGTERM, 0, always) {
         log::warn("SIGTERM will end this process with a failure", &[("error", &error)]);
     }
-    log::info(
-        "watching",
-        &[
-            ("await", &arguments.awaited.join(",")),
-            ("outlive", &arguments.outlived.join(",")),
-            ("restart-policy", &arguments.restart_policy),
-        ],
-    );
-    Watcher::new(arguments, Procfs::new("/proc")).run();
+    let mut watcher = Watcher::new(arguments, Procfs::new("/proc"));
+    watcher.remember();
+    watcher.run();
+    watcher.say_last();
+    thread::sleep(STAY_AFTER_PROXY);
+}
+
+/// Watches as the parent of the proxy's command, until that has ended. Returns how this process is to end.
+pub(crate) fn supervise(arguments: &Watch, command: &[OsString]) -> Ended {
+    let procfs = Procfs::new("/proc");
+    let attempt = procfs.own_attempt();
+    // Watching begins before the command does: the kubelet starts other containers once this one runs.
+    let mut watcher = Watcher::new(arguments, procfs);
+    watcher.remember();
+    match Child::start(command) {
+        Ok(child) => {
+            let proxy = watcher.pod.proxy_started(&attempt, now());
+            watcher.keep();
+            let ended = watcher.supervise(child);
+            watcher.note_end(proxy, Exit::Code(ended.code()));
+            watcher.say_last();
+            ended
+        }
+        Err(error) => {
+            eprintln!("aux-shim: {error}");
+            error.status()
+        }
+    }
 }
 
 struct Watcher {
     pod: Pod,
-    /// The running processes, by the container's index in the pod.
+    sight: Sight,
+    /// The running processes that are seen, by the container's index in the pod.
     processes: Vec<(usize, Process)>,
-    lookout: Lookout,
-    status_port: u16,
-    /// What else is to quit before the proxy, and was not told yet.
-    quit: Vec<Endpoint>,
-    asked: Option<Asked>,
+    asking: Asking,
     state: Option<PathBuf>,
     boot: String,
 }
 
-/// The proxy was asked to quit; times are since the machine's boot.
-struct Asked {
-    first: Duration,
-    next: Duration,
-    pause: Duration,
+/// How containers are seen.
+enum Sight {
+    /// In the PID namespace that they share.
+    Processes(Lookout),
+    /// By what their wrappers tell.
+    Locks(Locks),
 }
 
 impl Watcher {
     fn new(arguments: &Watch, procfs: Procfs) -> Self {
-        Self {
+        let watcher = Self {
             pod: Pod::new(arguments),
             processes: Vec::new(),
             boot: procfs.boot_id(),
-            lookout: Lookout::new(procfs),
-            status_port: arguments.status_port,
-            quit: arguments.quit.clone(),
-            asked: None,
+            sight: match &arguments.locks {
+                Some(folder) => Sight::Locks(Locks::watch(Path::new(folder))),
+                None => Sight::Processes(Lookout::new(procfs)),
+            },
+            asking: Asking::new(arguments),
             state: arguments.state.as_ref().map(PathBuf::from),
-        }
+        };
+        // Said once it is so: whatever starts from now on is heard of.
+        log::info(
+            "watching",
+            &[
+                ("await", &arguments.awaited.join(",")),
+                ("outlive", &arguments.outlived.join(",")),
+                ("restart-policy", &arguments.restart_policy),
+            ],
+        );
+        watcher
     }
 
     fn run(&mut self) {
-        self.remember();
         loop {
-            if self.lookout.pace(&self.pod).is_some() {
-                self.look();
-            }
+            let pace = self.look();
             let until = match self.pod.next(now()) {
-                Step::End => break,
-                Step::Quit => Some(self.ask().saturating_sub(now())),
+                Step::End => return,
+                Step::Quit => {
+                    self.ask();
+                    Some(self.asking.next().saturating_sub(now()))
+                }
                 Step::Look | Step::Wait => None,
             };
-            self.sleep(until.into_iter().chain(self.lookout.pace(&self.pod)).min());
+            self.sleep(until.into_iter().chain(pace).min(), None);
         }
-        self.say_last();
-        thread::sleep(STAY_AFTER_PROXY);
     }
 
-    /// Looks for containers that have started, and watches them.
-    fn look(&mut self) {
-        for sighting in self.lookout.look(&mut self.pod) {
-            self.watch(&sighting);
+    /// Watches until the proxy's command has ended.
+    fn supervise(&mut self, mut child: Child) -> Ended {
+        loop {
+            if let Some(ended) = child.attend() {
+                return self.as_it_counts(ended);
+            }
+            let pace = self.look();
+            let is_over = self.pod.next(now()) == Step::Quit;
+            if is_over && !self.ask() {
+                log::info("sent SIGTERM to istio-proxy", &[]);
+                child.terminate();
+            }
+            let until = is_over.then(|| self.asking.next().saturating_sub(now()));
+            self.sleep(until.into_iter().chain(pace).min(), Some(&child));
         }
-        for index in self.lookout.give_up(&mut self.pod) {
-            let name = &self.pod.containers[index].name;
-            log::warn("container came and went unseen", &[("container", name), ("code", &Exit::Unknown)]);
-            self.keep();
+    }
+
+    /// How the proxy's end is to count for the kubelet.
+    fn as_it_counts(&self, ended: Ended) -> Ended {
+        let counts = match (self.asking.has_begun(), ended) {
+            // It was asked to end, and did: the pod has not failed for that.
+            (true, Ended::Signal(signal_hook::consts::SIGTERM)) => Ended::Status(0),
+            // pilot-agent ends so when Envoy has crashed, or when the kubelet gave up waiting for it to be ready.
+            (false, Ended::Status(0)) if self.pod.proxy_returns_only_after_failure() => Ended::Status(1),
+            (_, ended) => ended,
+        };
+        if counts != ended {
+            log::info("istio-proxy's end counts as another", &[("code", &ended), ("as", &counts)]);
+        }
+        counts
+    }
+
+    /// Looks for containers that have started, where that is due, and watches them. Returns the pause until the next look.
+    fn look(&mut self) -> Option<Duration> {
+        self.pace()?;
+        match &mut self.sight {
+            Sight::Processes(lookout) => {
+                let sightings = lookout.look(&mut self.pod);
+                let missed = lookout.give_up(&mut self.pod);
+                for sighting in sightings {
+                    self.watch(&sighting);
+                }
+                for index in missed {
+                    let name = &self.pod.containers[index].name;
+                    log::warn("container came and went unseen", &[("container", name), ("code", &Exit::Unknown)]);
+                    self.keep();
+                }
+            }
+            Sight::Locks(locks) => {
+                let told = locks.look(&self.pod);
+                self.note_told(told);
+            }
+        }
+        self.pace()
+    }
+
+    fn pace(&self) -> Option<Duration> {
+        match &self.sight {
+            Sight::Processes(lookout) => lookout.pace(&self.pod),
+            Sight::Locks(locks) => locks.pace(),
         }
     }
 
@@ -123,12 +198,19 @@ impl Watcher {
             return log::warn("the state file is not one of ours, and is ignored", &[("file", &file.display())]);
         }
         let file = file.display().to_string();
-        // What ran then and runs no more has ended while nobody watched.
-        let top = self.lookout.procfs().top_processes(self.lookout.procfs().pids());
+        self.meet_again();
+        log::info("started again: took up what was seen before", &[("file", &file)]);
+    }
+
+    /// Of the containers that ran when they were seen last: which of them run still.
+    fn meet_again(&mut self) {
+        // A lock tells by itself.
+        let Sight::Processes(lookout) = &self.sight else { return };
+        let top = lookout.procfs().top_processes(lookout.procfs().pids());
         for index in 0..self.pod.containers.len() {
             let container = &self.pod.containers[index];
             let (Life::Running, Some(attempt)) = (container.life, &container.attempt) else { continue };
-            let process = top.iter().find(|process| self.lookout.is_start(process, attempt));
+            let process = top.iter().find(|process| lookout.is_start(process, attempt));
             if let Some(process) = process.and_then(Process::open) {
                 self.processes.push((index, process));
             } else {
@@ -137,7 +219,6 @@ impl Watcher {
                 log::info("container exited", &[("container", name), ("code", &Exit::Unknown)]);
             }
         }
-        log::info("started again: took up what was seen before", &[("file", &file)]);
     }
 
     /// Keeps what was seen for a run of the shim after this one.
@@ -168,8 +249,28 @@ impl Watcher {
         }
     }
 
-    /// Sleeps until a container ends, a start is announced, or for as long as given.
-    fn sleep(&mut self, limit: Option<Duration>) {
+    /// Takes note of what wrapped containers tell.
+    fn note_told(&mut self, told: Vec<(usize, Wrapped)>) {
+        let mut ends = Vec::new();
+        for (index, Wrapped { attempt, exit }) in told {
+            let name = self.pod.containers[index].name.clone();
+            if self.pod.started(&name, &attempt, false, now()).is_some() {
+                self.keep();
+                log::info("container started", &[("container", &name)]);
+            }
+            if let (Some(exit), Life::Running) = (exit, self.pod.containers[index].life) {
+                self.pod.exited(index, exit, now());
+                ends.push((index, exit));
+            }
+        }
+        self.ask_at_once();
+        for (index, exit) in ends {
+            self.note_end(index, exit);
+        }
+    }
+
+    /// Sleeps until a container ends, a start is announced, the child wants something, or for as long as given.
+    fn sleep(&mut self, limit: Option<Duration>, child: Option<&Child>) {
         let mut watched: Vec<usize> = Vec::new();
         let mut fds: Vec<PollFd> = Vec::new();
         for (at, (_, process)) in self.processes.iter().enumerate() {
@@ -178,9 +279,13 @@ impl Watcher {
                 fds.push(fd);
             }
         }
-        fds.extend(self.lookout.poll_fd());
-        let looks = watched.len() < self.processes.len();
-        let limit = limit.into_iter().chain(looks.then_some(LOOK_AT_EVERY)).min();
+        fds.extend(match &self.sight {
+            Sight::Processes(lookout) => lookout.poll_fd(),
+            Sight::Locks(locks) => locks.poll_fd(),
+        });
+        fds.extend(child.map(Child::poll_fd));
+        let must_look = watched.len() < self.processes.len();
+        let limit = limit.into_iter().chain(must_look.then_some(LOOK_AT_EVERY)).min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         if poll(&mut fds, limit.as_ref()).is_err() {
             return;
@@ -188,13 +293,16 @@ impl Watcher {
         let mut ended: Vec<usize> =
             watched.iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(&at, _)| at).collect();
         drop(fds);
-        if looks {
-            ended.extend((0..self.processes.len()).filter(|&at| self.processes[at].1.has_ended(self.lookout.procfs())));
+        if let (true, Sight::Processes(lookout)) = (must_look, &self.sight) {
+            ended.extend((0..self.processes.len()).filter(|&at| self.processes[at].1.has_ended(lookout.procfs())));
             ended.sort_unstable();
         }
         let ended: Vec<(usize, Process)> = ended.into_iter().rev().map(|at| self.processes.swap_remove(at)).collect();
         self.note_ends(ended);
-        self.lookout.hear(&mut self.pod);
+        match &mut self.sight {
+            Sight::Processes(lookout) => lookout.hear(&mut self.pod),
+            Sight::Locks(locks) => locks.hear(),
+        }
     }
 
     fn note_ends(&mut self, ended: Vec<(usize, Process)>) {
@@ -203,9 +311,7 @@ impl Watcher {
         for (index, _) in &plain {
             self.pod.exited(*index, Exit::Unknown, now());
         }
-        if self.asked.is_none() && self.pod.next(now()) == Step::Quit {
-            self.ask();
-        }
+        self.ask_at_once();
         for (index, process) in plain.into_iter().chain(coded) {
             self.note_end(index, process.exit());
         }
@@ -221,11 +327,11 @@ impl Watcher {
     }
 
     fn note_proxy_end(&mut self, index: usize, exit: Exit) {
-        if let Some(asked) = self.asked.take() {
+        if let Some(after) = self.asking.finish() {
             // pilot-agent ends with 0 when it is asked to.
             let meant = if exit == Exit::Unknown { Exit::Code(0) } else { exit };
             self.pod.exited(index, meant, now());
-            let after = format!("{}ms", now().saturating_sub(asked.first).as_millis());
+            let after = format!("{}ms", after.as_millis());
             log::info("istio-proxy ended", &[("code", &exit), ("after", &after)]);
         } else {
             self.pod.exited(index, exit, now());
@@ -234,31 +340,16 @@ impl Watcher {
         self.keep();
     }
 
-    /// Asks the proxy to quit, unless it was asked a moment ago. Returns when it is time to ask again.
-    fn ask(&mut self) -> Duration {
-        let began = now();
-        if let Some(asked) = self.asked.as_ref().filter(|asked| began < asked.next) {
-            return asked.next;
+    /// Asks the proxy to quit, unless it was asked a moment ago. Returns whether it could be asked.
+    fn ask(&mut self) -> bool {
+        now() < self.asking.next() || self.asking.ask()
+    }
+
+    /// Asks the proxy, where that is due and it has not been asked: nothing else comes first.
+    fn ask_at_once(&mut self) {
+        if !self.asking.has_begun() && self.pod.next(now()) == Step::Quit {
+            self.asking.ask();
         }
-        for endpoint in std::mem::take(&mut self.quit) {
-            match quit::post(&endpoint) {
-                Ok(answer) => log::info("asked to quit", &[("endpoint", &endpoint), ("answer", &answer)]),
-                Err(error) => log::warn("did not answer", &[("endpoint", &endpoint), ("error", &error)]),
-            }
-        }
-        let answer = quit::proxy(self.status_port);
-        let asked = self.asked.get_or_insert(Asked { first: began, next: began, pause: ASK_AGAIN_AFTER });
-        asked.next = now() + if matches!(answer, Ok(Answer::Accepted(_))) { ENDS_WITHIN } else { asked.pause };
-        asked.pause = (asked.pause * 2).min(ASK_AGAIN_AT_MOST);
-        let done = "awaited containers finished";
-        match answer {
-            Ok(answer @ (Answer::Accepted(_) | Answer::Closed)) => {
-                log::info(&format!("{done}, asked istio-proxy to quit"), &[("answer", &answer)]);
-            }
-            Ok(answer) => log::warn(&format!("{done}, istio-proxy does not accept to quit"), &[("answer", &answer)]),
-            Err(error) => log::warn(&format!("{done}, istio-proxy did not answer"), &[("error", &error)]),
-        }
-        asked.next
     }
 
     /// The termination message: how each container ended, in a line.

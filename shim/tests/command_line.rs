@@ -17,7 +17,9 @@ fn run(arguments: &[&str]) -> Output {
 
 #[test]
 fn wrong_arguments_end_with_2_and_one_line() {
-    for arguments in [&[][..], &["sleep"], &["watch"], &["watch", "--await", "a"], &["watch", "--bogus"]] {
+    for arguments in
+        [&[][..], &["sleep"], &["watch"], &["watch", "--await", "a"], &["watch", "--bogus"], &["wrap", "--name=a"]]
+    {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let text = String::from_utf8(output.stderr).unwrap();
@@ -37,12 +39,11 @@ fn help_and_version_go_to_standard_output_with_0() {
 
 #[test]
 fn sigterm_ends_it_at_once_with_0() {
-    let mut shim =
-        aux_shim(&["watch", "--await=never-there", "--restart-policy=Never"]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut log = BufReader::new(shim.stderr.take().unwrap());
-    let mut line = String::new();
-    log.read_line(&mut line).unwrap();
-    assert!(line.contains(" INFO watching await=never-there "), "{line}");
+    let mut shim = aux_shim(&["watch", "--await=never-there", "--restart-policy=Never"]);
+    let mut shim = shim.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(shim.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let is_watching = log.any(|line| line.contains(" INFO watching await=never-there "));
     kill_process(Pid::from_child(&shim), Signal::TERM).unwrap();
+    assert!(is_watching);
     assert_eq!(shim.wait().unwrap().code(), Some(0));
 }

@@ -248,6 +248,20 @@ impl Pod {
         Some(index)
     }
 
+    /// Takes note that the proxy has been started by its parent. Returns which container it is.
+    pub(crate) fn proxy_started(&mut self, attempt: &str, now: Duration) -> usize {
+        let index = self.containers.iter().position(|container| container.role == Role::Proxy).unwrap_or_default();
+        self.start(index, attempt, false, now);
+        index
+    }
+
+    /// Whether the kubelet starts the proxy again after a failure, and not after an end with 0.
+    pub(crate) fn proxy_returns_only_after_failure(&self) -> bool {
+        let returns =
+            |code| self.proxy().is_some_and(|proxy| comes_back(&proxy.policy, Exit::Code(code)) == Return::Yes);
+        returns(1) && !returns(0)
+    }
+
     /// Takes note of the end of a container.
     pub(crate) fn exited(&mut self, index: usize, exit: Exit, now: Duration) {
         let container = &mut self.containers[index];

@@ -1,10 +1,8 @@
-//! `aux-shim watch` among real processes in a PID namespace, without a cluster. Needs root.
-
-mod pod;
+//! `aux-shim watch` in a PID namespace that the containers share.
 
 use std::time::Duration;
 
-use pod::{Pod, Proxy};
+use super::pod::{self, Pod, Proxy};
 
 const QUIT: &str = "POST /quitquitquit HTTP/1.1";
 const NOTHING: [&str; 0] = [];

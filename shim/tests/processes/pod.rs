@@ -38,7 +38,7 @@ pub(crate) struct Payload {
 
 /// A running shim, with its log line by line.
 pub(crate) struct Shim {
-    container: Container,
+    pub(crate) container: Container,
     lines: mpsc::Receiver<String>,
     log: String,
 }
@@ -99,6 +99,14 @@ impl Pod {
     pub(crate) fn shim(&self, arguments: &[&str]) -> Shim {
         let start = self.next_start("aux-shim");
         self.run_shim(Some(&start), arguments)
+    }
+
+    /// A shim as the init of the proxy's container, with a shell script for pilot-agent.
+    pub(crate) fn supervise(&self, arguments: &[&str], agent: &str) -> Shim {
+        let start = self.next_start("istio-proxy");
+        // The log ends with the shim, also where that leaves the agent behind.
+        let agent = format!("exec 2>/dev/null; {agent}");
+        self.run_shim(Some(&start), &[&["supervise"], arguments, &["--", "sh", "-c", &agent]].concat())
     }
 
     /// A shim in a pod whose containers have no names.
@@ -167,7 +175,7 @@ impl Container {
     }
 
     /// Sends a signal to the container's init.
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.parent.id();
         until("the container's init", || {
             let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
