@@ -13,6 +13,8 @@ pub const DISABLED: &str = "disabled";
 pub const WAIT_FOR_ANNOTATION: &str = "istio-aux.io/wait-for";
 /// Pod annotation: other endpoints to `POST` to before the proxy's, separated by commas.
 pub const QUIT_ANNOTATION: &str = "istio-aux.io/quit";
+/// Pod annotation: how the pod is to be ended. `auto`, `native`, `proxy`, `wrap`, `istio`, `hold` or `off`.
+pub const MODE_ANNOTATION: &str = "istio-aux.io/mode";
 /// Pod annotation, written by the webhook: one line of JSON that says what was decided and why.
 pub const STATUS_ANNOTATION: &str = "istio-aux.io/status";
 /// Pod label, written by the webhook: the mode in which the shim was added.
@@ -23,12 +25,20 @@ pub const SHIM_CONTAINER: &str = "aux-shim";
 /// User and group id of the shim: its own, so that no payload of the same id may signal it
 /// (65532, which distroless images call `nonroot`, is a common payload's).
 pub const SHIM_UID: u32 = 65_019;
-/// Path of the binary in the shim's image.
-pub const SHIM_BINARY: &str = "/aux-shim";
-/// The volume that the webhook adds, an emptyDir on disk.
+/// Name of the init container that copies the shim's binary into [`VOLUME`].
+pub const INSTALL_CONTAINER: &str = "aux-shim-install";
+/// The volume that the webhook adds: in mode native the shim's memory, an emptyDir on disk; else the shim's binary.
 pub const VOLUME: &str = "istio-aux";
-/// Where the shim's container sees [`VOLUME`].
+/// Where the shim's own container sees [`VOLUME`].
 pub const STATE_FOLDER: &str = "/state";
+/// Where other containers see [`VOLUME`].
+pub const BINARY_FOLDER: &str = "/istio-aux";
+/// The shim's binary, where other containers see it.
+pub const SHIM_BINARY: &str = "/istio-aux/aux-shim";
+/// The volume in which wrapped containers say how they are, an emptyDir on disk.
+pub const LOCKS_VOLUME: &str = "istio-aux-locks";
+/// Where containers see [`LOCKS_VOLUME`].
+pub const LOCKS_FOLDER: &str = "/istio-aux-locks";
 /// Repository of the shim's image; its tag is the version.
 pub const SHIM_IMAGE: &str = "docker.io/istio-aux/shim";
 
@@ -36,6 +46,12 @@ pub const SHIM_IMAGE: &str = "docker.io/istio-aux/shim";
 pub const PROXY_CONTAINER: &str = "istio-proxy";
 /// Pod label, or annotation, that tells Istio's injector whether to inject.
 pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
+/// Pod annotation that has Istio's injector make its proxy a native sidecar, or not.
+pub const NATIVE_SIDECAR_ANNOTATION: &str = "sidecar.istio.io/nativeSidecar";
+/// Istio's volume for the proxy's own files, an emptyDir on disk.
+pub const ISTIO_DATA_VOLUME: &str = "istio-data";
+/// What the image of Istio's proxy runs, where its container has no command.
+pub const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// Pod annotation that Istio merges into the proxy's configuration (a `ProxyConfig` in YAML).
 pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
 /// Field of `ProxyConfig` that makes the injector hold the payload until the proxy is ready.

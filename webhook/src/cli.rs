@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
-use contract::names::SHIM_IMAGE;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use contract::names::{PILOT_AGENT, SHIM_IMAGE};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::inject::Settings;
+use crate::inject::{Delivery, Settings};
 use crate::serve::{self, Options};
 
 #[derive(Debug, Parser)]
@@ -44,9 +44,34 @@ struct Serve {
     /// The shim's image
     #[arg(long, value_name = "IMAGE", default_value_t = format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION")))]
     shim_image: String,
+    /// How the shim gets into containers that are not its own: an init container copies it, or its image is a volume
+    /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
+    #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
+    delivery: DeliveryChoice,
+    /// Whether the server has native sidecars (Kubernetes 1.29 and later): without, the shim is istio-proxy's parent
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off)]
+    native_sidecars: bool,
+    /// What istio-proxy runs where its container has no command
+    #[arg(long, value_name = "PATH", default_value = PILOT_AGENT)]
+    proxy_command: String,
     /// What to log: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
+}
+
+/// A [`Delivery`] by its name.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DeliveryChoice {
+    Copy,
+    ImageVolume,
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("takes on or off".to_owned()),
+    }
 }
 
 /// Runs a command line, its first word being the program's name, to its exit status.
@@ -71,7 +96,15 @@ fn serve(arguments: Serve) -> ExitCode {
         health_listen: arguments.health_listen,
         tls_cert: arguments.tls_cert,
         tls_key: arguments.tls_key,
-        settings: Settings { shim_image: arguments.shim_image },
+        settings: Settings {
+            shim_image: arguments.shim_image,
+            delivery: match arguments.delivery {
+                DeliveryChoice::Copy => Delivery::Copy,
+                DeliveryChoice::ImageVolume => Delivery::ImageVolume,
+            },
+            native_sidecars: arguments.native_sidecars,
+            proxy_command: arguments.proxy_command,
+        },
     };
     match serve::run(options) {
         Ok(()) => ExitCode::SUCCESS,

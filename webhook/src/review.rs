@@ -144,7 +144,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn settings() -> Settings {
-        Settings { shim_image: "shim:1".to_owned() }
+        Settings::new("shim:1")
     }
 
     fn review(object: &Value) -> Value {

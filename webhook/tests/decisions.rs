@@ -1,7 +1,7 @@
 //! What istio-aux does to which pod: a table of cases over pods as the API server sent them.
 
 use istio_aux::inject::pod::Pod;
-use istio_aux::inject::{Decision, Mode, Settings, decide};
+use istio_aux::inject::{Decision, Delivery, Mode, Settings, decide};
 use serde_json::{Value, json};
 
 /// A pod before Istio's injector has seen it.
@@ -12,7 +12,7 @@ const CLASSIC_PROXY: &str = include_str!("pods/classic-proxy.json");
 const NATIVE_PROXY: &str = include_str!("pods/native-proxy.json");
 
 fn settings() -> Settings {
-    Settings { shim_image: "docker.io/istio-aux/shim:0.1.0".to_owned() }
+    Settings::new("docker.io/istio-aux/shim:0.1.0")
 }
 
 fn json_of(text: &str) -> Value {
@@ -20,8 +20,12 @@ fn json_of(text: &str) -> Value {
 }
 
 fn decided(pod: &Value) -> Decision {
+    decided_by(pod, &settings())
+}
+
+fn decided_by(pod: &Value, settings: &Settings) -> Decision {
     let text = pod.to_string();
-    decide(&serde_json::from_str::<Pod>(&text).unwrap(), &settings())
+    decide(&serde_json::from_str::<Pod>(&text).unwrap(), settings)
 }
 
 fn patched(pod: &Value) -> Value {
@@ -70,6 +74,60 @@ fn after_istio_the_shim_is_added() {
 }
 
 #[test]
+fn in_mode_proxy_the_shim_is_pilot_agents_parent() {
+    let pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy");
+    insta::assert_json_snapshot!(decided(&pod).patch);
+}
+
+#[test]
+fn by_image_volume_a_pod_gets_a_mount_and_a_command() {
+    let settings = Settings { delivery: Delivery::ImageVolume, ..settings() };
+    insta::assert_json_snapshot!(decided_by(&json_of(CLASSIC_PROXY), &settings).patch);
+}
+
+#[test]
+fn in_mode_wrap_the_shim_is_each_awaited_commands_parent() {
+    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap");
+    pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
+    insta::assert_json_snapshot!(decided(&pod).patch);
+}
+
+#[test]
+fn in_mode_istio_the_injector_is_asked_for_a_native_sidecar() {
+    let pod = with(BEFORE_ISTIO, "/metadata/annotations", json!({"istio-aux.io/mode": "istio"}));
+    let annotations = patched(&pod)["metadata"]["annotations"].clone();
+    assert_eq!(annotations["sidecar.istio.io/nativeSidecar"], "true");
+    let said = json!({"istio-aux.io/mode": "istio", "sidecar.istio.io/nativeSidecar": "false"});
+    let annotations = patched(&with(BEFORE_ISTIO, "/metadata/annotations", said))["metadata"]["annotations"].clone();
+    assert_eq!(annotations["sidecar.istio.io/nativeSidecar"], "false", "the user's word stands");
+}
+
+#[test]
+fn a_proxy_that_istio_rendered_anew_is_supervised_again() {
+    let rendered = json_of(CLASSIC_PROXY)["spec"]["containers"][0].clone();
+    for mode in ["proxy", "wrap"] {
+        let before = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", mode));
+        let mut pod = before.clone();
+        pod["spec"]["containers"][0] = rendered.clone();
+        assert_ne!(pod, before);
+        assert_eq!(patched(&pod), before, "{mode}");
+    }
+}
+
+#[test]
+fn the_supervised_proxy_comes_first_and_keeps_the_command_it_has() {
+    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy");
+    pod["spec"]["containers"][0]["command"] = json!(["/bin/agent", "--flag"]);
+    pod["spec"]["containers"].as_array_mut().unwrap().rotate_left(1);
+    let after = patched(&pod);
+    let names: Vec<&Value> = after["spec"]["containers"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
+    assert_eq!(names, ["istio-proxy", "main", "metrics"]);
+    let command = after["spec"]["containers"][0]["command"].as_array().unwrap();
+    assert_eq!(command[..2], [json!("/istio-aux/aux-shim"), json!("supervise")]);
+    assert_eq!(command[command.len() - 3..], [json!("--"), json!("/bin/agent"), json!("--flag")]);
+}
+
+#[test]
 fn native_proxy_gets_a_status_only() {
     insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);
 }
@@ -94,7 +152,15 @@ fn kinds_of_pods() -> Vec<(&'static str, Value, Mode, usize)> {
         ("classic proxy, Always", in_spec(CLASSIC_PROXY, "restartPolicy", json!("Always")), Mode::Hold, 0),
         ("native proxy", json_of(NATIVE_PROXY), Mode::None, 0),
         ("shim there already", patched(&json_of(CLASSIC_PROXY)), Mode::Native, 0),
-        ("its own PID namespaces", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(false)), Mode::Hold, 1),
+        ("its own PID namespaces", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(false)), Mode::Wrap, 0),
+        ("wanted: proxy", noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy"), Mode::Proxy, 0),
+        ("wanted: wrap", noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap"), Mode::Wrap, 0),
+        ("wanted: hold", noted(CLASSIC_PROXY, "istio-aux.io/mode", "hold"), Mode::Hold, 0),
+        ("wanted: off", noted(CLASSIC_PROXY, "istio-aux.io/mode", "off"), Mode::None, 0),
+        ("wanted: istio, too late", noted(CLASSIC_PROXY, "istio-aux.io/mode", "istio"), Mode::Native, 1),
+        ("wanted: nonsense", noted(CLASSIC_PROXY, "istio-aux.io/mode", "quick"), Mode::Native, 1),
+        ("supervised already", patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy")), Mode::Proxy, 0),
+        ("wrapped already", patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap")), Mode::Wrap, 0),
         ("shared already", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(true)), Mode::Native, 0),
         ("status port off", noted(CLASSIC_PROXY, "status.sidecar.istio.io/port", "0"), Mode::Native, 0),
         ("status port unreadable", noted(CLASSIC_PROXY, "status.sidecar.istio.io/port", "off"), Mode::Hold, 1),
@@ -115,8 +181,9 @@ fn each_kind_of_pod_has_its_mode() {
     for (name, pod, mode, warnings) in kinds_of_pods() {
         let decision = decided(&pod);
         assert_eq!((decision.mode, decision.warnings.len()), (mode, warnings), "{name}: {decision:?}");
-        let has_shim = shim_of(&patched(&pod)).is_some();
-        assert_eq!(has_shim, mode == Mode::Native, "{name}");
+        let after = patched(&pod);
+        assert_eq!(shim_of(&after).is_some(), mode == Mode::Native, "{name}");
+        assert_eq!(after["metadata"]["labels"]["istio-aux.io/shim"].as_str().is_some(), mode.has_shim(), "{name}");
     }
 }
 

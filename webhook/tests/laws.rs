@@ -1,16 +1,22 @@
 //! Laws of every decision, over random pods: what is not ours survives, and deciding again changes nothing.
 
 use istio_aux::inject::pod::Pod;
-use istio_aux::inject::{Settings, decide};
+use istio_aux::inject::{Delivery, Settings, decide};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-fn patched(pod: &Value) -> Value {
+fn patched(pod: &Value, settings: &Settings) -> Value {
     let text = pod.to_string();
-    let decision = decide(&serde_json::from_str::<Pod>(&text).unwrap(), &Settings { shim_image: "shim:1".into() });
+    let decision = decide(&serde_json::from_str::<Pod>(&text).unwrap(), settings);
     let mut pod = pod.clone();
     json_patch::patch(&mut pod, &decision.patch).unwrap();
     pod
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let delivery = prop_oneof![Just(Delivery::Copy), Just(Delivery::ImageVolume)];
+    let any = (delivery, any::<bool>());
+    any.prop_map(|(delivery, native_sidecars)| Settings { delivery, native_sidecars, ..Settings::new("shim:1") })
 }
 
 /// Any JSON, with keys that a JSON Pointer must escape.
@@ -36,6 +42,16 @@ fn key() -> impl Strategy<Value = String> {
 fn strings() -> impl Strategy<Value = Value> {
     let ours = prop_oneof![
         Just(("istio-aux.io/wait-for".to_owned(), "main,other".to_owned())),
+        prop_oneof![
+            Just("auto"),
+            Just("native"),
+            Just("proxy"),
+            Just("wrap"),
+            Just("istio"),
+            Just("hold"),
+            Just("off")
+        ]
+        .prop_map(|mode| ("istio-aux.io/mode".to_owned(), mode.to_owned())),
         Just(("istio-aux.io/status".to_owned(), "stale".to_owned())),
         Just(("istio-aux.io/shim".to_owned(), "native".to_owned())),
         Just(("proxy.istio.io/config".to_owned(), "concurrency: 2".to_owned())),
@@ -50,8 +66,14 @@ fn strings() -> impl Strategy<Value = Value> {
 fn container() -> impl Strategy<Value = Value> {
     let name = prop_oneof![Just("main"), Just("other"), Just("istio-proxy"), Just("aux-shim")];
     let restart_policy = prop_oneof![3 => Just(Value::Null), 1 => Just(json!("Always"))];
-    (name, restart_policy, extra()).prop_map(|(name, restart_policy, mut fields)| {
+    let command = prop_oneof![Just(Value::Null), Just(json!([])), Just(json!(["sh", "-c", "true"]))];
+    let mount = prop_oneof![Just("data"), Just("istio-data"), Just("istio-aux")]
+        .prop_map(|name| json!({"name": name, "mountPath": format!("/{name}"), "subPath": null}));
+    let mounts = prop_oneof![Just(Value::Null), prop::collection::vec(mount, 0..3).prop_map(Value::from)];
+    (name, restart_policy, command, mounts, extra()).prop_map(|(name, restart_policy, command, mounts, mut fields)| {
         fields.insert("name".into(), json!(name));
+        fields.insert("command".into(), command);
+        fields.insert("volumeMounts".into(), mounts);
         fields.insert("restartPolicy".into(), restart_policy);
         Value::Object(fields)
     })
@@ -73,7 +95,18 @@ fn metadata() -> impl Strategy<Value = Value> {
 }
 
 fn pod() -> impl Strategy<Value = Value> {
-    let containers = || prop::collection::vec(container(), 0..4).prop_map(Value::from);
+    // The API server lets no two have the same name.
+    let containers = || {
+        prop::collection::vec(container(), 0..4).prop_map(|mut containers| {
+            let mut names = Vec::new();
+            containers.retain(|container| {
+                let is_new = !names.contains(&container["name"]);
+                names.push(container["name"].clone());
+                is_new
+            });
+            Value::from(containers)
+        })
+    };
     let init = prop_oneof![Just(Value::Null), containers()];
     let policy = prop_oneof![Just(json!("Never")), Just(json!("OnFailure")), Just(json!("Always")), Just(Value::Null)];
     let volume = prop_oneof![Just("data"), Just("istio-aux")].prop_map(|name| json!({"name": name, "emptyDir": {}}));
@@ -96,9 +129,10 @@ fn pod() -> impl Strategy<Value = Value> {
 /// Takes out of a patched pod what istio-aux may write, so that the rest can be compared with the pod before.
 fn without_ours(before: &Value, after: &Value) -> Value {
     let mut after = after.clone();
-    for (map, keys) in
-        [("labels", &["istio-aux.io/shim"][..]), ("annotations", &["proxy.istio.io/config", "istio-aux.io/status"])]
-    {
+    for (map, keys) in [
+        ("labels", &["istio-aux.io/shim"][..]),
+        ("annotations", &["proxy.istio.io/config", "istio-aux.io/status", "sidecar.istio.io/nativeSidecar"]),
+    ] {
         for key in keys {
             restore(&mut after["metadata"][map], &before["metadata"][map], key);
         }
@@ -110,22 +144,38 @@ fn without_ours(before: &Value, after: &Value) -> Value {
         after["metadata"] = Value::Null;
     }
     after["spec"]["shareProcessNamespace"] = before["spec"]["shareProcessNamespace"].clone();
-    for (list, name) in [("initContainers", "aux-shim"), ("volumes", "istio-aux")] {
-        take_last(&mut after["spec"][list], &before["spec"][list], name);
+    for list in ["initContainers", "volumes"] {
+        take_ours_off(&mut after["spec"][list], &before["spec"][list]);
+    }
+    let containers = after["spec"]["containers"].as_array_mut().unwrap();
+    let proxy_was_at = before["spec"]["containers"].as_array().unwrap().iter().position(|c| c["name"] == "istio-proxy");
+    if let Some(place) = proxy_was_at.filter(|_| containers[0]["name"] == "istio-proxy") {
+        containers[..=place].rotate_left(1);
+    }
+    for (container, before) in containers.iter_mut().zip(before["spec"]["containers"].as_array().unwrap()) {
+        take_ours_off(&mut container["volumeMounts"], &before["volumeMounts"]);
+        if container["command"][0] == "/istio-aux/aux-shim" {
+            let words = container["command"].as_array().unwrap();
+            let end = words.iter().position(|word| word == "--").unwrap() + 1;
+            let theirs = before["command"].as_array().cloned().unwrap_or_default();
+            let theirs = if theirs.is_empty() { vec![json!("/usr/local/bin/pilot-agent")] } else { theirs };
+            assert_eq!(words[end..], theirs);
+            container["command"] = before["command"].clone();
+        }
     }
     after
 }
 
-/// Takes what was appended off a list.
-fn take_last(after: &mut Value, before: &Value, name: &str) {
+/// Takes what was appended off a list: only what has one of our names may have been.
+fn take_ours_off(after: &mut Value, before: &Value) {
     let had = before.as_array().map_or(0, Vec::len);
     let Some(list) = after.as_array_mut() else { return };
-    if list.len() > had {
-        assert_eq!(list.len(), had + 1);
-        assert_eq!(list.pop().unwrap()["name"], name);
-        if had == 0 {
-            *after = before.clone();
-        }
+    for ours in list.drain(had..) {
+        let name = ours["name"].as_str().unwrap();
+        assert!(["aux-shim", "aux-shim-install", "istio-aux", "istio-aux-locks"].contains(&name), "{name}");
+    }
+    if had == 0 {
+        *after = before.clone();
     }
 }
 
@@ -142,13 +192,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn deciding_again_changes_nothing(pod in pod()) {
-        let once = patched(&pod);
-        prop_assert_eq!(&patched(&once), &once);
+    fn deciding_again_changes_nothing(pod in pod(), settings in settings()) {
+        let once = patched(&pod, &settings);
+        prop_assert_eq!(&patched(&once, &settings), &once);
     }
 
     #[test]
-    fn what_is_not_ours_survives(pod in pod()) {
-        prop_assert_eq!(without_ours(&pod, &patched(&pod)), pod);
+    fn what_is_not_ours_survives(pod in pod(), settings in settings()) {
+        prop_assert_eq!(without_ours(&pod, &patched(&pod, &settings)), pod);
     }
 }

@@ -5,22 +5,26 @@
 
 mod awaited;
 mod hold;
+mod mode;
 mod patch;
 pub mod pod;
 mod restarts;
 mod shim;
+mod ways;
 
-use contract::args::Watch;
+use contract::args::{SUPERVISE, WRAP, Watch};
 use contract::endpoint::Endpoint;
 use contract::names::{
-    DISABLED, INJECTION_LABEL, ISTIO_INJECT, PROXY_CONFIG_ANNOTATION, QUIT_ANNOTATION, SHIM_LABEL, STATUS_ANNOTATION,
-    VOLUME, WAIT_FOR_ANNOTATION,
+    DISABLED, INJECTION_LABEL, ISTIO_INJECT, NATIVE_SIDECAR_ANNOTATION, PILOT_AGENT, PROXY_CONFIG_ANNOTATION,
+    QUIT_ANNOTATION, SHIM_LABEL, STATUS_ANNOTATION, WAIT_FOR_ANNOTATION,
 };
 use contract::policy::{ContainerPolicy, RestartPolicy};
 use json_patch::Patch;
 use serde_json::json;
 
 use self::hold::Hold;
+use self::mode::{Choice, Wanted};
+pub use self::mode::{Delivery, Mode};
 use self::patch::PatchWriter;
 use self::pod::{Pod, Proxy};
 
@@ -29,27 +33,23 @@ use self::pod::{Pod, Proxy};
 pub struct Settings {
     /// The shim's image, with its registry and tag.
     pub shim_image: String,
+    /// How the shim's binary gets into containers that are not its own.
+    pub delivery: Delivery,
+    /// Whether the server keeps `restartPolicy` on init containers (KEP-753).
+    pub native_sidecars: bool,
+    /// What istio-proxy runs where its container has no command.
+    pub proxy_command: String,
 }
 
-/// What a decision added to a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Nothing.
-    None,
-    /// Istio's hold annotation, at most.
-    Hold,
-    /// The shim, as a native sidecar.
-    Native,
-}
-
-impl Mode {
-    /// The name in status, labels and logs.
+impl Settings {
+    /// The defaults, with this image of the shim.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Hold => "hold",
-            Self::Native => "native",
+    pub fn new(shim_image: &str) -> Self {
+        Self {
+            shim_image: shim_image.to_owned(),
+            delivery: Delivery::Copy,
+            native_sidecars: true,
+            proxy_command: PILOT_AGENT.to_owned(),
         }
     }
 }
@@ -76,28 +76,36 @@ pub fn decide(pod: &Pod, settings: &Settings) -> Decision {
     if let Some(why) = out_of_reach(pod) {
         return leave(why, vec![format!("istio-aux leaves this pod as it is: {why}")]);
     }
-    let mut write = PatchWriter::new(pod);
     let mut warnings = Vec::new();
-    match pod.proxy() {
+    let wanted = mode::wanted(pod, &mut warnings);
+    if wanted == Wanted::Mode(Mode::None) {
+        return leave("the pod opted out, by istio-aux.io/mode", warnings);
+    }
+    let mut write = PatchWriter::new(pod);
+    let (mode, why) = match pod.proxy() {
         Proxy::Native => {
             let why = "istio-proxy is a native sidecar, which the kubelet ends";
             write_status(&mut write, Mode::None, &[], why);
-            Decision { patch: write.finish(), mode: Mode::None, why, warnings }
+            (Mode::None, why)
         }
         Proxy::Absent if is_told_not_to_inject(pod) => {
             let why = "Istio is told not to inject, by sidecar.istio.io/inject";
-            leave(why, vec![format!("istio-aux leaves this pod as it is: {why}")])
+            return leave(why, vec![format!("istio-aux leaves this pod as it is: {why}")]);
         }
         Proxy::Absent => {
             hold_start(pod, &mut write, &mut warnings);
-            Decision { patch: write.finish(), mode: Mode::Hold, why: "istio-proxy is not in the pod (yet)", warnings }
+            if wanted == Wanted::Mode(Mode::Istio) {
+                ask_for_native_proxy(pod, &mut write)
+            } else {
+                (Mode::Hold, "istio-proxy is not in the pod (yet)")
+            }
         }
         Proxy::Classic => {
             hold_start(pod, &mut write, &mut warnings);
-            let (mode, why) = end_proxy(pod, settings, &mut write, &mut warnings);
-            Decision { patch: write.finish(), mode, why, warnings }
+            end_proxy(pod, wanted, settings, &mut write, &mut warnings)
         }
-    }
+    };
+    Decision { patch: write.finish(), mode, why, warnings }
 }
 
 fn leave(why: &'static str, warnings: Vec<String>) -> Decision {
@@ -138,9 +146,30 @@ fn hold_start(pod: &Pod, write: &mut PatchWriter, warnings: &mut Vec<String>) {
     }
 }
 
+/// The way in which the shim is in the pod already. By its structure: annotations are copied with pods.
+fn present(pod: &Pod) -> Option<Mode> {
+    let is_run = |subcommand| pod.spec.containers.iter().any(|container| container.is_run_by_shim(subcommand));
+    if pod.has_native_shim() {
+        Some(Mode::Native)
+    } else if is_run(SUPERVISE) {
+        Some(if is_run(WRAP) { Mode::Wrap } else { Mode::Proxy })
+    } else {
+        None
+    }
+}
+
+/// Has Istio's injector, which is still to come, make its proxy a native sidecar. What the user said of that stands.
+fn ask_for_native_proxy(pod: &Pod, write: &mut PatchWriter) -> (Mode, &'static str) {
+    if pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
+        write.annotation(NATIVE_SIDECAR_ANNOTATION, "true");
+    }
+    (Mode::Istio, "the pod asks for it, by istio-aux.io/mode")
+}
+
 /// Adds what ends a classic proxy, where the pod can complete at all.
 fn end_proxy(
     pod: &Pod,
+    wanted: Wanted,
     settings: &Settings,
     write: &mut PatchWriter,
     warnings: &mut Vec<String>,
@@ -148,43 +177,41 @@ fn end_proxy(
     let Some(policy) = pod.spec.restart_policy() else {
         return (Mode::Hold, "restartPolicy Always: the pod is not to complete");
     };
-    if pod.has_shim() {
-        return (Mode::Native, "the shim is in the pod already");
+    if let Some(mode) = present(pod) {
+        return (mode, "the shim is in the pod already");
     }
-    if pod.spec.share_process_namespace == Some(false) {
-        let why = "shareProcessNamespace is false, so the shim could not see the containers";
-        warnings.push(format!("istio-aux adds no shim, and this pod will not complete: {why}"));
-        write_status(write, Mode::Hold, &[], why);
-        return (Mode::Hold, why);
+    let awaited = awaited::split(pod);
+    if awaited.names.is_empty() {
+        return (Mode::Hold, "the pod has no container but the proxy");
     }
+    warnings.extend(awaited.warnings);
     let Some(status_port) = pod.status_port() else {
         let why = "the proxy's status port cannot be read, so the shim could not end it";
         warnings.push(format!("istio-aux adds no shim, and this pod will not complete: {why}"));
         write_status(write, Mode::Hold, &[], why);
         return (Mode::Hold, why);
     };
-    let awaited = awaited::split(pod);
-    warnings.extend(awaited.warnings);
-    if awaited.names.is_empty() {
-        return (Mode::Hold, "the pod has no container but the proxy");
+    let Choice { mode, why, warning } = mode::choose(wanted, pod, &awaited.names, settings);
+    warnings.extend(warning);
+    if !mode.has_shim() {
+        write_status(write, mode, &[], why);
+        return (mode, why);
     }
-    let why = "istio-proxy is an ordinary container in a pod that is to complete";
-    write_status(write, Mode::Native, &awaited.names, why);
-    write.label(SHIM_LABEL, Mode::Native.as_str());
+    write_status(write, mode, &awaited.names, why);
+    write.label(SHIM_LABEL, mode.as_str());
     let watch = Watch {
         outlived: awaited.others,
         container_policies: container_policies(pod, policy, warnings),
         status_port,
         quit: quit_endpoints(pod, warnings),
-        state: Some(shim::state_file()),
         ..Watch::new(awaited.names, policy)
     };
-    write.init_container(shim::native_sidecar(&watch, &settings.shim_image));
-    if !pod.has_volume(VOLUME) {
-        write.volume(shim::volume());
+    match mode {
+        Mode::Wrap => ways::wrap(pod, watch, settings, write),
+        Mode::Proxy => ways::proxy(pod, watch, settings, write),
+        _ => ways::native(watch, settings, write),
     }
-    write.share_process_namespace();
-    (Mode::Native, why)
+    (mode, why)
 }
 
 /// The restart policies of the regular containers that have their own, the proxy's too.

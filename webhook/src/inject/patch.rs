@@ -1,24 +1,22 @@
 //! Writing a JSON Patch against the raw document: parents are made where they are missing, nothing else is touched.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, Patch, PatchOperation};
+use json_patch::{AddOperation, MoveOperation, Patch, PatchOperation};
 use serde_json::{Value, json};
 
 use super::pod::Pod;
 
-/// A path below the document's root.
-type Parent = &'static [&'static str];
-const METADATA: Parent = &["metadata"];
-const LABELS: Parent = &["metadata", "labels"];
-const ANNOTATIONS: Parent = &["metadata", "annotations"];
-const INIT_CONTAINERS: Parent = &["spec", "initContainers"];
-const VOLUMES: Parent = &["spec", "volumes"];
+const METADATA: &[&str] = &["metadata"];
+const LABELS: &[&str] = &["metadata", "labels"];
+const ANNOTATIONS: &[&str] = &["metadata", "annotations"];
+const INIT_CONTAINERS: &[&str] = &["spec", "initContainers"];
+const VOLUMES: &[&str] = &["spec", "volumes"];
 
 /// Collects the operations for one pod.
 pub(super) struct PatchWriter<'p> {
     pod: &'p Pod<'p>,
     /// The parents that the document has, or that an operation has made.
-    present: Vec<Parent>,
+    present: Vec<PointerBuf>,
     operations: Vec<PatchOperation>,
 }
 
@@ -32,7 +30,8 @@ impl<'p> PatchWriter<'p> {
             (INIT_CONTAINERS, pod.spec.init_containers.is_some()),
             (VOLUMES, pod.spec.volumes.is_some()),
         ];
-        let present = parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| parent).collect();
+        let present =
+            parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| pointer(parent)).collect();
         Self { pod, present, operations: Vec::new() }
     }
 
@@ -50,22 +49,54 @@ impl<'p> PatchWriter<'p> {
         }
     }
 
-    /// Appends to `initContainers`.
+    /// Appends to `initContainers`, unless one of this name is there.
     pub(super) fn init_container(&mut self, container: Value) {
-        self.make(INIT_CONTAINERS, json!([]));
-        self.add(INIT_CONTAINERS, Some("-"), container);
+        let is_there =
+            self.pod.spec.init_containers.iter().flatten().any(|other| container["name"] == other.name.as_str());
+        if !is_there {
+            self.append(pointer(INIT_CONTAINERS), container);
+        }
     }
 
-    /// Appends to `volumes`.
+    /// Appends to `volumes`, unless one of this name is there.
     pub(super) fn volume(&mut self, volume: Value) {
-        self.make(VOLUMES, json!([]));
-        self.add(VOLUMES, Some("-"), volume);
+        let is_there = self.pod.spec.volumes.iter().flatten().any(|other| volume["name"] == other.name.as_str());
+        if !is_there {
+            self.append(pointer(VOLUMES), volume);
+        }
+    }
+
+    /// Sets a container's command.
+    pub(super) fn command(&mut self, container: usize, words: &[String]) {
+        self.add(container_field(container, "command"), json!(words));
+    }
+
+    /// Appends to a container's `volumeMounts`, unless there is one of the same volume.
+    pub(super) fn mount(&mut self, container: usize, mount: Value) {
+        let mounts = &self.pod.spec.containers[container].volume_mounts;
+        if mounts.iter().flatten().any(|other| mount["name"] == other.name.as_str()) {
+            return;
+        }
+        let list = container_field(container, "volumeMounts");
+        if mounts.is_some() {
+            self.present.push(list.clone());
+        }
+        self.append(list, mount);
+    }
+
+    /// Moves a container to the front of `containers`. Whatever is written to containers comes before this.
+    pub(super) fn first(&mut self, container: usize) {
+        if container > 0 {
+            let place = |index: usize| PointerBuf::from_tokens(["spec", "containers", &index.to_string()]);
+            let operation = MoveOperation { from: place(container), path: place(0) };
+            self.operations.push(PatchOperation::Move(operation));
+        }
     }
 
     /// Lets the pod's containers see each other's processes.
     pub(super) fn share_process_namespace(&mut self) {
         if self.pod.spec.share_process_namespace != Some(true) {
-            self.add(&["spec", "shareProcessNamespace"], None, json!(true));
+            self.add(pointer(&["spec", "shareProcessNamespace"]), json!(true));
         }
     }
 
@@ -73,21 +104,37 @@ impl<'p> PatchWriter<'p> {
         Patch(self.operations)
     }
 
-    fn metadata(&mut self, parent: Parent, key: &str, value: &str) {
-        self.make(METADATA, json!({}));
-        self.make(parent, json!({}));
-        self.add(parent, Some(key), json!(value));
+    fn metadata(&mut self, parent: &[&str], key: &str, value: &str) {
+        self.make(pointer(METADATA), json!({}));
+        self.make(pointer(parent), json!({}));
+        let mut path = pointer(parent);
+        path.push_back(key);
+        self.add(path, json!(value));
     }
 
-    fn make(&mut self, parent: Parent, empty: Value) {
+    fn append(&mut self, list: PointerBuf, item: Value) {
+        self.make(list.clone(), json!([]));
+        let mut end = list;
+        end.push_back("-");
+        self.add(end, item);
+    }
+
+    fn make(&mut self, parent: PointerBuf, empty: Value) {
         if !self.present.contains(&parent) {
-            self.present.push(parent);
-            self.add(parent, None, empty);
+            self.present.push(parent.clone());
+            self.add(parent, empty);
         }
     }
 
-    fn add(&mut self, parent: Parent, key: Option<&str>, value: Value) {
-        let path = PointerBuf::from_tokens(parent.iter().copied().chain(key));
+    fn add(&mut self, path: PointerBuf, value: Value) {
         self.operations.push(PatchOperation::Add(AddOperation { path, value }));
     }
+}
+
+fn pointer(tokens: &[&str]) -> PointerBuf {
+    PointerBuf::from_tokens(tokens.iter().copied())
+}
+
+fn container_field(container: usize, field: &str) -> PointerBuf {
+    PointerBuf::from_tokens(["spec", "containers", &container.to_string(), field])
 }

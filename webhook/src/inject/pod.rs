@@ -4,7 +4,7 @@
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
 
-use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
+use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SHIM_BINARY, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
 use serde::Deserialize;
 
@@ -84,8 +84,26 @@ pub struct Container<'a> {
     /// Which exit codes restart it, before any policy (KEP-5307).
     #[serde(borrow)]
     pub restart_policy_rules: Option<Vec<RestartPolicyRule<'a>>>,
+    /// Its command, where the image's own is not used.
+    #[serde(borrow)]
+    pub command: Option<Vec<Text<'a>>>,
+    /// Where it sees volumes.
+    #[serde(borrow)]
+    pub volume_mounts: Option<Vec<VolumeMount<'a>>>,
     #[serde(borrow)]
     env: Option<Vec<EnvVar<'a>>>,
+}
+
+/// Where a container sees a volume.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount<'a> {
+    /// The volume's name.
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    /// The path in the container.
+    #[serde(borrow)]
+    pub mount_path: Text<'a>,
 }
 
 /// One of `restartPolicyRules`.
@@ -182,7 +200,7 @@ impl Pod<'_> {
     /// How Istio's proxy is in the pod.
     #[must_use]
     pub fn proxy(&self) -> Proxy {
-        if self.spec.containers.iter().any(|container| container.name.as_str() == PROXY_CONTAINER) {
+        if self.classic_proxy().is_some() {
             Proxy::Classic
         } else if self.spec.init_container(PROXY_CONTAINER).is_some_and(Container::is_native_sidecar) {
             Proxy::Native
@@ -191,16 +209,23 @@ impl Pod<'_> {
         }
     }
 
-    /// Whether the shim is in the pod.
+    /// Whether the shim has a container of its own in the pod.
     #[must_use]
-    pub fn has_shim(&self) -> bool {
+    pub fn has_native_shim(&self) -> bool {
         self.spec.init_container(SHIM_CONTAINER).is_some()
     }
 
-    /// Whether the pod has a volume of this name.
+    /// The proxy's place among the regular containers.
     #[must_use]
-    pub fn has_volume(&self, name: &str) -> bool {
-        self.spec.volumes.iter().flatten().any(|volume| volume.name.as_str() == name)
+    pub fn classic_proxy(&self) -> Option<usize> {
+        self.spec.containers.iter().position(|container| container.name.as_str() == PROXY_CONTAINER)
+    }
+
+    /// Whether a regular container has a command of its own.
+    #[must_use]
+    pub fn has_command(&self, name: &str) -> bool {
+        let container = self.spec.containers.iter().find(|container| container.name.as_str() == name);
+        container.is_some_and(|container| container.command.as_ref().is_some_and(|command| !command.is_empty()))
     }
 
     /// The port on which pilot-agent answers, 0 where it is off; `None` where what says so cannot be read.
@@ -220,7 +245,7 @@ impl Pod<'_> {
     }
 
     fn proxy_env(&self, name: &str) -> Option<&str> {
-        let proxy = self.spec.containers.iter().find(|container| container.name.as_str() == PROXY_CONTAINER)?;
+        let proxy = &self.spec.containers[self.classic_proxy()?];
         let variable = proxy.env.as_ref()?.iter().find(|variable| variable.name.as_str() == name)?;
         variable.value.as_ref().map(Text::as_str)
     }
@@ -255,6 +280,13 @@ impl<'a> Spec<'a> {
 }
 
 impl Container<'_> {
+    /// Whether its command is run by the shim as this subcommand.
+    #[must_use]
+    pub fn is_run_by_shim(&self, subcommand: &str) -> bool {
+        let words: Vec<&str> = self.command.iter().flatten().map(Text::as_str).take(2).collect();
+        words == [SHIM_BINARY, subcommand]
+    }
+
     fn is_native_sidecar(&self) -> bool {
         self.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "Always")
     }

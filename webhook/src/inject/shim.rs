@@ -1,21 +1,37 @@
-//! The shim as a container: a native sidecar that meets Pod Security *restricted*, and the volume of its memory.
+//! The shim in a pod: its containers, which meet Pod Security *restricted*, its volumes and mounts. What is added in a
+//! reinvocation has missed the API server's own defaulting plug-ins, so all that matters is spelled out.
 
-use contract::args::Watch;
-use contract::names::{SHIM_CONTAINER, SHIM_UID, STATE_FOLDER, VOLUME};
+use contract::args::{INSTALL, Watch};
+use contract::names::{
+    BINARY_FOLDER, INSTALL_CONTAINER, LOCKS_FOLDER, LOCKS_VOLUME, SHIM_CONTAINER, SHIM_UID, STATE_FOLDER, VOLUME,
+};
 use serde_json::{Value, json};
 
-/// The container, for the end of `initContainers`. What is added in a reinvocation has missed the API server's own
-/// defaulting plug-ins, so all that matters is spelled out.
+use super::mode::Delivery;
+
+/// The shim's own container, for the end of `initContainers`.
 pub(super) fn native_sidecar(watch: &Watch, image: &str) -> Value {
+    let mut container =
+        container(SHIM_CONTAINER, image, &watch.to_args(), &json!({"name": VOLUME, "mountPath": STATE_FOLDER}));
+    container["restartPolicy"] = json!("Always");
+    container
+}
+
+/// The init container that copies the binary to where [`binary_mount`] shows it.
+pub(super) fn installer(image: &str) -> Value {
+    let args = [INSTALL.to_owned(), BINARY_FOLDER.to_owned()];
+    container(INSTALL_CONTAINER, image, &args, &json!({"name": VOLUME, "mountPath": BINARY_FOLDER}))
+}
+
+fn container(name: &str, image: &str, args: &[String], mount: &Value) -> Value {
     json!({
-        "name": SHIM_CONTAINER,
+        "name": name,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "restartPolicy": "Always",
-        "args": watch.to_args(),
+        "args": args,
         // CRI-O refuses memory limits under 12 MiB.
         "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}, "limits": {"memory": "16Mi"}},
-        "volumeMounts": [{"name": VOLUME, "mountPath": STATE_FOLDER}],
+        "volumeMounts": [mount],
         "securityContext": {
             "runAsUser": SHIM_UID,
             "runAsGroup": SHIM_UID,
@@ -28,13 +44,36 @@ pub(super) fn native_sidecar(watch: &Watch, image: &str) -> Value {
     })
 }
 
-/// On disk: a memory-backed one is empty after a reboot, and a shim without its memory would wait for a container that
-/// has succeeded before it.
-pub(super) fn volume() -> Value {
+/// The volume of the shim's memory. On disk: a memory-backed one is empty after a reboot, and a shim without its memory
+/// would wait for a container that has succeeded before it.
+pub(super) fn state_volume() -> Value {
     json!({"name": VOLUME, "emptyDir": {"sizeLimit": "1Mi"}})
 }
 
-/// The file of the shim's memory.
+/// The volume of the shim's binary.
+pub(super) fn binary_volume(delivery: Delivery, image: &str) -> Value {
+    match delivery {
+        Delivery::Copy => json!({"name": VOLUME, "emptyDir": {"sizeLimit": "2Mi"}}),
+        Delivery::ImageVolume => json!({"name": VOLUME, "image": {"reference": image, "pullPolicy": "IfNotPresent"}}),
+    }
+}
+
+/// Where a container finds the binary.
+pub(super) fn binary_mount() -> Value {
+    json!({"name": VOLUME, "mountPath": BINARY_FOLDER, "readOnly": true})
+}
+
+/// The volume in which wrapped containers say how they are; on disk, as the memory is.
+pub(super) fn locks_volume() -> Value {
+    json!({"name": LOCKS_VOLUME, "emptyDir": {"sizeLimit": "1Mi"}})
+}
+
+/// Where a container says it.
+pub(super) fn locks_mount() -> Value {
+    json!({"name": LOCKS_VOLUME, "mountPath": LOCKS_FOLDER})
+}
+
+/// The file of the shim's memory, in its own container.
 pub(super) fn state_file() -> String {
     format!("{STATE_FOLDER}/seen")
 }
