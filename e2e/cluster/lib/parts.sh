@@ -35,6 +35,7 @@ find_parts() {
   K8S_BIN=$(part_folder "kubernetes-$KUBERNETES")/bin
   ISTIO=$(part_folder istio)
   HELM=$(part_folder helm)/bin/helm
+  if [ -n "$CONTAINERD_PART" ]; then PATH=$(part_folder "$CONTAINERD_PART")/bin:$PATH; fi
 }
 
 known_kubernetes() { local f; for f in "$CLUSTER_DIR"/parts/kubernetes-*; do printf '%s ' "${f##*kubernetes-}"; done; }

