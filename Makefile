@@ -15,11 +15,13 @@ SCRIPTS := .ci/run bench/shim-cost deploy/install deploy/images/build examples/d
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
   UP :=
+  SCENARIOS := --package e2e
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
   # The images were just built under the same tag.
   export RESTART := yes
   UP := cluster-up
+  SCENARIOS := --package e2e --features one-node
 endif
 
 .PHONY: help
@@ -42,8 +44,8 @@ test-rust: ## Run the Rust tests that need no cluster
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster
 	@tools/ensure rust
-	cargo build --locked --package e2e --tests
-	$(IN_CLUSTER) cargo test --locked --package e2e --tests -- --test-threads 4
+	cargo build --locked $(SCENARIOS) --tests
+	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --tests -- --test-threads 4
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -54,7 +56,7 @@ fmt: ## Format the code
 lint: ## Check format, lints and scripts
 	@tools/ensure rust lint
 	cargo fmt --check
-	cargo clippy --locked --workspace --all-targets
+	cargo clippy --locked --workspace --all-targets --all-features
 	shellcheck $(SCRIPTS)
 	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py
 

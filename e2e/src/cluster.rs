@@ -32,7 +32,7 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 pub async fn scenario(name: &str, labels: &[Label], body: impl AsyncFnOnce(&Namespace)) {
     let namespace = Namespace::create(name, labels).await;
     body(&namespace).await;
-    namespace.delete().await;
+    namespace.end().await;
 }
 
 /// A client for the cluster of `KUBECONFIG`.
@@ -82,7 +82,7 @@ impl Namespace {
         .await;
     }
 
-    async fn delete(self) {
+    async fn end(self) {
         let namespaces: Api<NamespaceObject> = Api::all(self.client.clone());
         namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
     }
@@ -134,6 +134,17 @@ impl Namespace {
     /// A pod.
     pub async fn pod(&self, name: &str) -> Pod {
         self.pods().get(name).await.expect("the pod is read")
+    }
+
+    /// Deletes an object, by the kind and name of `like`, and what belongs to it.
+    pub async fn delete(&self, like: &Value) {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        self.objects(like).delete(name, &DeleteParams::background()).await.expect("the object is deleted");
+    }
+
+    /// Whether there is a pod of this name.
+    pub async fn has_pod(&self, name: &str) -> bool {
+        self.pods().get_opt(name).await.expect("pods are read").is_some()
     }
 
     /// Deletes a pod.

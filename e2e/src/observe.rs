@@ -67,6 +67,13 @@ impl<'a> PodView<'a> {
         self.container(container).is_some_and(|status| status.ready)
     }
 
+    /// Whether a container runs, ready or not.
+    #[must_use]
+    pub fn runs(self, container: &str) -> bool {
+        self.container(container)
+            .is_some_and(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))
+    }
+
     /// How often a container was started again.
     #[must_use]
     pub fn restarts(self, container: &str) -> Option<i32> {

@@ -1,8 +1,13 @@
 //! What goes wrong in a pod, and must not keep it from ending.
 
-use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use contract::names::{
+    MODE_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
+};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, container, pod, pod_spec, shell};
+use e2e::manifests::{annotated, container, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
@@ -80,6 +85,102 @@ async fn changed_status_port_is_honoured() {
         let object = pod("one", &pod_spec("Never", &[shell("main", "true")]));
         ns.create_object(annotated(object, STATUS_PORT_ANNOTATION, "15777")).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn status_port_that_is_off_leaves_envoys_own_port() {
+    scenario("no-status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
+        for mode in ["native", "proxy"] {
+            // Nothing holds the payload here: it waits for Envoy itself.
+            let object = pod(
+                mode,
+                &pod_spec("Never", &[shell("main", "until nc 127.0.0.1 15000 < /dev/null; do sleep 0.2; done")]),
+            );
+            let object = annotated(object, STATUS_PORT_ANNOTATION, "0");
+            ns.create_object(annotated(object, MODE_ANNOTATION, mode)).await;
+        }
+        for mode in ["native", "proxy"] {
+            assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
+            assert_eq!(PodView(&ns.pod(mode).await).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn proxy_that_drains_for_long_is_asked_once() {
+    // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent.
+    scenario("drain", &[OPT_IN], async |ns: &Namespace| {
+        let agent = shell(
+            "istio-proxy",
+            r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; sleep 6; echo drained",
+        );
+        ns.create_object(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")]))).await;
+        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        let log = ns.logs("one", SHIM_CONTAINER).await;
+        assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
+        assert!(!log.contains("WARN"), "{log}");
+        assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn exec_sessions_are_no_payload() {
+    scenario("exec", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(pod("two", &pod_spec("Never", &[shell("main", "sleep 6"), shell("other", "sleep 1")]))).await;
+        ns.pod_until("two", "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
+        // Both outlive main: one in its own container, one in the proxy's.
+        let sessions = ["main", PROXY_CONTAINER].map(|container| {
+            let mut kubectl = Command::new("kubectl");
+            kubectl.args(["--namespace", ns.name(), "exec", "two", "--container", container, "--", "sleep", "1000"]);
+            kubectl.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("kubectl runs")
+        });
+        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        let log = ns.logs("two", SHIM_CONTAINER).await;
+        assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
+        for mut session in sessions {
+            session.wait().expect("the session has ended with its container");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn job_that_is_deleted_half_way_leaves_nothing() {
+    scenario("deleted", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let mut names = Vec::new();
+        for mode in ["native", "proxy", "wrap"] {
+            let object =
+                job(mode, &pod_spec("OnFailure", &[shell("main", "trap 'exit 1' TERM; while :; do sleep 0.1; done")]));
+            ns.create_object(annotated(object.clone(), MODE_ANNOTATION, mode)).await;
+            let name = ns.pod_of_job(mode).await;
+            ns.pod_until(&name, "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
+            ns.delete(&object).await;
+            names.push(name);
+        }
+        for name in names {
+            ns.until(&format!("pod {name} to go"), || async { (!ns.has_pod(&name).await).then_some(()) }).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn container_whose_image_does_not_exist_keeps_the_proxy() {
+    scenario("bad-image", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let mut never = shell("never", "true");
+        never["image"] = json!("docker.io/istio-aux-cluster/no-such-image:1");
+        ns.create_object(pod("two", &pod_spec("Never", &[shell("main", "sleep 1"), never]))).await;
+        ns.pod_until("two", "the end of main", |pod| PodView(pod).exit_code("main")).await;
+        ns.holds_for(Duration::from_secs(15), "the proxy runs: what is awaited may still start", async || {
+            PodView(&ns.pod("two").await).runs(PROXY_CONTAINER)
+        })
+        .await;
+        ns.delete_pod("two").await;
+        ns.until("pod two to go", || async { (!ns.has_pod("two").await).then_some(()) }).await;
     })
     .await;
 }
