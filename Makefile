@@ -24,9 +24,12 @@ else
   SCENARIOS := --package e2e --features one-node
 endif
 
+# qemu's user mode does not pass PIDFD_GET_INFO on to the kernel.
+UNKNOWN_TO_QEMU := exit_code_is_known_after_somebody_else_reaped_where_the_kernel_tells
+
 .PHONY: help
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job or DEMO=tfjob."
 
 .PHONY: demo
@@ -40,6 +43,13 @@ test: test-rust test-cluster ## Run every test
 test-rust: ## Run the Rust tests that need no cluster
 	@tools/ensure rust
 	cargo test --locked --workspace --exclude e2e --tests
+	cargo check --locked --package aux-shim --target aarch64-unknown-linux-musl
+
+.PHONY: test-aarch64
+test-aarch64: ## Run the shim's unit tests for ARM, under qemu
+	@tools/ensure rust aarch64
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
+	  cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
 
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster
@@ -65,6 +75,8 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 	@tools/ensure rust
 	$(IN_CLUSTER) bench/shim-cost
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends 30
+	cargo build --locked --release --target x86_64-unknown-linux-musl --package probe
+	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post 200
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar, and load them into the one-node cluster when it is up

@@ -55,7 +55,7 @@ struct PidfdInfo {
     exit_code: i32,
 }
 
-const _: () = assert!(size_of::<PidfdInfo>() == 64);
+const _: () = assert!(size_of::<PidfdInfo>() == 64 && std::mem::offset_of!(PidfdInfo, exit_code) == 60);
 
 /// `PIDFD_INFO_EXIT`: asks for `exit_code`, and says in the answer that it is there. Since Linux 6.15.
 const INFO_EXIT: u64 = 1 << 3;
