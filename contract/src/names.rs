@@ -64,3 +64,12 @@ pub const DEFAULT_STATUS_PORT: u16 = 15_020;
 pub const ENVOY_ADMIN_PORT: u16 = 15_000;
 /// Path that ends the proxy, for a POST to pilot-agent's status port from inside the pod.
 pub const QUIT_PATH: &str = "/quitquitquit";
+
+/// Pod label of Katib's trials.
+pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";
+/// Names that Katib gives its metrics collectors.
+pub const KATIB_COLLECTORS: [&str; 2] = ["metrics-logger-and-collector", "metrics-collector"];
+/// Pod label of Argo's workflows.
+pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
+/// Pod annotation: what Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers end.
+pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-istio-proxy";

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::inject::{Delivery, Settings};
+use crate::inject::{Delivery, PullPolicy, Settings};
 use crate::serve::{self, Options};
 
 #[derive(Debug, Parser)]
@@ -44,6 +44,9 @@ struct Serve {
     /// The shim's image
     #[arg(long, value_name = "IMAGE", default_value_t = format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION")))]
     shim_image: String,
+    /// When nodes pull that image; Always where the server runs its plug-in `AlwaysPullImages`
+    #[arg(long, value_name = "POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
+    shim_pull_policy: PullPolicy,
     /// How the shim gets into containers that are not its own: an init container copies it, or its image is a volume
     /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
     #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
@@ -64,6 +67,13 @@ struct Serve {
 enum DeliveryChoice {
     Copy,
     ImageVolume,
+}
+
+fn pull_policy(text: &str) -> Result<PullPolicy, String> {
+    let all = [PullPolicy::IfNotPresent, PullPolicy::Always, PullPolicy::Never];
+    all.into_iter()
+        .find(|policy| policy.as_str() == text)
+        .ok_or_else(|| "takes IfNotPresent, Always or Never".to_owned())
 }
 
 fn on_or_off(text: &str) -> Result<bool, String> {
@@ -98,6 +108,7 @@ fn serve(arguments: Serve) -> ExitCode {
         tls_key: arguments.tls_key,
         settings: Settings {
             shim_image: arguments.shim_image,
+            pull_policy: arguments.shim_pull_policy,
             delivery: match arguments.delivery {
                 DeliveryChoice::Copy => Delivery::Copy,
                 DeliveryChoice::ImageVolume => Delivery::ImageVolume,

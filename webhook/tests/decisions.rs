@@ -127,6 +127,93 @@ fn the_supervised_proxy_comes_first_and_keeps_the_command_it_has() {
     assert_eq!(command[command.len() - 3..], [json!("--"), json!("/bin/agent"), json!("--flag")]);
 }
 
+/// A trial of Katib, with a collector of these arguments.
+fn trial(pod: &str, collector: &str, args: &[&str]) -> Value {
+    let mut pod = with(pod, "/metadata/labels", json!({"katib.kubeflow.org/trial": "trial-1"}));
+    pod["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": collector, "args": args}));
+    pod
+}
+
+#[test]
+fn katibs_collectors_are_told_not_to_wait_for_the_proxy() {
+    let reports = ["-t", "trial-1", "-s-db", "katib-db-manager:6789"];
+    let cases = [
+        ("metrics-logger-and-collector", &["-t", "trial-1"][..], true),
+        ("metrics-collector", &[], true),
+        ("collector", &reports, true),
+        ("collector", &["-t", "trial-1"], false),
+        ("metrics-collector", &["-w", "true"], false),
+        ("metrics-collector", &["-w=true"], false),
+        ("metrics-collector", &["--wait_all_processes=true"], false),
+    ];
+    for (name, args, told) in cases {
+        // With any proxy; without one nothing needs to be said.
+        for (pod, expected) in [(CLASSIC_PROXY, told), (NATIVE_PROXY, told), (BEFORE_ISTIO, false)] {
+            let after = patched(&trial(pod, name, args));
+            let collector = after["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == name).unwrap();
+            let more: &[&str] = if expected { &["-w", "false"] } else { &[] };
+            assert_eq!(collector["args"], json!([args, more].concat()), "{name} {args:?}");
+        }
+    }
+}
+
+#[test]
+fn argos_steps_are_wrapped_and_their_proxy_is_left_to_the_shim() {
+    let kill = "workflows.argoproj.io/kill-cmd-istio-proxy";
+    let step = with(CLASSIC_PROXY, "/metadata/labels", json!({"workflows.argoproj.io/workflow": "wf"}));
+    let after = patched(&step);
+    assert_eq!(after["metadata"]["annotations"][kill], r#"["pilot-agent","version"]"#);
+    assert_eq!(after["metadata"]["labels"]["istio-aux.io/shim"], "wrap");
+    assert_eq!(after["spec"]["shareProcessNamespace"], Value::Null);
+    let mut step = step;
+    step["metadata"]["annotations"][kill] = json!("[]");
+    assert_eq!(patched(&step)["metadata"]["annotations"][kill], "[]", "the user's word stands");
+}
+
+/// A pod as `istioctl kube-inject` makes it: the proxy is there, and nobody told it to hold.
+fn kube_injected() -> Value {
+    let mut pod = json_of(CLASSIC_PROXY);
+    pod["metadata"]["annotations"].as_object_mut().unwrap().remove("proxy.istio.io/config");
+    let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+    containers[0].as_object_mut().unwrap().remove("lifecycle");
+    containers.rotate_left(1);
+    pod
+}
+
+#[test]
+fn a_proxy_that_was_rendered_before_it_could_be_told_is_made_to_hold() {
+    let after = patched(&kube_injected());
+    let first = &after["spec"]["containers"][0];
+    assert_eq!(first["name"], "istio-proxy");
+    assert_eq!(first["lifecycle"], json!({"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}));
+    assert!(shim_of(&after).is_some());
+    let injected = json_of(CLASSIC_PROXY);
+    assert_eq!(after["spec"]["containers"][0]["lifecycle"], injected["spec"]["containers"][0]["lifecycle"]);
+    // Where there is another hook, or a command that may be no pilot-agent, it is left alone.
+    for (field, value) in
+        [("lifecycle", json!({"postStart": {"exec": {"command": ["true"]}}})), ("command", json!(["agent"]))]
+    {
+        let mut pod = kube_injected();
+        pod["spec"]["containers"][2][field] = value.clone();
+        let proxy = patched(&pod)["spec"]["containers"][2].clone();
+        assert_eq!((&proxy["name"], &proxy[field]), (&json!("istio-proxy"), &value));
+    }
+}
+
+#[test]
+fn a_guaranteed_pod_stays_so() {
+    let mut pod = json_of(CLASSIC_PROXY);
+    for list in ["containers", "initContainers"] {
+        for container in pod["spec"][list].as_array_mut().unwrap() {
+            container["resources"] = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+        }
+    }
+    let shim = shim_of(&patched(&pod)).unwrap()["resources"].clone();
+    assert_eq!(shim["limits"], shim["requests"]);
+    let shim = shim_of(&patched(&json_of(CLASSIC_PROXY))).unwrap()["resources"].clone();
+    assert_eq!(shim["limits"]["cpu"], Value::Null, "no CPU limit where none is needed");
+}
+
 #[test]
 fn native_proxy_gets_a_status_only() {
     insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);

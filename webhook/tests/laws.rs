@@ -41,7 +41,7 @@ fn key() -> impl Strategy<Value = String> {
 
 fn strings() -> impl Strategy<Value = Value> {
     let ours = prop_oneof![
-        Just(("istio-aux.io/wait-for".to_owned(), "main,other".to_owned())),
+        Just(("istio-aux.io/wait-for".to_owned(), "main,metrics-collector".to_owned())),
         prop_oneof![
             Just("auto"),
             Just("native"),
@@ -54,6 +54,8 @@ fn strings() -> impl Strategy<Value = Value> {
         .prop_map(|mode| ("istio-aux.io/mode".to_owned(), mode.to_owned())),
         Just(("istio-aux.io/status".to_owned(), "stale".to_owned())),
         Just(("istio-aux.io/shim".to_owned(), "native".to_owned())),
+        Just(("katib.kubeflow.org/trial".to_owned(), "trial".to_owned())),
+        Just(("workflows.argoproj.io/workflow".to_owned(), "wf".to_owned())),
         Just(("proxy.istio.io/config".to_owned(), "concurrency: 2".to_owned())),
         Just(("proxy.istio.io/config".to_owned(), "[".to_owned())),
         (key(), ".{0,8}"),
@@ -64,14 +66,20 @@ fn strings() -> impl Strategy<Value = Value> {
 }
 
 fn container() -> impl Strategy<Value = Value> {
-    let name = prop_oneof![Just("main"), Just("other"), Just("istio-proxy"), Just("aux-shim")];
+    let name = prop_oneof![Just("main"), Just("metrics-collector"), Just("istio-proxy"), Just("aux-shim")];
     let restart_policy = prop_oneof![3 => Just(Value::Null), 1 => Just(json!("Always"))];
     let command = prop_oneof![Just(Value::Null), Just(json!([])), Just(json!(["sh", "-c", "true"]))];
     let mount = prop_oneof![Just("data"), Just("istio-data"), Just("istio-aux")]
         .prop_map(|name| json!({"name": name, "mountPath": format!("/{name}"), "subPath": null}));
     let mounts = prop_oneof![Just(Value::Null), prop::collection::vec(mount, 0..3).prop_map(Value::from)];
-    (name, restart_policy, command, mounts, extra()).prop_map(|(name, restart_policy, command, mounts, mut fields)| {
+    let args = prop_oneof![Just(Value::Null), Just(json!(["-w", "true"])), Just(json!(["-x"]))];
+    let hook = json!({"postStart": null, "preStop": {"sleep": {"seconds": 1}}});
+    let lifecycle = prop_oneof![Just(Value::Null), Just(json!({})), Just(hook)];
+    let fields = (restart_policy, command, args, lifecycle, mounts);
+    (name, fields, extra()).prop_map(|(name, (restart_policy, command, args, lifecycle, mounts), mut fields)| {
         fields.insert("name".into(), json!(name));
+        fields.insert("args".into(), args);
+        fields.insert("lifecycle".into(), lifecycle);
         fields.insert("command".into(), command);
         fields.insert("volumeMounts".into(), mounts);
         fields.insert("restartPolicy".into(), restart_policy);
@@ -131,7 +139,15 @@ fn without_ours(before: &Value, after: &Value) -> Value {
     let mut after = after.clone();
     for (map, keys) in [
         ("labels", &["istio-aux.io/shim"][..]),
-        ("annotations", &["proxy.istio.io/config", "istio-aux.io/status", "sidecar.istio.io/nativeSidecar"]),
+        (
+            "annotations",
+            &[
+                "proxy.istio.io/config",
+                "istio-aux.io/status",
+                "sidecar.istio.io/nativeSidecar",
+                "workflows.argoproj.io/kill-cmd-istio-proxy",
+            ],
+        ),
     ] {
         for key in keys {
             restore(&mut after["metadata"][map], &before["metadata"][map], key);
@@ -154,6 +170,12 @@ fn without_ours(before: &Value, after: &Value) -> Value {
     }
     for (container, before) in containers.iter_mut().zip(before["spec"]["containers"].as_array().unwrap()) {
         take_ours_off(&mut container["volumeMounts"], &before["volumeMounts"]);
+        if container["args"].as_array().is_some_and(|args| args.ends_with(&[json!("-w"), json!("false")])) {
+            container["args"] = before["args"].clone();
+        }
+        if container["lifecycle"]["postStart"] == json!({"exec": {"command": ["pilot-agent", "wait"]}}) {
+            container["lifecycle"] = before["lifecycle"].clone();
+        }
         if container["command"][0] == "/istio-aux/aux-shim" {
             let words = container["command"].as_array().unwrap();
             let end = words.iter().position(|word| word == "--").unwrap() + 1;

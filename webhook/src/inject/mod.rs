@@ -3,22 +3,24 @@
 //! The API server calls the webhook twice for most pods: before Istio's injector (there is no proxy yet, and the hold
 //! annotation still tells the injector what to do) and again after it (there is one, and the shim is added).
 
+mod argo;
 mod awaited;
 mod hold;
+mod katib;
 mod mode;
 mod patch;
 pub mod pod;
+mod quit;
+mod resources;
 mod restarts;
 mod shim;
 mod ways;
 
 use contract::args::{SUPERVISE, WRAP, Watch};
-use contract::endpoint::Endpoint;
 use contract::names::{
     DISABLED, INJECTION_LABEL, ISTIO_INJECT, NATIVE_SIDECAR_ANNOTATION, PILOT_AGENT, PROXY_CONFIG_ANNOTATION,
-    QUIT_ANNOTATION, SHIM_LABEL, STATUS_ANNOTATION, WAIT_FOR_ANNOTATION,
+    SHIM_LABEL, STATUS_ANNOTATION,
 };
-use contract::policy::{ContainerPolicy, RestartPolicy};
 use json_patch::Patch;
 use serde_json::json;
 
@@ -33,6 +35,9 @@ use self::pod::{Pod, Proxy};
 pub struct Settings {
     /// The shim's image, with its registry and tag.
     pub shim_image: String,
+    /// When the node pulls that image. Where the server insists on `Always` (`AlwaysPullImages`), so must this: what is
+    /// added in a reinvocation is not defaulted, but refused.
+    pub pull_policy: PullPolicy,
     /// How the shim's binary gets into containers that are not its own.
     pub delivery: Delivery,
     /// Whether the server keeps `restartPolicy` on init containers (KEP-753).
@@ -41,12 +46,36 @@ pub struct Settings {
     pub proxy_command: String,
 }
 
+/// `imagePullPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Where the node has not got it.
+    IfNotPresent,
+    /// For every container.
+    Always,
+    /// Never: the node has it.
+    Never,
+}
+
+impl PullPolicy {
+    /// The name Kubernetes uses.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Always => "Always",
+            Self::Never => "Never",
+        }
+    }
+}
+
 impl Settings {
     /// The defaults, with this image of the shim.
     #[must_use]
     pub fn new(shim_image: &str) -> Self {
         Self {
             shim_image: shim_image.to_owned(),
+            pull_policy: PullPolicy::IfNotPresent,
             delivery: Delivery::Copy,
             native_sidecars: true,
             proxy_command: PILOT_AGENT.to_owned(),
@@ -81,31 +110,11 @@ pub fn decide(pod: &Pod, settings: &Settings) -> Decision {
     if wanted == Wanted::Mode(Mode::None) {
         return leave("the pod opted out, by istio-aux.io/mode", warnings);
     }
-    let mut write = PatchWriter::new(pod);
-    let (mode, why) = match pod.proxy() {
-        Proxy::Native => {
-            let why = "istio-proxy is a native sidecar, which the kubelet ends";
-            write_status(&mut write, Mode::None, &[], why);
-            (Mode::None, why)
-        }
-        Proxy::Absent if is_told_not_to_inject(pod) => {
-            let why = "Istio is told not to inject, by sidecar.istio.io/inject";
-            return leave(why, vec![format!("istio-aux leaves this pod as it is: {why}")]);
-        }
-        Proxy::Absent => {
-            hold_start(pod, &mut write, &mut warnings);
-            if wanted == Wanted::Mode(Mode::Istio) {
-                ask_for_native_proxy(pod, &mut write)
-            } else {
-                (Mode::Hold, "istio-proxy is not in the pod (yet)")
-            }
-        }
-        Proxy::Classic => {
-            hold_start(pod, &mut write, &mut warnings);
-            end_proxy(pod, wanted, settings, &mut write, &mut warnings)
-        }
-    };
-    Decision { patch: write.finish(), mode, why, warnings }
+    if pod.proxy() == Proxy::Absent && is_told_not_to_inject(pod) {
+        let why = "Istio is told not to inject, by sidecar.istio.io/inject";
+        return leave(why, vec![format!("istio-aux leaves this pod as it is: {why}")]);
+    }
+    Deciding { pod, settings, wanted, write: PatchWriter::new(pod), warnings }.decide()
 }
 
 fn leave(why: &'static str, warnings: Vec<String>) -> Decision {
@@ -131,18 +140,119 @@ fn is_told_not_to_inject(pod: &Pod) -> bool {
     pod.label(ISTIO_INJECT).or_else(|| pod.annotation(ISTIO_INJECT)) == Some("false")
 }
 
-/// Tells Istio's injector to hold the payload until the proxy is ready, unless the user has said otherwise.
-fn hold_start(pod: &Pod, write: &mut PatchWriter, warnings: &mut Vec<String>) {
-    if pod.status_port() == Some(0) {
-        // The hold asks a port that would never answer.
-        return;
+/// A decision that is being made.
+struct Deciding<'p> {
+    pod: &'p Pod<'p>,
+    settings: &'p Settings,
+    wanted: Wanted,
+    write: PatchWriter<'p>,
+    warnings: Vec<String>,
+}
+
+impl Deciding<'_> {
+    fn decide(mut self) -> Decision {
+        let (mode, why) = match self.pod.proxy() {
+            Proxy::Native => {
+                katib::let_collectors_end(self.pod, &mut self.write);
+                let why = "istio-proxy is a native sidecar, which the kubelet ends";
+                self.write_status(Mode::None, &[], why);
+                (Mode::None, why)
+            }
+            Proxy::Absent => {
+                self.hold_start();
+                if self.wanted == Wanted::Mode(Mode::Istio) {
+                    self.ask_for_native_proxy()
+                } else {
+                    (Mode::Hold, "istio-proxy is not in the pod (yet)")
+                }
+            }
+            Proxy::Classic => {
+                katib::let_collectors_end(self.pod, &mut self.write);
+                self.hold_start();
+                self.end_proxy()
+            }
+        };
+        Decision { patch: self.write.finish(), mode, why, warnings: self.warnings }
     }
-    match hold::plan(pod.annotation(PROXY_CONFIG_ANNOTATION)) {
-        Hold::Said => {}
-        Hold::Write(value) => write.annotation(PROXY_CONFIG_ANNOTATION, &value),
-        Hold::Unreadable(reason) => warnings.push(format!(
-            "istio-aux cannot add holdApplicationUntilProxyStarts to the annotation {PROXY_CONFIG_ANNOTATION}: {reason}"
-        )),
+
+    /// Tells Istio's injector to hold the payload until the proxy is ready, unless the user has said otherwise. Where the
+    /// proxy is there already, and was not told, it is made to hold as the injector would have.
+    fn hold_start(&mut self) {
+        if self.pod.status_port() == Some(0) {
+            // The hold asks a port that would never answer.
+            return;
+        }
+        match hold::plan(self.pod.annotation(PROXY_CONFIG_ANNOTATION)) {
+            Hold::Said => {}
+            Hold::Write(value) => {
+                self.write.annotation(PROXY_CONFIG_ANNOTATION, &value);
+                ways::hold(self.pod, &mut self.write);
+            }
+            Hold::Unreadable(reason) => self.warnings.push(format!(
+                "istio-aux cannot add holdApplicationUntilProxyStarts to the annotation {PROXY_CONFIG_ANNOTATION}: {reason}"
+            )),
+        }
+    }
+
+    /// Has Istio's injector, which is still to come, make its proxy a native sidecar. What the user said of that stands.
+    fn ask_for_native_proxy(&mut self) -> (Mode, &'static str) {
+        if self.pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
+            self.write.annotation(NATIVE_SIDECAR_ANNOTATION, "true");
+        }
+        (Mode::Istio, "the pod asks for it, by istio-aux.io/mode")
+    }
+
+    /// Adds what ends a classic proxy, where the pod can complete at all.
+    fn end_proxy(&mut self) -> (Mode, &'static str) {
+        let Some(policy) = self.pod.spec.restart_policy() else {
+            return (Mode::Hold, "restartPolicy Always: the pod is not to complete");
+        };
+        if let Some(mode) = present(self.pod) {
+            return (mode, "the shim is in the pod already");
+        }
+        let awaited = awaited::split(self.pod);
+        if awaited.names.is_empty() {
+            return (Mode::Hold, "the pod has no container but the proxy");
+        }
+        self.warnings.extend(awaited.warnings);
+        let Some(status_port) = self.pod.status_port() else {
+            let why = "the proxy's status port cannot be read, so the shim could not end it";
+            self.warnings.push(format!("istio-aux adds no shim, and this pod will not complete: {why}"));
+            self.write_status(Mode::Hold, &[], why);
+            return (Mode::Hold, why);
+        };
+        let Choice { mode, why, warning } = mode::choose(self.wanted, self.pod, &awaited.names, self.settings);
+        self.warnings.extend(warning);
+        if !mode.has_shim() {
+            self.write_status(mode, &[], why);
+            return (mode, why);
+        }
+        self.write_status(mode, &awaited.names, why);
+        self.write.label(SHIM_LABEL, mode.as_str());
+        let watch = Watch {
+            outlived: awaited.others,
+            container_policies: restarts::own_policies(self.pod, policy, &mut self.warnings),
+            status_port,
+            quit: quit::endpoints(self.pod, &mut self.warnings),
+            ..Watch::new(awaited.names, policy)
+        };
+        match mode {
+            Mode::Wrap => ways::wrap(self.pod, watch, self.settings, &mut self.write),
+            Mode::Proxy => ways::proxy(self.pod, watch, self.settings, &mut self.write),
+            _ => ways::native(self.pod, watch, self.settings, &mut self.write),
+        }
+        if argo::is_step(self.pod) {
+            argo::leave_the_proxy_to_us(self.pod, &mut self.write);
+        }
+        (mode, why)
+    }
+
+    /// One line of JSON on the pod that says what was decided and why.
+    fn write_status(&mut self, mode: Mode, awaited: &[String], why: &str) {
+        let status = json!({
+            "version": env!("CARGO_PKG_VERSION"), "mode": mode.as_str(), "wait-for": awaited, "why": why,
+        });
+        self.write.annotation(STATUS_ANNOTATION, &status.to_string());
     }
 }
 
@@ -156,103 +266,4 @@ fn present(pod: &Pod) -> Option<Mode> {
     } else {
         None
     }
-}
-
-/// Has Istio's injector, which is still to come, make its proxy a native sidecar. What the user said of that stands.
-fn ask_for_native_proxy(pod: &Pod, write: &mut PatchWriter) -> (Mode, &'static str) {
-    if pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
-        write.annotation(NATIVE_SIDECAR_ANNOTATION, "true");
-    }
-    (Mode::Istio, "the pod asks for it, by istio-aux.io/mode")
-}
-
-/// Adds what ends a classic proxy, where the pod can complete at all.
-fn end_proxy(
-    pod: &Pod,
-    wanted: Wanted,
-    settings: &Settings,
-    write: &mut PatchWriter,
-    warnings: &mut Vec<String>,
-) -> (Mode, &'static str) {
-    let Some(policy) = pod.spec.restart_policy() else {
-        return (Mode::Hold, "restartPolicy Always: the pod is not to complete");
-    };
-    if let Some(mode) = present(pod) {
-        return (mode, "the shim is in the pod already");
-    }
-    let awaited = awaited::split(pod);
-    if awaited.names.is_empty() {
-        return (Mode::Hold, "the pod has no container but the proxy");
-    }
-    warnings.extend(awaited.warnings);
-    let Some(status_port) = pod.status_port() else {
-        let why = "the proxy's status port cannot be read, so the shim could not end it";
-        warnings.push(format!("istio-aux adds no shim, and this pod will not complete: {why}"));
-        write_status(write, Mode::Hold, &[], why);
-        return (Mode::Hold, why);
-    };
-    let Choice { mode, why, warning } = mode::choose(wanted, pod, &awaited.names, settings);
-    warnings.extend(warning);
-    if !mode.has_shim() {
-        write_status(write, mode, &[], why);
-        return (mode, why);
-    }
-    write_status(write, mode, &awaited.names, why);
-    write.label(SHIM_LABEL, mode.as_str());
-    let watch = Watch {
-        outlived: awaited.others,
-        container_policies: container_policies(pod, policy, warnings),
-        status_port,
-        quit: quit_endpoints(pod, warnings),
-        ..Watch::new(awaited.names, policy)
-    };
-    match mode {
-        Mode::Wrap => ways::wrap(pod, watch, settings, write),
-        Mode::Proxy => ways::proxy(pod, watch, settings, write),
-        _ => ways::native(watch, settings, write),
-    }
-    (mode, why)
-}
-
-/// The restart policies of the regular containers that have their own, the proxy's too.
-fn container_policies(pod: &Pod, policy: RestartPolicy, warnings: &mut Vec<String>) -> Vec<(String, ContainerPolicy)> {
-    let mut policies = Vec::new();
-    for container in &pod.spec.containers {
-        let name = container.name.as_str();
-        match restarts::own_policy(container, policy) {
-            Ok(None) => {}
-            Ok(Some(own)) => policies.push((name.to_owned(), own)),
-            Err(unknown) => {
-                warnings
-                    .push(format!("istio-aux goes by the pod's restartPolicy for container {name}: unknown {unknown}"));
-            }
-        }
-    }
-    policies
-}
-
-/// What the pod wants told to quit before the proxy. Anything but plain HTTP on loopback is refused.
-fn quit_endpoints(pod: &Pod, warnings: &mut Vec<String>) -> Vec<Endpoint> {
-    let list = pod.annotation(QUIT_ANNOTATION).unwrap_or_default();
-    let mut endpoints = Vec::new();
-    for url in list.split(',').map(str::trim).filter(|url| !url.is_empty()) {
-        match url.parse() {
-            Ok(endpoint) => endpoints.push(endpoint),
-            Err(error) => warnings.push(format!("{QUIT_ANNOTATION}: {url:?} is left out: it {error}")),
-        }
-    }
-    if !endpoints.is_empty() && pod.annotation(WAIT_FOR_ANNOTATION).is_none() {
-        warnings.push(format!(
-            "{QUIT_ANNOTATION} without {WAIT_FOR_ANNOTATION}: the container that it ends is waited for, so it is never asked"
-        ));
-    }
-    endpoints
-}
-
-/// One line of JSON on the pod that says what was decided and why.
-fn write_status(write: &mut PatchWriter, mode: Mode, awaited: &[String], why: &str) {
-    let status = json!({
-        "version": env!("CARGO_PKG_VERSION"), "mode": mode.as_str(), "wait-for": awaited, "why": why,
-    });
-    write.annotation(STATUS_ANNOTATION, &status.to_string());
 }

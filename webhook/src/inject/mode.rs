@@ -2,8 +2,8 @@
 
 use contract::names::MODE_ANNOTATION;
 
-use super::Settings;
 use super::pod::Pod;
+use super::{Settings, argo, katib};
 
 /// What a decision added to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,49 +90,71 @@ pub(super) fn wanted(pod: &Pod, warnings: &mut Vec<String>) -> Wanted {
 
 /// Chooses the way for a pod that has an ordinary istio-proxy and is to complete.
 pub(super) fn choose(wanted: Wanted, pod: &Pod, awaited: &[String], settings: &Settings) -> Choice {
-    let shares = pod.spec.share_process_namespace != Some(false);
-    let commandless: Vec<&str> = awaited.iter().map(String::as_str).filter(|name| !pod.has_command(name)).collect();
-    let cannot_wrap = (!commandless.is_empty()).then(|| {
-        format!("these containers have no command of their own that could be wrapped: {}", commandless.join(", "))
-    });
-    let cannot_see = (!shares).then(|| "shareProcessNamespace is false".to_owned());
-    let works = if shares {
-        let (mode, why) = match (settings.native_sidecars, settings.delivery) {
-            (true, Delivery::Copy) => {
-                (Mode::Native, "istio-proxy is an ordinary container in a pod that is to complete")
-            }
-            (false, _) => (Mode::Proxy, "the server has no native sidecars, so the shim is istio-proxy's parent"),
-            (true, Delivery::ImageVolume) => {
-                (Mode::Proxy, "istio-proxy is an ordinary container in a pod that is to complete")
-            }
+    let obstacles = Obstacles::of(pod, awaited, settings);
+    let works = obstacles.what_works(settings);
+    let Wanted::Mode(asked) = wanted else { return works };
+    let Some(obstacle) = obstacles.to(asked) else {
+        return Choice { mode: asked, why: "the pod asks for it, by istio-aux.io/mode", warning: None };
+    };
+    let instead = works.warning.unwrap_or_else(|| format!("instead it is {}", works.mode.as_str()));
+    let warning = format!("{MODE_ANNOTATION}: {} is not possible here, as {obstacle}; {instead}", asked.as_str());
+    Choice { warning: Some(warning), ..works }
+}
+
+/// What stands against modes in a pod.
+struct Obstacles {
+    /// Against a native shim.
+    native: Option<&'static str>,
+    /// Against a PID namespace that the containers share.
+    sharing: Option<&'static str>,
+    /// Against wrapping.
+    wrapping: Option<String>,
+}
+
+impl Obstacles {
+    fn of(pod: &Pod, awaited: &[String], settings: &Settings) -> Self {
+        let commandless: Vec<&str> = awaited.iter().map(String::as_str).filter(|name| !pod.has_command(name)).collect();
+        let wrapping = if commandless.is_empty() {
+            // A trial's collector looks for the training by its command line and its PID.
+            katib::is_trial(pod).then(|| "Katib's collector would not find a wrapped training".to_owned())
+        } else {
+            let names = commandless.join(", ");
+            Some(format!("these containers have no command of their own that could be wrapped: {names}"))
         };
-        Choice { mode, why, warning: None }
-    } else if let Some(reason) = &cannot_wrap {
-        let warning = format!(
-            "istio-aux adds no shim, and this pod will not complete: shareProcessNamespace is false, and {reason}"
-        );
-        let why =
-            "containers that do not share a PID namespace can only be awaited by their commands, and not all have one";
-        Choice { mode: Mode::Hold, why, warning: Some(warning) }
-    } else {
-        Choice { mode: Mode::Wrap, why: "the pod's containers do not share a PID namespace", warning: None }
-    };
-    let refused = match wanted {
-        Wanted::Auto => return works,
-        Wanted::Mode(Mode::Native) if !settings.native_sidecars => Some("the server has no native sidecars".to_owned()),
-        Wanted::Mode(Mode::Native | Mode::Proxy) => cannot_see,
-        Wanted::Mode(Mode::Wrap) => cannot_wrap,
-        Wanted::Mode(Mode::Istio) => Some("Istio's injector has made istio-proxy an ordinary container".to_owned()),
-        Wanted::Mode(Mode::Hold | Mode::None) => None,
-    };
-    match (wanted, refused) {
-        (Wanted::Mode(asked), Some(reason)) => {
-            let instead = works.warning.unwrap_or_else(|| format!("instead it is {}", works.mode.as_str()));
-            let warning = format!("{MODE_ANNOTATION}: {} is not possible here, as {reason}; {instead}", asked.as_str());
-            Choice { warning: Some(warning), ..works }
+        let sharing = if argo::is_step(pod) {
+            Some("Argo Workflows signals PID 1 of each container")
+        } else if pod.spec.share_process_namespace == Some(false) {
+            Some("shareProcessNamespace is false")
+        } else {
+            None
+        };
+        let native = (!settings.native_sidecars).then_some("the server has no native sidecars");
+        Self { native, sharing, wrapping }
+    }
+
+    fn to(&self, mode: Mode) -> Option<&str> {
+        match mode {
+            Mode::Native => self.native.or(self.sharing),
+            Mode::Proxy => self.sharing,
+            Mode::Wrap => self.wrapping.as_deref(),
+            Mode::Istio => Some("Istio's injector has made istio-proxy an ordinary container"),
+            Mode::Hold | Mode::None => None,
         }
-        (Wanted::Mode(mode), None) => Choice { mode, why: "the pod asks for it, by istio-aux.io/mode", warning: None },
-        (Wanted::Auto, _) => works,
+    }
+
+    fn what_works(&self, settings: &Settings) -> Choice {
+        const ORDINARY: &str = "istio-proxy is an ordinary container in a pod that is to complete";
+        let of = |mode, why| Choice { mode, why, warning: None };
+        match (self.sharing, &self.wrapping) {
+            (None, _) if self.native.is_some() => of(Mode::Proxy, "the server has no native sidecars"),
+            (None, _) if settings.delivery == Delivery::ImageVolume => of(Mode::Proxy, ORDINARY),
+            (None, _) => of(Mode::Native, ORDINARY),
+            (Some(why), None) => of(Mode::Wrap, why),
+            (Some(why), Some(obstacle)) => {
+                let warning = format!("istio-aux adds no shim, and this pod will not complete: {why}, and {obstacle}");
+                Choice { warning: Some(warning), ..of(Mode::Hold, why) }
+            }
+        }
     }
 }
 
@@ -209,6 +231,29 @@ mod tests {
                 instead.as_str()
             );
             assert_eq!(chosen(mode, change.clone(), &settings), (instead, Some(warning)), "{mode} {change:?}");
+        }
+    }
+
+    #[test]
+    fn steps_of_workflows_are_wrapped_and_trials_are_not() {
+        let chosen = |label: &str, mode: &str| {
+            let containers = json!([{"name": "main", "command": ["true"]}, {"name": "istio-proxy"}]);
+            let metadata = json!({"labels": {label: "x"}, "annotations": {MODE_ANNOTATION: mode}});
+            let pod = json!({"metadata": metadata, "spec": {"shareProcessNamespace": true, "containers": containers}})
+                .to_string();
+            let pod: Pod = serde_json::from_str(&pod).unwrap();
+            choose(wanted(&pod, &mut Vec::new()), &pod, &["main".to_owned()], &settings()).mode
+        };
+        let (argo, katib) = ("workflows.argoproj.io/workflow", "katib.kubeflow.org/trial");
+        let cases = [
+            (argo, "auto", Mode::Wrap),
+            (argo, "native", Mode::Wrap),
+            (katib, "auto", Mode::Native),
+            (katib, "proxy", Mode::Proxy),
+            (katib, "wrap", Mode::Native),
+        ];
+        for (label, mode, expected) in cases {
+            assert_eq!(chosen(label, mode), expected, "{label} {mode}");
         }
     }
 

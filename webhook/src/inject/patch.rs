@@ -18,6 +18,8 @@ pub(super) struct PatchWriter<'p> {
     /// The parents that the document has, or that an operation has made.
     present: Vec<PointerBuf>,
     operations: Vec<PatchOperation>,
+    /// The container that is to come first.
+    first: Option<usize>,
 }
 
 impl<'p> PatchWriter<'p> {
@@ -32,7 +34,7 @@ impl<'p> PatchWriter<'p> {
         ];
         let present =
             parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| pointer(parent)).collect();
-        Self { pod, present, operations: Vec::new() }
+        Self { pod, present, operations: Vec::new(), first: None }
     }
 
     /// Sets an annotation, unless it has this value.
@@ -71,6 +73,29 @@ impl<'p> PatchWriter<'p> {
         self.add(container_field(container, "command"), json!(words));
     }
 
+    /// Appends to a container's `args`.
+    pub(super) fn args(&mut self, container: usize, words: &[&str]) {
+        let list = container_field(container, "args");
+        if self.pod.spec.containers[container].args.is_some() {
+            self.present.push(list.clone());
+        }
+        for word in words {
+            self.append(list.clone(), json!(word));
+        }
+    }
+
+    /// Sets what is run when a container has started.
+    pub(super) fn post_start(&mut self, container: usize, command: &[&str]) {
+        let lifecycle = container_field(container, "lifecycle");
+        if self.pod.spec.containers[container].lifecycle.is_some() {
+            self.present.push(lifecycle.clone());
+        }
+        self.make(lifecycle.clone(), json!({}));
+        let mut hook = lifecycle;
+        hook.push_back("postStart");
+        self.add(hook, json!({"exec": {"command": command}}));
+    }
+
     /// Appends to a container's `volumeMounts`, unless there is one of the same volume.
     pub(super) fn mount(&mut self, container: usize, mount: Value) {
         let mounts = &self.pod.spec.containers[container].volume_mounts;
@@ -84,13 +109,20 @@ impl<'p> PatchWriter<'p> {
         self.append(list, mount);
     }
 
-    /// Moves a container to the front of `containers`. Whatever is written to containers comes before this.
+    /// Moves a container to the front of `containers`, once. Whatever is written to containers comes before this: it is
+    /// the last operation.
     pub(super) fn first(&mut self, container: usize) {
-        if container > 0 {
+        self.first = (container > 0).then_some(container);
+    }
+
+    /// The patch.
+    pub(super) fn finish(mut self) -> Patch {
+        if let Some(container) = self.first {
             let place = |index: usize| PointerBuf::from_tokens(["spec", "containers", &index.to_string()]);
             let operation = MoveOperation { from: place(container), path: place(0) };
             self.operations.push(PatchOperation::Move(operation));
         }
+        Patch(self.operations)
     }
 
     /// Lets the pod's containers see each other's processes.
@@ -98,10 +130,6 @@ impl<'p> PatchWriter<'p> {
         if self.pod.spec.share_process_namespace != Some(true) {
             self.add(pointer(&["spec", "shareProcessNamespace"]), json!(true));
         }
-    }
-
-    pub(super) fn finish(self) -> Patch {
-        Patch(self.operations)
     }
 
     fn metadata(&mut self, parent: &[&str], key: &str, value: &str) {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SHIM_BINARY, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// Text that is borrowed from the document where it holds no escapes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -62,6 +63,9 @@ pub struct Spec<'a> {
     restart_policy: Option<Text<'a>>,
     /// Whether containers see each other's processes.
     pub share_process_namespace: Option<bool>,
+    /// The pod's own resources (KEP-2837).
+    #[serde(borrow)]
+    pub resources: Option<&'a RawValue>,
     /// Whether the pod is in the node's PID namespace.
     #[serde(rename = "hostPID")]
     pub host_pid: Option<bool>,
@@ -87,11 +91,55 @@ pub struct Container<'a> {
     /// Its command, where the image's own is not used.
     #[serde(borrow)]
     pub command: Option<Vec<Text<'a>>>,
+    /// The arguments of its command.
+    #[serde(borrow)]
+    pub args: Option<Vec<Text<'a>>>,
+    /// What it asks of the node.
+    #[serde(borrow)]
+    pub resources: Option<Resources<'a>>,
+    /// What the kubelet runs when it starts and ends.
+    #[serde(borrow)]
+    pub lifecycle: Option<Lifecycle<'a>>,
     /// Where it sees volumes.
     #[serde(borrow)]
     pub volume_mounts: Option<Vec<VolumeMount<'a>>>,
     #[serde(borrow)]
     env: Option<Vec<EnvVar<'a>>>,
+}
+
+/// `resources`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Resources<'a> {
+    #[serde(borrow)]
+    requests: Quantities<'a>,
+    #[serde(borrow)]
+    limits: Quantities<'a>,
+}
+
+/// Quantities by the name of their resource, as they are written: numbers or strings.
+type Quantities<'a> = Option<BTreeMap<Text<'a>, &'a RawValue>>;
+
+impl Resources<'_> {
+    /// What is asked for of a resource.
+    #[must_use]
+    pub fn request(&self, name: &str) -> Option<&str> {
+        self.requests.as_ref()?.get(name).map(|quantity| quantity.get())
+    }
+
+    /// How much of a resource there may be at most.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&str> {
+        self.limits.as_ref()?.get(name).map(|quantity| quantity.get())
+    }
+}
+
+/// `lifecycle`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle<'a> {
+    /// What is run when the container has started.
+    #[serde(borrow)]
+    pub post_start: Option<&'a RawValue>,
 }
 
 /// Where a container sees a volume.

@@ -2,10 +2,31 @@
 
 use contract::policy::{ContainerPolicy, RestartPolicy, RestartRule, RuleAction};
 
-use super::pod::{Container, RestartPolicyRule};
+use super::pod::{Container, Pod, RestartPolicyRule};
+
+/// The restart policies of the regular containers that have their own, the proxy's too.
+pub(super) fn own_policies(
+    pod: &Pod,
+    policy: RestartPolicy,
+    warnings: &mut Vec<String>,
+) -> Vec<(String, ContainerPolicy)> {
+    let mut policies = Vec::new();
+    for container in &pod.spec.containers {
+        let name = container.name.as_str();
+        match own_policy(container, policy) {
+            Ok(None) => {}
+            Ok(Some(own)) => policies.push((name.to_owned(), own)),
+            Err(unknown) => {
+                warnings
+                    .push(format!("istio-aux goes by the pod's restartPolicy for container {name}: unknown {unknown}"));
+            }
+        }
+    }
+    policies
+}
 
 /// The policy of a container that has its own, beside the pod's. `Err` names what of it is not known here.
-pub(super) fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<ContainerPolicy>, String> {
+fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<ContainerPolicy>, String> {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     let policy = match &container.restart_policy {
         None if rules.is_empty() => return Ok(None),

@@ -8,30 +8,29 @@ use contract::names::{
 use serde_json::{Value, json};
 
 use super::mode::Delivery;
+use super::pod::Pod;
+use super::{Settings, resources};
 
 /// The shim's own container, for the end of `initContainers`.
-pub(super) fn native_sidecar(watch: &Watch, image: &str) -> Value {
-    let mut container =
-        container(SHIM_CONTAINER, image, &watch.to_args(), &json!({"name": VOLUME, "mountPath": STATE_FOLDER}));
+pub(super) fn native_sidecar(watch: &Watch, pod: &Pod, settings: &Settings) -> Value {
+    let mut container = container(SHIM_CONTAINER, &watch.to_args(), STATE_FOLDER, pod, settings);
     container["restartPolicy"] = json!("Always");
     container
 }
 
 /// The init container that copies the binary to where [`binary_mount`] shows it.
-pub(super) fn installer(image: &str) -> Value {
+pub(super) fn installer(pod: &Pod, settings: &Settings) -> Value {
     let args = [INSTALL.to_owned(), BINARY_FOLDER.to_owned()];
-    container(INSTALL_CONTAINER, image, &args, &json!({"name": VOLUME, "mountPath": BINARY_FOLDER}))
+    container(INSTALL_CONTAINER, &args, BINARY_FOLDER, pod, settings)
 }
 
-fn container(name: &str, image: &str, args: &[String], mount: &Value) -> Value {
-    json!({
+fn container(name: &str, args: &[String], mount_path: &str, pod: &Pod, settings: &Settings) -> Value {
+    let mut container = json!({
         "name": name,
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "image": settings.shim_image,
+        "imagePullPolicy": settings.pull_policy.as_str(),
         "args": args,
-        // CRI-O refuses memory limits under 12 MiB.
-        "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}, "limits": {"memory": "16Mi"}},
-        "volumeMounts": [mount],
+        "volumeMounts": [{"name": VOLUME, "mountPath": mount_path}],
         "securityContext": {
             "runAsUser": SHIM_UID,
             "runAsGroup": SHIM_UID,
@@ -41,7 +40,11 @@ fn container(name: &str, image: &str, args: &[String], mount: &Value) -> Value {
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-    })
+    });
+    if let Some(resources) = resources::for_shim(pod) {
+        container["resources"] = resources;
+    }
+    container
 }
 
 /// The volume of the shim's memory. On disk: a memory-backed one is empty after a reboot, and a shim without its memory
@@ -51,10 +54,13 @@ pub(super) fn state_volume() -> Value {
 }
 
 /// The volume of the shim's binary.
-pub(super) fn binary_volume(delivery: Delivery, image: &str) -> Value {
-    match delivery {
+pub(super) fn binary_volume(settings: &Settings) -> Value {
+    match settings.delivery {
         Delivery::Copy => json!({"name": VOLUME, "emptyDir": {"sizeLimit": "2Mi"}}),
-        Delivery::ImageVolume => json!({"name": VOLUME, "image": {"reference": image, "pullPolicy": "IfNotPresent"}}),
+        Delivery::ImageVolume => {
+            let image = json!({"reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str()});
+            json!({"name": VOLUME, "image": image})
+        }
     }
 }
 

@@ -8,24 +8,37 @@ use super::patch::PatchWriter;
 use super::pod::{Container, Pod, Text};
 use super::{Settings, shim};
 
+/// Makes a classic proxy hold the start of the payload, as Istio's injector would have: where it rendered the proxy before
+/// it could be told (kube-inject, or an injector that is called first).
+pub(super) fn hold(pod: &Pod, write: &mut PatchWriter) {
+    let Some(index) = pod.classic_proxy() else { return };
+    let proxy = &pod.spec.containers[index];
+    let has_hook = proxy.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
+    // A command of its own may be no pilot-agent.
+    if !has_hook && proxy.command.is_none() {
+        write.post_start(index, &["pilot-agent", "wait"]);
+        write.first(index);
+    }
+}
+
 /// A container of its own, which sees the others in a shared PID namespace.
-pub(super) fn native(watch: Watch, settings: &Settings, write: &mut PatchWriter) {
+pub(super) fn native(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWriter) {
     let watch = Watch { state: Some(shim::state_file()), ..watch };
-    write.init_container(shim::native_sidecar(&watch, &settings.shim_image));
+    write.init_container(shim::native_sidecar(&watch, pod, settings));
     write.volume(shim::state_volume());
     write.share_process_namespace();
 }
 
 /// The parent of pilot-agent, which sees the others in a shared PID namespace.
 pub(super) fn proxy(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWriter) {
-    deliver(settings, write);
+    deliver(pod, settings, write);
     write.share_process_namespace();
     supervise(pod, watch, settings, write);
 }
 
 /// The parent of each awaited container's command, and of pilot-agent, which sees the others' locks.
 pub(super) fn wrap(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWriter) {
-    deliver(settings, write);
+    deliver(pod, settings, write);
     write.volume(shim::locks_volume());
     for (index, container) in pod.spec.containers.iter().enumerate() {
         let name = container.name.as_str();
@@ -48,10 +61,10 @@ pub(super) fn wrap(pod: &Pod, watch: Watch, settings: &Settings, write: &mut Pat
 }
 
 /// Brings the binary to the containers that mount it.
-fn deliver(settings: &Settings, write: &mut PatchWriter) {
-    write.volume(shim::binary_volume(settings.delivery, &settings.shim_image));
+fn deliver(pod: &Pod, settings: &Settings, write: &mut PatchWriter) {
+    write.volume(shim::binary_volume(settings));
     if settings.delivery == Delivery::Copy {
-        write.init_container(shim::installer(&settings.shim_image));
+        write.init_container(shim::installer(pod, settings));
     }
 }
 

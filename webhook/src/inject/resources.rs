@@ -1,0 +1,72 @@
+//! What the shim's containers ask of the node: next to nothing, and never so that the pod's quality of service changes.
+
+use serde_json::{Value, json};
+
+use super::pod::{Pod, Resources};
+
+/// The `resources` of a container of ours in this pod.
+pub(super) fn for_shim(pod: &Pod) -> Option<Value> {
+    if pod.spec.resources.is_some() {
+        // The pod's own resources (KEP-2837) cap the sum of its containers': ours must not be what exceeds them.
+        return None;
+    }
+    if is_guaranteed(pod) {
+        // It must say limits, and the same as requests; a CPU limit of some milliseconds in 100 would throttle it.
+        let same = json!({"cpu": "100m", "memory": "16Mi"});
+        return Some(json!({"requests": same, "limits": same}));
+    }
+    // CRI-O refuses memory limits under 12 MiB.
+    Some(json!({"requests": {"cpu": "1m", "memory": "4Mi"}, "limits": {"memory": "16Mi"}}))
+}
+
+/// Whether every container has limits for CPU and memory, and requests that are the same or absent.
+fn is_guaranteed(pod: &Pod) -> bool {
+    let init = pod.spec.init_containers.iter().flatten();
+    pod.spec.containers.iter().chain(init).all(|container| container.resources.as_ref().is_some_and(is_fixed))
+}
+
+fn is_fixed(resources: &Resources) -> bool {
+    ["cpu", "memory"].into_iter().all(|name| {
+        let limit = resources.limit(name);
+        limit.is_some() && resources.request(name).is_none_or(|request| Some(request) == limit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shim_in(spec: &Value) -> Option<Value> {
+        let text = json!({"spec": spec}).to_string();
+        for_shim(&serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn the_quality_of_service_stays() {
+        let fixed = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+        let limits_only = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+        let burstable = json!({"requests": {"cpu": "10m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+        let cases = [
+            (json!([&fixed]), json!([]), true),
+            (json!([&fixed, &limits_only]), json!([&fixed]), true),
+            (json!([&fixed, &burstable]), json!([]), false),
+            (json!([&fixed]), json!([&burstable]), false),
+            (json!([&fixed, null]), json!([]), false),
+            (json!([{"limits": {"memory": "1Gi"}}]), json!([]), false),
+        ];
+        for (containers, init, is_guaranteed) in cases {
+            let named = |list: &Value| -> Value {
+                list.as_array().unwrap().iter().map(|resources| json!({"name": "c", "resources": resources})).collect()
+            };
+            let resources =
+                shim_in(&json!({"containers": named(&containers), "initContainers": named(&init)})).unwrap();
+            assert_eq!(resources["requests"] == resources["limits"], is_guaranteed, "{containers} {init}");
+        }
+    }
+
+    #[test]
+    fn a_pod_with_resources_of_its_own_gets_no_more_requests() {
+        let spec = json!({"containers": [{"name": "main"}], "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}});
+        assert_eq!(shim_in(&spec), None);
+    }
+}
