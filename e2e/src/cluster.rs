@@ -165,8 +165,13 @@ impl Namespace {
 
     /// What a container has logged.
     pub async fn logs(&self, pod: &str, container: &str) -> String {
+        self.try_logs(pod, container).await.expect("the log is read")
+    }
+
+    /// What a container has logged, where it has started.
+    pub async fn try_logs(&self, pod: &str, container: &str) -> Option<String> {
         let parameters = LogParams { container: Some(container.to_owned()), ..LogParams::default() };
-        self.pods().logs(pod, &parameters).await.expect("the log is read")
+        self.pods().logs(pod, &parameters).await.ok()
     }
 
     /// Waits for a pod of which `seen` returns something.

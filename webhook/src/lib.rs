@@ -6,5 +6,6 @@
 
 pub mod cli;
 pub mod inject;
+pub mod metrics;
 pub mod review;
 pub mod serve;

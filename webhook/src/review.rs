@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::inject::pod::Pod;
-use crate::inject::{Decision, Settings, decide};
+use crate::inject::{Decision, Mode, Settings, decide};
+use crate::metrics::Outcome;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -79,27 +80,38 @@ struct Response<'a> {
     warnings: &'a [String],
 }
 
+/// An answer.
+#[derive(Debug)]
+pub struct Answered {
+    /// The review with its response, in JSON.
+    pub body: Vec<u8>,
+    /// What became of the pod.
+    pub outcome: Outcome,
+}
+
 /// Answers a review, and logs the decision in one line. A pod that cannot be read is admitted as it is, with a warning.
-pub fn answer(body: &[u8], settings: &Settings) -> Result<Vec<u8>, Error> {
+pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let review: Review = serde_json::from_slice(body)?;
     if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
         return Err(Error::OtherKind { kind: review.kind, api_version: review.api_version });
     }
     let request = review.request.ok_or(Error::NoRequest)?;
-    let answered = match pod_of(&request) {
+    let (answer, outcome) = match pod_of(&request) {
         Ok(Some(pod)) => {
             let decision = decide(&pod, settings);
             log_decision(&request, pod.display_name(), &decision);
-            respond(&request.uid, &decision.patch.0, &decision.warnings)
+            let is_patched = !decision.patch.0.is_empty();
+            let outcome = if is_patched { Outcome::Patched } else { Outcome::Unchanged };
+            (respond(&request.uid, &decision.patch.0, &decision.warnings), outcome(decision.mode))
         }
-        Ok(None) => respond(&request.uid, &[], &[]),
+        Ok(None) => (respond(&request.uid, &[], &[]), Outcome::Unchanged(Mode::None)),
         Err(error) => {
             let warning = format!("istio-aux leaves this pod as it is: it cannot read it: {error}");
             tracing::warn!(uid = request.uid, namespace = request.namespace, "{warning}");
-            respond(&request.uid, &[], &[warning])
+            (respond(&request.uid, &[], &[warning]), Outcome::Unchanged(Mode::None))
         }
     };
-    Ok(answered?)
+    Ok(Answered { body: answer?, outcome })
 }
 
 /// The pod that is being created; `None` where the request is about anything else.
@@ -159,7 +171,7 @@ mod tests {
 
     fn answered(review: &Value) -> Value {
         let body = answer(review.to_string().as_bytes(), &settings()).unwrap();
-        serde_json::from_slice(&body).unwrap()
+        serde_json::from_slice(&body.body).unwrap()
     }
 
     fn a_pod() -> Value {

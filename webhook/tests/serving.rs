@@ -5,17 +5,24 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, generate_simple_self_signed};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 const NAME: &str = "istio-aux.istio-aux.svc";
 
+/// How long anything may take before a test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A running server with a certificate of its own.
 struct Server {
     process: Child,
+    folder: TempDir,
     log: BufReader<std::process::ChildStderr>,
     admission: String,
     health: String,
@@ -59,11 +66,15 @@ impl Server {
             rest.split_whitespace().next().unwrap().to_owned()
         };
         let (admission, health) = (address("admission="), address("health="));
-        Self { process, log, admission, health, certificate }
+        Self { process, folder, log, admission, health, certificate }
     }
 
     /// Sends a request over TLS, and returns status and body.
     fn send(&self, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+        exchange(self.connect(), method, path, body)
+    }
+
+    fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -73,7 +84,22 @@ impl Server {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let session = ClientConnection::new(Arc::new(config), ServerName::try_from(NAME).unwrap()).unwrap();
-        exchange(StreamOwned::new(session, TcpStream::connect(&self.admission).unwrap()), method, path, body)
+        StreamOwned::new(session, TcpStream::connect(&self.admission).unwrap())
+    }
+
+    /// Whether the server shows the certificate that it is expected to have.
+    fn shows_its_certificate(&self) -> bool {
+        let mut stream = self.connect();
+        stream.conn.complete_io(&mut stream.sock).is_ok()
+    }
+
+    /// Waits for a line of the log with this text.
+    fn until_logged(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "the log ended without {text:?}");
+        }
     }
 
     fn ask_health(&self, method: &str, path: &str) -> (u16, String) {
@@ -160,6 +186,42 @@ fn health_is_served_in_plain_http() {
 }
 
 #[test]
+fn metrics_are_served_beside_health() {
+    let server = Server::start();
+    server.send("POST", "/mutate", review().to_string().as_bytes());
+    server.send("POST", "/mutate", b"rubbish");
+    let (status, text) = server.ask_health("GET", "/metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "istio_aux_admission_reviews_total{result=\"patched\",mode=\"hold\"} 1",
+        "istio_aux_admission_reviews_total{result=\"refused\",mode=\"none\"} 1",
+        "istio_aux_admission_duration_seconds_count 2",
+    ] {
+        assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
+    }
+    let expiry = text.lines().find_map(|line| line.strip_prefix("istio_aux_certificate_expiry_timestamp_seconds "));
+    assert!(expiry.unwrap().parse::<i64>().unwrap() > 1_700_000_000, "{text}");
+}
+
+#[test]
+fn a_changed_certificate_is_served_and_a_broken_one_is_not() {
+    let mut server = Server::start();
+    assert!(server.shows_its_certificate());
+    server.certificate = write_certificate(server.folder.path());
+    let began = Instant::now();
+    while !server.shows_its_certificate() {
+        assert!(began.elapsed() < PATIENCE, "the new certificate is not served");
+        thread::sleep(Duration::from_millis(20));
+    }
+    // Half-way through a renewal.
+    std::fs::write(server.folder.path().join("tls.crt"), "").unwrap();
+    server.until_logged("the certificate before is kept");
+    assert!(server.shows_its_certificate());
+    assert_eq!(server.ask_health("GET", "/readyz").0, 200);
+    assert!(server.ask_health("GET", "/metrics").1.contains("istio_aux_certificate_reload_failures_total 1"));
+}
+
+#[test]
 fn sigterm_ends_it_with_0() {
     let (status, log) = Server::start().stop();
     assert_eq!(status.code(), Some(0), "{log}");
@@ -169,7 +231,7 @@ fn sigterm_ends_it_with_0() {
 #[test]
 fn unusable_certificates_are_named_in_one_line() {
     type Spoil = fn(&Path);
-    let cases: [(Spoil, &str); 4] = [
+    let cases: [(Spoil, &str); 5] = [
         (
             |folder| std::fs::remove_file(folder.join("tls.crt")).unwrap(),
             "tls.crt cannot be used: there is no such file",
@@ -177,6 +239,7 @@ fn unusable_certificates_are_named_in_one_line() {
         (|folder| std::fs::write(folder.join("tls.crt"), "").unwrap(), "tls.crt cannot be used: it holds none in PEM"),
         (|folder| std::fs::write(folder.join("tls.key"), "x").unwrap(), "tls.key cannot be used: it holds none in PEM"),
         (another_key, "tls.key do not go together"),
+        (an_expired_one, "tls.crt cannot be used: it is valid from "),
     ];
     for (spoil, message) in cases {
         let folder = tempfile::tempdir().unwrap();
@@ -187,6 +250,14 @@ fn unusable_certificates_are_named_in_one_line() {
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.contains(message) && text.lines().count() == 1, "{message}: {text}");
     }
+}
+
+fn an_expired_one(folder: &Path) {
+    let mut parameters = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    std::fs::write(folder.join("tls.crt"), parameters.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
 }
 
 /// Puts the key of another certificate beside this one.

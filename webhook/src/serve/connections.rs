@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,12 +19,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 
 use super::routes::Routes;
+use super::tls::Certificate;
 
-/// How long a client may take to shake hands, and to send a request's head.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// How long a client may take to shake hands.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// How long a client may take to send a request's head, and so how long a connection may be idle. Longer than the 90 s
+/// after which the API server closes it: were this the one that closes, a review could be on its way, and a pod of failure
+/// policy Fail be refused for that (`write: broken pipe`).
+const HEAD_WITHIN: Duration = Duration::from_mins(2);
+const _: () = assert!(HEAD_WITHIN.as_secs() > 90);
 /// How long open requests may take once the server stops.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, out of file descriptors for one.
@@ -31,12 +37,12 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 pub(super) struct Listener<R> {
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificate>>,
     routes: R,
 }
 
 impl<R: Routes> Listener<R> {
-    pub(super) fn new(socket: TcpListener, tls: Option<TlsAcceptor>, routes: R) -> Self {
+    pub(super) fn new(socket: TcpListener, tls: Option<Arc<Certificate>>, routes: R) -> Self {
         Self { socket, tls, routes }
     }
 
@@ -73,17 +79,17 @@ impl<R: Routes> Listener<R> {
 async fn connection<R: Routes>(
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificate>>,
     routes: R,
     watcher: Watcher,
 ) {
     let Some(tls) = tls else {
         return serve(stream, peer, routes, watcher).await;
     };
-    match timeout(HEAD_WITHIN, tls.accept(stream)).await {
+    match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(stream)).await {
         Ok(Ok(stream)) => serve(stream, peer, routes, watcher).await,
         Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS came about"),
-        Err(_) => tracing::debug!(%peer, "no TLS came about within {HEAD_WITHIN:?}"),
+        Err(_) => tracing::debug!(%peer, "no TLS came about within {HANDSHAKE_WITHIN:?}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Listening: admission reviews over TLS, health in plain HTTP, until SIGTERM or SIGINT.
+//! Listening: admission reviews over TLS, health and metrics in plain HTTP, until SIGTERM or SIGINT.
 
 mod connections;
 mod routes;
@@ -16,7 +16,9 @@ use tokio::sync::watch;
 
 use self::connections::Listener;
 use self::routes::{Admission, Health};
+use self::tls::Certificate;
 use crate::inject::Settings;
+use crate::metrics::Metrics;
 
 /// How the server runs.
 #[derive(Debug, Clone)]
@@ -58,11 +60,15 @@ pub fn run(options: Options) -> Result<(), Error> {
 }
 
 async fn serve(options: Options) -> Result<(), Error> {
-    let tls = tls::acceptor(&options.tls_cert, &options.tls_key)?;
+    let certificate = Arc::new(Certificate::read(&options.tls_cert, &options.tls_key)?);
+    let metrics = Arc::new(Metrics::new());
     let (stop, stopped) = watch::channel(());
     let ready = Arc::new(AtomicBool::new(true));
-    let admission = Listener::new(listen(options.listen).await?, Some(tls), Admission::new(options.settings));
-    let health = Listener::new(listen(options.health_listen).await?, None, Health::new(ready.clone()));
+    let admission = Admission::new(options.settings, metrics.clone());
+    let health = Health::new(ready.clone(), certificate.clone(), metrics.clone());
+    let admission = Listener::new(listen(options.listen).await?, Some(certificate.clone()), admission);
+    let health = Listener::new(listen(options.health_listen).await?, None, health);
+    let following = tokio::spawn(certificate.follow(metrics));
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         admission = %admission.address()?,
@@ -75,6 +81,7 @@ async fn serve(options: Options) -> Result<(), Error> {
     tracing::info!("stopping: open requests are finished first");
     ready.store(false, Ordering::Relaxed);
     drop(stop);
+    following.abort();
     let (admission, health) = (admission.await, health.await);
     if let Err(error) = admission.and(health) {
         tracing::error!(%error, "a listener ended badly");

@@ -1,13 +1,21 @@
-//! The server's certificate from files, and the TLS it is offered with.
+//! The server's certificate from files that may change, and the TLS it is offered with.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use crate::metrics::Metrics;
 
 /// The certificate or its key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,16 +42,108 @@ pub enum Error {
     },
 }
 
-/// TLS 1.2 and 1.3, offering HTTP/2 and HTTP/1.1, with the certificate and key of two files.
-pub(super) fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, Error> {
-    let chain = certificates(cert).map_err(|error| file_error("--tls-cert", cert, &error))?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error("--tls-key", key, &error))?;
-    let pair = |source| Error::Pair { cert: cert.to_owned(), key: key.to_owned(), source };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(pair)?;
-    let mut config = builder.with_no_client_auth().with_single_cert(chain, private).map_err(pair)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+/// How often the files are read again. Mounted Secrets follow theirs within a minute or two.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// The certificate that is served: the last good one of two files that may change.
+#[derive(Debug)]
+pub(super) struct Certificate {
+    cert: PathBuf,
+    key: PathBuf,
+    served: ArcSwap<Served>,
+}
+
+#[derive(Debug)]
+struct Served {
+    config: Arc<ServerConfig>,
+    /// Seconds since 1970.
+    expires: i64,
+    /// What both files held.
+    texts: [Vec<u8>; 2],
+}
+
+impl Certificate {
+    /// Reads both files.
+    pub(super) fn read(cert: &Path, key: &Path) -> Result<Self, Error> {
+        let served = Served::read(cert, key)?;
+        Ok(Self { cert: cert.to_owned(), key: key.to_owned(), served: ArcSwap::from_pointee(served) })
+    }
+
+    /// What a new connection is offered.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.served.load().config.clone())
+    }
+
+    /// When it expires, in seconds since 1970.
+    pub(super) fn expires(&self) -> i64 {
+        self.served.load().expires
+    }
+
+    /// Serves what the files hold from now on whenever that changes, and what was good before where it cannot be used.
+    pub(super) async fn follow(self: Arc<Self>, metrics: Arc<Metrics>) {
+        let mut failed = None;
+        loop {
+            metrics.certificate(self.expires());
+            sleep(READ_EVERY).await;
+            match texts(&self.cert, &self.key) {
+                Ok(texts) if texts == self.served.load().texts => failed = None,
+                _ => match Served::read(&self.cert, &self.key) {
+                    Ok(served) => {
+                        tracing::info!(expires = served.expires, "serving a new certificate");
+                        self.served.store(Arc::new(served));
+                        failed = None;
+                    }
+                    Err(error) => {
+                        let error = with_cause(&error);
+                        if failed.as_ref() != Some(&error) {
+                            tracing::warn!(error, "the certificate before is kept");
+                            metrics.certificate_failed();
+                        }
+                        failed = Some(error);
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn with_cause(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
+}
+
+fn texts(cert: &Path, key: &Path) -> io::Result<[Vec<u8>; 2]> {
+    Ok([fs::read(cert)?, fs::read(key)?])
+}
+
+impl Served {
+    /// TLS 1.2 and 1.3, offering HTTP/2 and HTTP/1.1, with the certificate and key of two files.
+    fn read(cert: &Path, key: &Path) -> Result<Self, Error> {
+        let chain = certificates(cert).map_err(|error| file_error("--tls-cert", cert, &error))?;
+        let expires =
+            expiry(&chain[0]).map_err(|reason| Error::File { option: "--tls-cert", file: cert.to_owned(), reason })?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error("--tls-key", key, &error))?;
+        let texts = texts(cert, key).map_err(|error| file_error("--tls-cert", cert, &pem::Error::Io(error)))?;
+        let pair = |source| Error::Pair { cert: cert.to_owned(), key: key.to_owned(), source };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(pair)?;
+        let mut config = builder.with_no_client_auth().with_single_cert(chain, private).map_err(pair)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self { config: Arc::new(config), expires, texts })
+    }
+}
+
+/// When a certificate expires, in seconds since 1970; why it cannot be served, where it has.
+fn expiry(certificate: &CertificateDer) -> Result<i64, String> {
+    let (_, certificate) =
+        X509Certificate::from_der(certificate).map_err(|error| format!("it is no certificate ({error})"))?;
+    let validity = certificate.validity();
+    if validity.is_valid() {
+        Ok(validity.not_after.timestamp())
+    } else {
+        Err(format!("it is valid from {} to {}", validity.not_before, validity.not_after))
+    }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, pem::Error> {

@@ -63,7 +63,7 @@ pub(crate) async fn run(rounds: usize) {
 
 async fn time_pod(ns: &Namespace, kind: &Kind) -> Took {
     // The payload says when it began and when it is about to end, by the machine's clock: this runs on the node.
-    let main = shell("main", "cat /proc/uptime; sleep 2; exec cat /proc/uptime");
+    let main = shell("main", "cat /proc/uptime; sleep 1; exec cat /proc/uptime");
     let mut object = pod("one", &pod_spec("Never", &[main]));
     if let Some((key, value)) = kind.annotation {
         object = annotated(object, key, value);
