@@ -1,14 +1,23 @@
 //! How soon after its payload's exit the proxy is asked to quit, on containers that the runtime reaps: the two ends are
 //! `bench/probe`, which says when it was there. On the one-node cluster only, from whose disk the pods take it.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::OPT_IN;
 use e2e::manifests::{annotated, container, pod, pod_spec};
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
 
+/// How long a pod usually takes to the payload's end.
+const ENDS_WITHIN: Duration = Duration::from_millis(1800);
+
 /// Where the probe was built.
-const PROBE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release");
+fn probe_folder() -> PathBuf {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release");
+    std::fs::canonicalize(folder).expect("the probe was built: see the Makefile's target bench")
+}
 
 /// Mode and restart policy. Under `OnFailure` the exit code decides, which the kernel tells after the reaping.
 const KINDS: [(&str, &str); 3] = [("native", "Never"), ("native", "OnFailure"), ("wrap", "OnFailure")];
@@ -46,12 +55,14 @@ async fn time_post(ns: &Namespace, name: &str, mode: &str, policy: &str) -> i64 
         container
     };
     let mut spec = pod_spec(policy, &[probe(PROXY_CONTAINER, "agent"), probe("main", "payload")]);
-    spec["volumes"] = json!([{"name": "probe", "hostPath": {"path": PROBE, "type": "Directory"}}]);
+    spec["volumes"] = json!([{"name": "probe", "hostPath": {"path": probe_folder(), "type": "Directory"}}]);
     ns.create_object(annotated(pod(name, &spec), MODE_ANNOTATION, mode)).await;
-    // The numbers are in the logs before the kubelet has told the API server of the ends.
+    // Nothing else is to run at the payload's end: nobody asks before it, and the pod before has gone.
+    tokio::time::sleep(ENDS_WITHIN).await;
     let number = async |container| ns.until(container, async || number(&ns.try_logs(name, container).await?)).await;
     let (asked, exit) = (number(PROXY_CONTAINER).await, number("main").await);
     ns.delete_pod(name).await;
+    ns.until("the pod to go", async || (!ns.has_pod(name).await).then_some(())).await;
     (asked - exit) / 1000
 }
 

@@ -9,16 +9,18 @@ mod pod_ends;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: bench pod-ends ROUNDS | bench exit-to-post ROUNDS | bench many-pods PODS AT-ONCE";
+const USAGE: &str = "usage: bench pod-ends ROUNDS [KIND…] | bench exit-to-post ROUNDS | bench many-pods PODS AT-ONCE";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match (words.as_slice(), numbers(&words)) {
-        (["pod-ends", _], Some(numbers)) => pod_ends::run(numbers[0]).await,
-        (["exit-to-post", _], Some(numbers)) => exit_to_post::run(numbers[0]).await,
-        (["many-pods", _, _], Some(numbers)) => many_pods::run(numbers[0], numbers[1]).await,
+    match words.as_slice() {
+        ["pod-ends", rounds, kinds @ ..] if let Some(rounds) = number(rounds) => pod_ends::run(rounds, kinds).await,
+        ["exit-to-post", rounds] if let Some(rounds) = number(rounds) => exit_to_post::run(rounds).await,
+        ["many-pods", pods, at_once] if let (Some(pods), Some(at_once)) = (number(pods), number(at_once)) => {
+            many_pods::run(pods, at_once).await;
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -27,8 +29,7 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The arguments after the first, all of them numbers above 0.
-fn numbers(words: &[&str]) -> Option<Vec<usize>> {
-    let parsed = words.iter().skip(1).map(|word| word.parse().ok().filter(|&number| number > 0));
-    parsed.collect()
+/// A number above 0.
+fn number(word: &str) -> Option<usize> {
+    word.parse().ok().filter(|&number| number > 0)
 }
