@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE};
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::causes::with_causes;
 use crate::inject::{Delivery, PullPolicy, Settings};
 use crate::serve::{self, Options};
 
@@ -135,16 +136,6 @@ fn one_line(error: &clap::Error) -> String {
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.strip_prefix("error: ").unwrap_or(first).split_whitespace().collect();
     format!("{}; see --help", words.join(" "))
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        line = format!("{line}: {inner}");
-        cause = inner.source();
-    }
-    line
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod causes;
 pub mod cli;
 pub mod inject;
 pub mod metrics;

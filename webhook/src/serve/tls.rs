@@ -15,6 +15,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
+use crate::causes::with_causes;
 use crate::metrics::Metrics;
 
 /// The certificate or its key cannot be used.
@@ -65,7 +66,7 @@ struct Served {
 impl Certificate {
     /// Reads both files.
     pub(super) fn read(cert: &Path, key: &Path) -> Result<Self, Error> {
-        let served = Served::read(cert, key)?;
+        let served = Served::new(texts(cert, key)?, cert, key)?;
         Ok(Self { cert: cert.to_owned(), key: key.to_owned(), served: ArcSwap::from_pointee(served) })
     }
 
@@ -85,45 +86,45 @@ impl Certificate {
         loop {
             metrics.certificate(self.expires());
             sleep(READ_EVERY).await;
-            match texts(&self.cert, &self.key) {
-                Ok(texts) if texts == self.served.load().texts => failed = None,
-                _ => match Served::read(&self.cert, &self.key) {
-                    Ok(served) => {
-                        tracing::info!(expires = served.expires, "serving a new certificate");
-                        self.served.store(Arc::new(served));
-                        failed = None;
+            match self.read_again() {
+                Ok(None) => failed = None,
+                Ok(Some(served)) => {
+                    tracing::info!(expires = served.expires, "serving a new certificate");
+                    self.served.store(Arc::new(served));
+                    failed = None;
+                }
+                Err(error) => {
+                    let error = with_causes(&error);
+                    if failed.as_ref() != Some(&error) {
+                        tracing::warn!(error, "the certificate before is kept");
+                        metrics.certificate_failed();
                     }
-                    Err(error) => {
-                        let error = with_cause(&error);
-                        if failed.as_ref() != Some(&error) {
-                            tracing::warn!(error, "the certificate before is kept");
-                            metrics.certificate_failed();
-                        }
-                        failed = Some(error);
-                    }
-                },
+                    failed = Some(error);
+                }
             }
         }
     }
+
+    /// What the files hold, where that is not what is served.
+    fn read_again(&self) -> Result<Option<Served>, Error> {
+        let texts = texts(&self.cert, &self.key)?;
+        if texts == self.served.load().texts { Ok(None) } else { Served::new(texts, &self.cert, &self.key).map(Some) }
+    }
 }
 
-fn with_cause(error: &Error) -> String {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-    format!("{error}{}", cause.unwrap_or_default())
-}
-
-fn texts(cert: &Path, key: &Path) -> io::Result<[Vec<u8>; 2]> {
-    Ok([fs::read(cert)?, fs::read(key)?])
+/// What both files hold.
+fn texts(cert: &Path, key: &Path) -> Result<[Vec<u8>; 2], Error> {
+    let read = |option, file: &Path| fs::read(file).map_err(|error| file_error(option, file, &pem::Error::Io(error)));
+    Ok([read("--tls-cert", cert)?, read("--tls-key", key)?])
 }
 
 impl Served {
-    /// TLS 1.2 and 1.3, offering HTTP/2 and HTTP/1.1, with the certificate and key of two files.
-    fn read(cert: &Path, key: &Path) -> Result<Self, Error> {
-        let chain = certificates(cert).map_err(|error| file_error("--tls-cert", cert, &error))?;
+    /// TLS 1.2 and 1.3, offering HTTP/2 and HTTP/1.1, with the certificate and key that two files hold.
+    fn new(texts: [Vec<u8>; 2], cert: &Path, key: &Path) -> Result<Self, Error> {
+        let chain = certificates(&texts[0]).map_err(|error| file_error("--tls-cert", cert, &error))?;
         let expires =
             expiry(&chain[0]).map_err(|reason| Error::File { option: "--tls-cert", file: cert.to_owned(), reason })?;
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error("--tls-key", key, &error))?;
-        let texts = texts(cert, key).map_err(|error| file_error("--tls-cert", cert, &pem::Error::Io(error)))?;
+        let private = PrivateKeyDer::from_pem_slice(&texts[1]).map_err(|error| file_error("--tls-key", key, &error))?;
         let pair = |source| Error::Pair { cert: cert.to_owned(), key: key.to_owned(), source };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =
@@ -146,8 +147,8 @@ fn expiry(certificate: &CertificateDer) -> Result<i64, String> {
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
-    let chain: Vec<_> = CertificateDer::pem_file_iter(file)?.collect::<Result<_, _>>()?;
+fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>()?;
     if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) }
 }
 
