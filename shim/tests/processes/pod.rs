@@ -272,20 +272,13 @@ impl Proxy {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let container = Arc::new(Mutex::new(Some(pod.start("istio-proxy", "exec sleep 1000"))));
         let (heard, ends) = (asked.clone(), container.clone());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let mut request = [0; 512];
-                let read = stream.read(&mut request).unwrap_or_default();
-                let line = String::from_utf8_lossy(&request[..read]).lines().next().unwrap_or_default().to_owned();
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK");
-                let is_quit = line.starts_with("POST /quitquitquit ");
-                heard.lock().unwrap().push(line);
-                if is_quit {
-                    thread::sleep(drain);
-                    if let Some(container) = ends.lock().unwrap().as_ref() {
-                        container.kill();
-                    }
+        accept_all(listener, move |line| {
+            let is_quit = is_quit(&line);
+            heard.lock().unwrap().push(line);
+            if is_quit {
+                thread::sleep(drain);
+                if let Some(container) = ends.lock().unwrap().as_ref() {
+                    container.kill();
                 }
             }
         });
@@ -308,6 +301,24 @@ impl Proxy {
         container.as_mut().unwrap().wait();
         *container = Some(pod.start("istio-proxy", "exec sleep 1000"));
     }
+}
+
+/// Accepts every request, and tells of each by its first line.
+pub(crate) fn accept_all(listener: TcpListener, mut told: impl FnMut(String) + Send + 'static) {
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 512];
+            let read = stream.read(&mut request).unwrap_or_default();
+            let line = String::from_utf8_lossy(&request[..read]).lines().next().unwrap_or_default().to_owned();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK");
+            told(line);
+        }
+    });
+}
+
+pub(crate) fn is_quit(line: &str) -> bool {
+    line.starts_with("POST /quitquitquit ")
 }
 
 /// Waits for a condition.

@@ -2,12 +2,10 @@
 //! beside wrapped containers.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use super::pod::{self, Pod};
 use rustix::process::{Pid, Signal, kill_process};
@@ -26,16 +24,10 @@ impl Agent {
         let port = listener.local_addr().unwrap().port().to_string();
         let asked = Arc::new(Mutex::new(0));
         let (heard, opened) = (asked.clone(), gate.clone());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let mut request = [0; 512];
-                let read = stream.read(&mut request).unwrap_or_default();
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK");
-                if request[..read].starts_with(b"POST /quitquitquit ") {
-                    *heard.lock().unwrap() += 1;
-                    fs::write(&opened, "").unwrap();
-                }
+        pod::accept_all(listener, move |line| {
+            if pod::is_quit(&line) {
+                *heard.lock().unwrap() += 1;
+                fs::write(&opened, "").unwrap();
             }
         });
         let script = format!("while ! [ -e {} ]; do sleep 0.01; done; exit {code}", gate.display());

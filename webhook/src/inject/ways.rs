@@ -1,6 +1,6 @@
 //! The ways in which the shim gets into a pod, one for each mode that has one.
 
-use contract::args::{SUPERVISE, WRAP, Watch, Wrap};
+use contract::args::{WRAP, Watch, Wrap};
 use contract::names::{ISTIO_DATA_VOLUME, LOCKS_FOLDER, SHIM_BINARY};
 
 use super::mode::Delivery;
@@ -54,9 +54,6 @@ pub(super) fn wrap(pod: &Pod, watch: Watch, settings: &Settings, write: &mut Pat
             write.command(index, &words);
         }
     }
-    if let Some(proxy) = pod.classic_proxy() {
-        write.mount(proxy, shim::locks_mount());
-    }
     supervise(pod, Watch { locks: Some(LOCKS_FOLDER.to_owned()), ..watch }, settings, write);
 }
 
@@ -72,16 +69,16 @@ fn deliver(pod: &Pod, settings: &Settings, write: &mut PatchWriter) {
 fn supervise(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWriter) {
     let Some(index) = pod.classic_proxy() else { return };
     let proxy = &pod.spec.containers[index];
-    write.mount(index, shim::binary_mount());
-    if !proxy.is_run_by_shim(SUPERVISE) {
-        let watch = Watch { state: state_file(proxy), ..watch };
-        let mut words = watch.to_supervising_command(SHIM_BINARY);
-        words.extend(command_of(proxy));
-        if proxy.command.as_ref().is_none_or(Vec::is_empty) {
-            words.push(settings.proxy_command.clone());
-        }
-        write.command(index, &words);
+    if watch.locks.is_some() {
+        write.mount(index, shim::locks_mount());
     }
+    write.mount(index, shim::binary_mount());
+    let mut words = Watch { state: state_file(proxy), ..watch }.to_supervising_command(SHIM_BINARY);
+    words.extend(command_of(proxy));
+    if proxy.command.as_ref().is_none_or(Vec::is_empty) {
+        words.push(settings.proxy_command.clone());
+    }
+    write.command(index, &words);
     write.first(index);
 }
 
