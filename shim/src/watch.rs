@@ -23,9 +23,10 @@ use crate::procfs::Procfs;
 
 /// Pause between two looks at processes that the kernel does not watch for us.
 const LOOK_AT_EVERY: Duration = Duration::from_millis(500);
-/// The kubelet inspects containers one after the other: were the shim gone before it has seen the proxy's end, it would
-/// start the shim once more.
-const STAY_AFTER_PROXY: Duration = Duration::from_millis(100);
+/// The runtime tells of ends one by one: were the shim's told before the proxy's, the kubelet could see the one without the
+/// other, and would start the shim once more. Each millisecond here is one in which the kubelet may look in vain, and
+/// then it looks again a second later.
+const STAY_AFTER_PROXY: Duration = Duration::from_millis(20);
 /// Where the kubelet reads a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 

@@ -2,7 +2,7 @@
 //! beside wrapped containers.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -84,8 +84,11 @@ fn an_end_with_0_that_nobody_asked_for_is_a_failure_where_that_brings_it_back() 
 fn an_agent_that_no_port_of_answers_gets_sigterm_and_that_is_no_failure() {
     for (agent, expected) in [("trap 'exit 4' TERM; while :; do sleep 0.01; done", 4), ("exec sleep 1000", 0)] {
         let pod = Pod::new();
-        let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string();
-        let mut shim = pod.supervise(&awaiting_main("Never", &unused), agent);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        // A port that is given back may be another test's listener at once; a client's own port is taken and nobody listens there.
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let closed = client.local_addr().unwrap().port().to_string();
+        let mut shim = pod.supervise(&awaiting_main("Never", &closed), agent);
         let main = pod.payload("main", 0);
         shim.until_logged("container started container=main");
         main.finish();
