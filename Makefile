@@ -6,11 +6,13 @@ MAKEFLAGS += --no-print-directory
 
 # `current` uses the cluster of KUBECONFIG; otherwise the one-node cluster that `make cluster-up` boots.
 CLUSTER ?= one-node
+# How long `make fuzz` runs each of its targets, in seconds.
+FUZZ_FOR ?= 60
 # What `make demo` runs: job or tfjob.
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/shim-cost deploy/install deploy/images/build examples/demo shim/build tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost deploy/install deploy/images/build examples/demo shim/build tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -51,6 +53,15 @@ test-aarch64: ## Run the shim's unit tests for ARM, under qemu
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
 	  cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
 
+.PHONY: fuzz
+fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
+	@tools/ensure rust fuzz
+	for target in decide inject; do \
+	  mkdir -p webhook/fuzz/corpus/$$target; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir webhook/fuzz $$target webhook/fuzz/corpus/$$target webhook/tests/pods examples -- \
+	    -max_total_time=$(FUZZ_FOR) -max_len=20000 -timeout=10 -print_final_stats=1; \
+	done
+
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster
 	@tools/ensure rust
@@ -77,6 +88,10 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends 30
 	cargo build --locked --release --target x86_64-unknown-linux-musl --package probe
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post 200
+	cargo bench --locked --package istio-aux
+	cargo build --locked --release --target x86_64-unknown-linux-musl --package bare
+	@tools/ensure bench
+	$(IN_CLUSTER) bench/reviews
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar, and load them into the one-node cluster when it is up
@@ -85,7 +100,6 @@ images: ## Build target/images/webhook.tar and shim.tar, and load them into the 
 
 .PHONY: install
 install: $(UP) images ## Install istio-aux into the cluster
-	@tools/ensure install
 	@$(IN_CLUSTER) deploy/install
 
 .PHONY: uninstall

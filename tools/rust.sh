@@ -28,3 +28,8 @@ ensure_rust() {
     fi
   done
 }
+
+ensure_cargo_fuzz() {
+  if cargo fuzz --version >/dev/null 2>&1; then return; fi
+  logged "cargo install cargo-fuzz" "$LOGS/cargo-fuzz.log" cargo install --locked cargo-fuzz
+}

@@ -1,5 +1,7 @@
 //! The admission API, `admission.k8s.io/v1`: from the bytes of a review to the bytes of its answer.
 
+use std::time::Instant;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
@@ -91,6 +93,7 @@ pub struct Answered {
 
 /// Answers a review, and logs the decision in one line. A pod that cannot be read is admitted as it is, with a warning.
 pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
+    let began = Instant::now();
     let review: Review = serde_json::from_slice(body)?;
     if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
         return Err(Error::OtherKind { kind: review.kind, api_version: review.api_version });
@@ -99,7 +102,7 @@ pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let (answer, outcome) = match pod_of(&request) {
         Ok(Some(pod)) => {
             let decision = decide(&pod, settings);
-            log_decision(&request, pod.display_name(), &decision);
+            log_decision(&request, &pod, &decision, began);
             let is_patched = !decision.patch.0.is_empty();
             let outcome = if is_patched { Outcome::Patched } else { Outcome::Unchanged };
             (respond(&request.uid, &decision.patch.0, &decision.warnings), outcome(decision.mode))
@@ -138,14 +141,17 @@ fn respond(uid: &str, patch: &[json_patch::PatchOperation], warnings: &[String])
     })
 }
 
-fn log_decision(request: &Request, name: &str, decision: &Decision) {
+fn log_decision(request: &Request, pod: &Pod, decision: &Decision, began: Instant) {
     tracing::info!(
         uid = request.uid,
         namespace = request.namespace,
-        name,
+        name = pod.display_name(),
+        owner = pod.owner().unwrap_or_default(),
         mode = decision.mode.as_str(),
         operations = decision.patch.0.len(),
         why = decision.why,
+        warnings = decision.warnings.len(),
+        took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
         "decided"
     );
 }

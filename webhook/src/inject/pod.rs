@@ -44,6 +44,17 @@ pub struct Metadata<'a> {
     /// Annotations.
     #[serde(borrow)]
     pub annotations: StringMap<'a>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<OwnerReference<'a>>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct OwnerReference<'a> {
+    #[serde(borrow)]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    name: Text<'a>,
+    controller: Option<bool>,
 }
 
 /// `spec`.
@@ -243,6 +254,14 @@ impl Pod<'_> {
         let metadata = self.metadata.as_ref();
         let name = metadata.and_then(|metadata| metadata.name.as_ref().or(metadata.generate_name.as_ref()));
         name.map_or("", Text::as_str)
+    }
+
+    /// The controller that made the pod, `KIND/NAME`, for the log.
+    #[must_use]
+    pub fn owner(&self) -> Option<String> {
+        let owners = self.metadata.as_ref()?.owner_references.as_ref()?;
+        let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+        Some(format!("{}/{}", owner.kind.as_str(), owner.name.as_str()))
     }
 
     /// How Istio's proxy is in the pod.

@@ -1,25 +1,28 @@
 //! One listening socket: connections accepted, given TLS where it is wanted, served, and drained at the end.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::server::TlsStream;
 
+use super::crowd::{Busy, Crowd, Member, Place};
 use super::routes::Routes;
 use super::tls::Certificate;
 
@@ -34,16 +37,27 @@ const _: () = assert!(HEAD_WITHIN.as_secs() > 90);
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, out of file descriptors for one.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// What a TLS port answers to plain HTTP.
+const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nthis port takes HTTPS, not plain HTTP\n";
 
 pub(super) struct Listener<R> {
     socket: TcpListener,
     tls: Option<Arc<Certificate>>,
     routes: R,
+    /// Whether each answer is to be its connection's last.
+    closing: Arc<AtomicBool>,
+    crowd: Arc<Crowd>,
 }
 
 impl<R: Routes> Listener<R> {
-    pub(super) fn new(socket: TcpListener, tls: Option<Arc<Certificate>>, routes: R) -> Self {
-        Self { socket, tls, routes }
+    /// Plain HTTP, with at most so many connections.
+    pub(super) fn plain(socket: TcpListener, routes: R, at_most: usize) -> Self {
+        Self { socket, tls: None, routes, closing: Arc::default(), crowd: Crowd::new(at_most) }
+    }
+
+    /// The same over TLS. Once `closing` is set, each answer is its connection's last.
+    pub(super) fn tls(self, certificate: Arc<Certificate>, closing: Arc<AtomicBool>) -> Self {
+        Self { tls: Some(certificate), closing, ..self }
     }
 
     pub(super) fn address(&self) -> io::Result<SocketAddr> {
@@ -60,8 +74,13 @@ impl<R: Routes> Listener<R> {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let (tls, routes, watcher) = (self.tls.clone(), self.routes.clone(), graceful.watcher());
-                    tokio::spawn(connection(stream, peer, tls, routes, watcher));
+                    let connection = Connection {
+                        peer,
+                        routes: self.routes.clone(),
+                        closing: self.closing.clone(),
+                        watcher: graceful.watcher(),
+                    };
+                    tokio::spawn(in_place(self.crowd.join(), stream, self.tls.clone(), connection));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -76,42 +95,81 @@ impl<R: Routes> Listener<R> {
     }
 }
 
-async fn connection<R: Routes>(
+/// What serves one connection.
+struct Connection<R> {
+    peer: SocketAddr,
+    routes: R,
+    closing: Arc<AtomicBool>,
+    watcher: Watcher,
+}
+
+/// Serves a connection until it ends, or is to give way to another.
+async fn in_place<R: Routes>(
+    place: Place,
     stream: TcpStream,
-    peer: SocketAddr,
     tls: Option<Arc<Certificate>>,
-    routes: R,
-    watcher: Watcher,
+    connection: Connection<R>,
 ) {
-    let Some(tls) = tls else {
-        return serve(stream, peer, routes, watcher).await;
-    };
-    match timeout(HANDSHAKE_WITHIN, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, peer, routes, watcher).await,
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS came about"),
-        Err(_) => tracing::debug!(%peer, "no TLS came about within {HANDSHAKE_WITHIN:?}"),
+    let peer = connection.peer;
+    tokio::select! {
+        () = connection.run(stream, tls, place.member().clone()) => {}
+        () = place.until_sent_away() => tracing::debug!(%peer, "an idle connection gave way to a new one"),
     }
 }
 
-async fn serve<R: Routes>(
-    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    peer: SocketAddr,
-    routes: R,
-    watcher: Watcher,
-) {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    builder.http2().timer(TokioTimer::new());
-    let service = service_fn(move |request| answer(routes.clone(), request));
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(connection).await {
-        tracing::debug!(%peer, %error, "a connection ended badly");
+impl<R: Routes> Connection<R> {
+    async fn run(self, stream: TcpStream, tls: Option<Arc<Certificate>>, member: Arc<Member>) {
+        let Some(tls) = tls else { return self.serve(stream, member).await };
+        let peer = self.peer;
+        match timeout(HANDSHAKE_WITHIN, shake_hands(stream, &tls)).await {
+            Ok(Ok(Some(stream))) => self.serve(stream, member).await,
+            Ok(Ok(None)) => {
+                tracing::debug!(%peer, "no TLS: the client spoke plain HTTP, or there is no certificate yet");
+            }
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS came about"),
+            Err(_) => tracing::debug!(%peer, "no TLS came about within {HANDSHAKE_WITHIN:?}"),
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, member: Arc<Member>) {
+        let Self { peer, routes, closing, watcher } = self;
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+        builder.http2().timer(TokioTimer::new());
+        let service = service_fn(move |request| answer(routes.clone(), request, member.busy(), closing.clone()));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = watcher.watch(connection).await {
+            tracing::debug!(%peer, %error, "a connection ended badly");
+        }
     }
 }
 
-fn answer<R: Routes>(
+/// TLS on a new connection; `None` where there is no certificate, and where the client speaks plain HTTP, which is told so.
+async fn shake_hands(mut stream: TcpStream, tls: &Certificate) -> io::Result<Option<TlsStream<TcpStream>>> {
+    let mut first = [0];
+    // A TLS record begins with its type, 22 for a handshake; HTTP with the name of a method.
+    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
+        stream.write_all(NOT_TLS).await?;
+        stream.shutdown().await?;
+        return Ok(None);
+    }
+    let Some(acceptor) = tls.acceptor() else { return Ok(None) };
+    acceptor.accept(stream).await.map(Some)
+}
+
+/// Answers a request; its connection is not idle meanwhile.
+async fn answer<R: Routes>(
     routes: R,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send {
-    routes.answer(request)
+    busy: Busy,
+    closing: Arc<AtomicBool>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let is_http1 = request.version() < Version::HTTP_2;
+    let mut response = routes.answer(request).await?;
+    if is_http1 && closing.load(Ordering::Relaxed) {
+        // Whoever asks again does so on a connection to a replica that stays.
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    drop(busy);
+    Ok(response)
 }

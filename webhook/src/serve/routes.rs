@@ -4,13 +4,14 @@ use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::tls::Certificate;
@@ -20,8 +21,14 @@ use crate::review;
 
 /// Reviews larger than this are refused; the API server sends none above 3 MiB.
 const BODY_LIMIT: usize = 8 << 20;
+/// How much of a body is read that is larger.
+const THROWN_AWAY_AT_MOST: usize = 4 * BODY_LIMIT;
 /// How long a client may take to send one. The API server waits for no answer longer than 30 s.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// How much of all bodies is read at once, in KiB; who comes then waits.
+const BODIES_AT_ONCE: usize = 64 << 10;
+/// The media type of a review.
+const JSON: &str = "application/json";
 /// What `/metrics` answers.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -39,18 +46,19 @@ pub(super) trait Routes: Clone + Send + Sync + 'static {
 pub(super) struct Admission {
     settings: Arc<Settings>,
     metrics: Arc<Metrics>,
+    bodies: Arc<Semaphore>,
 }
 
 impl Admission {
     pub(super) fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
-        Self { settings: Arc::new(settings), metrics }
+        Self { settings: Arc::new(settings), metrics, bodies: Arc::new(Semaphore::new(BODIES_AT_ONCE)) }
     }
 }
 
 impl Routes for Admission {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
         Ok(match (request.method(), request.uri().path()) {
-            (&Method::POST, "/mutate" | "/mutate-v1-pod") => self.mutate(request.into_body()).await,
+            (&Method::POST, "/mutate" | "/mutate-v1-pod") => self.mutate(request).await,
             (_, "/mutate" | "/mutate-v1-pod") => not_allowed("POST"),
             (_, path) => not_found(path, "/mutate"),
         })
@@ -58,18 +66,48 @@ impl Routes for Admission {
 }
 
 impl Admission {
-    async fn mutate(&self, body: Incoming) -> Response<Full<Bytes>> {
-        let body = match timeout(BODY_WITHIN, Limited::new(body, BODY_LIMIT).collect()).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                return text(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n"));
+    async fn mutate(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        // Given back once the answer is there.
+        let (body, _permit) = match self.body_of(request).await {
+            Ok(body) => body,
+            Err(refusal) => {
+                self.metrics.review(Outcome::Refused, Duration::ZERO);
+                return refusal;
             }
-            Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
-            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {BODY_WITHIN:?}\n")),
         };
+        self.answer_review(&body)
+    }
+
+    /// Reads a request's body, within its limits of kind, size and time.
+    async fn body_of(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<(Vec<u8>, SemaphorePermit<'_>), Response<Full<Bytes>>> {
+        if let Some(other) = other_media_type(request.headers()) {
+            let line = format!("the body is {other}; this path takes {JSON}\n");
+            return Err(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, line));
+        }
+        let mut body = request.into_body();
+        let size = body.size_hint().upper().map_or(BODY_LIMIT, |size| usize::try_from(size).unwrap_or(usize::MAX));
+        let share = u32::try_from(size.min(BODY_LIMIT).div_ceil(1024)).unwrap_or(u32::MAX);
+        let reading = timeout(BODY_WITHIN, async {
+            // Nobody closes the semaphore.
+            let permit = self.bodies.acquire_many(share).await.map_err(|error| Unread::Broken(error.to_string()))?;
+            Ok((read(&mut body, size).await?, permit))
+        });
+        reading.await.unwrap_or(Err(Unread::Late)).map_err(|unread| match unread {
+            Unread::TooLarge => {
+                text(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n"))
+            }
+            Unread::Late => text(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {BODY_WITHIN:?}\n")),
+            Unread::Broken(error) => text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
+        })
+    }
+
+    fn answer_review(&self, body: &[u8]) -> Response<Full<Bytes>> {
         let began = Instant::now();
         // A fault of ours ends this request, and nothing else.
-        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(&body, &self.settings)));
+        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(body, &self.settings)));
         let (outcome, response) = match answered {
             Ok(Ok(answered)) => {
                 let mut response = Response::new(Full::from(answered.body));
@@ -90,6 +128,32 @@ impl Admission {
     }
 }
 
+/// Why a body was not read.
+enum Unread {
+    TooLarge,
+    Late,
+    Broken(String),
+}
+
+/// Reads a body of about this size. One that is too large is read on, and thrown away, so that the client gets to the answer:
+/// a connection that is closed while it sends shows it an error instead.
+async fn read(body: &mut Incoming, size: usize) -> Result<Vec<u8>, Unread> {
+    let mut text = Vec::with_capacity(size.min(BODY_LIMIT));
+    let mut length = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Unread::Broken(error.to_string()))?;
+        let data = frame.into_data().unwrap_or_default();
+        length += data.len();
+        if length > THROWN_AWAY_AT_MOST {
+            break;
+        }
+        if length <= BODY_LIMIT {
+            text.extend_from_slice(&data);
+        }
+    }
+    if length > BODY_LIMIT { Err(Unread::TooLarge) } else { Ok(text) }
+}
+
 /// `/healthz`, `/readyz` and `/metrics`.
 #[derive(Debug, Clone)]
 pub(super) struct Health {
@@ -105,13 +169,12 @@ impl Health {
     }
 
     fn readiness(&self) -> Response<Full<Bytes>> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         if !self.ready.load(Ordering::Relaxed) {
             text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
-        } else if u64::try_from(self.certificate.expires()).is_ok_and(|expires| expires > now) {
-            text(StatusCode::OK, "ok\n")
+        } else if let Some(trouble) = self.certificate.trouble() {
+            text(StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n"))
         } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "the certificate has expired\n")
+            text(StatusCode::OK, "ok\n")
         }
     }
 }
@@ -130,6 +193,13 @@ impl Routes for Health {
             (_, path) => not_found(path, "/healthz, /readyz and /metrics"),
         })
     }
+}
+
+/// The media type that a client says, where it says another than that of a review.
+fn other_media_type(headers: &HeaderMap) -> Option<String> {
+    let said = String::from_utf8_lossy(headers.get(CONTENT_TYPE)?.as_bytes()).into_owned();
+    let kind = said.split(';').next().unwrap_or_default().trim();
+    (!kind.eq_ignore_ascii_case(JSON)).then(|| format!("{kind:?}"))
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

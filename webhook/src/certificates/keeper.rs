@@ -1,0 +1,132 @@
+//! Keeps a certificate of our own: does what [`plan`] says, step by step, as one of several replicas that do the same.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::sleep;
+
+use super::cluster::{Cluster, Error, Read};
+use super::pair::{Pair, is_for, issue, now, validity_of_first};
+use super::plan::{self, Held, Settling, Step, Trusted};
+use crate::causes::with_causes;
+
+/// Pause after the cluster did not do what it was asked.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// Who serves a certificate.
+pub(crate) trait Server {
+    /// Serves this from now on.
+    fn serve(&self, pair: &Pair);
+    /// The certificate could not be kept; what is served stays.
+    fn failed(&self);
+}
+
+/// What keeps the certificate.
+pub(crate) struct Keeper<C> {
+    cluster: C,
+    /// The DNS name that the API server calls.
+    name: String,
+    /// How long a certificate is to be valid.
+    valid_for: Duration,
+    served: Option<Pair>,
+    began: Instant,
+    settling: Settling,
+}
+
+impl<C: Cluster> Keeper<C> {
+    pub(crate) fn new(cluster: C, name: &str, valid_for: Duration) -> Self {
+        Self {
+            cluster,
+            name: name.to_owned(),
+            valid_for,
+            served: None,
+            began: Instant::now(),
+            settling: Settling::default(),
+        }
+    }
+
+    /// Keeps it for ever.
+    pub(crate) async fn run(mut self, server: impl Server) {
+        let mut said = None;
+        loop {
+            let pause = match self.look(&server).await {
+                Ok(Step::Keep) => {
+                    said = None;
+                    plan::look_every(self.valid_for)
+                }
+                Ok(_) | Err(Error::Conflict) => Duration::ZERO,
+                Err(error) => {
+                    let error = with_causes(&error);
+                    if said.as_ref() != Some(&error) {
+                        tracing::warn!(error, "the certificate cannot be kept; trying again");
+                        server.failed();
+                    }
+                    said = Some(error);
+                    AGAIN_AFTER
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Reads what there is, serves it, and takes the next step. Who is trusted is read first: a write to the configuration
+    /// must not come from somebody who does not know of a certificate that it trusts already.
+    async fn look(&mut self, server: &impl Server) -> Result<Step, Error> {
+        let trusted = self.cluster.trusted().await?;
+        let held = self.held().await?;
+        self.serve(&held.value, server);
+        let trusted_for = self.settling.see(&held.value, &trusted.value, now(), self.began.elapsed());
+        let step = plan::step(&held.value, &trusted.value, now(), self.valid_for, trusted_for);
+        self.take(&step, trusted, held).await?;
+        Ok(step)
+    }
+
+    async fn held(&self) -> Result<Read<Held>, Error> {
+        let mut held = self.cluster.held().await?;
+        // A certificate for another name is as good as none.
+        held.value.current = held.value.current.filter(|pair| is_for(&pair.cert, &self.name));
+        held.value.next = held.value.next.filter(|pair| is_for(&pair.cert, &self.name));
+        Ok(held)
+    }
+
+    fn serve(&mut self, held: &Held, server: &impl Server) {
+        let Some(pair) = &held.current else { return };
+        if self.served.as_ref() != Some(pair) && validity_of_first(&pair.cert).is_some_and(|valid| valid.holds(now())) {
+            server.serve(pair);
+            self.served = Some(pair.clone());
+        }
+    }
+
+    async fn take(&self, step: &Step, trusted: Read<Trusted>, held: Read<Held>) -> Result<(), Error> {
+        match step {
+            Step::Keep => Ok(()),
+            Step::Trust(bundle) => {
+                self.cluster.trust(bundle, &trusted).await?;
+                tracing::info!("the webhook configuration trusts the certificate's authority");
+                Ok(())
+            }
+            Step::IssueCurrent => {
+                let held_now = Held { current: Some(self.issue()), ..Held::default() };
+                self.cluster.hold(&held_now, &held).await?;
+                tracing::info!("made a certificate");
+                Ok(())
+            }
+            Step::IssueNext => {
+                let held_now = Held { next: Some(self.issue()), ..held.value.clone() };
+                self.cluster.hold(&held_now, &held).await?;
+                tracing::info!("made the next certificate, to be served once its authority is trusted");
+                Ok(())
+            }
+            Step::Promote => {
+                let held_now = plan::promoted(held.value.clone());
+                self.cluster.hold(&held_now, &held).await?;
+                tracing::info!("the next certificate is served from now on");
+                Ok(())
+            }
+        }
+    }
+
+    fn issue(&self) -> Pair {
+        // The name was taken from Kubernetes' own, and the rest is ours.
+        issue(&self.name, now(), self.valid_for).expect("a certificate can be made for a Service's name")
+    }
+}

@@ -1,0 +1,145 @@
+//! Whether nodes can run the shim from an image volume (delivery `image-volume`): tried, on one node of each kind.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use contract::names::{BINARY_FOLDER, SHIM_BINARY, SHIM_UID};
+use kube::Client;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::Finding;
+use crate::api::{self, Kind, in_words};
+use crate::inject::Settings;
+
+const PODS: Kind = Kind("", "v1", "Pod", "pods");
+/// How long a node may take to pull the image and run it.
+const WITHIN: Duration = Duration::from_mins(2);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Runs the shim on one node of each kind, in a namespace, and says where it ran.
+pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], settings: &Settings) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (kind, node) in kinds(nodes) {
+        eprintln!("istio-aux: running the shim from an image volume on {node} …");
+        found.push(match try_on(client, namespace, &node, settings).await {
+            Ok(()) => Finding::ok(format!("{kind}: runs the shim from an image volume (tried on {node})")),
+            Err(reason) => Finding::problem(
+                format!("{kind}: does not run the shim from an image volume (tried on {node}): {reason}"),
+                "keep to the delivery copy",
+            ),
+        });
+    }
+    found
+}
+
+/// One node of each kind: kubelet, runtime, system and architecture.
+fn kinds(nodes: &[Value]) -> BTreeMap<String, String> {
+    let field = |node: &Value, field: &str| node["status"]["nodeInfo"][field].as_str().unwrap_or("?").to_owned();
+    let fields = ["kubeletVersion", "containerRuntimeVersion", "operatingSystem", "architecture"];
+    let linux = nodes.iter().filter(|node| field(node, "operatingSystem") == "linux");
+    linux
+        .map(|node| {
+            let kind = fields.map(|name| field(node, name)).join(", ");
+            (format!("nodes of {kind}"), node["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+fn pod(node: &str, settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "istio-aux-probe-", "labels": {"sidecar.istio.io/inject": "false"}},
+        "spec": {
+            "nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "probe", "image": settings.shim_image, "imagePullPolicy": settings.pull_policy.as_str(),
+                "command": [SHIM_BINARY, "--version"],
+                "volumeMounts": [{"name": "shim", "mountPath": BINARY_FOLDER, "readOnly": true}],
+                "securityContext": {
+                    "runAsUser": SHIM_UID, "runAsGroup": SHIM_UID, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }],
+            "volumes": [{"name": "shim", "image": {
+                "reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str(),
+            }}],
+        },
+    })
+}
+
+async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<(), String> {
+    let pods = api::objects(client, PODS, Some(namespace));
+    let object = serde_json::from_value(pod(node, settings)).map_err(|error| error.to_string())?;
+    let created = pods.create(&PostParams::default(), &object).await;
+    let created = created.map_err(|error| format!("the pod was refused: {}", in_words(error)))?;
+    let name = created.metadata.name.unwrap_or_default();
+    if created.data["spec"]["volumes"][0]["image"].is_null() {
+        delete(&pods, &name).await;
+        return Err("the API server knows no image volumes (Kubernetes 1.31, on by default since 1.35)".to_owned());
+    }
+    let ended = until_ended(&pods, &name).await;
+    delete(&pods, &name).await;
+    ended
+}
+
+async fn delete(pods: &kube::Api<kube::api::DynamicObject>, name: &str) {
+    if let Err(error) = pods.delete(name, &DeleteParams::default()).await {
+        eprintln!("istio-aux: pod {name} is left: {}", in_words(error));
+    }
+}
+
+async fn until_ended(pods: &kube::Api<kube::api::DynamicObject>, name: &str) -> Result<(), String> {
+    let began = Instant::now();
+    let mut state = Value::Null;
+    while began.elapsed() < WITHIN {
+        let pod = pods.get(name).await.map_err(in_words)?;
+        state = pod.data["status"]["containerStatuses"][0]["state"].clone();
+        match pod.data["status"]["phase"].as_str() {
+            Some("Succeeded") => return Ok(()),
+            Some("Failed") => return Err(told(&state, &pod.data["status"])),
+            _ => sleep(LOOK_EVERY).await,
+        }
+    }
+    Err(format!("not within {WITHIN:?}: {}", told(&state, &Value::Null)))
+}
+
+/// What the kubelet says of a container, or of its pod.
+fn told(state: &Value, status: &Value) -> String {
+    let said = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
+    let said = said.unwrap_or(status);
+    let words = ["reason", "message"].into_iter().filter_map(|field| said[field].as_str());
+    let words: Vec<&str> = words.filter_map(|text| text.lines().next()).collect();
+    if words.is_empty() { "the kubelet says nothing".to_owned() } else { words.join(": ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_of_each_kind_is_tried() {
+        let node = |name: &str, kubelet: &str, system: &str| {
+            json!({"metadata": {"name": name}, "status": {"nodeInfo": {
+                "kubeletVersion": kubelet, "containerRuntimeVersion": "containerd://2.4.2", "operatingSystem": system,
+                "architecture": "amd64",
+            }}})
+        };
+        let nodes = [
+            node("a", "v1.36.3", "linux"),
+            node("b", "v1.36.3", "linux"),
+            node("c", "v1.35.0", "linux"),
+            node("d", "v1.36.3", "windows"),
+        ];
+        let kinds: Vec<String> = kinds(&nodes).into_keys().collect();
+        assert_eq!(
+            kinds,
+            [
+                "nodes of v1.35.0, containerd://2.4.2, linux, amd64",
+                "nodes of v1.36.3, containerd://2.4.2, linux, amd64",
+            ]
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! `istio-aux serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
+
+use super::Ended;
+use super::shim;
+use crate::causes::with_causes;
+use crate::serve::{self, Options, SelfSigned, Source};
+
+/// Certificates that live shorter than this are renewed too often to be of use.
+const SHORTEST_VALIDITY: Duration = Duration::from_mins(1);
+
+/// Run the webhook
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("certificate").required(true).args(["self_signed", "tls_cert"]),
+    after_help = "examples:
+  istio-aux serve --self-signed
+  istio-aux serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key"
+)]
+pub(super) struct Serve {
+    /// Make and renew the certificate, kept in a Secret and trusted by the webhook configuration
+    #[arg(long)]
+    self_signed: bool,
+    /// The server's certificate and its chain, in PEM; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Where admission reviews are served, over TLS
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// Where /healthz, /readyz and /metrics are served, in plain HTTP
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8080")]
+    health_listen: SocketAddr,
+    #[command(flatten)]
+    kept: Kept,
+    #[command(flatten)]
+    shim: shim::Options,
+    /// Whether the server has native sidecars (Kubernetes 1.29 and later): without, the shim is istio-proxy's parent.
+    /// auto asks the server for its version
+    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = NativeSidecars::Auto)]
+    native_sidecars: NativeSidecars,
+    /// How long new connections are still taken after SIGTERM, for those who have not heard of it yet
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    drain_delay: Duration,
+    /// What to log: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LevelFilter,
+    /// How to log
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+/// Where a certificate of our own is kept.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With --self-signed")]
+struct Kept {
+    /// The namespace of Secret and Service; the pod's own where it is not said
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The Secret that keeps it, which has to be there
+    #[arg(long, value_name = "NAME", default_value = "istio-aux-certificate")]
+    secret: String,
+    /// The Service that the API server calls
+    #[arg(long, value_name = "NAME", default_value = "istio-aux")]
+    service: String,
+    /// The `MutatingWebhookConfiguration` that is to trust it
+    #[arg(long, value_name = "NAME", default_value = "istio-aux")]
+    configuration: String,
+    /// How long a certificate is valid; renewed at two thirds of that
+    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = validity)]
+    certificate_validity: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum NativeSidecars {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+fn validity(text: &str) -> Result<Duration, String> {
+    let validity = humantime::parse_duration(text).ok().filter(|validity| *validity >= SHORTEST_VALIDITY);
+    validity.ok_or_else(|| "takes a minute or more, such as 365d".to_owned())
+}
+
+pub(super) fn run(arguments: Serve) -> Ended {
+    log_as(arguments.log_format, arguments.log_level);
+    let certificate = match (arguments.tls_cert, arguments.tls_key) {
+        (Some(cert), Some(key)) => Source::Files { cert, key },
+        _ => Source::SelfSigned(SelfSigned {
+            namespace: arguments.kept.namespace,
+            secret: arguments.kept.secret,
+            service: arguments.kept.service,
+            configuration: arguments.kept.configuration,
+            valid_for: arguments.kept.certificate_validity,
+        }),
+    };
+    let options = Options {
+        listen: arguments.listen,
+        health_listen: arguments.health_listen,
+        certificate,
+        drain_delay: arguments.drain_delay,
+        settings: arguments.shim.settings(arguments.native_sidecars != NativeSidecars::Off),
+        ask_for_native_sidecars: arguments.native_sidecars == NativeSidecars::Auto,
+    };
+    serve::run(options).map(|()| ExitCode::SUCCESS).map_err(|error| with_causes(&error))
+}
+
+fn log_as(format: LogFormat, level: LevelFilter) {
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}

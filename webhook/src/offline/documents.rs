@@ -1,0 +1,127 @@
+//! A text of manifests, document by document: YAML, as Kubernetes reads it, or JSON.
+
+use serde_json::Value;
+
+/// One document, with the mark before it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Document<'t> {
+    /// From 1.
+    pub(super) number: usize,
+    /// The line on which it begins, from 1.
+    pub(super) line: usize,
+    /// Its text, to the byte.
+    pub(super) text: &'t str,
+}
+
+/// Splits a text at the marks between documents. Put together again, the parts are the text.
+pub(super) fn split(text: &str) -> Vec<Document<'_>> {
+    let mut documents = Vec::new();
+    let (mut begin, mut begin_line, mut at) = (0, 1, 0);
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        // At the beginning of a line it is a mark wherever it stands, in block scalars too.
+        if is_mark(line) && !text[begin..at].trim().is_empty() {
+            documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..at] });
+            (begin, begin_line) = (at, index + 1);
+        }
+        at += line.len();
+    }
+    documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..] });
+    documents
+}
+
+fn is_mark(line: &str) -> bool {
+    line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+impl Document<'_> {
+    /// What it says; null where it is empty, or only comments.
+    pub(super) fn parse(&self) -> Result<Value, String> {
+        // Kubernetes reads YAML 1.1, in which 0644 is octal.
+        let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
+        if self.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_saphyr::from_str_with_options(self.text, options).map_err(|error| {
+            let reason = error.to_string();
+            let reason = reason.lines().next().unwrap_or_default().replace(" at line ", " at its line ");
+            format!("it is neither YAML nor JSON ({reason})")
+        })
+    }
+
+    /// The same document with another content, in the language that it has.
+    pub(super) fn render(&self, content: &Value) -> Result<String, String> {
+        let body = self.body();
+        let text = if body.trim_start().starts_with('{') {
+            serde_json::to_string_pretty(content).map(|json| format!("{json}\n")).map_err(|error| error.to_string())
+        } else {
+            let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+            serde_saphyr::to_string_with_options(content, options).map_err(|error| error.to_string())
+        };
+        let text = text.map_err(|reason| format!("it cannot be written: {reason}"))?;
+        let mark = &self.text[..self.text.len() - body.len()];
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        Ok(format!("{mark}{text}{end}"))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.body().lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+    }
+
+    /// What follows the mark.
+    fn body(&self) -> &str {
+        let first = self.text.split_inclusive('\n').next().unwrap_or_default();
+        if first.trim_end() == "---" { &self.text[first.len()..] } else { self.text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn texts(text: &str) -> Vec<(usize, usize, &str)> {
+        split(text).into_iter().map(|document| (document.number, document.line, document.text)).collect()
+    }
+
+    #[test]
+    fn documents_are_split_at_their_marks() {
+        assert_eq!(texts("a: 1\n---\nb: 2\n"), [(1, 1, "a: 1\n"), (2, 2, "---\nb: 2\n")]);
+        assert_eq!(
+            texts("---\na: 1\n--- # two\nb: |\n  ---\n"),
+            [(1, 1, "---\na: 1\n"), (2, 3, "--- # two\nb: |\n  ---\n")]
+        );
+        assert_eq!(texts("----\n"), [(1, 1, "----\n")]);
+        assert_eq!(texts(""), [(1, 1, "")]);
+    }
+
+    #[test]
+    fn scalars_mean_what_they_mean_to_kubernetes() {
+        let text = "mode: 0644\nreadOnly: yes\nversion: \"1.10\"\ntime: '12:30'\nempty:\nlong: 1e3\n";
+        let [document] = &split(text)[..] else { panic!("one document") };
+        let value = document.parse().unwrap();
+        assert_eq!(value["mode"], 420);
+        assert_eq!(value["readOnly"], true);
+        assert_eq!(value["version"], "1.10");
+        assert_eq!(value["empty"], json!(null));
+        let rendered = document.render(&value).unwrap();
+        assert_eq!(split(&rendered)[0].parse().unwrap(), value, "{rendered}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_are_the_text(text in "(---|-|a: b|#|\n| ){0,40}") {
+            let together: String = split(&text).into_iter().map(|document| document.text).collect();
+            prop_assert_eq!(together, text);
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(texts in prop::collection::vec(".{0,40}", 0..6)) {
+            let value = json!({"list": texts, "map": {"key": texts.first()}});
+            let document = Document { number: 1, line: 1, text: "a: b\n" };
+            let rendered = document.render(&value).unwrap();
+            let read = Document { number: 1, line: 1, text: &rendered };
+            prop_assert_eq!(read.parse().unwrap(), value, "{}", rendered);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Where pods are in objects of the kinds that make pods.
+
+use serde_json::{Value, json};
+
+/// A pod, or a template of pods, in an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Template {
+    /// The JSON Pointer to what has the pod's `metadata`, and its `spec` where it has one.
+    place: String,
+    /// Under which name the pod's metadata is there.
+    metadata: &'static str,
+    /// The restart policy that the controller gives the pod; `None`: what the template says.
+    policy: Option<String>,
+    has_containers: bool,
+}
+
+/// A kind whose replicas' templates are in a map, and the restart policy that they have where they say none.
+struct Replicas {
+    kind: &'static str,
+    field: &'static str,
+    policy: &'static str,
+}
+
+/// The training operator's kinds (`SetDefaults_…` of v1.8).
+const REPLICAS: [Replicas; 6] = [
+    Replicas { kind: "TFJob", field: "tfReplicaSpecs", policy: "Never" },
+    Replicas { kind: "PyTorchJob", field: "pytorchReplicaSpecs", policy: "OnFailure" },
+    Replicas { kind: "MPIJob", field: "mpiReplicaSpecs", policy: "Never" },
+    Replicas { kind: "XGBoostJob", field: "xgbReplicaSpecs", policy: "Never" },
+    Replicas { kind: "PaddleJob", field: "paddleReplicaSpecs", policy: "OnFailure" },
+    Replicas { kind: "MXJob", field: "mxReplicaSpecs", policy: "Never" },
+];
+
+/// The pods and templates of an object; none where it is of another kind.
+pub(super) fn of(object: &Value) -> Vec<Template> {
+    let group = object["apiVersion"].as_str().unwrap_or_default().split_once('/').map_or("", |(group, _)| group);
+    let kind = object["kind"].as_str().unwrap_or_default();
+    match (group, kind) {
+        ("", "Pod") => vec![Template::at(String::new())],
+        ("", "PodTemplate") => vec![Template::at("/template".to_owned())],
+        ("", "ReplicationController")
+        | ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+        | ("batch", "Job") => vec![Template::at("/spec/template".to_owned())],
+        ("batch", "CronJob") => vec![Template::at("/spec/jobTemplate/spec/template".to_owned())],
+        ("jobset.x-k8s.io", "JobSet") => of_job_set(object),
+        ("kubeflow.org", kind) => REPLICAS
+            .iter()
+            .find(|replicas| replicas.kind == kind)
+            .map_or_else(Vec::new, |known| of_replicas(object, known)),
+        ("argoproj.io", "Workflow" | "WorkflowTemplate" | "ClusterWorkflowTemplate") => of_workflow("/spec"),
+        ("argoproj.io", "CronWorkflow") => of_workflow("/spec/workflowSpec"),
+        _ => Vec::new(),
+    }
+    .into_iter()
+    .filter(|template| object.pointer(&template.place).is_some_and(Value::is_object))
+    .collect()
+}
+
+fn of_replicas(object: &Value, known: &Replicas) -> Vec<Template> {
+    let replicas = object["spec"][known.field].as_object().into_iter().flatten();
+    replicas
+        .map(|(name, replica)| {
+            let name = name.replace('~', "~0").replace('/', "~1");
+            let policy = match replica["restartPolicy"].as_str() {
+                // The operator restarts such pods itself.
+                Some("ExitCode") => "Never",
+                Some(policy) => policy,
+                None => known.policy,
+            };
+            let place = format!("/spec/{}/{name}/template", known.field);
+            Template { policy: Some(policy.to_owned()), ..Template::at(place) }
+        })
+        .collect()
+}
+
+fn of_job_set(object: &Value) -> Vec<Template> {
+    let jobs = object["spec"]["replicatedJobs"].as_array().map_or(0, Vec::len);
+    (0..jobs).map(|job| Template::at(format!("/spec/replicatedJobs/{job}/template/spec/template"))).collect()
+}
+
+/// Argo's controller makes each step's pod; what they share is `podMetadata`.
+fn of_workflow(place: &str) -> Vec<Template> {
+    let policy = Some("Never".to_owned());
+    vec![Template { metadata: "podMetadata", policy, has_containers: false, ..Template::at(place.to_owned()) }]
+}
+
+impl Template {
+    fn at(place: String) -> Self {
+        Self { place, metadata: "metadata", policy: None, has_containers: true }
+    }
+
+    /// Whether the pod's containers are there.
+    pub(super) fn has_containers(&self) -> bool {
+        self.has_containers
+    }
+
+    /// The pod that is made of it.
+    pub(super) fn pod(&self, object: &Value) -> Value {
+        let place = object.pointer(&self.place).unwrap_or(&Value::Null);
+        let mut pod = if self.has_containers { place.clone() } else { json!({"spec": {"containers": []}}) };
+        if let Some(metadata) = place.get(self.metadata) {
+            pod["metadata"] = metadata.clone();
+        }
+        if let Some(policy) = &self.policy {
+            pod["spec"]["restartPolicy"] = json!(policy);
+        }
+        pod
+    }
+
+    /// Puts such a pod where it was taken from.
+    pub(super) fn put_back(&self, object: &mut Value, mut pod: Value) {
+        let Some(place) = object.pointer_mut(&self.place) else { return };
+        if self.has_containers {
+            if self.policy.is_some() {
+                put(&mut pod["spec"], "restartPolicy", place["spec"].get("restartPolicy").cloned());
+            }
+            *place = pod;
+        } else {
+            let metadata = pod.get_mut("metadata").map(Value::take);
+            put(place, self.metadata, metadata);
+        }
+    }
+}
+
+/// Sets a field, or takes it away.
+fn put(object: &mut Value, field: &str, value: Option<Value>) {
+    let Some(map) = object.as_object_mut() else { return };
+    match value {
+        Some(value) => map.insert(field.to_owned(), value),
+        // The others keep their order.
+        None => map.shift_remove(field),
+    };
+}

@@ -1,0 +1,86 @@
+//! What the API server's version tells: whether it keeps `restartPolicy` on init containers (KEP-753).
+
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::Client;
+use tokio::time::timeout;
+
+use crate::causes::with_causes;
+
+/// How long the API server may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The first version in which native sidecars are on by default.
+const NATIVE_SIDECARS_SINCE: Version = Version { major: 1, minor: 29 };
+
+/// A version of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+}
+
+impl Version {
+    /// Whether native sidecars are on by default.
+    pub(crate) fn has_native_sidecars(self) -> bool {
+        self >= NATIVE_SIDECARS_SINCE
+    }
+
+    /// Reads `1.34`, `v1.34.4-eks-1`, or a minor version with a mark behind, as some providers have it (`29+`).
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.trim_start_matches('v').split('.');
+        let mut number = || {
+            let part = parts.next()?;
+            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            part[..digits].parse().ok()
+        };
+        Some(Self { major: number()?, minor: number()? })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Asks the API server of this pod's cluster. Any account that it knows may.
+pub(crate) async fn ask() -> Result<Version, String> {
+    let answer = timeout(ANSWER_WITHIN, async { Client::try_default().await?.apiserver_version().await }).await;
+    let info = answer.map_err(|_| format!("no answer within {ANSWER_WITHIN:?}"))?;
+    let info = info.map_err(|error| with_causes(&error))?;
+    read(&info).ok_or_else(|| format!("it says {:?}.{:?}", info.major, info.minor))
+}
+
+fn read(info: &Info) -> Option<Version> {
+    Version::parse(&format!("{}.{}", info.major, info.minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_with_the_marks_of_providers() {
+        let cases = [
+            ("1.29", Some((1, 29))),
+            ("v1.34.4", Some((1, 34))),
+            ("1.28+", Some((1, 28))),
+            ("v1.30.5-gke.1014001", Some((1, 30))),
+            ("", None),
+            ("1", None),
+            ("x.y", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Version::parse(text), expected.map(|(major, minor)| Version { major, minor }), "{text}");
+        }
+    }
+
+    #[test]
+    fn native_sidecars_are_on_since_1_29() {
+        for (text, has) in [("1.28", false), ("1.29", true), ("1.36", true), ("2.0", true)] {
+            assert_eq!(Version::parse(text).unwrap().has_native_sidecars(), has, "{text}");
+        }
+    }
+}

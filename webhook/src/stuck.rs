@@ -1,0 +1,165 @@
+//! Pods whose payload has ended for good while their proxy runs on: what istio-aux is for, seen from outside. Pure.
+
+use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
+use serde_json::Value;
+
+use crate::inject::pod::Pod;
+
+/// A pod that would end if only its proxy did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stuck {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// The port on which pilot-agent answers; 0: on none.
+    pub(crate) status_port: u16,
+    /// When the last container of the payload ended, in RFC 3339.
+    pub(crate) since: String,
+}
+
+/// Judges a pod as the API server tells it. `Err` says why it is not stuck.
+pub(crate) fn judge(pod: &Value) -> Result<Stuck, String> {
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    if matches!(phase, "Succeeded" | "Failed") {
+        return Err(format!("it has ended ({phase})"));
+    }
+    if !pod["metadata"]["deletionTimestamp"].is_null() {
+        return Err("it is being deleted".to_owned());
+    }
+    let policy = pod["spec"]["restartPolicy"].as_str().unwrap_or("Always");
+    if policy == "Always" {
+        return Err("its restartPolicy is Always: it is not to complete".to_owned());
+    }
+    let containers: Vec<&Value> = pod["spec"]["containers"].as_array().into_iter().flatten().collect();
+    if !containers.iter().any(|container| is_proxy(container)) {
+        return Err(format!("it has no ordinary container {PROXY_CONTAINER}"));
+    }
+    let mut since = String::new();
+    for container in containers {
+        let name = container["name"].as_str().unwrap_or_default();
+        let state = state_of(pod, name);
+        if is_proxy(container) {
+            if state["running"].is_null() {
+                return Err(format!("its {PROXY_CONTAINER} does not run"));
+            }
+            continue;
+        }
+        since = since.max(ended_for_good(container, name, state, policy)?);
+    }
+    let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
+    Ok(Stuck { namespace: text("namespace"), name: text("name"), status_port: status_port(pod), since })
+}
+
+/// When a container of the payload ended; `Err` where it runs, or will again.
+fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String, String> {
+    let ended = &state["terminated"];
+    if ended.is_null() {
+        let what = if state["running"].is_null() { "has not started yet" } else { "still runs" };
+        return Err(format!("its container {name} {what}"));
+    }
+    let code = ended["exitCode"].as_i64().unwrap_or_default();
+    let policy = container["restartPolicy"].as_str().unwrap_or(policy);
+    let has_rules = container["restartPolicyRules"].as_array().is_some_and(|rules| !rules.is_empty());
+    if has_rules || policy == "Always" || (policy == "OnFailure" && code != 0) {
+        return Err(format!("its container {name} may be started again (exit code {code})"));
+    }
+    Ok(ended["finishedAt"].as_str().unwrap_or_default().to_owned())
+}
+
+fn is_proxy(container: &Value) -> bool {
+    container["name"] == PROXY_CONTAINER
+}
+
+fn state_of<'p>(pod: &'p Value, name: &str) -> &'p Value {
+    let statuses = pod["status"]["containerStatuses"].as_array();
+    let status = statuses.into_iter().flatten().find(|status| status["name"] == name);
+    status.map_or(&Value::Null, |status| &status["state"])
+}
+
+fn status_port(pod: &Value) -> u16 {
+    let text = pod.to_string();
+    let read: Option<Pod> = serde_json::from_str(&text).ok();
+    read.and_then(|pod| pod.status_port()).unwrap_or(DEFAULT_STATUS_PORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ended(code: i64) -> Value {
+        json!({"terminated": {"exitCode": code, "finishedAt": "2026-11-21T10:00:00Z"}})
+    }
+
+    fn pod(policy: &str, main: &Value, proxy: &Value) -> Value {
+        json!({
+            "metadata": {"namespace": "team", "name": "hello"},
+            "spec": {"restartPolicy": policy, "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
+            "status": {"phase": "Running", "containerStatuses": [
+                {"name": "main", "state": main}, {"name": "istio-proxy", "state": proxy},
+            ]},
+        })
+    }
+
+    fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        pod.pointer_mut(parent).unwrap()[field] = value;
+        pod
+    }
+
+    #[test]
+    fn a_pod_is_stuck_once_only_its_proxy_runs() {
+        let runs = json!({"running": {}});
+        let stuck = |code| pod("Never", &ended(code), &runs);
+        let cases = [
+            ("its payload has ended", stuck(0), Ok(())),
+            ("so it has with a failure", stuck(1), Ok(())),
+            ("it will not be retried", pod("OnFailure", &ended(0), &runs), Ok(())),
+            (
+                "it will",
+                pod("OnFailure", &ended(1), &runs),
+                Err("its container main may be started again (exit code 1)"),
+            ),
+            (
+                "by a rule of its own",
+                with(stuck(0), "/spec/containers/1/restartPolicyRules", json!([{}])),
+                Err("its container main may be started again (exit code 0)"),
+            ),
+            ("it runs", pod("Never", &runs, &runs), Err("its container main still runs")),
+            (
+                "it has not begun",
+                pod("Never", &json!({"waiting": {}}), &runs),
+                Err("its container main has not started yet"),
+            ),
+            ("its proxy has ended", pod("Never", &ended(0), &ended(0)), Err("its istio-proxy does not run")),
+            (
+                "it is to last",
+                pod("Always", &ended(0), &runs),
+                Err("its restartPolicy is Always: it is not to complete"),
+            ),
+            ("it has ended", with(stuck(0), "/status/phase", json!("Succeeded")), Err("it has ended (Succeeded)")),
+            ("it goes", with(stuck(0), "/metadata/deletionTimestamp", json!("now")), Err("it is being deleted")),
+            (
+                "no proxy",
+                with(stuck(0), "/spec/containers/0/name", json!("x")),
+                Err("it has no ordinary container istio-proxy"),
+            ),
+        ];
+        for (case, pod, expected) in cases {
+            assert_eq!(judge(&pod).map(|_| ()), expected.map_err(str::to_owned), "{case}");
+        }
+    }
+
+    #[test]
+    fn it_tells_where_its_proxy_is_asked() {
+        let pod = pod("Never", &ended(0), &json!({"running": {}}));
+        let expected = Stuck {
+            namespace: "team".to_owned(),
+            name: "hello".to_owned(),
+            status_port: 15020,
+            since: "2026-11-21T10:00:00Z".to_owned(),
+        };
+        assert_eq!(judge(&pod), Ok(expected));
+        let moved = with(pod, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "15999"}));
+        assert_eq!(judge(&moved).unwrap().status_port, 15999);
+    }
+}

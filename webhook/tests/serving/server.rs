@@ -1,0 +1,161 @@
+//! A running server, and talking to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// The name that the certificate is for.
+pub(crate) const NAME: &str = "istio-aux.istio-aux.svc";
+
+/// A connection with TLS.
+pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// A running server with a certificate of its own.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) folder: TempDir,
+    log: BufReader<std::process::ChildStderr>,
+    pub(crate) admission: String,
+    health: String,
+    pub(crate) certificate: CertificateDer<'static>,
+}
+
+pub(crate) fn write_certificate(folder: &Path) -> CertificateDer<'static> {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
+    std::fs::write(folder.join("tls.crt"), cert.pem()).unwrap();
+    std::fs::write(folder.join("tls.key"), signing_key.serialize_pem()).unwrap();
+    cert.der().clone()
+}
+
+pub(crate) fn serve(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
+    command.args([
+        "serve",
+        "--listen=127.0.0.1:0",
+        "--health-listen=127.0.0.1:0",
+        "--native-sidecars=on",
+        "--drain-delay=0s",
+    ]);
+    command.arg("--tls-cert").arg(folder.join("tls.crt"));
+    command.arg("--tls-key").arg(folder.join("tls.key"));
+    command.stderr(Stdio::piped());
+    command
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ended already where the test stopped it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let certificate = write_certificate(folder.path());
+        let mut process = serve(folder.path()).spawn().unwrap();
+        let mut log = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("health=") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "the server ended before it served");
+        }
+        let address = |field: &str| {
+            let rest = line.split_once(field).unwrap_or_else(|| panic!("no {field} in {line}")).1;
+            rest.split_whitespace().next().unwrap().to_owned()
+        };
+        let (admission, health) = (address("admission="), address("health="));
+        Self { process, folder, log, admission, health, certificate }
+    }
+
+    /// Sends a request over TLS, and returns status and body.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+        exchange(self.connect(), method, path, body)
+    }
+
+    pub(crate) fn connect(&self) -> Tls {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let session = ClientConnection::new(Arc::new(config), ServerName::try_from(NAME).unwrap()).unwrap();
+        StreamOwned::new(session, TcpStream::connect(&self.admission).unwrap())
+    }
+
+    /// Whether the server shows the certificate that it is expected to have.
+    pub(crate) fn shows_its_certificate(&self) -> bool {
+        let mut stream = self.connect();
+        stream.conn.complete_io(&mut stream.sock).is_ok()
+    }
+
+    /// Waits for a line of the log with this text.
+    pub(crate) fn until_logged(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            assert!(self.log.read_line(&mut line).unwrap() > 0, "the log ended without {text:?}");
+        }
+    }
+
+    pub(crate) fn ask_health(&self, method: &str, path: &str) -> (u16, String) {
+        exchange(TcpStream::connect(&self.health).unwrap(), method, path, b"")
+    }
+
+    /// Asks the server to end, and returns how it did, and the rest of its log.
+    pub(crate) fn stop(mut self) -> (ExitStatus, String) {
+        let pid = self.process.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        (self.process.wait().unwrap(), rest)
+    }
+}
+
+pub(crate) fn exchange(stream: impl Read + Write, method: &str, path: &str, body: &[u8]) -> (u16, String) {
+    let length = format!("content-length: {}", body.len());
+    exchange_with(stream, method, path, &["content-type: application/json", &length], body)
+}
+
+/// Sends a request with these header lines, and returns status and body.
+pub(crate) fn exchange_with(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> (u16, String) {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+    for line in headers.iter().chain(&[""]) {
+        head.push_str(line);
+        head.push_str("\r\n");
+    }
+    stream.write_all(head.as_bytes()).unwrap();
+    // A server that refuses an overlong body answers, and closes, before it has read all of it.
+    let _ = stream.write_all(body);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+pub(crate) fn review() -> Value {
+    let pod = json!({"metadata": {"generateName": "hello-"}, "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}});
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {"uid": "1f", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "team", "operation": "CREATE", "object": pod},
+    })
+}
