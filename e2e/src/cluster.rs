@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, SHIM_CONTAINER};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, PostParams};
 use kube::core::gvk::GroupVersionKind;
-use kube::{Client, ResourceExt};
+use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
 /// A namespace label.
@@ -41,6 +41,13 @@ pub async fn client() -> Client {
         Ok(client) => client,
         Err(error) => panic!("no cluster: {error}; next: make test-cluster, or set KUBECONFIG"),
     }
+}
+
+/// A client that does everything as a service account.
+pub async fn client_as(namespace: &str, account: &str) -> Client {
+    let mut config = Config::infer().await.expect("a cluster is configured");
+    config.auth_info.impersonate = Some(format!("system:serviceaccount:{namespace}:{account}"));
+    Client::try_from(config).expect("a client is made of it")
 }
 
 /// A namespace of one scenario.
@@ -129,6 +136,16 @@ impl Namespace {
     /// A Job.
     pub async fn job(&self, name: &str) -> Job {
         Api::namespaced(self.client.clone(), &self.name).get(name).await.expect("the Job is read")
+    }
+
+    /// Runs a pod to its end, and deletes it. Returns its final phase and how often its shim was started again.
+    pub async fn run_pod(&self, pod: Value) -> (String, i32) {
+        let name = pod["metadata"]["name"].as_str().expect("a pod has a name").to_owned();
+        self.create_object(pod).await;
+        let phase = self.pod_until(&name, "the end", |pod| crate::PodView(pod).final_phase()).await;
+        let restarts = crate::PodView(&self.pod(&name).await).restarts(SHIM_CONTAINER).unwrap_or_default();
+        self.delete_pod(&name).await;
+        (phase, restarts)
     }
 
     /// A pod.

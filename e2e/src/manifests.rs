@@ -29,6 +29,16 @@ pub fn pod_spec(restart_policy: &str, containers: &[Value]) -> Value {
     json!({"restartPolicy": restart_policy, "terminationGracePeriodSeconds": 1, "containers": containers})
 }
 
+/// The same specification with a folder `/memory` in each container, which outlives their restarts.
+#[must_use]
+pub fn with_memory(mut spec: Value) -> Value {
+    spec["volumes"] = json!([{"name": "memory", "emptyDir": {}}]);
+    for container in spec["containers"].as_array_mut().into_iter().flatten() {
+        container["volumeMounts"] = json!([{"name": "memory", "mountPath": "/memory"}]);
+    }
+    spec
+}
+
 /// A pod.
 #[must_use]
 pub fn pod(name: &str, spec: &Value) -> Value {

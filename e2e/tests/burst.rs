@@ -1,28 +1,19 @@
 //! Many pods whose payload ends at once: none may be missed. In a binary of its own, so that it has the node to itself.
 
-use contract::names::SHIM_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec};
-use e2e::{Namespace, PodView, scenario};
+use e2e::{Namespace, scenario};
 use futures::StreamExt;
 
 const PODS: usize = 50;
 /// Two cores boot no more proxies within the 60 s after which hold gives up.
 const AT_ONCE: usize = 10;
 
-/// How one pod ended: its phase, and how often its shim was started again.
-async fn run(ns: &Namespace, name: String) -> (String, i32) {
-    ns.create_object(pod(&name, &pod_spec("Never", &[container("main", &["true"])]))).await;
-    let phase = ns.pod_until(&name, "the end", |pod| PodView(pod).final_phase()).await;
-    let restarts = PodView(&ns.pod(&name).await).restarts(SHIM_CONTAINER).unwrap_or_default();
-    ns.delete_pod(&name).await;
-    (phase, restarts)
-}
-
 #[tokio::test]
 async fn payloads_that_end_at_once_are_never_missed() {
     scenario("burst", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let pods = futures::stream::iter((0..PODS).map(|n| run(ns, format!("true-{n}"))));
+        let spec = pod_spec("Never", &[container("main", &["true"])]);
+        let pods = futures::stream::iter((0..PODS).map(|n| ns.run_pod(pod(&format!("true-{n}"), &spec))));
         let ends: Vec<(String, i32)> = pods.buffer_unordered(AT_ONCE).collect().await;
         let succeeded = ends.iter().filter(|(phase, _)| phase == "Succeeded").count();
         let restarts: i32 = ends.iter().map(|(_, restarts)| restarts).sum();

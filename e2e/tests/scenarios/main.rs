@@ -1,7 +1,9 @@
 //! Scenarios on the cluster of `KUBECONFIG`: what users suffer without istio-aux, and what they have with it.
 //! Each test is a scenario in a namespace of its own; `control_` marks those that show the failure without istio-aux.
 
+mod command;
 mod completion;
+mod kills;
 mod modes;
 mod resilience;
 mod restarts;

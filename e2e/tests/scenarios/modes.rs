@@ -2,7 +2,7 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -10,15 +10,6 @@ use serde_json::{Value, json};
 use crate::{as_root, final_phase, start_server};
 
 const SHIM_MODES: [&str; 3] = ["native", "proxy", "wrap"];
-
-/// Adds a folder that outlives the containers' restarts.
-fn with_memory(mut spec: Value) -> Value {
-    spec["volumes"] = json!([{"name": "memory", "emptyDir": {}}]);
-    for container in spec["containers"].as_array_mut().expect("a pod has containers") {
-        container["volumeMounts"] = json!([{"name": "memory", "mountPath": "/memory"}]);
-    }
-    spec
-}
 
 fn shim_label(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)

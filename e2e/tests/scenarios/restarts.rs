@@ -2,27 +2,23 @@
 
 use contract::names::SHIM_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{job, pod_spec, shell};
+use e2e::manifests::{job, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, is_complete, scenario};
-use serde_json::json;
 
 use crate::start_server;
 
 /// Fails twice, then succeeds; each attempt needs the network, and one without ends with 99.
 const THIRD_TIME_LUCKY: &str = "\
 curl -sSf --max-time 10 http://web/ || exit 99
-echo x >> /attempts/with-network
-test $(wc -l < /attempts/with-network) -ge 3 || exit 1
-echo attempts with network: $(wc -l < /attempts/with-network)";
+echo x >> /memory/attempts
+test $(wc -l < /memory/attempts) -ge 3 || exit 1
+echo attempts with network: $(wc -l < /memory/attempts)";
 
 #[tokio::test]
 async fn retries_under_on_failure_keep_their_network() {
     scenario("on-failure", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
-        let mut main = shell("main", THIRD_TIME_LUCKY);
-        main["volumeMounts"] = json!([{"name": "attempts", "mountPath": "/attempts"}]);
-        let mut spec = pod_spec("OnFailure", &[main]);
-        spec["volumes"] = json!([{"name": "attempts", "emptyDir": {}}]);
+        let spec = with_memory(pod_spec("OnFailure", &[shell("main", THIRD_TIME_LUCKY)]));
         ns.create_object(job("lucky", &spec)).await;
         ns.until("Job lucky to complete", || async { is_complete(&ns.job("lucky").await).then_some(()) }).await;
         let name = ns.pod_of_job("lucky").await;

@@ -2,17 +2,17 @@
 
 use std::time::Instant;
 
-use contract::names::SHIM_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec};
-use e2e::{Namespace, PodView, scenario};
+use e2e::{Namespace, scenario};
 use futures::StreamExt;
+use serde_json::Value;
 
 /// Runs so many pods, so many at once, and says how they ended.
 pub(crate) async fn run(pods: usize, at_once: usize) {
     let began = Instant::now();
     scenario("bench-many", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let runs = futures::stream::iter((0..pods).map(|n| run_one(ns, n)));
+        let runs = futures::stream::iter((0..pods).map(|n| ns.run_pod(short_pod(n))));
         let mut ends = runs.buffer_unordered(at_once);
         let (mut done, mut succeeded, mut restarts) = (0, 0, 0);
         while let Some((phase, shim_restarts)) = ends.next().await {
@@ -31,14 +31,9 @@ pub(crate) async fn run(pods: usize, at_once: usize) {
     .await;
 }
 
-/// One pod, of `true` or of one second. Returns its final phase and how often its shim was started again.
-async fn run_one(ns: &Namespace, n: usize) -> (String, i32) {
-    let name = format!("pod-{n}");
+/// A pod of `true`, or of one second.
+fn short_pod(n: usize) -> Value {
     let script = if n.is_multiple_of(2) { "true" } else { "sleep 1" };
     let main = container("main", &script.split(' ').collect::<Vec<_>>());
-    ns.create_object(pod(&name, &pod_spec("Never", &[main]))).await;
-    let phase = ns.pod_until(&name, "the end", |pod| PodView(pod).final_phase()).await;
-    let restarts = PodView(&ns.pod(&name).await).restarts(SHIM_CONTAINER).unwrap_or_default();
-    ns.delete_pod(&name).await;
-    (phase, restarts)
+    pod(&format!("pod-{n}"), &pod_spec("Never", &[main]))
 }

@@ -1,0 +1,165 @@
+//! The installation itself: what its account may do, and that no admission is lost while its certificate is renewed or its
+//! pods are replaced. In a binary of its own: it changes the webhook's deployment.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use contract::names::{HOLD_FIELD, SHIM_CONTAINER};
+use e2e::cluster::{MESH, OPT_IN, client, client_as};
+use e2e::manifests::{pod, pod_spec, shell};
+use e2e::{Namespace, scenario};
+use futures::FutureExt;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+const ISTIO_AUX: &str = "istio-aux";
+
+#[tokio::test]
+async fn account_may_do_nothing_but_keep_its_certificate() {
+    let reviews: Api<SelfSubjectRulesReview> = Api::all(client_as(ISTIO_AUX, ISTIO_AUX).await);
+    for (namespace, expected) in [
+        (
+            ISTIO_AUX,
+            &[
+                "get,patch /secrets [istio-aux-certificate]",
+                "get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux]",
+            ][..],
+        ),
+        ("default", &["get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux]"]),
+    ] {
+        let review = serde_json::from_value(json!({"spec": {"namespace": namespace}})).expect("it is a review");
+        let review = reviews.create(&PostParams::default(), &review).await.expect("every account may ask");
+        let rules =
+            serde_json::to_value(review.status.expect("it is answered").resource_rules).expect("rules are JSON");
+        let mut lines: Vec<String> =
+            rules.as_array().expect("a list").iter().filter(|rule| !is_everybodys(rule)).map(in_a_line).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, expected, "{namespace}");
+    }
+}
+
+fn words(rule: &Value, field: &str) -> String {
+    let list = rule[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+    list.collect::<Vec<_>>().join(",")
+}
+
+/// What every account may: ask about itself.
+fn is_everybodys(rule: &Value) -> bool {
+    words(rule, "verbs") == "create"
+        && words(rule, "resources").split(',').all(|resource| resource.starts_with("selfsubject"))
+}
+
+fn in_a_line(rule: &Value) -> String {
+    let [verbs, groups, resources, names] =
+        ["verbs", "apiGroups", "resources", "resourceNames"].map(|field| words(rule, field));
+    format!("{verbs} {groups}/{resources} [{names}]")
+}
+
+/// Creates pods every 100 ms, by dry run, until told to stop: each must come back with its shim. Returns how many did.
+async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
+    let count = AtomicUsize::new(0);
+    while !stop.load(Ordering::Relaxed) {
+        let n = count.fetch_add(1, Ordering::Relaxed);
+        let one = pod(&format!("pod-{n}"), &pod_spec("Never", &[shell("main", "true")]));
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        match ns.try_create(one, &parameters).await {
+            Ok(pod) => {
+                let text = serde_json::to_string(&pod).expect("a pod is JSON");
+                assert!(
+                    text.contains(HOLD_FIELD) && text.contains(SHIM_CONTAINER),
+                    "creation {n} came without: {text}"
+                );
+            }
+            Err(error) => panic!("creation {n} was refused: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    count.into_inner()
+}
+
+/// Runs something while pods are created, and says how many were.
+async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl AsyncFnOnce()) {
+    let stop = AtomicBool::new(false);
+    let (created, ()) = tokio::join!(creations(ns, &stop), async {
+        work().await;
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{what}: {created} pods were created meanwhile, each with its shim");
+    assert!(created > 50, "there were creations to lose: {created}");
+}
+
+async fn deployments() -> Api<Deployment> {
+    Api::namespaced(client().await, ISTIO_AUX)
+}
+
+/// Sets the webhook's arguments, and waits until only pods with them run.
+async fn set_arguments(ns: &Namespace, arguments: &[String]) {
+    let deployments = deployments().await;
+    let pods: Api<Pod> = Api::namespaced(client().await, ISTIO_AUX);
+    let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "webhook", "args": arguments}]}}}});
+    let patched = deployments.patch(ISTIO_AUX, &PatchParams::default(), &Patch::Strategic(patch)).await;
+    let generation = patched.expect("the deployment is patched").metadata.generation;
+    ns.until("the webhook's pods to be replaced", async || {
+        let status = deployments.get(ISTIO_AUX).await.expect("the deployment is read").status?;
+        let all = |count: Option<i32>| count == Some(2);
+        let is_done = status.observed_generation >= generation
+            && all(status.updated_replicas)
+            && all(status.replicas)
+            && all(status.available_replicas);
+        // The others are still draining, and are to lose nothing either.
+        let pods = pods.list(&ListParams::default()).await.expect("the pods are listed");
+        (is_done && pods.items.len() == 2).then_some(())
+    })
+    .await;
+}
+
+async fn served_certificate() -> Vec<u8> {
+    let secrets: Api<Secret> = Api::namespaced(client().await, ISTIO_AUX);
+    let secret = secrets.get("istio-aux-certificate").await.expect("the Secret is read");
+    secret.data.and_then(|mut data| data.remove("tls.crt")).expect("a certificate is kept").0
+}
+
+/// Waits until another certificate is served.
+async fn until_renewed(ns: &Namespace) {
+    let before = served_certificate().await;
+    ns.until("another certificate", async || (served_certificate().await != before).then_some(())).await;
+}
+
+/// The webhook's arguments, without a validity of certificates that an earlier run may have left.
+async fn arguments() -> Vec<String> {
+    let deployment = deployments().await.get(ISTIO_AUX).await.expect("istio-aux is installed");
+    let spec = deployment.spec.expect("a deployment has a spec").template.spec.expect("pods have a spec");
+    let mut arguments = spec.containers[0].args.clone().expect("the webhook has arguments");
+    arguments.retain(|argument| !argument.starts_with("--certificate-validity"));
+    arguments
+}
+
+#[tokio::test]
+async fn no_admission_is_lost_in_rollouts_and_renewals() {
+    scenario("rollout", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let arguments = arguments().await;
+        let short = [&arguments[..], &["--certificate-validity=1m".to_owned()]].concat();
+        let with_short_ones = AssertUnwindSafe(async {
+            while_pods_are_created(ns, "a rollout", async || set_arguments(ns, &short).await).await;
+            while_pods_are_created(ns, "two renewals", async || {
+                for _ in 0..2 {
+                    until_renewed(ns).await;
+                }
+            })
+            .await;
+        })
+        .catch_unwind()
+        .await;
+        while_pods_are_created(ns, "a rollout back, and a renewal", async || {
+            set_arguments(ns, &arguments).await;
+            until_renewed(ns).await;
+        })
+        .await;
+        with_short_ones.unwrap_or_else(|panic| resume_unwind(panic));
+    })
+    .await;
+}

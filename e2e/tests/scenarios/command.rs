@@ -1,0 +1,190 @@
+//! The command line against a cluster: what `inject` makes of manifests is what the cluster makes, `check` finds what is
+//! wrong, `finish` ends what hangs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{annotated, job, pod, pod_spec, shell};
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+use crate::final_phase;
+
+/// The binary that is in the image, run with these words and this standard input.
+fn istio_aux(words: &[&str], input: &str) -> Output {
+    let binary = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release/istio-aux");
+    let mut command = Command::new(binary);
+    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("make images has built the binary");
+    process.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads its input");
+    process.wait_with_output().expect("it ends")
+}
+
+/// What it printed, where it succeeded.
+fn printed(output: &Output) -> String {
+    let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success(), "{errors}{text}");
+    text
+}
+
+/// The pod's specification, without what Istio's injector and the API server put in each anew.
+fn comparable(pod: &Value) -> Value {
+    let list = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
+    let named = |items: Vec<Value>| -> Value {
+        items.into_iter().map(|item| (item["name"].as_str().unwrap_or_default().to_owned(), item)).collect()
+    };
+    let ours = |items: Vec<Value>| {
+        items.into_iter().filter(|item| item["name"] != PROXY_CONTAINER && item["name"] != "istio-init").collect()
+    };
+    let volumes = list("volumes")
+        .into_iter()
+        .filter(|volume| !volume["name"].as_str().unwrap_or_default().starts_with("kube-api-access"))
+        .collect();
+    let without_token = |mut containers: Vec<Value>| {
+        for container in &mut containers {
+            if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+                mounts.retain(|mount| !mount["name"].as_str().unwrap_or_default().starts_with("kube-api-access"));
+            }
+        }
+        containers
+    };
+    json!({
+        "containers": named(without_token(ours(list("containers")))),
+        "initContainers": named(without_token(ours(list("initContainers")))),
+        "volumes": named(volumes),
+        "shareProcessNamespace": pod["spec"]["shareProcessNamespace"],
+        "status": pod["metadata"]["annotations"][STATUS_ANNOTATION],
+        "config": pod["metadata"]["annotations"]["proxy.istio.io/config"],
+        "shim": pod["metadata"]["labels"]["istio-aux.io/shim"],
+    })
+}
+
+/// The pods that an object's templates become, named apart.
+fn pods_of(object: &Value) -> Vec<Value> {
+    let replicas = object["spec"]["tfReplicaSpecs"].as_object().into_iter().flatten();
+    let replicas = replicas.map(|(_, replica)| (&replica["template"], replica["restartPolicy"].clone()));
+    let templates =
+        std::iter::once((&object["spec"]["template"], Value::Null)).filter(|(template, _)| !template.is_null());
+    let pods = templates.chain(replicas).enumerate().map(|(n, (template, policy))| {
+        let mut pod =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"]});
+        pod["metadata"]["name"] = json!(format!("pod-{n}"));
+        if !policy.is_null() {
+            pod["spec"]["restartPolicy"] = policy;
+        }
+        pod
+    });
+    pods.collect()
+}
+
+fn examples() -> Vec<PathBuf> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let files =
+        std::fs::read_dir(folder).expect("the examples are there").map(|entry| entry.expect("it is read").path());
+    files.filter(|file| file.extension().is_some_and(|end| end == "yaml")).collect()
+}
+
+/// Both ways of one manifest: `inject`, and the cluster's own webhook.
+async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) {
+    let text = std::fs::read_to_string(file).expect("the example is read");
+    // JSON is what the objects are read from; the documents of an example are one each.
+    let as_json = |text: &str| -> Value {
+        let list = Command::new("kubectl")
+            .args(["create", "--dry-run=client", "-o", "json", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut kubectl = list.expect("kubectl is in PATH");
+        kubectl.stdin.take().expect("it is piped").write_all(text.as_bytes()).expect("it reads");
+        serde_json::from_slice(&kubectl.wait_with_output().expect("it ends").stdout).expect("it prints JSON")
+    };
+    let before = as_json(&text);
+    let after = as_json(&printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &text)));
+    for (before, after) in pods_of(&before).into_iter().zip(pods_of(&after)) {
+        let by_cluster = serde_json::to_value(opted_in.dry_run(before).await).expect("a pod is JSON");
+        let by_inject = serde_json::to_value(mesh.dry_run(after).await).expect("a pod is JSON");
+        assert!(by_cluster.to_string().contains(SHIM_CONTAINER), "{}", file.display());
+        assert_eq!(comparable(&by_inject), comparable(&by_cluster), "{}", file.display());
+    }
+}
+
+#[tokio::test]
+async fn inject_makes_of_the_examples_what_the_cluster_makes() {
+    scenario("inject-in", &[MESH, OPT_IN], async |opted_in: &Namespace| {
+        scenario("inject", &[MESH], async |mesh: &Namespace| {
+            let examples = examples();
+            assert!(examples.len() >= 2, "{examples:?}");
+            for file in examples {
+                comes_to_the_same(opted_in, mesh, &file).await;
+            }
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn injected_job_completes_where_nobody_opted_in() {
+    scenario("injected", &[MESH], async |ns: &Namespace| {
+        let manifest = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")])).to_string();
+        let text = printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &manifest));
+        ns.create_object(serde_json::from_str(&text).expect("it prints JSON")).await;
+        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn stuck_pod_is_found_and_finished() {
+    scenario("stuck", &[MESH], async |ns: &Namespace| {
+        ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "true")]))).await;
+        ns.create_object(pod("runs", &pod_spec("Never", &[shell("main", "sleep 3600")]))).await;
+        let name = ns.pod_of_job("hello").await;
+        ns.pod_until(&name, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
+        ns.pod_until("runs", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+
+        let checked = istio_aux(&["check", "-n", ns.name(), "-o", "json"], "");
+        assert_eq!(checked.status.code(), Some(1), "a stuck pod is to be mended");
+        let findings: Value = serde_json::from_slice(&checked.stdout).expect("it prints JSON");
+        let next = format!("istio-aux finish -n {} {name}", ns.name());
+        let problems =
+            findings["findings"].as_array().expect("a list").iter().filter(|finding| finding["level"] == "problem");
+        assert_eq!(
+            problems.map(|finding| finding["next"].as_str()).collect::<Vec<_>>(),
+            [Some(next.as_str())],
+            "{findings:#}"
+        );
+
+        let refused = istio_aux(&["finish", "-n", ns.name(), "runs"], "");
+        assert_eq!(refused.status.code(), Some(1));
+        let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(line, format!("istio-aux: pod {}/runs is left alone: its container main still runs\n", ns.name()));
+
+        let dry = printed(&istio_aux(&["finish", "-n", ns.name(), "--all-stuck", "--dry-run"], ""));
+        assert!(dry.contains("would be finished"), "{dry}");
+        assert!(PodView(&ns.pod(&name).await).is_stuck("main"), "a dry run does nothing");
+
+        let done = printed(&istio_aux(&["finish", "-n", ns.name(), "--all-stuck"], ""));
+        assert_eq!(done, format!("pod {}/{name}: finished: Succeeded\n", ns.name()));
+        assert!(PodView(&ns.pod("runs").await).runs("main"), "the other was left alone");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn check_says_what_each_pod_of_a_namespace_has() {
+    scenario("check", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 2")]))).await;
+        let left = annotated(pod("left", &pod_spec("Never", &[shell("main", "sleep 2")])), "istio-aux.io/mode", "off");
+        ns.create_object(left).await;
+        let text = printed(&istio_aux(&["check", "-n", ns.name()], ""));
+        assert!(text.contains("ok       pod shimmed has mode native: "), "{text}");
+        assert!(text.contains("pod left: one like it would get mode none: the pod opted out"), "{text}");
+        assert!(text.contains(&format!("namespaces opted in: {}", ns.name())), "{text}");
+        assert!(text.contains("Istio's injector is called after istio-aux: "), "{text}");
+    })
+    .await;
+}
