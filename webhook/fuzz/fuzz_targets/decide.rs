@@ -1,0 +1,28 @@
+//! No bytes make a review or a decision panic; whatever pod is decided on takes its patch, and needs none after it.
+
+#![no_main]
+
+use istio_aux::inject::pod::Pod;
+use istio_aux::inject::{Settings, decide};
+use istio_aux::review::answer;
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+
+fuzz_target!(|bytes: &[u8]| {
+    let settings = Settings::new("shim:1");
+    let _ = answer(bytes, &settings);
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(pod) = serde_json::from_str::<Pod>(text) else { return };
+    let decision = decide(&pod, &settings);
+    // Keys that are there twice are one for a pod, and the last for the view of it.
+    let Ok(mut value) = serde_json::from_str::<Value>(text) else { return };
+    if value.to_string().len() != text.split_whitespace().collect::<String>().len() {
+        return;
+    }
+    if json_patch::patch(&mut value, &decision.patch).is_err() {
+        panic!("the patch does not fit: {:?}", decision.patch);
+    }
+    let after = value.to_string();
+    let again = decide(&serde_json::from_str(&after).expect("a patched pod is a pod"), &settings);
+    assert!(again.patch.0.is_empty(), "deciding again changes something: {:?}", again.patch);
+});
