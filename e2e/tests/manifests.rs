@@ -1,0 +1,109 @@
+//! What the ways of installing render: the chart and the overlays give the same objects, and a wrong value is refused by its
+//! name. Needs helm and kubectl, but changes nothing on the cluster.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(program: &str, words: &[&str]) -> Output {
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
+    Command::new(program).args(words).current_dir(deploy).output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+fn text(output: Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).expect("manifests are text")
+}
+
+fn chart(values: &[&str]) -> Output {
+    let fixed =
+        ["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux", "--no-hooks", "--kube-version=1.34.0"];
+    run("helm", &[&fixed, values].concat())
+}
+
+/// Objects by kind and name. Helm creates no namespace.
+fn objects(manifests: &str) -> BTreeMap<String, Value> {
+    let all: Vec<Value> = serde_saphyr::from_str_multiple(manifests).expect("manifests are YAML");
+    let all = all.into_iter().filter(|object| !object.is_null() && object["kind"] != "Namespace");
+    all.map(|object| (format!("{} {}", object["kind"], object["metadata"]["name"]), object)).collect()
+}
+
+#[test]
+fn chart_and_overlays_give_the_same_objects() {
+    let cases: [(&str, &[&str], usize); 3] = [
+        ("overlays/self-signed", &[], 10),
+        ("overlays/failure-ignore", &["--set=failurePolicy=Ignore"], 10),
+        ("overlays/cert-manager", &["--set=certificate.from=cert-manager"], 7),
+    ];
+    for (overlay, values, count) in cases {
+        let by_kustomize = objects(&text(run("kubectl", &["kustomize", overlay])));
+        let by_helm = objects(&text(chart(values)));
+        assert_eq!(by_kustomize.len(), count, "{overlay}");
+        for (name, object) in &by_kustomize {
+            assert_eq!(by_helm.get(name), Some(object), "{overlay}: {name}");
+        }
+        assert_eq!(by_helm.len(), count, "{overlay}");
+    }
+}
+
+#[test]
+fn options_of_the_chart_reach_the_objects() {
+    let values = [
+        "--set=image.registry=registry.example/x",
+        "--set=image.tag=1.2.3",
+        "--set=shim.delivery=image-volume",
+        "--set=shim.pullPolicy=Always",
+        "--set=nativeSidecars=disabled",
+        "--set=log.format=json",
+        "--set=log.level=debug",
+        "--set=certificate.validity=24h",
+        "--set=networkPolicy=true",
+        "--set=monitoring=true",
+        "--set=replicas=3",
+        "--set=priorityClassName=system-cluster-critical",
+        "--set=image.pullSecrets[0].name=key",
+    ];
+    let objects = objects(&text(chart(&values)));
+    let spec = &objects[r#""Deployment" "istio-aux""#]["spec"];
+    assert_eq!(spec["replicas"], 3);
+    let pod = &spec["template"]["spec"];
+    assert_eq!(pod["priorityClassName"], "system-cluster-critical");
+    assert_eq!(pod["imagePullSecrets"][0]["name"], "key");
+    assert_eq!(pod["containers"][0]["image"], "registry.example/x/webhook:1.2.3");
+    let arguments = pod["containers"][0]["args"].to_string();
+    for argument in [
+        "--shim-image=registry.example/x/shim:1.2.3",
+        "--delivery=image-volume",
+        "--shim-pull-policy=Always",
+        "--native-sidecars=off",
+        "--log-format=json",
+        "--log-level=debug",
+        "--certificate-validity=24h",
+    ] {
+        assert!(arguments.contains(argument), "no {argument} in {arguments}");
+    }
+    for kind in ["NetworkPolicy", "PodMonitor", "PrometheusRule"] {
+        assert!(objects.contains_key(&format!("\"{kind}\" \"istio-aux\"")), "{kind}: {:?}", objects.keys());
+    }
+}
+
+#[test]
+fn wrong_values_are_refused_by_their_names() {
+    let cases = [
+        ("failurePolicy=Maybe", "failurePolicy"),
+        ("shim.delivery=post", "delivery"),
+        ("replicas=0", "replicas"),
+        ("certificate.from=heaven", "from"),
+        ("certificate.validity=a-year", "validity"),
+        ("nativeSidecars=on", "nativeSidecars"),
+        ("replica=2", "replica"),
+        ("certificate.from=secret", "certificate.caBundle"),
+    ];
+    for (value, name) in cases {
+        let output = chart(&["--set", value]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(name), "{value}: {errors}");
+    }
+}
