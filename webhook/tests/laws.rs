@@ -210,6 +210,22 @@ fn restore(after: &mut Value, before: &Value, key: &str) {
     }
 }
 
+#[test]
+fn a_pod_of_a_megabyte_keeps_all_of_it() {
+    let variables: Value = (0..12_000)
+        .map(|n| json!({"name": format!("V{n}"), "value": "~/\"\\ \u{1f980} and the like, some 60 characters"}))
+        .collect();
+    let pod = json!({
+        "metadata": {"name": "large", "annotations": {"a~b/c": "x".repeat(200_000)}},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main", "env": variables}]},
+    });
+    assert!(pod.to_string().len() > 1 << 20);
+    let after = patched(&pod, &Settings::new("shim:1"));
+    assert_eq!(after["spec"]["initContainers"][0]["name"], "aux-shim");
+    assert_eq!(after["spec"]["containers"][1], pod["spec"]["containers"][1]);
+    assert_eq!(after["metadata"]["annotations"]["a~b/c"], pod["metadata"]["annotations"]["a~b/c"]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -9,7 +9,7 @@ use e2e::manifests::{annotated, deployment, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::final_phase;
+use crate::{final_phase, start_server};
 
 fn quick() -> Value {
     pod("quick", &pod_spec("Never", &[shell("main", "true")]))
@@ -65,6 +65,66 @@ async fn pod_label_opts_one_pod_out() {
         let text = serde_json::to_string(&pod).expect("a pod is JSON");
         assert!(text.contains(PROXY_CONTAINER), "Istio injects: {text}");
         assert!(!text.contains(SHIM_CONTAINER) && !text.contains(HOLD_FIELD), "istio-aux does not: {text}");
+    })
+    .await;
+}
+
+/// A pod as Istio's injector makes it, without what the API server adds anew: what `istioctl kube-inject` writes.
+async fn injected_by_hand(mesh: &Namespace, pod: Value) -> Value {
+    let mut pod = serde_json::to_value(mesh.dry_run(pod).await).expect("a pod is JSON");
+    let is_token = |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access"));
+    let spec = &mut pod["spec"];
+    spec["volumes"].as_array_mut().expect("it has volumes").retain(|volume| !is_token(volume));
+    for list in ["containers", "initContainers"] {
+        for container in spec[list].as_array_mut().expect("it has containers") {
+            if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+                mounts.retain(|mount| !is_token(mount));
+            }
+        }
+    }
+    let metadata = json!({"name": pod["metadata"]["name"], "labels": pod["metadata"]["labels"], "annotations": pod["metadata"]["annotations"]});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]})
+}
+
+#[tokio::test]
+async fn pod_that_was_injected_by_hand_is_held_and_ended() {
+    scenario("by-hand-mesh", &[MESH], async |mesh: &Namespace| {
+        start_server(mesh).await;
+        let script = format!("curl -sSf --max-time 5 http://web.{}/ && sleep 1", mesh.name());
+        let spec = pod_spec("Never", &[shell("main", &script)]);
+        let injected = injected_by_hand(mesh, pod("one", &spec)).await;
+        assert!(injected.to_string().contains(PROXY_CONTAINER), "Istio has injected");
+        scenario("control-by-hand", &[], async |ns: &Namespace| {
+            ns.create_object(injected.clone()).await;
+            // It fails at its first instruction, and hangs.
+            let code = ns.pod_until("one", "the payload's end", |pod| PodView(pod).exit_code("main")).await;
+            assert_ne!(code, 0, "the proxy was not ready");
+            assert_eq!(PodView(&ns.pod("one").await).phase(), "Running");
+        })
+        .await;
+        scenario("by-hand", &[OPT_IN], async |ns: &Namespace| {
+            ns.create_object(injected.clone()).await;
+            assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shim_fits_into_a_namespace_with_a_limit_range() {
+    scenario("limit-range", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(json!({
+            "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "bounds"},
+            "spec": {"limits": [{
+                "type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "10m", "memory": "16Mi"},
+                "min": {"cpu": "1m", "memory": "4Mi"}, "max": {"cpu": "2", "memory": "1Gi"},
+            }]},
+        }))
+        .await;
+        ns.create_object(quick()).await;
+        assert_eq!(final_phase(ns, "quick").await, "Succeeded");
+        assert!(PodView(&ns.pod("quick").await).has_shim());
     })
     .await;
 }

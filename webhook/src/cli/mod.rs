@@ -124,6 +124,10 @@ mod tests {
                 "istio-aux serve --self-signed --certificate-validity 30s",
                 "invalid value '30s' for '--certificate-validity <DURATION>': takes a minute or more, such as 365d; see --help",
             ),
+            (
+                "istio-aux serve --self-signed --shim-requests cpu=1m,memory=4Megs",
+                "invalid value 'memory=4Megs' for '--shim-requests <NAME=QUANTITY>': takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi; see --help",
+            ),
             ("istio-aux serve --no-such", "unexpected argument '--no-such' found; see --help"),
             ("istio-aux inject", "the following required arguments were not provided: --filename <FILE>; see --help"),
             ("istio-aux finish", "the following required arguments were not provided: <--all-stuck|POD>; see --help"),

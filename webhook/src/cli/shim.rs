@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE};
 
-use crate::inject::{Delivery, PullPolicy, Settings};
+use crate::inject::{Delivery, PullPolicy, Settings, ShimResources};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -17,6 +17,12 @@ pub(super) struct Options {
     /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
     #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
     delivery: DeliveryChoice,
+    /// What the shim's containers ask of the node, where a `LimitRange` wants other than this
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = quantity)]
+    shim_requests: Vec<(String, String)>,
+    /// How much they may have at most; where pods are Guaranteed, what they ask for too
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = quantity)]
+    shim_limits: Vec<(String, String)>,
     /// What istio-proxy runs where its container has no command
     #[arg(long, value_name = "PATH", default_value = PILOT_AGENT)]
     proxy_command: String,
@@ -41,6 +47,7 @@ impl Options {
             },
             native_sidecars,
             proxy_command: self.proxy_command,
+            resources: ShimResources { requests: self.shim_requests, limits: self.shim_limits },
         }
     }
 }
@@ -50,4 +57,17 @@ fn pull_policy(text: &str) -> Result<PullPolicy, String> {
     all.into_iter()
         .find(|policy| policy.as_str() == text)
         .ok_or_else(|| "takes IfNotPresent, Always or Never".to_owned())
+}
+
+/// `cpu=1m` or `memory=4Mi`: a quantity that the API server would refuse would have every pod refused.
+fn quantity(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, quantity)| {
+        let digits = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
+        let (number, unit) = quantity.split_at(digits);
+        let units = ["", "m", "k", "M", "G", "Ki", "Mi", "Gi"];
+        matches!(*name, "cpu" | "memory") && number.parse::<f64>().is_ok() && units.contains(&unit)
+    });
+    let (name, quantity) =
+        parts.ok_or_else(|| "takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi".to_owned())?;
+    Ok((name.to_owned(), quantity.to_owned()))
 }

@@ -44,6 +44,28 @@ pub struct Settings {
     pub native_sidecars: bool,
     /// What istio-proxy runs where its container has no command.
     pub proxy_command: String,
+    /// What the shim's containers ask of the node.
+    pub resources: ShimResources,
+}
+
+/// What the shim's containers ask of the node. `LimitRanger` fills nothing in for what is added in a reinvocation, and refuses
+/// what is outside a namespace's bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShimResources {
+    /// Quantities by the name of their resource.
+    pub requests: Vec<(String, String)>,
+    /// The same.
+    pub limits: Vec<(String, String)>,
+}
+
+impl Default for ShimResources {
+    fn default() -> Self {
+        let quantities = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, quantity)| ((*name).to_owned(), (*quantity).to_owned())).collect()
+        };
+        // CRI-O refuses memory limits under 12 MiB.
+        Self { requests: quantities(&[("cpu", "1m"), ("memory", "4Mi")]), limits: quantities(&[("memory", "16Mi")]) }
+    }
 }
 
 /// `imagePullPolicy`.
@@ -79,6 +101,7 @@ impl Settings {
             delivery: Delivery::Copy,
             native_sidecars: true,
             proxy_command: PILOT_AGENT.to_owned(),
+            resources: ShimResources::default(),
         }
     }
 }

@@ -1,22 +1,31 @@
 //! What the shim's containers ask of the node: next to nothing, and never so that the pod's quality of service changes.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::ShimResources;
 use super::pod::{Pod, Resources};
 
+/// The CPU limit of a shim that must have one: some milliseconds in 100 would throttle it.
+const CPU_LIMIT: &str = "100m";
+
 /// The `resources` of a container of ours in this pod.
-pub(super) fn for_shim(pod: &Pod) -> Option<Value> {
+pub(super) fn for_shim(pod: &Pod, asked: &ShimResources) -> Option<Value> {
     if pod.spec.resources.is_some() {
         // The pod's own resources (KEP-2837) cap the sum of its containers': ours must not be what exceeds them.
         return None;
     }
-    if is_guaranteed(pod) {
-        // It must say limits, and the same as requests; a CPU limit of some milliseconds in 100 would throttle it.
-        let same = json!({"cpu": "100m", "memory": "16Mi"});
-        return Some(json!({"requests": same, "limits": same}));
+    let [requests, mut limits] = [&asked.requests, &asked.limits].map(|pairs| quantities(pairs));
+    if !is_guaranteed(pod) {
+        return Some(json!({"requests": requests, "limits": limits}));
     }
-    // CRI-O refuses memory limits under 12 MiB.
-    Some(json!({"requests": {"cpu": "1m", "memory": "4Mi"}, "limits": {"memory": "16Mi"}}))
+    // It must say limits, and the same as requests.
+    limits.entry("cpu").or_insert_with(|| json!(CPU_LIMIT));
+    limits.entry("memory").or_insert_with(|| requests.get("memory").cloned().unwrap_or_else(|| json!("16Mi")));
+    Some(json!({"requests": limits, "limits": limits}))
+}
+
+fn quantities(pairs: &[(String, String)]) -> Map<String, Value> {
+    pairs.iter().map(|(name, quantity)| (name.clone(), json!(quantity))).collect()
 }
 
 /// Whether every container has limits for CPU and memory, and requests that are the same or absent.
@@ -38,7 +47,7 @@ mod tests {
 
     fn shim_in(spec: &Value) -> Option<Value> {
         let text = json!({"spec": spec}).to_string();
-        for_shim(&serde_json::from_str(&text).unwrap())
+        for_shim(&serde_json::from_str(&text).unwrap(), &ShimResources::default())
     }
 
     #[test]
@@ -62,6 +71,17 @@ mod tests {
                 shim_in(&json!({"containers": named(&containers), "initContainers": named(&init)})).unwrap();
             assert_eq!(resources["requests"] == resources["limits"], is_guaranteed, "{containers} {init}");
         }
+    }
+
+    #[test]
+    fn what_the_operator_says_is_asked_for() {
+        let asked = ShimResources {
+            requests: vec![("memory".to_owned(), "8Mi".to_owned())],
+            limits: vec![("cpu".to_owned(), "50m".to_owned())],
+        };
+        let pod = json!({"spec": {"containers": [{"name": "main"}]}}).to_string();
+        let resources = for_shim(&serde_json::from_str(&pod).unwrap(), &asked);
+        assert_eq!(resources, Some(json!({"requests": {"memory": "8Mi"}, "limits": {"cpu": "50m"}})));
     }
 
     #[test]

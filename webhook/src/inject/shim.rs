@@ -41,7 +41,7 @@ fn container(name: &str, args: &[String], mount_path: &str, pod: &Pod, settings:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     });
-    if let Some(resources) = resources::for_shim(pod) {
+    if let Some(resources) = resources::for_shim(pod, &settings.resources) {
         container["resources"] = resources;
     }
     container

@@ -34,6 +34,25 @@ fn reviews_are_answered_on_both_paths_and_logged_in_one_line() {
 }
 
 #[test]
+fn logs_in_json_hold_what_was_decided_for_whom() {
+    let server = Server::start_with(&["--log-format=json"]);
+    let mut review = review();
+    review["request"]["object"]["metadata"]["ownerReferences"] =
+        json!([{"kind": "Job", "name": "hello", "controller": true}]);
+    server.send("POST", "/mutate", review.to_string().as_bytes());
+    let (_, log) = server.stop();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let decided = lines.filter(|line| line["message"] == "decided").collect::<Vec<_>>();
+    let [line] = &decided[..] else { panic!("{log}") };
+    for (field, value) in
+        [("uid", "1f"), ("namespace", "team"), ("name", "hello-"), ("owner", "Job/hello"), ("mode", "hold")]
+    {
+        assert_eq!(line[field], value, "{line}");
+    }
+    assert!(line["took_us"].is_u64() && line["why"].is_string(), "{line}");
+}
+
+#[test]
 fn health_is_served_in_plain_http() {
     let server = Server::start();
     for (method, path, status) in

@@ -60,20 +60,26 @@ impl Drop for Server {
 
 impl Server {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let certificate = write_certificate(folder.path());
-        let mut process = serve(folder.path()).spawn().unwrap();
+        let mut process = serve(folder.path()).args(arguments).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap());
         let mut line = String::new();
-        while !line.contains("health=") {
+        while !line.contains("health") {
             line.clear();
             assert!(log.read_line(&mut line).unwrap() > 0, "the server ended before it served");
         }
+        // `field=value`, or `"field":"value"`.
         let address = |field: &str| {
             let rest = line.split_once(field).unwrap_or_else(|| panic!("no {field} in {line}")).1;
-            rest.split_whitespace().next().unwrap().to_owned()
+            let rest = rest.trim_start_matches(['"', ':', '=']);
+            rest[..rest.find(['"', ' ', '\n', ',']).unwrap()].to_owned()
         };
-        let (admission, health) = (address("admission="), address("health="));
+        let (admission, health) = (address("admission"), address("health"));
         Self { process, folder, log, admission, health, certificate }
     }
 
