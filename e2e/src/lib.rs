@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::missing_panics_doc, reason = "a panic is how a scenario fails")]
 
+pub mod admission;
 pub mod cluster;
 pub mod manifests;
 pub mod observe;

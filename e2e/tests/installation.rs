@@ -2,18 +2,15 @@
 //! pods are replaced. In a binary of its own: it changes the webhook's deployment.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use contract::names::{HOLD_FIELD, SHIM_CONTAINER};
+use e2e::admission::{until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN, client, client_as};
-use e2e::manifests::{pod, pod_spec, shell};
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 const ISTIO_AUX: &str = "istio-aux";
@@ -59,39 +56,6 @@ fn in_a_line(rule: &Value) -> String {
     format!("{verbs} {groups}/{resources} [{names}]")
 }
 
-/// Creates pods every 100 ms, by dry run, until told to stop: each must come back with its shim. Returns how many did.
-async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
-    let count = AtomicUsize::new(0);
-    while !stop.load(Ordering::Relaxed) {
-        let n = count.fetch_add(1, Ordering::Relaxed);
-        let one = pod(&format!("pod-{n}"), &pod_spec("Never", &[shell("main", "true")]));
-        let parameters = PostParams { dry_run: true, ..PostParams::default() };
-        match ns.try_create(one, &parameters).await {
-            Ok(pod) => {
-                let text = serde_json::to_string(&pod).expect("a pod is JSON");
-                assert!(
-                    text.contains(HOLD_FIELD) && text.contains(SHIM_CONTAINER),
-                    "creation {n} came without: {text}"
-                );
-            }
-            Err(error) => panic!("creation {n} was refused: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    count.into_inner()
-}
-
-/// Runs something while pods are created, and says how many were.
-async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl AsyncFnOnce()) {
-    let stop = AtomicBool::new(false);
-    let (created, ()) = tokio::join!(creations(ns, &stop), async {
-        work().await;
-        stop.store(true, Ordering::Relaxed);
-    });
-    println!("{what}: {created} pods were created meanwhile, each with its shim");
-    assert!(created > 50, "there were creations to lose: {created}");
-}
-
 async fn deployments() -> Api<Deployment> {
     Api::namespaced(client().await, ISTIO_AUX)
 }
@@ -99,7 +63,6 @@ async fn deployments() -> Api<Deployment> {
 /// Sets the webhook's arguments, and waits until only pods with them run.
 async fn set_arguments(ns: &Namespace, arguments: &[String]) {
     let deployments = deployments().await;
-    let pods: Api<Pod> = Api::namespaced(client().await, ISTIO_AUX);
     let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "webhook", "args": arguments}]}}}});
     let patched = deployments.patch(ISTIO_AUX, &PatchParams::default(), &Patch::Strategic(patch)).await;
     let generation = patched.expect("the deployment is patched").metadata.generation;
@@ -110,11 +73,10 @@ async fn set_arguments(ns: &Namespace, arguments: &[String]) {
             && all(status.updated_replicas)
             && all(status.replicas)
             && all(status.available_replicas);
-        // The others are still draining, and are to lose nothing either.
-        let pods = pods.list(&ListParams::default()).await.expect("the pods are listed");
-        (is_done && pods.items.len() == 2).then_some(())
+        is_done.then_some(())
     })
     .await;
+    until_drained(ns).await;
 }
 
 async fn served_certificate() -> Vec<u8> {

@@ -3,6 +3,8 @@
 
 mod cluster;
 mod manifests;
+#[cfg(test)]
+mod reference;
 mod serve;
 mod shim;
 

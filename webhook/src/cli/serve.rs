@@ -40,10 +40,6 @@ pub(super) struct Serve {
     /// Where /healthz, /readyz and /metrics are served, in plain HTTP
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8080")]
     health_listen: SocketAddr,
-    #[command(flatten)]
-    kept: Kept,
-    #[command(flatten)]
-    shim: shim::Options,
     /// Whether the server has native sidecars (Kubernetes 1.29 and later): without, the shim is istio-proxy's parent.
     /// auto asks the server for its version
     #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = NativeSidecars::Auto)]
@@ -57,6 +53,10 @@ pub(super) struct Serve {
     /// How to log
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    #[command(flatten)]
+    shim: shim::Options,
+    #[command(flatten)]
+    kept: Kept,
 }
 
 /// Where a certificate of our own is kept.

@@ -6,6 +6,7 @@ use contract::names::{PILOT_AGENT, SHIM_IMAGE};
 use crate::inject::{Delivery, PullPolicy, Settings, ShimResources};
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "The shim in pods")]
 pub(super) struct Options {
     /// The shim's image
     #[arg(long, value_name = "IMAGE", default_value_t = format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION")))]

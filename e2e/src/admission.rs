@@ -1,0 +1,55 @@
+//! A stream of pods that are created, each of which must come back with its shim: what a change to the webhook is tried under.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use contract::names::{HOLD_FIELD, SHIM_CONTAINER};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams, PostParams};
+
+use crate::cluster::client;
+use crate::manifests::{pod, pod_spec, shell};
+use crate::{Namespace, PodView};
+
+/// Creates pods every 100 ms, by dry run, until told to stop: each must come back with its shim. Returns how many did.
+async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
+    let count = AtomicUsize::new(0);
+    while !stop.load(Ordering::Relaxed) {
+        let n = count.fetch_add(1, Ordering::Relaxed);
+        let one = pod(&format!("pod-{n}"), &pod_spec("Never", &[shell("main", "true")]));
+        let parameters = PostParams { dry_run: true, ..PostParams::default() };
+        match ns.try_create(one, &parameters).await {
+            Ok(pod) => {
+                let text = serde_json::to_string(&pod).expect("a pod is JSON");
+                assert!(
+                    text.contains(HOLD_FIELD) && text.contains(SHIM_CONTAINER),
+                    "creation {n} came without: {text}"
+                );
+            }
+            Err(error) => panic!("creation {n} was refused: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    count.into_inner()
+}
+
+/// Runs something while pods are created, and says how many were.
+pub async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl AsyncFnOnce()) {
+    let stop = AtomicBool::new(false);
+    let (created, ()) = tokio::join!(creations(ns, &stop), async {
+        work().await;
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{what}: {created} pods were created meanwhile, each with its shim");
+    assert!(created > 50, "there were creations to lose: {created}");
+}
+
+/// Waits until the webhook has two replicas, and those before them have drained.
+pub async fn until_drained(ns: &Namespace) {
+    let pods: Api<Pod> = Api::namespaced(client().await, "istio-aux");
+    ns.until("the webhook's old pods to go", async || {
+        let pods = pods.list(&ListParams::default()).await.expect("the pods are listed").items;
+        (pods.len() == 2 && pods.iter().all(|pod| PodView(pod).is_ready("webhook"))).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,87 @@
+//! The chart on the cluster: installed, tried, upgraded and rolled back under a stream of pod creations, and removed without a
+//! trace. In a binary of its own: it takes the installation away, and puts it back.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::process::Command;
+
+use e2e::admission::{until_drained, while_pods_are_created};
+use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::manifests::{pod, pod_spec, shell};
+use e2e::{Namespace, scenario};
+use futures::FutureExt;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::{Api, PostParams};
+
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
+
+/// Runs a command in deploy/, and returns what it printed.
+fn run(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).current_dir(DEPLOY).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {errors}", words.join(" "));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn helm(words: &[&str]) -> String {
+    run("helm", &[words, &["--namespace=istio-aux"]].concat())
+}
+
+/// Waits until the webhook configuration trusts the webhook.
+async fn until_trusted(ns: &Namespace) {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
+    ns.until("the webhook to be trusted", async || {
+        let configuration = configurations.get("istio-aux").await.expect("it is installed");
+        let mut webhooks = configuration.webhooks.iter().flatten();
+        webhooks.all(|webhook| webhook.client_config.ca_bundle.is_some()).then_some(())
+    })
+    .await;
+}
+
+/// Objects of ours, of whatever kind.
+fn left() -> Vec<String> {
+    let kinds = run("kubectl", &["api-resources", "--verbs=list", "--output=name"]);
+    let mut kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    kinds.sort_unstable();
+    let all = kinds.join(",");
+    let listed = run(
+        "kubectl",
+        &["get", &all, "--all-namespaces", "--selector=app.kubernetes.io/name=istio-aux", "--output=name"],
+    );
+    listed.lines().map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn release_is_upgraded_without_a_loss_and_removed_without_a_trace() {
+    scenario("helm", &[MESH, OPT_IN], async |ns: &Namespace| {
+        run("./install", &["remove"]);
+        let tried = AssertUnwindSafe(async {
+            helm(&["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=2m"]);
+            until_trusted(ns).await;
+            assert!(helm(&["test", "istio-aux"]).contains("Succeeded"), "the chart's own test");
+            while_pods_are_created(ns, "an upgrade and a rollback", async || {
+                let upgrade =
+                    ["upgrade", "istio-aux", "helm/istio-aux", "--set=log.format=json", "--wait", "--timeout=2m"];
+                tokio::task::spawn_blocking(move || {
+                    helm(&upgrade);
+                    helm(&["rollback", "istio-aux", "1", "--wait", "--timeout=2m"])
+                })
+                .await
+                .expect("helm is run");
+                until_drained(ns).await;
+            })
+            .await;
+            helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
+            let one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+            ns.try_create(one, &PostParams::default()).await.expect("pods can be created at once");
+            ns.until("everything of ours to go", async || left().is_empty().then_some(())).await;
+        })
+        .catch_unwind()
+        .await;
+        helm(&["uninstall", "istio-aux", "--wait", "--ignore-not-found"]);
+        run("kubectl", &["delete", "namespace", "istio-aux", "--ignore-not-found"]);
+        run("./install", &[]);
+        tried.unwrap_or_else(|panic| resume_unwind(panic));
+    })
+    .await;
+}

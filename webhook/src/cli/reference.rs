@@ -1,0 +1,72 @@
+//! `docs/configuration.md`: written from the definitions of options and metrics, and compared with them.
+
+use std::fmt::Write;
+
+use clap::{Arg, Command, CommandFactory};
+
+use super::Cli;
+use crate::metrics::{Metrics, Outcome};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+
+fn reference() -> String {
+    let mut text = "# Configuration\n\nWritten from the code's own definitions; `UPDATE_DOCS=1 cargo test -p istio-aux reference` writes it anew. Labels and annotations of namespaces and pods are in the README.\n".to_owned();
+    let mut cli = Cli::command();
+    cli.build();
+    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+        options(&mut text, command);
+    }
+    metrics(&mut text);
+    text
+}
+
+fn options(text: &mut String, command: &Command) {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let _ = write!(
+        text,
+        "\n## istio-aux {}\n\n{about}.\n\n| option | default | what |\n| --- | --- | --- |\n",
+        command.get_name()
+    );
+    for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+        let help = argument.get_help().map(|help| help.to_string().replace('\n', " ")).unwrap_or_default();
+        let _ = writeln!(text, "| `{}` | {} | {help} |", spelled(argument), default(argument));
+    }
+}
+
+/// `--name VALUE`, or the value alone where it has no name.
+fn spelled(argument: &Arg) -> String {
+    let values = argument.get_value_names().unwrap_or_default().join(" ");
+    let name = argument.get_long().map(|long| format!("--{long}")).unwrap_or_default();
+    let takes_value = argument.get_num_args().is_none_or(|number| number.takes_values());
+    let parts = [name, if takes_value { values } else { String::new() }];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+fn default(argument: &Arg) -> String {
+    let values: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    let is_flag = argument.get_num_args().is_some_and(|number| !number.takes_values());
+    if values.is_empty() || is_flag { "–".to_owned() } else { format!("`{}`", values.join(",")) }
+}
+
+fn metrics(text: &mut String) {
+    let metrics = Metrics::new();
+    metrics.review(Outcome::Refused, std::time::Duration::ZERO);
+    text.push_str("\n## Metrics\n\nAt `/metrics` of `--health-listen`, in OpenMetrics' format.\n\n| metric | kind | what |\n| --- | --- | --- |\n");
+    let exposed = metrics.text();
+    let help = exposed.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    for (name, help) in help {
+        let kind = exposed.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).unwrap_or_default();
+        let end = if kind == "counter" { "_total" } else { "" };
+        let _ = writeln!(text, "| `{name}{end}` | {kind} | {} |", help.trim_end_matches('.'));
+    }
+}
+
+#[test]
+fn the_reference_says_what_the_code_defines() {
+    let text = reference();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(FILE, &text).unwrap();
+    }
+    let written = std::fs::read_to_string(FILE).unwrap_or_default();
+    assert_eq!(written, text, "next: UPDATE_DOCS=1 cargo test -p istio-aux reference");
+}
