@@ -2,6 +2,7 @@
 //! pods are replaced. In a binary of its own: it changes the webhook's deployment.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::Duration;
 
 use e2e::admission::{until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN, client, client_as};
@@ -119,6 +120,8 @@ async fn no_admission_is_lost_in_rollouts_and_renewals() {
         while_pods_are_created(ns, "a rollout back, and a renewal", async || {
             set_arguments(ns, &arguments).await;
             until_renewed(ns).await;
+            // Until the other replica has looked, too.
+            ns.holds_for(Duration::from_secs(15), "pods are created", async || true).await;
         })
         .await;
         with_short_ones.unwrap_or_else(|panic| resume_unwind(panic));

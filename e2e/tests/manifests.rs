@@ -35,7 +35,7 @@ fn chart_and_overlays_give_the_same_objects() {
     let cases: [(&str, &[&str], usize); 3] = [
         ("overlays/self-signed", &[], 10),
         ("overlays/failure-ignore", &["--set=failurePolicy=Ignore"], 10),
-        ("overlays/cert-manager", &["--set=certificate.from=cert-manager"], 7),
+        ("overlays/cert-manager", &["--set=certificate.from=cert-manager"], 9),
     ];
     for (overlay, values, count) in cases {
         let by_kustomize = objects(&text(run("kubectl", &["kustomize", overlay])));

@@ -21,6 +21,9 @@ pub(crate) struct Kind(
     pub(crate) &'static str,
 );
 
+/// Pods.
+pub(crate) const PODS: Kind = Kind("", "v1", "Pod", "pods");
+
 /// A client for the cluster of the user's kubeconfig, or of a context of it; in a pod without one, of the pod's cluster.
 pub(crate) async fn client(context: Option<&str>) -> Result<Client, String> {
     let config = match context {

@@ -16,10 +16,9 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use crate::api::{self, Kind, in_words};
+use crate::api::{self, PODS, in_words};
 use crate::stuck::{Stuck, judge};
 
-const PODS: Kind = Kind("", "v1", "Pod", "pods");
 /// Pause between two looks at a pod that is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How many pods are finished at once.
@@ -101,7 +100,7 @@ async fn ask_to_quit(client: &Client, stuck: &Stuck) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &stuck.namespace);
     let port = stuck.status_port;
     let mut forwarder = pods.portforward(&stuck.name, &[port]).await.map_err(|error| {
-        format!("cannot forward port {port} (this needs create on pods/portforward): {}", in_words(error))
+        format!("cannot forward port {port} (this needs get and create on pods/portforward): {}", in_words(error))
     })?;
     let stream = forwarder.take_stream(port).ok_or("the port was not forwarded")?;
     let lost = |error: hyper::Error| format!("pilot-agent cannot be asked: {error}");

@@ -62,7 +62,7 @@ impl Metrics {
         let help = "When the certificate that is served expires, in seconds since 1970";
         registry.register("certificate_expiry_timestamp_seconds", help, certificate_expiry.clone());
         let certificate_failures = Counter::default();
-        let help = "How often a changed certificate could not be used, and the one before it was kept";
+        let help = "How often a certificate could not be read, kept or used, and the one before it stayed";
         registry.register("certificate_reload_failures", help, certificate_failures.clone());
         Self { registry, reviews, duration, certificate_expiry, certificate_failures }
     }
@@ -77,6 +77,11 @@ impl Metrics {
         };
         self.reviews.get_or_create(&Review { result, mode: mode.as_str() }).inc();
         self.duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that was refused before it was a review.
+    pub fn refused(&self) {
+        self.reviews.get_or_create(&Review { result: "refused", mode: Mode::None.as_str() }).inc();
     }
 
     /// Takes note of when the certificate that is served expires.

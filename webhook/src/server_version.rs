@@ -45,15 +45,26 @@ impl fmt::Display for Version {
     }
 }
 
-/// Asks the API server of this pod's cluster. Any account that it knows may.
-pub(crate) async fn ask() -> Result<Version, String> {
-    let answer = timeout(ANSWER_WITHIN, async { Client::try_default().await?.apiserver_version().await }).await;
-    let info = answer.map_err(|_| format!("no answer within {ANSWER_WITHIN:?}"))?;
-    let info = info.map_err(|error| with_causes(&error))?;
-    read(&info).ok_or_else(|| format!("it says {:?}.{:?}", info.major, info.minor))
+/// Why a version is not known.
+#[derive(Debug)]
+pub(crate) enum Unknown {
+    /// This runs in no cluster.
+    NoCluster(String),
+    /// The API server does not say, or not yet.
+    NoAnswer(String),
 }
 
-fn read(info: &Info) -> Option<Version> {
+/// Asks the API server of this pod's cluster. Any account that it knows may.
+pub(crate) async fn ask() -> Result<Version, Unknown> {
+    let client = Client::try_default().await.map_err(|error| Unknown::NoCluster(with_causes(&error)))?;
+    let answer = timeout(ANSWER_WITHIN, client.apiserver_version()).await;
+    let info = answer.map_err(|_| Unknown::NoAnswer(format!("no answer within {ANSWER_WITHIN:?}")))?;
+    let info = info.map_err(|error| Unknown::NoAnswer(with_causes(&error)))?;
+    read(&info).ok_or_else(|| Unknown::NoAnswer(format!("it says {:?}.{:?}", info.major, info.minor)))
+}
+
+/// What an API server says of itself, as a version.
+pub(crate) fn read(info: &Info) -> Option<Version> {
     Version::parse(&format!("{}.{}", info.major, info.minor))
 }
 

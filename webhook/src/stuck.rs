@@ -53,7 +53,11 @@ pub(crate) fn judge(pod: &Value) -> Result<Stuck, String> {
 fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String, String> {
     let ended = &state["terminated"];
     if ended.is_null() {
-        let what = if state["running"].is_null() { "has not started yet" } else { "still runs" };
+        let what = match (state["running"].is_null(), state["waiting"]["reason"].as_str()) {
+            (false, _) => "still runs",
+            (true, Some("CrashLoopBackOff")) => "will be started again",
+            (true, _) => "has not started yet",
+        };
         return Err(format!("its container {name} {what}"));
     }
     let code = ended["exitCode"].as_i64().unwrap_or_default();
@@ -129,6 +133,11 @@ mod tests {
                 "it has not begun",
                 pod("Never", &json!({"waiting": {}}), &runs),
                 Err("its container main has not started yet"),
+            ),
+            (
+                "it crashes",
+                pod("OnFailure", &json!({"waiting": {"reason": "CrashLoopBackOff"}}), &runs),
+                Err("its container main will be started again"),
             ),
             ("its proxy has ended", pod("Never", &ended(0), &ended(0)), Err("its istio-proxy does not run")),
             (

@@ -103,7 +103,9 @@ async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) 
     };
     let before = as_json(&text);
     let after = as_json(&printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &text)));
-    for (before, after) in pods_of(&before).into_iter().zip(pods_of(&after)) {
+    let (before, after) = (pods_of(&before), pods_of(&after));
+    assert!(!before.is_empty() && before.len() == after.len(), "{}", file.display());
+    for (before, after) in before.into_iter().zip(after) {
         let by_cluster = serde_json::to_value(opted_in.dry_run(before).await).expect("a pod is JSON");
         let by_inject = serde_json::to_value(mesh.dry_run(after).await).expect("a pod is JSON");
         assert!(by_cluster.to_string().contains(SHIM_CONTAINER), "{}", file.display());
@@ -146,17 +148,17 @@ async fn stuck_pod_is_found_and_finished() {
         ns.pod_until(&name, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
         ns.pod_until("runs", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
 
-        let checked = istio_aux(&["check", "-n", ns.name(), "-o", "json"], "");
-        assert_eq!(checked.status.code(), Some(1), "a stuck pod is to be mended");
-        let findings: Value = serde_json::from_slice(&checked.stdout).expect("it prints JSON");
+        // A pod that has just ended is given a moment.
+        let findings = ns.until("check to find it", async || {
+            let checked = istio_aux(&["check", "-n", ns.name(), "-o", "json"], "");
+            let findings: Value = serde_json::from_slice(&checked.stdout).expect("it prints JSON");
+            (checked.status.code() == Some(1)).then_some(findings)
+        });
+        let findings = findings.await;
         let next = format!("istio-aux finish -n {} {name}", ns.name());
-        let problems =
-            findings["findings"].as_array().expect("a list").iter().filter(|finding| finding["level"] == "problem");
-        assert_eq!(
-            problems.map(|finding| finding["next"].as_str()).collect::<Vec<_>>(),
-            [Some(next.as_str())],
-            "{findings:#}"
-        );
+        let all = findings["findings"].as_array().expect("a list").iter();
+        let problems = all.filter(|finding| finding["level"] == "problem").map(|finding| finding["next"].as_str());
+        assert_eq!(problems.collect::<Vec<_>>(), [Some(next.as_str())], "{findings:#}");
 
         let refused = istio_aux(&["finish", "-n", ns.name(), "runs"], "");
         assert_eq!(refused.status.code(), Some(1));
@@ -177,8 +179,9 @@ async fn stuck_pod_is_found_and_finished() {
 #[tokio::test]
 async fn check_says_what_each_pod_of_a_namespace_has() {
     scenario("check", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 2")]))).await;
-        let left = annotated(pod("left", &pod_spec("Never", &[shell("main", "sleep 2")])), "istio-aux.io/mode", "off");
+        ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+        let left =
+            annotated(pod("left", &pod_spec("Never", &[shell("main", "sleep 600")])), "istio-aux.io/mode", "off");
         ns.create_object(left).await;
         let text = printed(&istio_aux(&["check", "-n", ns.name()], ""));
         assert!(text.contains("ok       pod shimmed has mode native: "), "{text}");

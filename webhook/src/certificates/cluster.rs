@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -30,6 +31,9 @@ pub(crate) enum Error {
     /// The Secret is not there.
     #[error("there is no Secret {0}: apply the manifests again, which bring it, empty")]
     NoSecret(String),
+    /// The API server does not answer.
+    #[error("the API server did not answer within {0:?}")]
+    Late(Duration),
     /// Anything else.
     #[error("cannot {what}")]
     Other {

@@ -2,20 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::cluster::{Cluster, Error, Read};
-use super::pair::{Pair, is_for, issue, now, validity_of_first};
+use super::pair::{Pair, is_for, issue, now};
 use super::plan::{self, Held, Settling, Step, Trusted};
 use crate::causes::with_causes;
 
 /// Pause after the cluster did not do what it was asked.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// How long one look may take, with what is written.
+const LOOK_WITHIN: Duration = Duration::from_secs(30);
+/// Writes that may follow one another at once: a renewal takes fewer. More are a quarrel with somebody else who writes the same.
+const WRITES_AT_ONCE: u32 = 5;
+/// Pause between the writes of a quarrel.
+const QUARREL_AFTER: Duration = Duration::from_secs(10);
 
 /// Who serves a certificate.
 pub(crate) trait Server {
-    /// Serves this from now on.
-    fn serve(&self, pair: &Pair);
+    /// Serves this from now on, where it can be; returns whether it is.
+    fn serve(&self, pair: &Pair) -> bool;
     /// The certificate could not be kept; what is served stays.
     fn failed(&self);
 }
@@ -46,14 +52,22 @@ impl<C: Cluster> Keeper<C> {
 
     /// Keeps it for ever.
     pub(crate) async fn run(mut self, server: impl Server) {
-        let mut said = None;
+        let (mut said, mut writes) = (None, 0);
         loop {
-            let pause = match self.look(&server).await {
+            let looked = timeout(LOOK_WITHIN, self.look(&server)).await.unwrap_or(Err(Error::Late(LOOK_WITHIN)));
+            writes = if matches!(looked, Ok(Step::Keep)) { 0 } else { writes + 1 };
+            let pause = match looked {
                 Ok(Step::Keep) => {
                     said = None;
                     plan::look_every(self.valid_for)
                 }
-                Ok(_) | Err(Error::Conflict) => Duration::ZERO,
+                Ok(_) | Err(Error::Conflict) if writes <= WRITES_AT_ONCE => Duration::ZERO,
+                Ok(_) | Err(Error::Conflict) => {
+                    tracing::warn!(
+                        "somebody else writes the certificate, or whom the configuration trusts, again and again"
+                    );
+                    QUARREL_AFTER
+                }
                 Err(error) => {
                     let error = with_causes(&error);
                     if said.as_ref() != Some(&error) {
@@ -75,23 +89,24 @@ impl<C: Cluster> Keeper<C> {
         let held = self.held().await?;
         self.serve(&held.value, server);
         let trusted_for = self.settling.see(&held.value, &trusted.value, now(), self.began.elapsed());
-        let step = plan::step(&held.value, &trusted.value, now(), self.valid_for, trusted_for);
+        let before = self.served.as_ref();
+        let step = plan::step(&held.value, before, &trusted.value, now(), self.valid_for, trusted_for);
         self.take(&step, trusted, held).await?;
         Ok(step)
     }
 
     async fn held(&self) -> Result<Read<Held>, Error> {
         let mut held = self.cluster.held().await?;
-        // A certificate for another name is as good as none.
-        held.value.current = held.value.current.filter(|pair| is_for(&pair.cert, &self.name));
-        held.value.next = held.value.next.filter(|pair| is_for(&pair.cert, &self.name));
+        // A certificate for another name, or without its key, is as good as none.
+        let is_good = |pair: &Pair| is_for(&pair.cert, &self.name) && pair.is_whole();
+        held.value.current = held.value.current.filter(is_good);
+        held.value.next = held.value.next.filter(is_good);
         Ok(held)
     }
 
     fn serve(&mut self, held: &Held, server: &impl Server) {
         let Some(pair) = &held.current else { return };
-        if self.served.as_ref() != Some(pair) && validity_of_first(&pair.cert).is_some_and(|valid| valid.holds(now())) {
-            server.serve(pair);
+        if self.served.as_ref() != Some(pair) && server.serve(pair) {
             self.served = Some(pair.clone());
         }
     }
@@ -102,6 +117,12 @@ impl<C: Cluster> Keeper<C> {
             Step::Trust(bundle) => {
                 self.cluster.trust(bundle, &trusted).await?;
                 tracing::info!("the webhook configuration trusts the certificate's authority");
+                Ok(())
+            }
+            Step::Restore(pair) => {
+                let held_now = Held { current: Some(pair.clone()), next: None, ..held.value.clone() };
+                self.cluster.hold(&held_now, &held).await?;
+                tracing::warn!("the Secret had lost the certificate that is served; it is kept there again");
                 Ok(())
             }
             Step::IssueCurrent => {

@@ -7,8 +7,10 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
-use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::sign::CertifiedKey;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -25,6 +27,15 @@ pub(crate) struct Pair {
     pub(crate) cert: String,
     /// The server's private key.
     pub(crate) key: String,
+}
+
+impl Pair {
+    /// Whether the key is the certificate's.
+    pub(crate) fn is_whole(&self) -> bool {
+        let Ok(chain) = certificates(self.cert.as_bytes()) else { return false };
+        let Ok(key) = PrivateKeyDer::from_pem_slice(self.key.as_bytes()) else { return false };
+        CertifiedKey::from_der(chain, key, &ring::default_provider()).is_ok()
+    }
 }
 
 /// From when to when a certificate is valid, in seconds since 1970.
@@ -133,6 +144,8 @@ mod tests {
         let pair = issue("istio-aux.team.svc", NOW, Duration::from_hours(1)).unwrap();
         assert!(is_for(&pair.cert, "istio-aux.team.svc"));
         assert!(!is_for(&pair.cert, "istio-aux.other.svc"));
+        let other = issue("istio-aux.team.svc", NOW, Duration::from_hours(1)).unwrap();
+        assert!(pair.is_whole() && !Pair { key: other.key, ..pair.clone() }.is_whole());
         for text in [&pair.cert, &pair.ca] {
             let validity = validity_of_first(text).unwrap();
             assert_eq!(validity, Validity { begins: NOW - 300, ends: NOW + 3600 });

@@ -25,8 +25,10 @@ pub(crate) type Trusted = Option<Vec<String>>;
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Make a certificate, and keep it as the one that is served.
+    /// Make a certificate, and keep it as the one that is served: there is none that anybody trusts.
     IssueCurrent,
+    /// Keep again what is served, and was lost.
+    Restore(Pair),
     /// Make a certificate, and keep it as the next one.
     IssueNext,
     /// Have the configuration trust these authorities.
@@ -37,25 +39,41 @@ pub(crate) enum Step {
     Keep,
 }
 
-/// Decides, for certificates that are to be valid for so long. `trusted_for` is how long the configuration has been seen to
-/// trust what it is to trust.
-pub(crate) fn step(held: &Held, trusted: &Trusted, now: i64, valid_for: Duration, trusted_for: Duration) -> Step {
-    let Some(current) = &held.current else { return Step::IssueCurrent };
-    let Some(validity) = validity_of_first(&current.cert).filter(|validity| validity.holds(now)) else {
-        // Nobody can have trusted it any more.
-        return Step::IssueCurrent;
+/// Decides, for certificates that are to be valid for so long. `served` is what this replica serves; `trusted_for` is how long
+/// the configuration has been seen to trust what it is to trust.
+pub(crate) fn step(
+    held: &Held,
+    served: Option<&Pair>,
+    trusted: &Trusted,
+    now: i64,
+    valid_for: Duration,
+    trusted_for: Duration,
+) -> Step {
+    let Some(validity) = held.current.as_ref().and_then(|pair| lasting(pair, now)) else {
+        let served = served.filter(|pair| lasting(pair, now).is_some());
+        return match (&held.next, served) {
+            (Some(next), _) if lasting(next, now).is_some() => Step::Promote,
+            (_, Some(served)) => Step::Restore(served.clone()),
+            _ => Step::IssueCurrent,
+        };
     };
     let wanted = bundle(held, now);
     if trusted.iter().flatten().any(|bundle| *bundle != wanted) {
         return Step::Trust(wanted);
     }
     if held.next.is_some() {
-        let is_settled = trusted.is_none() || trusted_for >= settling(valid_for);
+        let life = Duration::from_secs(u64::try_from(validity.ends - validity.begins).unwrap_or_default());
+        let is_settled = trusted.is_none() || trusted_for >= settling(valid_for.min(life));
         return if is_settled { Step::Promote } else { Step::Keep };
     }
     // One that was made to last longer than they now are is renewed as they are.
     let ends = validity.ends.min(validity.begins.saturating_add(seconds(valid_for)));
     if now >= (Validity { ends, ..validity }).renewal() { Step::IssueNext } else { Step::Keep }
+}
+
+/// When a pair is valid, where it is not over. One that is still to begin is good: clocks differ.
+fn lasting(pair: &Pair, now: i64) -> Option<Validity> {
+    validity_of_first(&pair.cert).filter(|validity| now < validity.ends)
 }
 
 /// The authorities that are to be trusted, those of what is served first.
@@ -102,9 +120,9 @@ pub(crate) fn look_every(life: Duration) -> Duration {
     (life / 100).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// How long API servers are given to see whom the configuration trusts.
-fn settling(valid_for: Duration) -> Duration {
-    (valid_for / 50).clamp(Duration::from_secs(2), Duration::from_mins(1))
+/// How long API servers are given to see whom the configuration trusts, with certificates of this life.
+fn settling(life: Duration) -> Duration {
+    (life / 50).clamp(Duration::from_secs(2), Duration::from_mins(1))
 }
 
 fn seconds(duration: Duration) -> i64 {
@@ -166,7 +184,7 @@ mod tests {
             ("nobody calls", held(Some(&old), Some(&new)), None, later, Duration::ZERO, Step::Promote),
         ];
         for (case, held, trusted, now, trusted_for, expected) in cases {
-            assert_eq!(step(&held, &trusted, now, LIFE, trusted_for), expected, "{case}");
+            assert_eq!(step(&held, None, &trusted, now, LIFE, trusted_for), expected, "{case}");
         }
     }
 
@@ -174,10 +192,28 @@ mod tests {
     fn a_certificate_that_lasts_longer_than_they_now_are_to_is_renewed() {
         let old = pair(NOW);
         let held = Held { current: Some(old.clone()), ..Held::default() };
-        let step = |valid_for| step(&held, &trusting(&old.ca), NOW + 60, valid_for, LONG);
+        let step = |valid_for| step(&held, None, &trusting(&old.ca), NOW + 60, valid_for, LONG);
         assert_eq!(step(Duration::from_mins(1)), Step::IssueNext);
         assert_eq!(step(LIFE), Step::Keep);
         assert_eq!(step(LIFE * 1000), Step::Keep);
+    }
+
+    #[test]
+    fn what_is_served_goes_back_into_a_secret_that_was_emptied() {
+        let (old, new) = (pair(NOW), pair(NOW + 3000));
+        let step = |held: &Held, served, now| step(held, served, &trusting(&old.ca), now, LIFE, LONG);
+        assert_eq!(step(&Held::default(), Some(&old), NOW), Step::Restore(old.clone()));
+        assert_eq!(step(&Held::default(), Some(&old), NOW + 3600), Step::IssueCurrent);
+        // Nor is a next one thrown away.
+        let held = Held { current: Some(old.clone()), next: Some(new), previous_ca: None };
+        assert_eq!(step(&held, Some(&old), NOW + 3600), Step::Promote);
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_replaces_nothing() {
+        let old = pair(NOW);
+        let held = Held { current: Some(old.clone()), ..Held::default() };
+        assert_eq!(step(&held, None, &trusting(&old.ca), NOW - 3600, LIFE, LONG), Step::Keep);
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! What a cluster's state means for pods that are to complete: pure, one function for each thing that is looked at.
 
+use std::collections::BTreeSet;
+use std::time::UNIX_EPOCH;
+
 use contract::names::{
     ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, PROXY_CONTAINER, SHIM_LABEL, STATUS_ANNOTATION,
 };
@@ -10,23 +13,28 @@ use super::{Finding, Level};
 use crate::inject::pod::{Pod, Proxy};
 use crate::inject::{Settings, decide};
 use crate::server_version::Version;
-use crate::stuck::judge;
+use crate::stuck::{Stuck, judge};
 
 /// Kernels since this tell the exit codes of siblings.
 const EXIT_CODES_SINCE: (u32, u32) = (6, 15);
-/// A certificate that expires within this many seconds should have been renewed.
-const SOON: i64 = 7 * 24 * 3600;
+/// How much of its life a certificate has left when it should have been renewed long since: a fifth, renewal being at a third.
+const OVERDUE: i64 = 5;
+/// A pod whose payload ended less than so many seconds ago is only ending.
+const ENDING_FOR: i64 = 15;
 /// Namespaces that are named one by one; the rest are counted.
 const NAMED_AT_MOST: usize = 20;
 
 /// Everything that is found.
 pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, settings: &Settings, now: i64) -> Vec<Finding> {
+    // A server without native sidecars gets the shim in another way.
+    let native_sidecars = snapshot.server.is_none_or(Version::has_native_sidecars);
+    let settings = &Settings { native_sidecars, ..settings.clone() };
     let mut found = server(snapshot);
     found.extend(nodes(snapshot));
     found.extend(configuration(snapshot, now));
     found.extend(istio(snapshot));
     found.extend(namespaces(snapshot));
-    found.extend(stuck(snapshot));
+    found.extend(stuck(snapshot, now));
     if namespace.is_some() {
         found.extend(snapshot.pods.iter().filter_map(|pod| what_would_happen(pod, settings)));
     }
@@ -111,47 +119,57 @@ fn configuration(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     };
     let mut found = Vec::new();
     let trust: Vec<_> = items(&ours["webhooks"]).map(trust_in).collect();
-    let install_again = "look at the webhook's log: kubectl -n istio-aux logs deployment/istio-aux";
-    match trust.iter().flatten().map(|validity| validity.ends).min() {
+    let next = format!("look at the webhook's log: kubectl -n {} logs deployment/istio-aux", namespace_of(ours));
+    match trust.iter().flatten().min_by_key(|validity| validity.ends) {
         _ if trust.contains(&None) => found.push(Finding::problem(
             "the API server has no authority (caBundle) to trust the webhook by, so it refuses pods that are to complete",
-            install_again,
+            next,
         )),
-        Some(ends) if ends <= now => {
-            found.push(Finding::problem("the authority that the API server trusts has expired", install_again));
+        Some(validity) if validity.ends <= now => {
+            found.push(Finding::problem("the authority that the API server trusts has expired", next));
         }
-        Some(ends) if ends - now < SOON => {
-            found.push(Finding::problem(format!("the authority that the API server trusts expires in {}", days(ends - now)), install_again));
+        Some(validity) if validity.ends - now < (validity.ends - validity.begins) / OVERDUE => {
+            let left = span(validity.ends - now);
+            found.push(Finding::problem(format!("the authority that the API server trusts expires in {left}"), next));
         }
-        Some(ends) => found.push(Finding::ok(format!("the API server trusts the webhook, for {} more", days(ends - now)))),
+        Some(validity) => {
+            let left = span(validity.ends - now);
+            found.push(Finding::ok(format!("the API server trusts the webhook, for {left} more")));
+        }
         None => {}
     }
-    found.extend(endpoints(snapshot));
+    found.extend(endpoints(snapshot, namespace_of(ours)));
     found.extend(order(configurations));
     found
 }
 
-fn days(seconds: i64) -> String {
-    if seconds < 2 * 24 * 3600 {
-        format!("{} hours", seconds / 3600)
-    } else {
-        format!("{} days", seconds / (24 * 3600))
+/// The namespace of the Service that a configuration has called.
+fn namespace_of(configuration: &Value) -> &str {
+    text(configuration, "/webhooks/0/clientConfig/service/namespace")
+}
+
+fn span(seconds: i64) -> String {
+    match seconds {
+        ..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} hours", seconds / 3600),
+        _ => format!("{} days", seconds / (24 * 3600)),
     }
 }
 
-fn endpoints(snapshot: &Snapshot) -> Option<Finding> {
-    let slices = snapshot.endpoints.as_ref()?;
-    let all = slices.iter().flat_map(|slice| items(&slice["endpoints"]));
-    let ready = all.filter(|endpoint| endpoint["conditions"]["ready"] != false).count();
-    Some(match ready {
+fn endpoints(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
+    let all = snapshot.endpoints.as_ref()?.iter().flat_map(|slice| items(&slice["endpoints"]));
+    let ready = all.filter(|endpoint| endpoint["conditions"]["ready"] != false);
+    // A pod of two address families is in two slices.
+    let ready: BTreeSet<&str> = ready.map(|endpoint| text(endpoint, "/targetRef/name")).collect();
+    Some(match ready.len() {
         0 => Finding::problem(
             "no replica of the webhook is ready: pods that are to complete are refused in opted-in namespaces",
-            "kubectl -n istio-aux describe pods",
+            format!("kubectl -n {namespace} describe pods"),
         ),
         1 => Finding::note(
             "only one replica of the webhook is ready: while it is away, pods that are to complete are refused",
         ),
-        _ => Finding::ok(format!("{ready} replicas of the webhook are ready")),
+        ready => Finding::ok(format!("{ready} replicas of the webhook are ready")),
     })
 }
 
@@ -244,8 +262,9 @@ fn namespaces(snapshot: &Snapshot) -> Vec<Finding> {
     found
 }
 
-fn stuck(snapshot: &Snapshot) -> Vec<Finding> {
-    let stuck = snapshot.pods.iter().filter_map(|pod| judge(pod).ok());
+fn stuck(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
+    let is_over = |stuck: &Stuck| seconds(&stuck.since).is_none_or(|ended| now - ended >= ENDING_FOR);
+    let stuck = snapshot.pods.iter().filter_map(|pod| judge(pod).ok()).filter(is_over);
     stuck
         .map(|stuck| {
             let next = format!("istio-aux finish -n {} {}", stuck.namespace, stuck.name);
@@ -258,6 +277,12 @@ fn stuck(snapshot: &Snapshot) -> Vec<Finding> {
             )
         })
         .collect()
+}
+
+/// Seconds since 1970 of a time in RFC 3339.
+fn seconds(time: &str) -> Option<i64> {
+    let since = humantime::parse_rfc3339(time).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_secs()).ok()
 }
 
 /// What istio-aux did to a pod, or would do to one like it.

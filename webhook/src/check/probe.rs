@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::Finding;
-use crate::api::{self, Kind, in_words};
+use crate::api::{self, PODS, in_words};
 use crate::inject::Settings;
 
-const PODS: Kind = Kind("", "v1", "Pod", "pods");
 /// How long a node may take to pull the image and run it.
 const WITHIN: Duration = Duration::from_mins(2);
 const LOOK_EVERY: Duration = Duration::from_millis(500);

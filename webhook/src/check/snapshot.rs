@@ -3,13 +3,12 @@
 use kube::Client;
 use serde_json::Value;
 
-use crate::api::{self, Kind, in_words};
+use crate::api::{self, Kind, PODS, in_words};
 use crate::certificates::pair::{Validity, validity_of_first};
-use crate::server_version::Version;
+use crate::server_version::{self, Version};
 
 const NODES: Kind = Kind("", "v1", "Node", "nodes");
 const NAMESPACES: Kind = Kind("", "v1", "Namespace", "namespaces");
-const PODS: Kind = Kind("", "v1", "Pod", "pods");
 const DEPLOYMENTS: Kind = Kind("apps", "v1", "Deployment", "deployments");
 const ENDPOINT_SLICES: Kind = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 const CONFIGURATIONS: Kind =
@@ -56,7 +55,7 @@ pub(super) async fn take(client: &Client, namespace: Option<&str>) -> Result<Sna
         None => noted(api::list(client, NAMESPACES, None, "").await),
     };
     Ok(Snapshot {
-        server: Version::parse(&format!("{}.{}", info.major, info.minor)),
+        server: server_version::read(&info),
         nodes: noted(api::list(client, NODES, None, "").await).unwrap_or_default(),
         endpoints,
         namespaces: namespaces.unwrap_or_default(),

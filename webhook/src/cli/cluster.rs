@@ -43,7 +43,7 @@ pub(super) struct Check {
 /// End the proxies of pods whose payload has ended
 ///
 /// For pods that were there before istio-aux. Posts to pilot-agent through a port that the API server forwards, so it needs
-/// create on pods/portforward. Pods whose payload still runs, or will again, are left alone.
+/// get and create on pods/portforward. Pods whose payload still runs, or will again, are left alone.
 #[derive(Debug, Args)]
 #[command(
     group = ArgGroup::new("which").required(true).args(["all_stuck", "pods"]),

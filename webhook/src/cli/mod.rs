@@ -124,7 +124,7 @@ mod tests {
             ),
             (
                 "istio-aux serve --self-signed --certificate-validity 30s",
-                "invalid value '30s' for '--certificate-validity <DURATION>': takes a minute or more, such as 365d; see --help",
+                "invalid value '30s' for '--certificate-validity <DURATION>': takes a minute to ten years, such as 365d; see --help",
             ),
             (
                 "istio-aux serve --self-signed --shim-requests cpu=1m,memory=4Megs",

@@ -15,6 +15,8 @@ use crate::serve::{self, Options, SelfSigned, Source};
 
 /// Certificates that live shorter than this are renewed too often to be of use.
 const SHORTEST_VALIDITY: Duration = Duration::from_mins(1);
+/// Ten years.
+const LONGEST_VALIDITY: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// Run the webhook
 #[derive(Debug, Args)]
@@ -94,8 +96,10 @@ enum LogFormat {
 }
 
 fn validity(text: &str) -> Result<Duration, String> {
-    let validity = humantime::parse_duration(text).ok().filter(|validity| *validity >= SHORTEST_VALIDITY);
-    validity.ok_or_else(|| "takes a minute or more, such as 365d".to_owned())
+    let validity = humantime::parse_duration(text)
+        .ok()
+        .filter(|validity| (SHORTEST_VALIDITY..=LONGEST_VALIDITY).contains(validity));
+    validity.ok_or_else(|| "takes a minute to ten years, such as 365d".to_owned())
 }
 
 pub(super) fn run(arguments: Serve) -> Ended {

@@ -19,11 +19,15 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     let (mut begin, mut begin_line, mut at) = (0, 1, 0);
     for (index, line) in text.split_inclusive('\n').enumerate() {
         // At the beginning of a line it is a mark wherever it stands, in block scalars too.
-        if is_mark(line) && !text[begin..at].trim().is_empty() {
+        if is_mark(line) && !is_only_directives(&text[begin..at]) {
             documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..at] });
             (begin, begin_line) = (at, index + 1);
         }
         at += line.len();
+        if is_end(line) {
+            documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..at] });
+            (begin, begin_line) = (at, index + 2);
+        }
     }
     documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..] });
     documents
@@ -31,6 +35,16 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
 
 fn is_mark(line: &str) -> bool {
     line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+/// `...`, after which another document may begin without a mark.
+fn is_end(line: &str) -> bool {
+    line.trim_end() == "..."
+}
+
+/// Whether nothing has been said yet, but what the document is written in.
+fn is_only_directives(text: &str) -> bool {
+    text.lines().all(|line| line.trim().is_empty() || line.starts_with('%'))
 }
 
 impl Document<'_> {
@@ -58,19 +72,29 @@ impl Document<'_> {
             serde_saphyr::to_string_with_options(content, options).map_err(|error| error.to_string())
         };
         let text = text.map_err(|reason| format!("it cannot be written: {reason}"))?;
-        let mark = &self.text[..self.text.len() - body.len()];
-        let end = if text.ends_with('\n') { "" } else { "\n" };
-        Ok(format!("{mark}{text}{end}"))
+        let newline = if text.ends_with('\n') { "" } else { "\n" };
+        let end = if self.text.lines().last().is_some_and(is_end) { "...\n" } else { "" };
+        Ok(format!("{}{text}{newline}{end}", self.mark()))
     }
 
     fn is_empty(&self) -> bool {
         self.body().lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
     }
 
+    /// The mark before the document, to be written again.
+    fn mark(&self) -> &str {
+        let first = self.text.split_inclusive('\n').next().unwrap_or_default();
+        match first.strip_prefix("---").map(str::trim) {
+            Some(rest) if is_mark(first) && (rest.is_empty() || rest.starts_with('#')) => first,
+            // The document begins behind the mark; or it needs one now that others are before it.
+            _ if is_mark(first) || self.number > 1 => "---\n",
+            _ => "",
+        }
+    }
+
     /// What follows the mark.
     fn body(&self) -> &str {
-        let first = self.text.split_inclusive('\n').next().unwrap_or_default();
-        if first.trim_end() == "---" { &self.text[first.len()..] } else { self.text }
+        if is_mark(self.text.split_inclusive('\n').next().unwrap_or_default()) { &self.text[3..] } else { self.text }
     }
 }
 
@@ -92,6 +116,8 @@ mod tests {
             [(1, 1, "---\na: 1\n"), (2, 3, "--- # two\nb: |\n  ---\n")]
         );
         assert_eq!(texts("----\n"), [(1, 1, "----\n")]);
+        assert_eq!(texts("%YAML 1.2\n---\na: 1\n"), [(1, 1, "%YAML 1.2\n---\na: 1\n")]);
+        assert_eq!(texts("a: 1\n...\nb: 2\n"), [(1, 1, "a: 1\n...\n"), (2, 3, "b: 2\n")]);
         assert_eq!(texts(""), [(1, 1, "")]);
     }
 
@@ -106,6 +132,19 @@ mod tests {
         assert_eq!(value["empty"], json!(null));
         let rendered = document.render(&value).unwrap();
         assert_eq!(split(&rendered)[0].parse().unwrap(), value, "{rendered}");
+    }
+
+    #[test]
+    fn a_document_that_is_written_anew_stays_one_of_its_own() {
+        let cases = [
+            ("a: 1\n---\nb: 2\n", "---\nc: 3\n"),
+            ("a: 1\n--- # two\nb: 2\n", "--- # two\nc: 3\n"),
+            ("a: 1\n--- {b: 2}\n", "---\n{\n  \"c\": 3\n}\n"),
+            ("a: 1\n...\nb: 2\n...\n", "---\nc: 3\n...\n"),
+        ];
+        for (text, rendered) in cases {
+            assert_eq!(split(text)[1].render(&json!({"c": 3})).unwrap(), rendered, "{text:?}");
+        }
     }
 
     proptest! {

@@ -38,7 +38,10 @@ pub struct Error {
 /// not there yet; with `assume_proxy` the shim, too, as a native sidecar: the other modes change the proxy itself.
 pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Injected, Error> {
     let mut injected = Injected { text: String::new(), warnings: Vec::new(), changed: 0 };
-    for document in split(text) {
+    // Some editors put a mark of byte order first, which is no part of any document.
+    let content = text.trim_start_matches('\u{feff}');
+    injected.text.push_str(&text[..text.len() - content.len()]);
+    for document in split(content) {
         let wrong = |reason| Error { number: document.number, line: document.line, reason };
         let before = document.parse().map_err(wrong)?;
         let mut after = before.clone();
@@ -63,7 +66,7 @@ struct Injecting<'a> {
 impl Injecting<'_> {
     fn object(&mut self, object: &mut Value) -> Result<(), String> {
         if object["kind"] == "List" {
-            let mut items = object["items"].as_array_mut().into_iter().flatten();
+            let mut items = object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten();
             return items.try_for_each(|item| self.object(item));
         }
         let called = called(object);

@@ -60,14 +60,15 @@ fn of_replicas(object: &Value, known: &Replicas) -> Vec<Template> {
     let replicas = object["spec"][known.field].as_object().into_iter().flatten();
     replicas
         .map(|(name, replica)| {
-            let name = name.replace('~', "~0").replace('/', "~1");
             let policy = match replica["restartPolicy"].as_str() {
                 // The operator restarts such pods itself.
                 Some("ExitCode") => "Never",
                 Some(policy) => policy,
+                // The MPI operator's own version has another default for launchers than the training operator's.
+                None if object["apiVersion"] == "kubeflow.org/v2beta1" && name == "Launcher" => "OnFailure",
                 None => known.policy,
             };
-            let place = format!("/spec/{}/{name}/template", known.field);
+            let place = format!("/spec/{}/{}/template", known.field, name.replace('~', "~0").replace('/', "~1"));
             Template { policy: Some(policy.to_owned()), ..Template::at(place) }
         })
         .collect()
@@ -75,7 +76,13 @@ fn of_replicas(object: &Value, known: &Replicas) -> Vec<Template> {
 
 fn of_job_set(object: &Value) -> Vec<Template> {
     let jobs = object["spec"]["replicatedJobs"].as_array().map_or(0, Vec::len);
-    (0..jobs).map(|job| Template::at(format!("/spec/replicatedJobs/{job}/template/spec/template"))).collect()
+    let at = |job| format!("/spec/replicatedJobs/{job}/template/spec/template");
+    let policy = |place: &str| {
+        let said = object.pointer(place).and_then(|template| template["spec"]["restartPolicy"].as_str());
+        // JobSet's webhook fills it in.
+        said.unwrap_or("OnFailure").to_owned()
+    };
+    (0..jobs).map(at).map(|place| Template { policy: Some(policy(&place)), ..Template::at(place) }).collect()
 }
 
 /// Argo's controller makes each step's pod; what they share is `podMetadata`.
@@ -101,8 +108,8 @@ impl Template {
         if let Some(metadata) = place.get(self.metadata) {
             pod["metadata"] = metadata.clone();
         }
-        if let Some(policy) = &self.policy {
-            pod["spec"]["restartPolicy"] = json!(policy);
+        if let (Some(policy), Some(spec)) = (&self.policy, pod["spec"].as_object_mut()) {
+            spec.insert("restartPolicy".to_owned(), json!(policy));
         }
         pod
     }

@@ -90,6 +90,15 @@ fn every_kind_has_its_templates() {
             Some("Never"),
             Some("Never"),
         ),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            "/spec/replicatedJobs/0/template/spec/template",
+            None,
+            Some("OnFailure"),
+        ),
+        ("kubeflow.org/v2beta1", "MPIJob", "/spec/mpiReplicaSpecs/Launcher/template", None, Some("OnFailure")),
+        ("kubeflow.org/v2beta1", "MPIJob", "/spec/mpiReplicaSpecs/Worker/template", None, Some("Never")),
         ("kubeflow.org/v1", "TFJob", "/spec/tfReplicaSpecs/Worker/template", None, Some("Never")),
         ("kubeflow.org/v1", "PyTorchJob", "/spec/pytorchReplicaSpecs/Master/template", None, Some("OnFailure")),
         ("kubeflow.org/v1", "MPIJob", "/spec/mpiReplicaSpecs/Launcher/template", None, Some("Never")),
@@ -137,6 +146,15 @@ fn lists_are_gone_through() {
 }
 
 #[test]
+fn a_list_without_items_and_a_mark_of_byte_order_go_through() {
+    for text in ["apiVersion: v1\nkind: List\n", "\u{feff}apiVersion: v1\nkind: ConfigMap\n"] {
+        assert_eq!(injected(text, true).text, text);
+    }
+    let marked = format!("\u{feff}{JOB}");
+    assert_eq!(injected(&marked, false).text, format!("\u{feff}{}", injected(JOB, false).text));
+}
+
+#[test]
 fn a_mode_that_changes_the_proxy_is_left_to_the_webhook() {
     let mut pod = object("v1", "Pod", "", Some("Never"));
     pod["metadata"] = json!({"name": "x", "annotations": {"istio-aux.io/mode": "proxy"}});
@@ -158,6 +176,11 @@ fn bad_documents_are_named_by_number_and_line() {
         (
             "kind: Pod\napiVersion: v1\nspec: {containers: 3}\n".to_owned(),
             "document 1 (line 1): Pod/?: its pod cannot be read: ",
+        ),
+        (
+            "apiVersion: kubeflow.org/v1\nkind: TFJob\nspec: {tfReplicaSpecs: {Worker: {template: {spec: x}}}}\n"
+                .to_owned(),
+            "document 1 (line 1): TFJob/?: its pod cannot be read: ",
         ),
         ("{".to_owned(), "document 1 (line 1): it is neither YAML nor JSON ("),
     ];

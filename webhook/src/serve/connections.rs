@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
-use super::crowd::{Busy, Crowd, Member, Place};
+use super::crowd::{Crowd, Member, Open, Place};
 use super::routes::Routes;
 use super::tls::Certificate;
 
@@ -35,6 +35,10 @@ const HEAD_WITHIN: Duration = Duration::from_mins(2);
 const _: () = assert!(HEAD_WITHIN.as_secs() > 90);
 /// How long open requests may take once the server stops.
 const DRAIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long a request may take that had begun when its connection was to give way.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a client of HTTP/2 may leave a ping unanswered, and pause between pings.
+const PING_EVERY: Duration = Duration::from_mins(1);
 /// Pause after a connection could not be accepted, out of file descriptors for one.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// What a TLS port answers to plain HTTP.
@@ -74,13 +78,17 @@ impl<R: Routes> Listener<R> {
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    let Some(place) = self.crowd.join() else {
+                        tracing::warn!(%peer, "refused a connection: all others are busy");
+                        continue;
+                    };
                     let connection = Connection {
                         peer,
                         routes: self.routes.clone(),
                         closing: self.closing.clone(),
                         watcher: graceful.watcher(),
                     };
-                    tokio::spawn(in_place(self.crowd.join(), stream, self.tls.clone(), connection));
+                    tokio::spawn(in_place(place, stream, self.tls.clone(), connection));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -111,9 +119,23 @@ async fn in_place<R: Routes>(
     connection: Connection<R>,
 ) {
     let peer = connection.peer;
+    let mut running = std::pin::pin!(connection.run(stream, tls, place.member().clone()));
     tokio::select! {
-        () = connection.run(stream, tls, place.member().clone()) => {}
-        () = place.until_sent_away() => tracing::debug!(%peer, "an idle connection gave way to a new one"),
+        () = &mut running => return,
+        () = place.until_sent_away() => tracing::debug!(%peer, "an idle connection gives way to a new one"),
+        () = until_overdue(place.member()) => tracing::debug!(%peer, "nothing was asked within {HEAD_WITHIN:?}"),
+    }
+    if place.has_open_request() {
+        // It has begun since.
+        let _ = timeout(LEAVE_WITHIN, running).await;
+    }
+}
+
+/// Waits until a client should have asked for something and has not: hyper has no limit before it knows which HTTP it speaks.
+async fn until_overdue(member: &Member) {
+    sleep(HEAD_WITHIN).await;
+    if member.has_asked() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -135,8 +157,8 @@ impl<R: Routes> Connection<R> {
         let Self { peer, routes, closing, watcher } = self;
         let mut builder = Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-        builder.http2().timer(TokioTimer::new());
-        let service = service_fn(move |request| answer(routes.clone(), request, member.busy(), closing.clone()));
+        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_EVERY);
+        let service = service_fn(move |request| answer(routes.clone(), request, member.open(), closing.clone()));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%peer, %error, "a connection ended badly");
@@ -157,19 +179,18 @@ async fn shake_hands(mut stream: TcpStream, tls: &Certificate) -> io::Result<Opt
     acceptor.accept(stream).await.map(Some)
 }
 
-/// Answers a request; its connection is not idle meanwhile.
+/// Answers a request.
 async fn answer<R: Routes>(
     routes: R,
     request: Request<Incoming>,
-    busy: Busy,
+    open: Open,
     closing: Arc<AtomicBool>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let is_http1 = request.version() < Version::HTTP_2;
-    let mut response = routes.answer(request).await?;
+    let mut response = routes.answer(request, open).await?;
     if is_http1 && closing.load(Ordering::Relaxed) {
         // Whoever asks again does so on a connection to a replica that stays.
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    drop(busy);
     Ok(response)
 }

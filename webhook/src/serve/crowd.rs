@@ -1,8 +1,8 @@
-//! Who is connected: at most so many, and who comes then takes the place of whoever has been idle for longest. So nobody
-//! who only holds connections open keeps the API server out, and none is closed early that the API server may still use.
+//! Who is connected: at most so many. Who comes then takes the place of somebody who is idle: first of those who never got an
+//! answer, then of those who got their last one longest ago. So whoever only holds connections open does not keep the API
+//! server out, and its own connections are the last to go.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -24,9 +24,18 @@ struct Members {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Member {
-    open_requests: AtomicUsize,
-    last_active: Mutex<Instant>,
+    activity: Mutex<Activity>,
     leave: Notify,
+}
+
+#[derive(Debug)]
+struct Activity {
+    /// Requests that have come and are not answered yet.
+    open: usize,
+    /// Those of them that have come whole.
+    whole: usize,
+    was_answered: bool,
+    last: Instant,
 }
 
 /// A connection's place, given back when this is dropped.
@@ -37,31 +46,30 @@ pub(super) struct Place {
     member: Arc<Member>,
 }
 
-/// A request that is being answered: its connection is not idle until this is dropped.
+/// A request, from its head to its answer.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Member>);
+pub(super) struct Open {
+    member: Arc<Member>,
+    is_whole: bool,
+}
 
 impl Crowd {
     pub(super) fn new(at_most: usize) -> Arc<Self> {
         Arc::new(Self { at_most, members: Mutex::default() })
     }
 
-    /// Makes place for one more.
-    pub(super) fn join(self: &Arc<Self>) -> Place {
-        let member = Arc::new(Member {
-            open_requests: AtomicUsize::new(0),
-            last_active: Mutex::new(Instant::now()),
-            leave: Notify::new(),
-        });
+    /// Makes place for one more; `None` where everybody is busy.
+    pub(super) fn join(self: &Arc<Self>) -> Option<Place> {
         let mut members = self.members();
-        if members.by_number.len() >= self.at_most {
-            members.send_away_the_idlest();
+        if members.by_number.len() >= self.at_most && !members.send_one_away() {
+            return None;
         }
+        let member = Arc::new(Member::new());
         let number = members.next;
         members.next += 1;
         members.by_number.insert(number, member.clone());
         drop(members);
-        Place { crowd: self.clone(), number, member }
+        Some(Place { crowd: self.clone(), number, member })
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {
@@ -70,37 +78,71 @@ impl Crowd {
 }
 
 impl Members {
-    fn send_away_the_idlest(&mut self) {
-        let idle = self.by_number.iter().filter(|(_, member)| member.open_requests.load(Ordering::Relaxed) == 0);
-        let idlest = idle.min_by_key(|(_, member)| member.last_active()).map(|(number, _)| *number);
-        if let Some(member) = idlest.and_then(|number| self.by_number.remove(&number)) {
+    /// Sends away the one that is missed least. Returns whether there was one.
+    fn send_one_away(&mut self) -> bool {
+        let idle = self.by_number.iter().filter_map(|(number, member)| {
+            let activity = member.activity();
+            (activity.whole == 0).then_some((activity.was_answered, activity.last, *number))
+        });
+        let Some((.., number)) = idle.min() else { return false };
+        if let Some(member) = self.by_number.remove(&number) {
             member.leave.notify_one();
         }
+        true
     }
 }
 
 impl Member {
-    /// Takes note of a request.
-    pub(super) fn busy(self: &Arc<Self>) -> Busy {
-        self.open_requests.fetch_add(1, Ordering::Relaxed);
-        Busy(self.clone())
+    fn new() -> Self {
+        let activity = Activity { open: 0, whole: 0, was_answered: false, last: Instant::now() };
+        Self { activity: Mutex::new(activity), leave: Notify::new() }
     }
 
-    fn last_active(&self) -> Instant {
-        *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes note of a request whose head has come.
+    pub(super) fn open(self: &Arc<Self>) -> Open {
+        self.activity().open += 1;
+        Open { member: self.clone(), is_whole: false }
+    }
+
+    /// Whether a request has come that is not answered yet, or was.
+    pub(super) fn has_asked(&self) -> bool {
+        let activity = self.activity();
+        activity.open > 0 || activity.was_answered
+    }
+
+    fn activity(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Busy {
+impl Open {
+    /// Takes note that all of the request has come: its connection is busy now.
+    pub(super) fn is_whole(&mut self) {
+        if !self.is_whole {
+            self.member.activity().whole += 1;
+            self.is_whole = true;
+        }
+    }
+}
+
+impl Drop for Open {
     fn drop(&mut self) {
-        *self.0.last_active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        self.0.open_requests.fetch_sub(1, Ordering::Relaxed);
+        let mut activity = self.member.activity();
+        activity.open -= 1;
+        activity.whole -= usize::from(self.is_whole);
+        activity.was_answered |= self.is_whole;
+        activity.last = Instant::now();
     }
 }
 
 impl Place {
     pub(super) fn member(&self) -> &Arc<Member> {
         &self.member
+    }
+
+    /// Whether a request is being read or answered.
+    pub(super) fn has_open_request(&self) -> bool {
+        self.member.activity().open > 0
     }
 
     /// Waits until this connection is to give way to another.
@@ -125,25 +167,47 @@ mod tests {
         timeout(Duration::ZERO, place.until_sent_away()).await.is_ok()
     }
 
+    /// Has a connection answered.
+    fn answer(place: &Place) {
+        place.member().open().is_whole();
+    }
+
     #[tokio::test]
-    async fn the_one_that_is_idle_for_longest_gives_way() {
-        let crowd = Crowd::new(3);
-        let (busy, idlest, last) = (crowd.join(), crowd.join(), crowd.join());
-        let answering = busy.member().busy();
-        drop(last.member().busy());
-        let _fourth = crowd.join();
-        assert!(is_sent_away(&idlest).await);
-        assert!(!is_sent_away(&busy).await && !is_sent_away(&last).await);
-        drop(answering);
-        let _fifth = crowd.join();
-        assert!(is_sent_away(&last).await);
+    async fn who_was_never_answered_gives_way_first_and_who_is_busy_never() {
+        let crowd = Crowd::new(4);
+        let [busy, served, silent, trickling] = std::array::from_fn(|_| crowd.join().unwrap());
+        let mut answering = busy.member().open();
+        answering.is_whole();
+        answer(&served);
+        let _never_whole = trickling.member().open();
+        let fifth = crowd.join().unwrap();
+        assert!(is_sent_away(&silent).await, "it came before the one that trickles");
+        let sixth = crowd.join().unwrap();
+        assert!(is_sent_away(&trickling).await);
+        answer(&fifth);
+        answer(&sixth);
+        let _seventh = crowd.join().unwrap();
+        assert!(is_sent_away(&served).await, "it was answered longest ago");
+        assert!(!is_sent_away(&busy).await);
+    }
+
+    #[tokio::test]
+    async fn where_everybody_is_busy_nobody_comes_in() {
+        let crowd = Crowd::new(1);
+        let first = crowd.join().unwrap();
+        let mut open = first.member().open();
+        open.is_whole();
+        assert!(crowd.join().is_none());
+        drop(open);
+        assert!(crowd.join().is_some());
+        assert!(is_sent_away(&first).await);
     }
 
     #[tokio::test]
     async fn a_place_that_is_given_back_is_free() {
         let crowd = Crowd::new(1);
         drop(crowd.join());
-        let second = crowd.join();
+        let second = crowd.join().unwrap();
         assert!(!is_sent_away(&second).await);
     }
 }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use tokio::net::TcpListener;
@@ -28,13 +28,17 @@ use crate::certificates::keeper::{self, Keeper};
 use crate::certificates::pair::Pair;
 use crate::inject::Settings;
 use crate::metrics::Metrics;
-use crate::server_version;
+use crate::server_version::{self, Unknown};
 
 /// Connections for admission at once. An API server has a handful; together with those for health they are fewer than the
 /// file descriptors that a process has where nobody gave it more.
 const ADMISSION_CONNECTIONS: usize = 800;
 /// Connections for health and metrics at once.
 const HEALTH_CONNECTIONS: usize = 100;
+
+/// How long the API server is asked for its version before it is taken for a new one.
+const VERSION_WITHIN: Duration = Duration::from_mins(1);
+const VERSION_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// How the server runs.
 #[derive(Debug, Clone)]
@@ -114,24 +118,28 @@ async fn serve(options: Options) -> Result<(), Error> {
     let certificate = Arc::new(Certificate::none_yet(metrics.clone()));
     let keeping = keep(options.certificate, &certificate, &metrics).await?;
     let (stop, stopped) = watch::channel(());
-    let (ready, closing) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let (ready, closing) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let mut told = std::pin::pin!(until_told_to_stop()?);
 
     let health = Health::new(ready.clone(), certificate.clone(), metrics.clone());
     let health = Listener::plain(listen(options.health_listen).await?, health, HEALTH_CONNECTIONS);
-    let (admission, health_address) = (listen(options.listen).await?, health.address()?);
+    let (socket, health_address) = (listen(options.listen).await?, health.address()?);
     let health = tokio::spawn(health.run(stopped.clone()));
 
-    let settings = settled(options.settings, options.ask_for_native_sidecars).await;
-    let admission = Listener::plain(admission, Admission::new(settings, metrics), ADMISSION_CONNECTIONS);
-    let admission = admission.tls(certificate.clone(), closing.clone());
-    let admission_address = admission.address()?;
-    let mut told = std::pin::pin!(until_told_to_stop()?);
+    let starting = async {
+        let settings = settled(options.settings, options.ask_for_native_sidecars).await;
+        certificate.until_offered().await;
+        settings
+    };
     tokio::select! {
-        () = certificate.until_offered() => {
+        settings = starting => {
+            let admission = Listener::plain(socket, Admission::new(settings, metrics), ADMISSION_CONNECTIONS);
+            let admission = admission.tls(certificate.clone(), closing.clone());
             tracing::info!(
-                version = env!("CARGO_PKG_VERSION"), admission = %admission_address, health = %health_address, "serving"
+                version = env!("CARGO_PKG_VERSION"), admission = %admission.address()?, health = %health_address, "serving"
             );
             let admission = tokio::spawn(admission.run(stopped));
+            ready.store(true, Ordering::Relaxed);
             told.await;
             drain(&ready, &closing, options.drain_delay).await;
             drop(stop);
@@ -169,12 +177,16 @@ struct Offering {
 }
 
 impl keeper::Server for Offering {
-    fn serve(&self, pair: &Pair) {
+    fn serve(&self, pair: &Pair) -> bool {
         match Served::new(pair.cert.as_bytes(), pair.key.as_bytes()) {
-            Ok(served) => self.certificate.offer(served),
+            Ok(served) => {
+                self.certificate.offer(served);
+                true
+            }
             Err(unusable) => {
                 tracing::warn!(?unusable, "what the Secret holds cannot be served; the certificate before is kept");
                 self.failed();
+                false
             }
         }
     }
@@ -184,24 +196,31 @@ impl keeper::Server for Offering {
     }
 }
 
-/// The settings, with what the API server says of itself.
+/// The settings, with what the API server says of itself. It is asked for a while: taken for newer than it is, pods would hang.
 async fn settled(settings: Settings, ask: bool) -> Settings {
     if !ask {
         return settings;
     }
-    match server_version::ask().await {
-        Ok(version) => {
-            let native_sidecars = version.has_native_sidecars();
-            tracing::info!(%version, native_sidecars, "asked the API server for its version");
-            Settings { native_sidecars, ..settings }
-        }
-        Err(error) => {
-            tracing::warn!(
-                error,
-                native_sidecars = settings.native_sidecars,
-                "the API server's version is not known; --native-sidecars=on or off says it"
-            );
-            settings
+    let began = Instant::now();
+    loop {
+        match server_version::ask().await {
+            Ok(version) => {
+                let native_sidecars = version.has_native_sidecars();
+                tracing::info!(%version, native_sidecars, "asked the API server for its version");
+                return Settings { native_sidecars, ..settings };
+            }
+            Err(Unknown::NoAnswer(error)) if began.elapsed() < VERSION_WITHIN => {
+                tracing::info!(error, "the API server's version is not known yet");
+                sleep(VERSION_AGAIN_AFTER).await;
+            }
+            Err(Unknown::NoAnswer(error) | Unknown::NoCluster(error)) => {
+                tracing::warn!(
+                    error,
+                    native_sidecars = settings.native_sidecars,
+                    "the API server's version is not known; --native-sidecars=on or off says it"
+                );
+                return settings;
+            }
         }
     }
 }

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::crowd::Open;
 use super::tls::Certificate;
 use crate::inject::Settings;
 use crate::metrics::{Metrics, Outcome};
@@ -34,10 +35,11 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// What a listener serves.
 pub(super) trait Routes: Clone + Send + Sync + 'static {
-    /// Answers one request.
+    /// Answers one request, which is open until then.
     fn answer(
         self,
         request: Request<Incoming>,
+        open: Open,
     ) -> impl Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send;
 }
 
@@ -56,9 +58,9 @@ impl Admission {
 }
 
 impl Routes for Admission {
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(self, request: Request<Incoming>, mut open: Open) -> Result<Response<Full<Bytes>>, Infallible> {
         Ok(match (request.method(), request.uri().path()) {
-            (&Method::POST, "/mutate" | "/mutate-v1-pod") => self.mutate(request).await,
+            (&Method::POST, "/mutate" | "/mutate-v1-pod") => self.mutate(request, &mut open).await,
             (_, "/mutate" | "/mutate-v1-pod") => not_allowed("POST"),
             (_, path) => not_found(path, "/mutate"),
         })
@@ -66,15 +68,16 @@ impl Routes for Admission {
 }
 
 impl Admission {
-    async fn mutate(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn mutate(&self, request: Request<Incoming>, open: &mut Open) -> Response<Full<Bytes>> {
         // Given back once the answer is there.
         let (body, _permit) = match self.body_of(request).await {
             Ok(body) => body,
             Err(refusal) => {
-                self.metrics.review(Outcome::Refused, Duration::ZERO);
+                self.metrics.refused();
                 return refusal;
             }
         };
+        open.is_whole();
         self.answer_review(&body)
     }
 
@@ -82,19 +85,13 @@ impl Admission {
     async fn body_of(
         &self,
         request: Request<Incoming>,
-    ) -> Result<(Vec<u8>, SemaphorePermit<'_>), Response<Full<Bytes>>> {
+    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Response<Full<Bytes>>> {
         if let Some(other) = other_media_type(request.headers()) {
             let line = format!("the body is {other}; this path takes {JSON}\n");
             return Err(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, line));
         }
         let mut body = request.into_body();
-        let size = body.size_hint().upper().map_or(BODY_LIMIT, |size| usize::try_from(size).unwrap_or(usize::MAX));
-        let share = u32::try_from(size.min(BODY_LIMIT).div_ceil(1024)).unwrap_or(u32::MAX);
-        let reading = timeout(BODY_WITHIN, async {
-            // Nobody closes the semaphore.
-            let permit = self.bodies.acquire_many(share).await.map_err(|error| Unread::Broken(error.to_string()))?;
-            Ok((read(&mut body, size).await?, permit))
-        });
+        let reading = timeout(BODY_WITHIN, self.read(&mut body));
         reading.await.unwrap_or(Err(Unread::Late)).map_err(|unread| match unread {
             Unread::TooLarge => {
                 text(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n"))
@@ -102,6 +99,37 @@ impl Admission {
             Unread::Late => text(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {BODY_WITHIN:?}\n")),
             Unread::Broken(error) => text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
         })
+    }
+
+    /// Reads a body, as much of all as there may be at once: what has come of it counts, not what it says it will be. One that is
+    /// too large is read on, and thrown away, so that the client gets to the answer: a connection that is closed while it sends
+    /// shows it an error instead.
+    async fn read(&self, body: &mut Incoming) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Unread> {
+        let (mut text, mut length) = (Vec::new(), 0);
+        let mut share: Option<SemaphorePermit> = None;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Unread::Broken(error.to_string()))?;
+            let data = frame.into_data().unwrap_or_default();
+            length += data.len();
+            if length > THROWN_AWAY_AT_MOST {
+                break;
+            }
+            if length > BODY_LIMIT {
+                text = Vec::new();
+                share = None;
+                continue;
+            }
+            let needed = length.div_ceil(1024) - share.as_ref().map_or(0, SemaphorePermit::num_permits);
+            let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+            // Nobody closes the semaphore.
+            let more = self.bodies.acquire_many(needed).await.map_err(|error| Unread::Broken(error.to_string()))?;
+            match &mut share {
+                Some(share) => share.merge(more),
+                None => share = Some(more),
+            }
+            text.extend_from_slice(&data);
+        }
+        if length > BODY_LIMIT { Err(Unread::TooLarge) } else { Ok((text, share)) }
     }
 
     fn answer_review(&self, body: &[u8]) -> Response<Full<Bytes>> {
@@ -135,25 +163,6 @@ enum Unread {
     Broken(String),
 }
 
-/// Reads a body of about this size. One that is too large is read on, and thrown away, so that the client gets to the answer:
-/// a connection that is closed while it sends shows it an error instead.
-async fn read(body: &mut Incoming, size: usize) -> Result<Vec<u8>, Unread> {
-    let mut text = Vec::with_capacity(size.min(BODY_LIMIT));
-    let mut length = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Unread::Broken(error.to_string()))?;
-        let data = frame.into_data().unwrap_or_default();
-        length += data.len();
-        if length > THROWN_AWAY_AT_MOST {
-            break;
-        }
-        if length <= BODY_LIMIT {
-            text.extend_from_slice(&data);
-        }
-    }
-    if length > BODY_LIMIT { Err(Unread::TooLarge) } else { Ok(text) }
-}
-
 /// `/healthz`, `/readyz` and `/metrics`.
 #[derive(Debug, Clone)]
 pub(super) struct Health {
@@ -170,7 +179,7 @@ impl Health {
 
     fn readiness(&self) -> Response<Full<Bytes>> {
         if !self.ready.load(Ordering::Relaxed) {
-            text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+            text(StatusCode::SERVICE_UNAVAILABLE, "starting, or stopping\n")
         } else if let Some(trouble) = self.certificate.trouble() {
             text(StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n"))
         } else {
@@ -180,7 +189,8 @@ impl Health {
 }
 
 impl Routes for Health {
-    async fn answer(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn answer(self, request: Request<Incoming>, mut open: Open) -> Result<Response<Full<Bytes>>, Infallible> {
+        open.is_whole();
         Ok(match (request.method(), request.uri().path()) {
             (&(Method::GET | Method::HEAD), "/healthz") => text(StatusCode::OK, "ok\n"),
             (&(Method::GET | Method::HEAD), "/readyz") => self.readiness(),

@@ -24,8 +24,8 @@ enum Doing {
     Write {
         configuration: usize,
         secret: usize,
-        held: Held,
-        step: Step,
+        held: Box<Held>,
+        step: Box<Step>,
     },
 }
 
@@ -73,11 +73,11 @@ impl World {
                 let trusted = Some(vec![trusted]);
                 let at = Duration::from_secs(u64::try_from(self.now - NOW).unwrap());
                 let trusted_for = replica.settling.see(&held, &trusted, self.now, at);
-                let step = super::step(&held, &trusted, self.now, LIFE, trusted_for);
-                Doing::Write { configuration: version, secret, held, step }
+                let step = super::step(&held, replica.served.as_ref(), &trusted, self.now, LIFE, trusted_for);
+                Doing::Write { configuration: version, secret, held: Box::new(held), step: Box::new(step) }
             }
             Doing::Write { configuration, secret, held, step } => {
-                self.write(configuration, secret, held, step);
+                self.write(configuration, secret, *held, *step);
                 Doing::ReadConfiguration
             }
         };
@@ -95,7 +95,7 @@ impl World {
                 }
                 return;
             }
-            Step::IssueCurrent => panic!("nobody renewed the certificate in time"),
+            Step::IssueCurrent | Step::Restore(_) => panic!("nobody renewed the certificate in time"),
             Step::IssueNext => Held { next: issue(), ..held },
             Step::Promote => promoted(held),
         };

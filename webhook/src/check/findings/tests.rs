@@ -9,7 +9,11 @@ use std::time::Duration;
 const NOW: i64 = 1_800_000_000;
 
 fn configuration_trusting(valid_for: Duration) -> Value {
-    let ca = issue("istio-aux.istio-aux.svc", NOW, valid_for).unwrap().ca;
+    configuration_since(NOW, valid_for)
+}
+
+fn configuration_since(begins: i64, valid_for: Duration) -> Value {
+    let ca = issue("istio-aux.istio-aux.svc", begins, valid_for).unwrap().ca;
     let bundle = base64::prelude::BASE64_STANDARD.encode(ca);
     let service = json!({"namespace": "istio-aux", "name": "istio-aux"});
     json!({"metadata": {"name": "istio-aux"}, "webhooks": [{"clientConfig": {"caBundle": bundle, "service": service}}]})
@@ -28,7 +32,8 @@ fn namespace(labels: &Value) -> Value {
 }
 
 fn slice(ready: usize) -> Value {
-    json!({"endpoints": vec![json!({"conditions": {"ready": true}}); ready]})
+    let endpoint = |n| json!({"conditions": {"ready": true}, "targetRef": {"name": format!("istio-aux-{n}")}});
+    json!({"endpoints": (0..ready).map(endpoint).collect::<Vec<_>>()})
 }
 
 /// A cluster where all is well.
@@ -71,9 +76,10 @@ fn each_thing_that_is_wrong_is_found() {
             "the API server has no authority (caBundle)",
         ),
         (
-            |s| s.configurations.as_mut().unwrap()[0] = configuration_trusting(Duration::from_hours(30)),
+            // The cluster's clock is 50 minutes after the certificate's beginning.
+            |s| s.configurations.as_mut().unwrap()[0] = configuration_since(NOW - 3000, Duration::from_hours(1)),
             Level::Problem,
-            "the authority that the API server trusts expires in 30 hours",
+            "the authority that the API server trusts expires in 10 minutes",
         ),
         (
             |s| s.configurations.as_mut().unwrap()[0] = configuration_trusting(Duration::ZERO),
@@ -81,7 +87,7 @@ fn each_thing_that_is_wrong_is_found() {
             "the authority that the API server trusts has expired",
         ),
         (|s| s.endpoints = Some(vec![slice(0)]), Level::Problem, "no replica of the webhook is ready"),
-        (|s| s.endpoints = Some(vec![slice(1)]), Level::Note, "only one replica"),
+        (|s| s.endpoints = Some(vec![slice(1), slice(1)]), Level::Note, "only one replica"),
         (
             |s| {
                 s.configurations.as_mut().unwrap().pop();
@@ -142,8 +148,12 @@ fn stuck_pods_come_with_the_command_that_ends_them() {
             {"name": "istio-proxy", "state": {"running": {}}},
         ]},
     });
-    let found = found(&Snapshot { pods: vec![pod], ..well() });
-    let stuck = found.iter().find(|finding| finding.level == Level::Problem).unwrap();
+    let ended = 1_795_255_200; // 2026-11-21T10:00:00Z
+    let found = |now| of(&Snapshot { pods: vec![pod.clone()], ..well() }, None, &Settings::new("shim:1"), now);
+    let problems = |now| found(now).into_iter().filter(|finding| finding.what.contains("is stuck")).count();
+    assert_eq!((problems(ended + 14), problems(ended + 15)), (0, 1), "a pod that has just ended is given a moment");
+    let found = found(ended + 15);
+    let stuck = found.iter().find(|finding| finding.what.contains("is stuck")).unwrap();
     assert_eq!(
         stuck.what,
         "pod team/hello is stuck: its payload ended at 2026-11-21T10:00:00Z, and only istio-proxy runs"
