@@ -23,6 +23,8 @@ async fn pods_complete_over_a_restart_of(daemon: &str) {
         }
         for mode in modes {
             ns.pod_until(mode, "main's start", |pod| PodView(pod).container("main")?.started?.then_some(())).await;
+            // A container that ends while containerd is away has 255 for its code, whatever it was.
+            ns.pod_until(mode, "the end of short", |pod| PodView(pod).exit_code("short")).await;
         }
         restart(daemon);
         for mode in modes {
