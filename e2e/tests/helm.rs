@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::process::Command;
 
 use e2e::admission::{until_drained, while_pods_are_created};
-use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use kube::api::{Api, PostParams};
+use kube::api::PostParams;
+use serde_json::Value;
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
 
@@ -27,15 +27,14 @@ fn helm(words: &[&str]) -> String {
     run("helm", &[words, &["--namespace=istio-aux"]].concat())
 }
 
-/// Waits until the webhook configuration trusts the webhook.
-async fn until_trusted(ns: &Namespace) {
-    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
-    ns.until("the webhook to be trusted", async || {
-        let configuration = configurations.get("istio-aux").await.expect("it is installed");
-        let mut webhooks = configuration.webhooks.iter().flatten();
-        webhooks.all(|webhook| webhook.client_config.ca_bundle.is_some()).then_some(())
-    })
-    .await;
+fn quick() -> Value {
+    pod("one", &pod_spec("Never", &[shell("main", "true")]))
+}
+
+/// Waits until pods are admitted: the webhook's Service reaches it a moment after it is ready.
+async fn until_pods_are_admitted(ns: &Namespace) {
+    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    ns.until("pods to be admitted", async || ns.try_create(quick(), &parameters).await.ok().map(|_| ())).await;
 }
 
 /// Objects of ours, of whatever kind.
@@ -57,7 +56,7 @@ async fn release_is_upgraded_without_a_loss_and_removed_without_a_trace() {
         run("./install", &["remove"]);
         let tried = AssertUnwindSafe(async {
             helm(&["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=2m"]);
-            until_trusted(ns).await;
+            until_pods_are_admitted(ns).await;
             assert!(helm(&["test", "istio-aux"]).contains("Succeeded"), "the chart's own test");
             while_pods_are_created(ns, "an upgrade and a rollback", async || {
                 let upgrade =
@@ -72,8 +71,7 @@ async fn release_is_upgraded_without_a_loss_and_removed_without_a_trace() {
             })
             .await;
             helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
-            let one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
-            ns.try_create(one, &PostParams::default()).await.expect("pods can be created at once");
+            ns.try_create(quick(), &PostParams::default()).await.expect("pods can be created at once");
             ns.until("everything of ours to go", async || left().is_empty().then_some(())).await;
         })
         .catch_unwind()
