@@ -8,31 +8,36 @@ use serde_json::{Value, json};
 
 use crate::{as_root, final_phase};
 
-/// Kills the shim once a command has succeeded. Nobody waits for it.
-fn killer(after: &str) -> Value {
-    as_root(shell("killer", &format!("{after}; kill -9 $(pidof aux-shim)")))
+/// Kills the shim a second after a file is there: a moment in which it has seen what the file tells of. Nobody waits for it.
+fn killer(file: &str) -> Value {
+    let script = format!("until [ -e /memory/{file} ]; do sleep 0.1; done; sleep 1; kill -9 $(pidof aux-shim)");
+    as_root(shell("killer", &script))
 }
 
-/// Runs pods in which the shim is killed after so many seconds, and asserts that it missed nothing.
-async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &[u32]) {
+/// A container that tells of its start and its end by files, and runs so long.
+fn telling(name: &str, seconds: u32) -> Value {
+    shell(name, &format!("touch /memory/{name}-started; sleep {seconds}; touch /memory/{name}-ended"))
+}
+
+/// Runs pods in which the shim is killed after each of these files is there, and asserts that it missed nothing.
+async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &[&str]) {
     let awaited: Vec<&str> = payload.iter().filter_map(|container| container["name"].as_str()).collect();
     let shim = if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER };
     scenario(&format!("kills-{mode}"), &[MESH, OPT_IN], async |ns: &Namespace| {
-        let name = |seconds| format!("after-{seconds}");
-        for seconds in kills {
-            let containers = [&[killer(&format!("sleep {seconds}"))], payload].concat();
-            let object = annotated(pod(&name(seconds), &pod_spec(policy, &containers)), MODE_ANNOTATION, mode);
+        for name in kills {
+            let spec = with_memory(pod_spec(policy, &[&[killer(name)], payload].concat()));
+            let object = annotated(pod(name, &spec), MODE_ANNOTATION, mode);
             ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &awaited.join(","))).await;
         }
-        for name in kills.iter().map(name) {
-            assert_eq!(final_phase(ns, &name).await, "Succeeded", "{name}");
-            let pod = ns.pod(&name).await;
+        for name in kills {
+            assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+            let pod = ns.pod(name).await;
             assert!(PodView(&pod).restarts(shim) >= Some(1), "{name}: it was killed");
             let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
             for container in &awaited {
                 assert!(ended_at(PROXY_CONTAINER) >= ended_at(container), "{name}: {container} had its proxy");
             }
-            let log = ns.logs(&name, shim).await;
+            let log = ns.logs(name, shim).await;
             assert!(log.contains("took up what was seen before"), "{name}: {log}");
             assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{name}: {log}");
         }
@@ -43,18 +48,18 @@ async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &
 #[tokio::test]
 async fn killed_native_shim_misses_nothing() {
     // The kubelet starts the third when the second's hook is done, and nothing meanwhile, the shim neither.
-    let mut slow = shell("slow", "sleep 25");
-    slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "8"]}}});
-    let payload = [shell("main", "sleep 4"), slow, shell("late", "sleep 12")];
+    let mut slow = telling("slow", 40);
+    slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "10"]}}});
+    let payload = [telling("main", 4), slow, telling("late", 30)];
     // While main runs and late is unseen; when main has ended; while late runs.
-    nothing_is_missed("native", "Never", &payload, &[1, 6, 14]).await;
+    nothing_is_missed("native", "Never", &payload, &["slow-started", "main-ended", "late-started"]).await;
 }
 
 #[tokio::test]
 async fn killed_supervisor_misses_nothing() {
     // Its container goes with it, and comes back under OnFailure.
-    let payload = [shell("main", "sleep 6"), shell("other", "sleep 14")];
-    nothing_is_missed("proxy", "OnFailure", &payload, &[1, 9]).await;
+    let payload = [telling("main", 15), telling("other", 30)];
+    nothing_is_missed("proxy", "OnFailure", &payload, &["other-started", "main-ended"]).await;
 }
 
 #[tokio::test]
@@ -62,8 +67,8 @@ async fn shim_that_is_killed_while_the_proxy_drains_sees_it_end() {
     // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent, which drains for 6 s.
     scenario("kill-drain", &[OPT_IN], async |ns: &Namespace| {
         let drain = r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; echo drained";
-        let killer = killer("until [ -e /memory/asked ]; do sleep 0.1; done");
-        let spec = with_memory(pod_spec("Never", &[shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer]));
+        let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer("asked")];
+        let spec = with_memory(pod_spec("Never", &containers));
         ns.create_object(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main")).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
