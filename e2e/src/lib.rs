@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod cluster;
+pub mod command;
 pub mod manifests;
 pub mod observe;
 

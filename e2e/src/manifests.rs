@@ -39,6 +39,24 @@ pub fn with_memory(mut spec: Value) -> Value {
     spec
 }
 
+/// The same pod without its account's token, which the API server mounts under a name that is random.
+#[must_use]
+pub fn without_token(mut pod: Value) -> Value {
+    let is_token = |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access"));
+    let spec = &mut pod["spec"];
+    if let Some(volumes) = spec["volumes"].as_array_mut() {
+        volumes.retain(|volume| !is_token(volume));
+    }
+    for list in ["containers", "initContainers"] {
+        for container in spec[list].as_array_mut().into_iter().flatten() {
+            if let Some(mounts) = container["volumeMounts"].as_array_mut() {
+                mounts.retain(|mount| !is_token(mount));
+            }
+        }
+    }
+    pod
+}
+
 /// A pod.
 #[must_use]
 pub fn pod(name: &str, spec: &Value) -> Value {

@@ -2,29 +2,23 @@
 //! trace. In a binary of its own: it takes the installation away, and puts it back.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::process::Command;
 
 use e2e::admission::{until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::command::{printed, run};
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
 use kube::api::PostParams;
 use serde_json::Value;
 
-const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
-
-/// Runs a command in deploy/, and returns what it printed.
-fn run(program: &str, words: &[&str]) -> String {
-    let output = Command::new(program).args(words).current_dir(DEPLOY).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {}: {errors}", words.join(" "));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// What a command printed.
+fn say(program: &str, words: &[&str]) -> String {
+    printed(&run(program, words, ""))
 }
 
 fn helm(words: &[&str]) -> String {
-    run("helm", &[words, &["--namespace=istio-aux"]].concat())
+    say("helm", &[words, &["--namespace=istio-aux"]].concat())
 }
 
 fn quick() -> Value {
@@ -39,11 +33,11 @@ async fn until_pods_are_admitted(ns: &Namespace) {
 
 /// Objects of ours, of whatever kind.
 fn left() -> Vec<String> {
-    let kinds = run("kubectl", &["api-resources", "--verbs=list", "--output=name"]);
+    let kinds = say("kubectl", &["api-resources", "--verbs=list", "--output=name"]);
     let mut kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
     kinds.sort_unstable();
     let all = kinds.join(",");
-    let listed = run(
+    let listed = say(
         "kubectl",
         &["get", &all, "--all-namespaces", "--selector=app.kubernetes.io/name=istio-aux", "--output=name"],
     );
@@ -53,7 +47,7 @@ fn left() -> Vec<String> {
 #[tokio::test]
 async fn release_is_upgraded_without_a_loss_and_removed_without_a_trace() {
     scenario("helm", &[MESH, OPT_IN], async |ns: &Namespace| {
-        run("./install", &["remove"]);
+        say("./install", &["remove"]);
         let tried = AssertUnwindSafe(async {
             helm(&["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=2m"]);
             until_pods_are_admitted(ns).await;
@@ -77,8 +71,8 @@ async fn release_is_upgraded_without_a_loss_and_removed_without_a_trace() {
         .catch_unwind()
         .await;
         helm(&["uninstall", "istio-aux", "--wait", "--ignore-not-found"]);
-        run("kubectl", &["delete", "namespace", "istio-aux", "--ignore-not-found"]);
-        run("./install", &[]);
+        say("kubectl", &["delete", "namespace", "istio-aux", "--ignore-not-found"]);
+        say("./install", &[]);
         tried.unwrap_or_else(|panic| resume_unwind(panic));
     })
     .await;

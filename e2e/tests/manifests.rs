@@ -2,25 +2,15 @@
 //! name. Needs helm and kubectl, but changes nothing on the cluster.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use e2e::command::{printed, run};
 use serde_json::Value;
-
-fn run(program: &str, words: &[&str]) -> Output {
-    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
-    Command::new(program).args(words).current_dir(deploy).output().unwrap_or_else(|error| panic!("{program}: {error}"))
-}
-
-fn text(output: Output) -> String {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    String::from_utf8(output.stdout).expect("manifests are text")
-}
 
 fn chart(values: &[&str]) -> Output {
     let fixed =
         ["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux", "--no-hooks", "--kube-version=1.34.0"];
-    run("helm", &[&fixed, values].concat())
+    run("helm", &[&fixed, values].concat(), "")
 }
 
 /// Objects by kind and name. Helm creates no namespace.
@@ -38,8 +28,8 @@ fn chart_and_overlays_give_the_same_objects() {
         ("overlays/cert-manager", &["--set=certificate.from=cert-manager"], 9),
     ];
     for (overlay, values, count) in cases {
-        let by_kustomize = objects(&text(run("kubectl", &["kustomize", overlay])));
-        let by_helm = objects(&text(chart(values)));
+        let by_kustomize = objects(&printed(&run("kubectl", &["kustomize", overlay], "")));
+        let by_helm = objects(&printed(&chart(values)));
         assert_eq!(by_kustomize.len(), count, "{overlay}");
         for (name, object) in &by_kustomize {
             assert_eq!(by_helm.get(name), Some(object), "{overlay}: {name}");
@@ -67,7 +57,7 @@ fn options_of_the_chart_reach_the_objects() {
         "--set=priorityClassName=system-cluster-critical",
         "--set=image.pullSecrets[0].name=key",
     ];
-    let objects = objects(&text(chart(&values)));
+    let objects = objects(&printed(&chart(&values)));
     let spec = &objects[r#""Deployment" "istio-aux""#]["spec"];
     assert_eq!(spec["replicas"], 3);
     let pod = &spec["template"]["spec"];

@@ -1,16 +1,20 @@
 //! Reading a cluster as its user may: objects as raw JSON, and what could not be read, in words.
 
-use kube::api::{Api, ListParams};
-use kube::api::{ApiResource, DynamicObject};
+use std::time::{Duration, Instant};
+
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::config::KubeConfigOptions;
 use kube::core::gvk::GroupVersionKind;
 use kube::{Client, Config};
 use serde_json::Value;
+use tokio::time::sleep;
 
 use crate::causes::with_causes;
 
 /// How many objects are asked for at once.
 const PAGE: u32 = 500;
+/// Pause between two looks at a pod that is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A kind of object: group, version, kind and plural.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +84,37 @@ pub(crate) fn objects(
     match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// How waiting for a pod's end came out.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The pod as it has ended.
+    Ended(Value),
+    /// It was deleted meanwhile.
+    Deleted,
+    /// The pod as it is, still.
+    Late(Value),
+}
+
+/// Waits for a pod's final phase.
+pub(crate) async fn until_pod_ended(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    within: Duration,
+) -> Result<End, String> {
+    let began = Instant::now();
+    loop {
+        let Some(pod) = get(client, PODS, Some(namespace), name).await? else { return Ok(End::Deleted) };
+        if matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
+            return Ok(End::Ended(pod));
+        }
+        if began.elapsed() >= within {
+            return Ok(End::Late(pod));
+        }
+        sleep(LOOK_EVERY).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ends the proxies of pods that are stuck with only them running, with the user's own rights: a `POST` to pilot-agent
 //! through a port that the API server forwards. For pods that were there before istio-aux.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use contract::names::QUIT_PATH;
@@ -13,14 +13,11 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
-use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use crate::api::{self, PODS, in_words};
+use crate::api::{self, End, PODS, in_words};
 use crate::stuck::{Stuck, judge};
 
-/// Pause between two looks at a pod that is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How many pods are finished at once.
 const AT_ONCE: usize = 8;
 
@@ -127,18 +124,9 @@ async fn ask_to_quit(client: &Client, stuck: &Stuck) -> Result<(), String> {
 
 /// Waits until the pod has ended, and says how.
 async fn until_ended(client: &Client, stuck: &Stuck, within: Duration) -> Result<String, String> {
-    let began = Instant::now();
-    while began.elapsed() < within {
-        let pod = api::get(client, PODS, Some(&stuck.namespace), &stuck.name).await?;
-        let Some(pod) = pod else { return Ok("finished, and deleted since".to_owned()) };
-        if let Some(phase @ ("Succeeded" | "Failed")) = phase(&pod) {
-            return Ok(format!("finished: {phase}"));
-        }
-        sleep(LOOK_EVERY).await;
+    match api::until_pod_ended(client, &stuck.namespace, &stuck.name, within).await? {
+        End::Ended(pod) => Ok(format!("finished: {}", pod["status"]["phase"].as_str().unwrap_or_default())),
+        End::Deleted => Ok("finished, and deleted since".to_owned()),
+        End::Late(_) => Err(format!("its proxy was asked to quit, but it has not ended within {within:?}")),
     }
-    Err(format!("its proxy was asked to quit, but it has not ended within {within:?}"))
-}
-
-fn phase(pod: &Value) -> Option<&str> {
-    pod["status"]["phase"].as_str()
 }

@@ -14,7 +14,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The first version in which native sidecars are on by default.
 const NATIVE_SIDECARS_SINCE: Version = Version { major: 1, minor: 29 };
 
-/// A version of Kubernetes.
+/// A version of Kubernetes, or of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
     pub(crate) major: u32,

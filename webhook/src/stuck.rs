@@ -69,7 +69,8 @@ fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) ->
     Ok(ended["finishedAt"].as_str().unwrap_or_default().to_owned())
 }
 
-fn is_proxy(container: &Value) -> bool {
+/// Whether a container, as JSON, is Istio's proxy.
+pub(crate) fn is_proxy(container: &Value) -> bool {
     container["name"] == PROXY_CONTAINER
 }
 

@@ -1,13 +1,13 @@
 //! The command line against a cluster: what `inject` makes of manifests is what the cluster makes, `check` finds what is
 //! wrong, `finish` ends what hangs.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, job, pod, pod_spec, shell};
+use e2e::command::{printed, run};
+use e2e::manifests::{annotated, job, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -15,23 +15,12 @@ use crate::final_phase;
 
 /// The binary that is in the image, run with these words and this standard input.
 fn istio_aux(words: &[&str], input: &str) -> Output {
-    let binary = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release/istio-aux");
-    let mut command = Command::new(binary);
-    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().expect("make images has built the binary");
-    process.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads its input");
-    process.wait_with_output().expect("it ends")
-}
-
-/// What it printed, where it succeeded.
-fn printed(output: &Output) -> String {
-    let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    assert!(output.status.success(), "{errors}{text}");
-    text
+    run(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release/istio-aux"), words, input)
 }
 
 /// The pod's specification, without what Istio's injector and the API server put in each anew.
-fn comparable(pod: &Value) -> Value {
+fn comparable(pod: Value) -> Value {
+    let pod = without_token(pod);
     let list = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
     let named = |items: Vec<Value>| -> Value {
         items.into_iter().map(|item| (item["name"].as_str().unwrap_or_default().to_owned(), item)).collect()
@@ -39,22 +28,10 @@ fn comparable(pod: &Value) -> Value {
     let ours = |items: Vec<Value>| {
         items.into_iter().filter(|item| item["name"] != PROXY_CONTAINER && item["name"] != "istio-init").collect()
     };
-    let volumes = list("volumes")
-        .into_iter()
-        .filter(|volume| !volume["name"].as_str().unwrap_or_default().starts_with("kube-api-access"))
-        .collect();
-    let without_token = |mut containers: Vec<Value>| {
-        for container in &mut containers {
-            if let Some(mounts) = container["volumeMounts"].as_array_mut() {
-                mounts.retain(|mount| !mount["name"].as_str().unwrap_or_default().starts_with("kube-api-access"));
-            }
-        }
-        containers
-    };
     json!({
-        "containers": named(without_token(ours(list("containers")))),
-        "initContainers": named(without_token(ours(list("initContainers")))),
-        "volumes": named(volumes),
+        "containers": named(ours(list("containers"))),
+        "initContainers": named(ours(list("initContainers"))),
+        "volumes": named(list("volumes")),
         "shareProcessNamespace": pod["spec"]["shareProcessNamespace"],
         "status": pod["metadata"]["annotations"][STATUS_ANNOTATION],
         "config": pod["metadata"]["annotations"]["proxy.istio.io/config"],
@@ -91,15 +68,9 @@ fn examples() -> Vec<PathBuf> {
 async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) {
     let text = std::fs::read_to_string(file).expect("the example is read");
     // JSON is what the objects are read from; the documents of an example are one each.
+    let words = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
     let as_json = |text: &str| -> Value {
-        let list = Command::new("kubectl")
-            .args(["create", "--dry-run=client", "-o", "json", "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut kubectl = list.expect("kubectl is in PATH");
-        kubectl.stdin.take().expect("it is piped").write_all(text.as_bytes()).expect("it reads");
-        serde_json::from_slice(&kubectl.wait_with_output().expect("it ends").stdout).expect("it prints JSON")
+        serde_json::from_str(&printed(&run("kubectl", &words, text))).expect("it prints JSON")
     };
     let before = as_json(&text);
     let after = as_json(&printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &text)));
@@ -109,7 +80,7 @@ async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) 
         let by_cluster = serde_json::to_value(opted_in.dry_run(before).await).expect("a pod is JSON");
         let by_inject = serde_json::to_value(mesh.dry_run(after).await).expect("a pod is JSON");
         assert!(by_cluster.to_string().contains(SHIM_CONTAINER), "{}", file.display());
-        assert_eq!(comparable(&by_inject), comparable(&by_cluster), "{}", file.display());
+        assert_eq!(comparable(by_inject), comparable(by_cluster), "{}", file.display());
     }
 }
 

@@ -5,7 +5,7 @@ use contract::names::{
     STATUS_ANNOTATION,
 };
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, deployment, pod, pod_spec, shell};
+use e2e::manifests::{annotated, deployment, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -71,17 +71,7 @@ async fn pod_label_opts_one_pod_out() {
 
 /// A pod as Istio's injector makes it, without what the API server adds anew: what `istioctl kube-inject` writes.
 async fn injected_by_hand(mesh: &Namespace, pod: Value) -> Value {
-    let mut pod = serde_json::to_value(mesh.dry_run(pod).await).expect("a pod is JSON");
-    let is_token = |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access"));
-    let spec = &mut pod["spec"];
-    spec["volumes"].as_array_mut().expect("it has volumes").retain(|volume| !is_token(volume));
-    for list in ["containers", "initContainers"] {
-        for container in spec[list].as_array_mut().expect("it has containers") {
-            if let Some(mounts) = container["volumeMounts"].as_array_mut() {
-                mounts.retain(|mount| !is_token(mount));
-            }
-        }
-    }
+    let pod = without_token(serde_json::to_value(mesh.dry_run(pod).await).expect("a pod is JSON"));
     let metadata = json!({"name": pod["metadata"]["name"], "labels": pod["metadata"]["labels"], "annotations": pod["metadata"]["annotations"]});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]})
 }

@@ -106,54 +106,40 @@ impl Cluster for Kubernetes {
 
     async fn trust(&self, bundle: &str, read: &Read<Trusted>) -> Result<(), Error> {
         let name = &self.configuration;
-        let now = self.configurations.get(name).await;
-        let now = now.map_err(|error| Self::other("read", "webhook configuration", name, error))?;
+        let bundle = ByteString(bundle.as_bytes().to_vec());
         // Merged by the webhooks' names: whatever else is in them stays.
-        let patch = json!({
-            "metadata": {"resourceVersion": read.version},
-            "webhooks": now.webhooks.iter().flatten().map(|webhook| json!({
-                "name": webhook.name, "clientConfig": {"caBundle": ByteString(bundle.as_bytes().to_vec())},
-            })).collect::<Vec<_>>(),
-        });
+        let webhooks = read
+            .value
+            .iter()
+            .flatten()
+            .map(|(webhook, _)| json!({"name": webhook, "clientConfig": {"caBundle": bundle}}));
+        let patch = json!({"metadata": {"resourceVersion": read.version}, "webhooks": webhooks.collect::<Vec<_>>()});
         let patched = self.configurations.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
-        written(patched).map_err(|error| error.unwrap_or_into("write", "webhook configuration", name))
+        written(patched, "webhook configuration", name)
     }
 
     async fn hold(&self, held: &Held, read: &Read<Held>) -> Result<(), Error> {
         let patch = json!({"metadata": {"resourceVersion": read.version}, "data": data_of(held)});
         let patched = self.secrets.patch(&self.secret, &PatchParams::default(), &Patch::Merge(patch)).await;
-        written(patched).map_err(|error| error.unwrap_or_into("write", "Secret", &self.secret_name()))
+        written(patched, "Secret", &self.secret_name())
     }
 }
 
-/// A write that did not come about.
-enum Unwritten {
-    Conflict,
-    Other(kube::Error),
-}
-
-impl Unwritten {
-    fn unwrap_or_into(self, verb: &str, kind: &str, name: &str) -> Error {
-        match self {
-            Self::Conflict => Error::Conflict,
-            Self::Other(error) => Kubernetes::other(verb, kind, name, error),
-        }
-    }
-}
-
-fn written<T>(result: kube::Result<T>) -> Result<(), Unwritten> {
+fn written<T>(result: kube::Result<T>, kind: &str, name: &str) -> Result<(), Error> {
     match result {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_conflict() => Err(Unwritten::Conflict),
-        Err(error) => Err(Unwritten::Other(error)),
+        Err(kube::Error::Api(status)) if status.is_conflict() => Err(Error::Conflict),
+        Err(error) => Err(Kubernetes::other("write", kind, name, error)),
     }
 }
 
-fn bundles(configuration: &MutatingWebhookConfiguration) -> Vec<String> {
+/// The bundle of each webhook, by their names.
+fn bundles(configuration: &MutatingWebhookConfiguration) -> BTreeMap<String, String> {
     let bundle = |bytes: Option<&ByteString>| {
         bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
     };
-    configuration.webhooks.iter().flatten().map(|webhook| bundle(webhook.client_config.ca_bundle.as_ref())).collect()
+    let webhooks = configuration.webhooks.iter().flatten();
+    webhooks.map(|webhook| (webhook.name.clone(), bundle(webhook.client_config.ca_bundle.as_ref()))).collect()
 }
 
 const CURRENT: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];

@@ -53,8 +53,8 @@ impl Files {
     /// Reads both, and what is to be served of them.
     pub(crate) fn read(cert: &Path, key: &Path) -> Result<(Self, Served), Error> {
         let mut files = Self { cert: cert.to_owned(), key: key.to_owned(), texts: Default::default() };
-        let (texts, served) = files.parse()?;
-        files.texts = texts;
+        files.texts = files.read_texts()?;
+        let served = files.parse(&files.texts)?;
         Ok((files, served))
     }
 
@@ -82,26 +82,25 @@ impl Files {
     }
 
     fn parse_if_changed(&mut self) -> Result<Option<Served>, Error> {
-        if self.texts()? == self.texts {
+        let texts = self.read_texts()?;
+        if texts == self.texts {
             return Ok(None);
         }
-        let (texts, served) = self.parse()?;
+        let served = self.parse(&texts)?;
         self.texts = texts;
         Ok(Some(served))
     }
 
-    /// What both files hold, and what is to be served of that.
-    fn parse(&self) -> Result<([Vec<u8>; 2], Served), Error> {
-        let texts = self.texts()?;
-        let served = Served::new(&texts[0], &texts[1]).map_err(|unusable| match unusable {
+    /// What is to be served of what both files hold.
+    fn parse(&self, [cert, key]: &[Vec<u8>; 2]) -> Result<Served, Error> {
+        Served::new(cert, key).map_err(|unusable| match unusable {
             Unusable::Certificate(reason) => Self::file("--tls-cert", &self.cert, reason),
             Unusable::Key(reason) => Self::file("--tls-key", &self.key, reason),
             Unusable::Pair(source) => Error::Pair { cert: self.cert.clone(), key: self.key.clone(), source },
-        })?;
-        Ok((texts, served))
+        })
     }
 
-    fn texts(&self) -> Result<[Vec<u8>; 2], Error> {
+    fn read_texts(&self) -> Result<[Vec<u8>; 2], Error> {
         let read = |option, file: &Path| {
             fs::read(file).map_err(|error| {
                 let is_missing = error.kind() == io::ErrorKind::NotFound;

@@ -91,7 +91,7 @@ impl<C: Cluster> Keeper<C> {
         let trusted_for = self.settling.see(&held.value, &trusted.value, now(), self.began.elapsed());
         let before = self.served.as_ref();
         let step = plan::step(&held.value, before, &trusted.value, now(), self.valid_for, trusted_for);
-        self.take(&step, trusted, held).await?;
+        self.take(&step, &trusted, &held).await?;
         Ok(step)
     }
 
@@ -111,39 +111,30 @@ impl<C: Cluster> Keeper<C> {
         }
     }
 
-    async fn take(&self, step: &Step, trusted: Read<Trusted>, held: Read<Held>) -> Result<(), Error> {
-        match step {
-            Step::Keep => Ok(()),
+    async fn take(&self, step: &Step, trusted: &Read<Trusted>, held: &Read<Held>) -> Result<(), Error> {
+        let before = held.value.clone();
+        let (after, done) = match step {
+            Step::Keep => return Ok(()),
             Step::Trust(bundle) => {
-                self.cluster.trust(bundle, &trusted).await?;
+                self.cluster.trust(bundle, trusted).await?;
                 tracing::info!("the webhook configuration trusts the certificate's authority");
-                Ok(())
+                return Ok(());
             }
             Step::Restore(pair) => {
-                let held_now = Held { current: Some(pair.clone()), next: None, ..held.value.clone() };
-                self.cluster.hold(&held_now, &held).await?;
-                tracing::warn!("the Secret had lost the certificate that is served; it is kept there again");
-                Ok(())
+                tracing::warn!("the Secret has lost the certificate that is served");
+                let after = Held { current: Some(pair.clone()), next: None, ..before };
+                (after, "the certificate that is served is kept again")
             }
-            Step::IssueCurrent => {
-                let held_now = Held { current: Some(self.issue()), ..Held::default() };
-                self.cluster.hold(&held_now, &held).await?;
-                tracing::info!("made a certificate");
-                Ok(())
-            }
+            Step::IssueCurrent => (Held { current: Some(self.issue()), ..Held::default() }, "made a certificate"),
             Step::IssueNext => {
-                let held_now = Held { next: Some(self.issue()), ..held.value.clone() };
-                self.cluster.hold(&held_now, &held).await?;
-                tracing::info!("made the next certificate, to be served once its authority is trusted");
-                Ok(())
+                let after = Held { next: Some(self.issue()), ..before };
+                (after, "made the next certificate, to be served once its authority is trusted")
             }
-            Step::Promote => {
-                let held_now = plan::promoted(held.value.clone());
-                self.cluster.hold(&held_now, &held).await?;
-                tracing::info!("the next certificate is served from now on");
-                Ok(())
-            }
-        }
+            Step::Promote => (plan::promoted(before), "the next certificate is served from now on"),
+        };
+        self.cluster.hold(&after, held).await?;
+        tracing::info!("{done}");
+        Ok(())
     }
 
     fn issue(&self) -> Pair {

@@ -4,6 +4,7 @@
 //! A renewal goes: the new pair is kept as the next one; the configuration trusts both authorities; once every API server
 //! has had time to see that, the next one is served; the old authority stays trusted until its certificate has expired.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::pair::{Pair, Validity, validity_of_first};
@@ -19,8 +20,8 @@ pub(crate) struct Held {
     pub(crate) previous_ca: Option<String>,
 }
 
-/// Whom the configuration trusts: the bundle of each of its webhooks; `None` where there is no configuration.
-pub(crate) type Trusted = Option<Vec<String>>;
+/// Whom the configuration trusts: the bundle of each of its webhooks, by their names; `None` where there is no configuration.
+pub(crate) type Trusted = Option<BTreeMap<String, String>>;
 
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub(crate) fn step(
         };
     };
     let wanted = bundle(held, now);
-    if trusted.iter().flatten().any(|bundle| *bundle != wanted) {
+    if !is_trusted(trusted, &wanted) {
         return Step::Trust(wanted);
     }
     if held.next.is_some() {
@@ -83,6 +84,11 @@ pub(crate) fn bundle(held: &Held, now: i64) -> String {
     pairs.chain(held.previous_ca.as_ref().filter(holds)).map(String::as_str).collect()
 }
 
+/// Whether every webhook of the configuration, where there is one, trusts exactly this.
+fn is_trusted(trusted: &Trusted, wanted: &str) -> bool {
+    trusted.iter().flatten().all(|(_, bundle)| bundle == wanted)
+}
+
 /// What is held once the next pair is served.
 pub(crate) fn promoted(held: Held) -> Held {
     match held {
@@ -101,7 +107,7 @@ impl Settling {
     /// Takes note of what is seen at a time, counted from anywhere. Returns for how long it has been so.
     pub(crate) fn see(&mut self, held: &Held, trusted: &Trusted, now: i64, at: Duration) -> Duration {
         let wanted = bundle(held, now);
-        if trusted.iter().flatten().any(|bundle| *bundle != wanted) {
+        if !is_trusted(trusted, &wanted) {
             self.0 = None;
             return Duration::ZERO;
         }
@@ -145,8 +151,17 @@ mod tests {
         issue("istio-aux.team.svc", now, LIFE).unwrap()
     }
 
+    fn trusting_each(bundles: [&str; 2]) -> Trusted {
+        ["completing", "lasting"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip(bundles.map(str::to_owned))
+            .collect::<BTreeMap<_, _>>()
+            .into()
+    }
+
     fn trusting(bundle: &str) -> Trusted {
-        ["completing", "lasting"].map(|_| bundle.to_owned()).to_vec().into()
+        trusting_each([bundle, bundle])
     }
 
     #[test]
@@ -158,7 +173,7 @@ mod tests {
             previous_ca: None,
         };
         let both = format!("{}{}", old.ca, new.ca);
-        let one_of_two = Some(vec![old.ca.clone(), both.clone()]);
+        let one_of_two = trusting_each([&old.ca, &both]);
         let rubbish = Pair { cert: "x".to_owned(), ..old.clone() };
         let later = NOW + 3000;
         let cases = [

@@ -16,7 +16,7 @@ use crate::server_version::Version;
 use crate::stuck::{Stuck, judge};
 
 /// Kernels since this tell the exit codes of siblings.
-const EXIT_CODES_SINCE: (u32, u32) = (6, 15);
+const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };
 /// How much of its life a certificate has left when it should have been renewed long since: a fifth, renewal being at a third.
 const OVERDUE: i64 = 5;
 /// A pod whose payload ended less than so many seconds ago is only ending.
@@ -82,7 +82,8 @@ fn nodes(snapshot: &Snapshot) -> Vec<Finding> {
             "give the webhook --native-sidecars=off until they are newer",
         ));
     }
-    let silent = |node: &&Value| kernel(&info(node, "kernelVersion")).is_some_and(|version| version < EXIT_CODES_SINCE);
+    let silent =
+        |node: &&Value| Version::parse(&info(node, "kernelVersion")).is_some_and(|version| version < EXIT_CODES_SINCE);
     let silent: Vec<&str> = snapshot.nodes.iter().filter(silent).map(name).collect();
     if !silent.is_empty() {
         found.push(Finding::note(format!(
@@ -97,10 +98,6 @@ fn nodes(snapshot: &Snapshot) -> Vec<Finding> {
         )));
     }
     found
-}
-
-fn kernel(version: &str) -> Option<(u32, u32)> {
-    Version::parse(version).map(|version| (version.major, version.minor))
 }
 
 /// The first of some names, and how many more there are.

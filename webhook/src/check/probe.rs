@@ -1,21 +1,19 @@
 //! Whether nodes can run the shim from an image volume (delivery `image-volume`): tried, on one node of each kind.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use contract::names::{BINARY_FOLDER, SHIM_BINARY, SHIM_UID};
 use kube::Client;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
 use super::Finding;
-use crate::api::{self, PODS, in_words};
+use crate::api::{self, End, PODS, in_words};
 use crate::inject::Settings;
 
 /// How long a node may take to pull the image and run it.
 const WITHIN: Duration = Duration::from_mins(2);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs the shim on one node of each kind, in a namespace, and says where it ran.
 pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], settings: &Settings) -> Vec<Finding> {
@@ -79,7 +77,7 @@ async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Setting
         delete(&pods, &name).await;
         return Err("the API server knows no image volumes (Kubernetes 1.31, on by default since 1.35)".to_owned());
     }
-    let ended = until_ended(&pods, &name).await;
+    let ended = until_ended(client, namespace, &name).await;
     delete(&pods, &name).await;
     ended
 }
@@ -90,19 +88,14 @@ async fn delete(pods: &kube::Api<kube::api::DynamicObject>, name: &str) {
     }
 }
 
-async fn until_ended(pods: &kube::Api<kube::api::DynamicObject>, name: &str) -> Result<(), String> {
-    let began = Instant::now();
-    let mut state = Value::Null;
-    while began.elapsed() < WITHIN {
-        let pod = pods.get(name).await.map_err(in_words)?;
-        state = pod.data["status"]["containerStatuses"][0]["state"].clone();
-        match pod.data["status"]["phase"].as_str() {
-            Some("Succeeded") => return Ok(()),
-            Some("Failed") => return Err(told(&state, &pod.data["status"])),
-            _ => sleep(LOOK_EVERY).await,
-        }
+async fn until_ended(client: &Client, namespace: &str, name: &str) -> Result<(), String> {
+    let state = |pod: &Value| pod["status"]["containerStatuses"][0]["state"].clone();
+    match api::until_pod_ended(client, namespace, name, WITHIN).await? {
+        End::Ended(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
+        End::Ended(pod) => Err(told(&state(&pod), &pod["status"])),
+        End::Deleted => Err("its pod was deleted".to_owned()),
+        End::Late(pod) => Err(format!("not within {WITHIN:?}: {}", told(&state(&pod), &Value::Null))),
     }
-    Err(format!("not within {WITHIN:?}: {}", told(&state, &Value::Null)))
 }
 
 /// What the kubelet says of a container, or of its pod.

@@ -10,6 +10,7 @@ use self::documents::split;
 use self::templates::Template;
 use crate::inject::pod::Pod;
 use crate::inject::{Decision, Mode, Settings, decide};
+use crate::stuck::is_proxy;
 
 /// What became of some manifests.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,10 +148,6 @@ fn patch(pod: &mut Value, decision: &Decision) -> Result<(), String> {
 /// A stand-in for what Istio's injector adds; it holds the payload already.
 fn proxy() -> Value {
     json!({"name": "istio-proxy", "lifecycle": {"postStart": {}}})
-}
-
-fn is_proxy(container: &Value) -> bool {
-    container["name"] == contract::names::PROXY_CONTAINER
 }
 
 /// Kind and name, for messages.

@@ -139,7 +139,7 @@ impl Admission {
         let (outcome, response) = match answered {
             Ok(Ok(answered)) => {
                 let mut response = Response::new(Full::from(answered.body));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
                 (answered.outcome, response)
             }
             Ok(Err(error)) => {

@@ -70,7 +70,7 @@ impl World {
                 let secret = self.secrets.len() - 1;
                 let held = self.secrets[secret].clone();
                 replica.served.clone_from(&held.current);
-                let trusted = Some(vec![trusted]);
+                let trusted = Some(BTreeMap::from([("completing".to_owned(), trusted)]));
                 let at = Duration::from_secs(u64::try_from(self.now - NOW).unwrap());
                 let trusted_for = replica.settling.see(&held, &trusted, self.now, at);
                 let step = super::step(&held, replica.served.as_ref(), &trusted, self.now, LIFE, trusted_for);
