@@ -2,6 +2,8 @@
 //! name. Needs helm and kubectl, but changes nothing on the cluster.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use e2e::command::{printed, run};
@@ -20,9 +22,21 @@ fn objects(manifests: &str) -> BTreeMap<String, Value> {
     all.map(|object| (format!("{} {}", object["kind"], object["metadata"]["name"]), object)).collect()
 }
 
+/// Writes a file below the folder `target`.
+fn write(file: &str, text: &str) {
+    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")).join(file);
+    fs::create_dir_all(file.parent().expect("it is in a folder")).expect("the folder is made");
+    fs::write(file, text).expect("the file is written");
+}
+
 #[test]
 fn chart_and_overlays_give_the_same_objects() {
-    let cases: [(&str, &[&str], usize); 3] = [
+    let with_components = "../target/with-components";
+    let overlay = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]\nresources: [../../deploy/overlays/self-signed]\n";
+    write("with-components/kustomization.yaml", overlay);
+    let cases: [(&str, &[&str], usize); 5] = [
+        ("overlays/policy", &["--set=profile=policy"], 4),
+        (with_components, &["--set=monitoring=true", "--set=networkPolicy=true"], 13),
         ("overlays/self-signed", &[], 10),
         ("overlays/failure-ignore", &["--set=failurePolicy=Ignore"], 10),
         ("overlays/cert-manager", &["--set=certificate.from=cert-manager"], 9),
@@ -83,6 +97,39 @@ fn options_of_the_chart_reach_the_objects() {
 }
 
 #[test]
+fn options_of_the_chart_reach_the_policy() {
+    let values = [
+        "--set=profile=policy",
+        "--set=image.registry=registry.example/x",
+        "--set=image.tag=1.2.3",
+        "--set=shim.delivery=image-volume",
+        "--set=shim.pullPolicy=Always",
+        "--set=shim.requests.memory=8Mi",
+        "--set=shim.limits.memory=32Mi",
+        "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy",
+    ];
+    let objects = objects(&printed(&chart(&values)));
+    let policy = &objects[r#""MutatingAdmissionPolicy" "istio-aux""#];
+    assert_eq!(policy["apiVersion"], "admissionregistration.k8s.io/v1beta1");
+    let chosen = |name: &str| {
+        let variables = policy["spec"]["variables"].as_array().expect("there are variables");
+        variables.iter().find(|variable| variable["name"] == name).expect("it is one of them")["expression"].clone()
+    };
+    let cases = [
+        ("image", "'registry.example/x/shim:1.2.3'"),
+        ("pullPolicy", "'Always'"),
+        ("delivery", "'image-volume'"),
+        ("requests", "{'memory': '8Mi'}"),
+        ("limits", "{'memory': '32Mi'}"),
+    ];
+    for (name, expression) in cases {
+        assert_eq!(chosen(name), expression, "{name}");
+    }
+    let refused = chart(&["--set=profile=policy", "--set=failurePolicy=Ignore"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("failurePolicy and nativeSidecars are the webhook's"));
+}
+
+#[test]
 fn wrong_values_are_refused_by_their_names() {
     let cases = [
         ("failurePolicy=Maybe", "failurePolicy"),
@@ -93,6 +140,7 @@ fn wrong_values_are_refused_by_their_names() {
         ("nativeSidecars=on", "nativeSidecars"),
         ("replica=2", "replica"),
         ("certificate.from=secret", "certificate.caBundle"),
+        ("profile=none", "profile"),
     ];
     for (value, name) in cases {
         let output = chart(&["--set", value]);

@@ -1,6 +1,6 @@
 //! istio-aux: lets pods with an Istio sidecar start after their proxy and complete.
 //!
-//! [`inject`] decides, as pure functions over a pod; [`review`] speaks the admission API; [`serve`] listens; [`offline`]
+//! The package `inject` decides, as pure functions over a pod, and speaks the admission API; here [`serve`] listens, and [`offline`]
 //! does the same to manifests without a cluster.
 
 #![forbid(unsafe_code)]
@@ -11,10 +11,9 @@ mod certificates;
 mod check;
 pub mod cli;
 mod finish;
-pub mod inject;
 pub mod metrics;
 pub mod offline;
-pub mod review;
+mod policy;
 pub mod serve;
 mod server_version;
 mod stuck;

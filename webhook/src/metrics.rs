@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
+use inject::{Mode, review::Outcome};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-
-use crate::inject::Mode;
 
 /// The webhook's metrics.
 #[derive(Debug)]
@@ -25,19 +24,6 @@ pub struct Metrics {
 struct Review {
     result: &'static str,
     mode: &'static str,
-}
-
-/// What became of a review.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The pod is changed so that it has this mode.
-    Patched(Mode),
-    /// The pod is admitted as it is.
-    Unchanged(Mode),
-    /// It is no review that could be answered.
-    Refused,
-    /// Deciding failed, which is a fault of this program.
-    Failed,
 }
 
 impl Metrics {

@@ -1,9 +1,8 @@
 //! Pods whose payload has ended for good while their proxy runs on: what istio-aux is for, seen from outside. Pure.
 
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
+use inject::pod::Pod;
 use serde_json::Value;
-
-use crate::inject::pod::Pod;
 
 /// A pod that would end if only its proxy did.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 #![no_main]
 
-use istio_aux::inject::pod::Pod;
-use istio_aux::inject::{Settings, decide};
-use istio_aux::review::answer;
+use inject::pod::Pod;
+use inject::{Settings, decide};
+use inject::review::answer;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 

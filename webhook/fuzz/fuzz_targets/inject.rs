@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use istio_aux::inject::Settings;
+use inject::Settings;
 use istio_aux::offline::inject;
 use libfuzzer_sys::fuzz_target;
 

@@ -6,12 +6,14 @@ use std::time::UNIX_EPOCH;
 use contract::names::{
     ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, PROXY_CONTAINER, SHIM_LABEL, STATUS_ANNOTATION,
 };
+use inject::{
+    Settings, decide,
+    pod::{Pod, Proxy},
+};
 use serde_json::Value;
 
 use super::snapshot::{OURS, Snapshot, trust_in};
 use super::{Finding, Level};
-use crate::inject::pod::{Pod, Proxy};
-use crate::inject::{Settings, decide};
 use crate::server_version::Version;
 use crate::stuck::{Stuck, judge};
 
@@ -109,12 +111,18 @@ fn some(names: &[&str]) -> String {
 fn configuration(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let Some(configurations) = &snapshot.configurations else { return Vec::new() };
     let Some(ours) = configurations.iter().find(|configuration| name(configuration) == OURS) else {
+        if snapshot.has_policy {
+            return vec![Finding::ok("the API server decides by itself, by the MutatingAdmissionPolicy istio-aux")];
+        }
         return vec![Finding::problem(
             "istio-aux is not installed: there is no MutatingWebhookConfiguration istio-aux",
             "deploy/install",
         )];
     };
     let mut found = Vec::new();
+    if snapshot.has_policy {
+        found.push(Finding::note("webhook and policy are both installed: each leaves alone what the other has done"));
+    }
     let trust: Vec<_> = items(&ours["webhooks"]).map(trust_in).collect();
     let next = format!("look at the webhook's log: kubectl -n {} logs deployment/istio-aux", namespace_of(ours));
     match trust.iter().flatten().min_by_key(|validity| validity.ends) {

@@ -6,11 +6,11 @@ mod snapshot;
 
 use std::io::Write;
 
+use inject::Settings;
 use kube::Client;
 use serde::Serialize;
 
 use crate::certificates::pair::now;
-use crate::inject::Settings;
 
 /// How serious something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use contract::names::{BINARY_FOLDER, SHIM_BINARY, SHIM_UID};
+use inject::Settings;
 use kube::Client;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use super::Finding;
 use crate::api::{self, End, PODS, in_words};
-use crate::inject::Settings;
 
 /// How long a node may take to pull the image and run it.
 const WITHIN: Duration = Duration::from_mins(2);

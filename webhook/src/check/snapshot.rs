@@ -13,8 +13,14 @@ const DEPLOYMENTS: Kind = Kind("apps", "v1", "Deployment", "deployments");
 const ENDPOINT_SLICES: Kind = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 const CONFIGURATIONS: Kind =
     Kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
+/// The policy profile's, in the versions that servers may have.
+const POLICIES: [Kind; 2] = [policies("v1"), policies("v1beta1")];
 
-/// The name of our configuration.
+const fn policies(version: &'static str) -> Kind {
+    Kind("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
+}
+
+/// The name of our configuration, and of our policy.
 pub(super) const OURS: &str = "istio-aux";
 
 /// A cluster, as its user may see it. What could not be read is `None`.
@@ -23,6 +29,8 @@ pub(super) struct Snapshot {
     pub(super) server: Option<Version>,
     pub(super) nodes: Vec<Value>,
     pub(super) configurations: Option<Vec<Value>>,
+    /// Whether the policy profile is installed.
+    pub(super) has_policy: bool,
     /// The slices of the Service that our configuration names.
     pub(super) endpoints: Option<Vec<Value>>,
     pub(super) namespaces: Vec<Value>,
@@ -54,7 +62,13 @@ pub(super) async fn take(client: &Client, namespace: Option<&str>) -> Result<Sna
         })),
         None => noted(api::list(client, NAMESPACES, None, "").await),
     };
+    let mut has_policy = false;
+    for kind in POLICIES {
+        // A version that is not served is no trouble worth telling.
+        has_policy |= matches!(api::get(client, kind, None, OURS).await, Ok(Some(_)));
+    }
     Ok(Snapshot {
+        has_policy,
         server: server_version::read(&info),
         nodes: noted(api::list(client, NODES, None, "").await).unwrap_or_default(),
         endpoints,

@@ -1,4 +1,4 @@
-//! `istio-aux inject`.
+//! `istio-aux inject` and `istio-aux policy`: what they print.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use clap::Args;
 use super::Ended;
 use super::shim;
 use crate::offline;
+use crate::policy::{self, ApiVersion};
 
 /// Print manifests as the webhook would have changed their pods, without a cluster
 #[derive(Debug, Args)]
@@ -44,6 +45,32 @@ pub(super) fn inject(arguments: Inject) -> Ended {
     for warning in injected.warnings {
         eprintln!("istio-aux: {warning}");
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Print the policy profile: objects that have the API server itself do what the webhook does
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print the policy profile: objects that have the API server itself do what the webhook does.
+
+A MutatingAdmissionPolicy and its bindings, for Kubernetes 1.36 and later; for 1.34 and 1.35 with --api-version=v1beta1, where the
+feature gate MutatingAdmissionPolicy is on. No component runs, and there is no certificate. docs/policy.md says what a policy
+cannot do.",
+    after_help = "examples:
+  istio-aux policy | kubectl apply --server-side -f -
+  istio-aux policy --delivery=image-volume --shim-image=registry.example/istio-aux/shim:0.1.0 > policy.yaml"
+)]
+pub(super) struct Policy {
+    /// The version of the API that the server has
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t = ApiVersion::V1)]
+    api_version: ApiVersion,
+    #[command(flatten)]
+    shim: shim::Options,
+}
+
+pub(super) fn policy(arguments: Policy) -> Ended {
+    let text = policy::manifests(&arguments.shim.settings(true), arguments.api_version)?;
+    io::stdout().write_all(text.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

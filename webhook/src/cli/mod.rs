@@ -34,6 +34,7 @@ struct Cli {
 enum Command {
     Serve(serve::Serve),
     Inject(manifests::Inject),
+    Policy(manifests::Policy),
     Check(cluster::Check),
     Finish(cluster::Finish),
     Completions(Completions),
@@ -73,6 +74,7 @@ fn run(command: Command) -> Ended {
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Inject(arguments) => manifests::inject(arguments),
+        Command::Policy(arguments) => manifests::policy(arguments),
         Command::Check(arguments) => cluster::check(arguments),
         Command::Finish(arguments) => cluster::finish(arguments),
         Command::Completions(Completions { shell }) => {

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
+use inject::review::Outcome;
 
 use super::Cli;
-use crate::metrics::{Metrics, Outcome};
+use crate::metrics::Metrics;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
 

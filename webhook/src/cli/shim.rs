@@ -2,8 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE};
-
-use crate::inject::{Delivery, PullPolicy, Settings, ShimResources};
+use inject::{Delivery, PullPolicy, Settings, ShimResources};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The shim in pods")]

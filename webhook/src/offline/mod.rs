@@ -4,12 +4,11 @@
 mod documents;
 mod templates;
 
+use inject::{Decision, Mode, Settings, decide, pod::Pod};
 use serde_json::{Value, json};
 
 use self::documents::split;
 use self::templates::Template;
-use crate::inject::pod::Pod;
-use crate::inject::{Decision, Mode, Settings, decide};
 use crate::stuck::is_proxy;
 
 /// What became of some manifests.

@@ -65,7 +65,16 @@ fn where_all_is_well_nothing_is_to_be_mended() {
 #[test]
 fn each_thing_that_is_wrong_is_found() {
     type Spoil = fn(&mut Snapshot);
-    let cases: [(Spoil, Level, &str); 15] = [
+    let cases: [(Spoil, Level, &str); 17] = [
+        (
+            |s| {
+                s.has_policy = true;
+                s.configurations = Some(vec![injector("istio")]);
+            },
+            Level::Ok,
+            "the API server decides by itself",
+        ),
+        (|s| s.has_policy = true, Level::Note, "webhook and policy are both installed"),
         (|s| s.server = Version::parse("1.28"), Level::Ok, "Kubernetes 1.28 has no native sidecars"),
         (|s| s.nodes = vec![node("v1.28.1", "6.18")], Level::Problem, "nodes older than Kubernetes 1.29"),
         (|s| s.nodes = vec![node("v1.34.1", "6.8.0-45-generic")], Level::Note, "Linux before 6.15"),

@@ -1,7 +1,7 @@
 //! Laws of every decision, over random pods: what is not ours survives, and deciding again changes nothing.
 
-use istio_aux::inject::pod::Pod;
-use istio_aux::inject::{Delivery, Settings, decide};
+use inject::pod::Pod;
+use inject::{Delivery, Settings, decide};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 //! What istio-aux does to which pod: a table of cases over pods as the API server sent them.
 
-use istio_aux::inject::pod::Pod;
-use istio_aux::inject::{Decision, Delivery, Mode, Settings, decide};
+use inject::pod::Pod;
+use inject::{Decision, Delivery, Mode, Settings, decide};
 use serde_json::{Value, json};
 
 /// A pod before Istio's injector has seen it.

@@ -3,9 +3,9 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use istio_aux::inject::pod::Pod;
-use istio_aux::inject::{Settings, decide};
-use istio_aux::review::answer;
+use inject::pod::Pod;
+use inject::review::answer;
+use inject::{Settings, decide};
 use serde_json::{Value, json};
 
 /// A pod of about so many bytes: one that Istio has injected, with environment variables that fill it up.

@@ -1,5 +1,6 @@
 //! The admission API, `admission.k8s.io/v1`: from the bytes of a review to the bytes of its answer.
 
+use std::str::Utf8Error;
 use std::time::Instant;
 
 use base64::Engine;
@@ -7,9 +8,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::inject::pod::Pod;
-use crate::inject::{Decision, Mode, Settings, decide};
-use crate::metrics::Outcome;
+use crate::pod::Pod;
+use crate::{Decision, Mode, Settings, decide};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -17,6 +17,9 @@ const KIND: &str = "AdmissionReview";
 /// The bytes are not an admission review that can be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// Not text at all.
+    #[error("the body is not an AdmissionReview in JSON: {0}")]
+    NotText(#[from] Utf8Error),
     /// Not JSON, or not of the shape of a review.
     #[error("the body is not an AdmissionReview in JSON: {0}")]
     NotAReview(#[from] serde_json::Error),
@@ -35,23 +38,21 @@ pub enum Error {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review<'a> {
+struct Review<O> {
     api_version: String,
     kind: String,
-    #[serde(borrow)]
-    request: Option<Request<'a>>,
+    request: Option<Request<O>>,
 }
 
 #[derive(Deserialize)]
-struct Request<'a> {
+struct Request<O> {
     uid: String,
     #[serde(default)]
     namespace: String,
     #[serde(default)]
     operation: String,
     kind: Kind,
-    #[serde(borrow)]
-    object: Option<&'a RawValue>,
+    object: Option<O>,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +83,19 @@ struct Response<'a> {
     warnings: &'a [String],
 }
 
+/// What became of a review.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The pod is changed so that it has this mode.
+    Patched(Mode),
+    /// The pod is admitted as it is.
+    Unchanged(Mode),
+    /// It is no review that could be answered.
+    Refused,
+    /// Deciding failed, which is a fault of this program.
+    Failed,
+}
+
 /// An answer.
 #[derive(Debug)]
 pub struct Answered {
@@ -94,15 +108,11 @@ pub struct Answered {
 /// Answers a review, and logs the decision in one line. A pod that cannot be read is admitted as it is, with a warning.
 pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
-    let review: Review = serde_json::from_slice(body)?;
-    if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
-        return Err(Error::OtherKind { kind: review.kind, api_version: review.api_version });
-    }
-    let request = review.request.ok_or(Error::NoRequest)?;
-    let (answer, outcome) = match pod_of(&request) {
+    let (request, pod) = read(body)?;
+    let (answer, outcome) = match &pod {
         Ok(Some(pod)) => {
-            let decision = decide(&pod, settings);
-            log_decision(&request, &pod, &decision, began);
+            let decision = decide(pod, settings);
+            log_decision(&request, pod, &decision, began);
             let is_patched = !decision.patch.0.is_empty();
             let outcome = if is_patched { Outcome::Patched } else { Outcome::Unchanged };
             (respond(&request.uid, &decision.patch.0, &decision.warnings), outcome(decision.mode))
@@ -117,12 +127,37 @@ pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     Ok(Answered { body: answer?, outcome })
 }
 
-/// The pod that is being created; `None` where the request is about anything else.
-fn pod_of<'a>(request: &Request<'a>) -> Result<Option<Pod<'a>>, serde_json::Error> {
-    let is_pod = request.kind.group.is_empty() && request.kind.kind == "Pod" && request.operation == "CREATE";
-    match request.object {
-        Some(object) if is_pod => serde_json::from_str(object.get()).map(Some),
-        _ => Ok(None),
+/// The request, and the pod that is being created; `None` where the request is about anything else.
+type Read<'a> = (Request<()>, Result<Option<Pod<'a>>, serde_json::Error>);
+
+fn read(body: &[u8]) -> Result<Read<'_>, Error> {
+    let body = str::from_utf8(body)?;
+    // Nearly always it is a pod, and then it is read in one go.
+    if let Ok(review) = serde_json::from_str::<Review<Pod>>(body) {
+        let (request, object) = review.into_request()?;
+        let pod = object.filter(|_| request.creates_a_pod());
+        return Ok((request, Ok(pod)));
+    }
+    let (request, object) = serde_json::from_str::<Review<&RawValue>>(body)?.into_request()?;
+    let object = object.filter(|_| request.creates_a_pod());
+    let pod = object.map(|object| serde_json::from_str(object.get())).transpose();
+    Ok((request, pod))
+}
+
+impl<O> Review<O> {
+    fn into_request(self) -> Result<(Request<()>, Option<O>), Error> {
+        let Self { api_version, kind, request } = self;
+        if (api_version.as_str(), kind.as_str()) != (API_VERSION, KIND) {
+            return Err(Error::OtherKind { kind, api_version });
+        }
+        let Request { uid, namespace, operation, kind, object } = request.ok_or(Error::NoRequest)?;
+        Ok((Request { uid, namespace, operation, kind, object: None }, object))
+    }
+}
+
+impl<O> Request<O> {
+    fn creates_a_pod(&self) -> bool {
+        self.kind.group.is_empty() && self.kind.kind == "Pod" && self.operation == "CREATE"
     }
 }
 
@@ -141,7 +176,7 @@ fn respond(uid: &str, patch: &[json_patch::PatchOperation], warnings: &[String])
     })
 }
 
-fn log_decision(request: &Request, pod: &Pod, decision: &Decision, began: Instant) {
+fn log_decision(request: &Request<()>, pod: &Pod, decision: &Decision, began: Instant) {
     tracing::info!(
         uid = request.uid,
         namespace = request.namespace,

@@ -48,6 +48,17 @@ pub(super) struct Choice {
     pub(super) warning: Option<String>,
 }
 
+impl Delivery {
+    /// The name that operators use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::ImageVolume => "image-volume",
+        }
+    }
+}
+
 impl Mode {
     const ALL: [Self; 6] = [Self::None, Self::Hold, Self::Istio, Self::Native, Self::Proxy, Self::Wrap];
 

@@ -192,8 +192,9 @@ pub struct ExitCodes<'a> {
 struct EnvVar<'a> {
     #[serde(borrow)]
     name: Text<'a>,
+    /// Left as it lies: most are long, and one is asked for.
     #[serde(borrow)]
-    value: Option<Text<'a>>,
+    value: Option<&'a RawValue>,
 }
 
 /// A volume, by name only.
@@ -305,16 +306,16 @@ impl Pod<'_> {
         match self.proxy_env(PROXY_CONFIG_ENV) {
             None => Some(DEFAULT_STATUS_PORT),
             Some(config) => {
-                let config: PartOfProxyConfig = serde_json::from_str(config).ok()?;
+                let config: PartOfProxyConfig = serde_json::from_str(&config).ok()?;
                 Some(config.status_port.unwrap_or(DEFAULT_STATUS_PORT))
             }
         }
     }
 
-    fn proxy_env(&self, name: &str) -> Option<&str> {
+    fn proxy_env(&self, name: &str) -> Option<String> {
         let proxy = &self.spec.containers[self.classic_proxy()?];
         let variable = proxy.env.as_ref()?.iter().find(|variable| variable.name.as_str() == name)?;
-        variable.value.as_ref().map(Text::as_str)
+        serde_json::from_str(variable.value?.get()).ok()
     }
 }
 

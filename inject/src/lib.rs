@@ -2,6 +2,10 @@
 //!
 //! The API server calls the webhook twice for most pods: before Istio's injector (there is no proxy yet, and the hold
 //! annotation still tells the injector what to do) and again after it (there is one, and the shim is added).
+//!
+//! [`decide`] decides; [`review`] speaks the admission API around it. A package of its own, since it is what is built for speed.
+
+#![forbid(unsafe_code)]
 
 mod argo;
 mod awaited;
@@ -13,6 +17,7 @@ pub mod pod;
 mod quit;
 mod resources;
 mod restarts;
+pub mod review;
 mod shim;
 mod ways;
 
