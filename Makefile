@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost deploy/install deploy/images/build examples/demo shim/build tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build examples/demo shim/build webhook/build tools/cargo-tool tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -58,7 +58,7 @@ fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 	@tools/ensure rust fuzz
 	for target in decide inject; do \
 	  mkdir -p webhook/fuzz/corpus/$$target; \
-	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir webhook/fuzz $$target webhook/fuzz/corpus/$$target webhook/tests/pods examples -- \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir webhook/fuzz $$target webhook/fuzz/corpus/$$target inject/tests/pods examples -- \
 	    -max_total_time=$(FUZZ_FOR) -max_len=20000 -timeout=10 -print_final_stats=1; \
 	done
 
@@ -78,6 +78,7 @@ lint: ## Check format, lints and scripts
 	@tools/ensure rust lint
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets --all-features
+	cargo deny --locked --all-features check bans licenses sources
 	shellcheck $(SCRIPTS)
 	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py
 
@@ -88,7 +89,7 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends 30
 	cargo build --locked --release --target x86_64-unknown-linux-musl --package probe
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post 200
-	cargo bench --locked --package istio-aux
+	cargo bench --locked --package inject
 	cargo build --locked --release --target x86_64-unknown-linux-musl --package bare
 	@tools/ensure bench
 	$(IN_CLUSTER) bench/reviews
@@ -97,6 +98,11 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 images: ## Build target/images/webhook.tar and shim.tar, and load them into the one-node cluster when it is up
 	@tools/ensure rust images
 	@deploy/images/build
+
+.PHONY: sbom
+sbom: ## Write what each image is made of, in CycloneDX's JSON
+	@tools/ensure rust sbom
+	@deploy/images/sbom
 
 .PHONY: install
 install: $(UP) images ## Install istio-aux into the cluster

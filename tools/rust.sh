@@ -29,7 +29,10 @@ ensure_rust() {
   done
 }
 
-ensure_cargo_fuzz() {
-  if cargo fuzz --version >/dev/null 2>&1; then return; fi
-  logged "cargo install cargo-fuzz" "$LOGS/cargo-fuzz.log" cargo install --locked cargo-fuzz
+# ensure_cargo_tools NAME…: cargo's subcommands, in the versions that tools/cargo-tool names.
+ensure_cargo_tools() {
+  local name
+  for name in "$@"; do
+    "$REPO/tools/cargo-tool" --check "$name" || logged "cargo install $name" "$LOGS/$name.log" "$REPO/tools/cargo-tool" "$name"
+  done
 }

@@ -15,7 +15,7 @@ use crate::final_phase;
 
 /// The binary that is in the image, run with these words and this standard input.
 fn istio_aux(words: &[&str], input: &str) -> Output {
-    run(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release/istio-aux"), words, input)
+    run(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux"), words, input)
 }
 
 /// The pod's specification, without what Istio's injector and the API server put in each anew.

@@ -1,0 +1,18 @@
+# shellcheck shell=bash
+# The same source gives the same binary, wherever it lies and whoever's cargo builds it: no path of the machine stays in it.
+
+# remapped: what rustc is told to call the folders it reads.
+remapped() {
+  local cargo=${CARGO_HOME:-$HOME/.cargo} sysroot
+  sysroot=$(rustc --print sysroot)
+  echo "--remap-path-prefix=$PWD=/istio-aux --remap-path-prefix=$cargo=/cargo --remap-path-prefix=$sysroot/lib/rustlib/src/rust=/rust"
+}
+
+# linker_for TARGET: the flag that names a linker, where the machine's own does not know the target.
+linker_for() {
+  case $1 in
+    "$(uname -m)"-*) ;;
+    # It comes with Rust, and knows every architecture.
+    *) echo "-C linker=rust-lld" ;;
+  esac
+}

