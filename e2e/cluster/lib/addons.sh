@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What runs in the cluster: Istio, the training operator.
+# What runs in the cluster: Istio, the training operator, cert-manager.
 
 install_istio() {
   local charts=$ISTIO/source/manifests/charts
@@ -25,7 +25,25 @@ apply_training_operator() {
   kubectl kustomize "$1" | sed "s#image: kubeflow/training-operator.*#image: $(image_name training-operator)#" | kubectl apply --server-side -f -
 }
 
+install_cert_manager() {
+  if kubectl -n cert-manager get deployment cert-manager >/dev/null 2>&1; then return; fi
+  make_chart_of_cert_manager "$STATE/cert-manager"
+  logged "install cert-manager" "$LOGS/cert-manager.log" "$HELM" --kubeconfig "$KUBECONFIG_ADMIN" upgrade --install cert-manager "$STATE/cert-manager" \
+    -n cert-manager --create-namespace -f "$CLUSTER_DIR/manifests/cert-manager-values.yaml"
+}
+
+# make_chart_of_cert_manager FOLDER: as its release tool makes it, of a chart without a version and of the kinds beside it.
+make_chart_of_cert_manager() {
+  local source
+  source=$(part_folder cert-manager)/source/deploy
+  rm -rf "$1"
+  cp -r "$source/charts/cert-manager" "$1"
+  sed '/^annotations:/,$d' "$1/Chart.template.yaml" >"$1/Chart.yaml"
+  cp "$source"/crds/*.yaml "$1/templates/"
+}
+
 wait_for_addons() {
   logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
+  logged "cert-manager ready" "$LOGS/cert-manager-rollout.log" kubectl -n cert-manager wait --for=condition=Available deployment --all --timeout=180s
   logged "training operator ready" "$LOGS/training-operator-rollout.log" kubectl -n kubeflow rollout status deployment/training-operator --timeout=180s
 }

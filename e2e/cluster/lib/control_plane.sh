@@ -7,6 +7,11 @@ start_control_plane() {
   start_daemon etcd etcd --data-dir "$STATE/etcd" --unsafe-no-fsync --listen-client-urls "http://$etcd" \
     --advertise-client-urls "http://$etcd" --listen-peer-urls "http://$etcd_peer"
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
+  local policies=()
+  # Beta in 1.34, where it takes a flag; on by default in 1.36.
+  if [ "$KUBERNETES" = 1.34 ]; then
+    policies=(--feature-gates=MutatingAdmissionPolicy=true --runtime-config=admissionregistration.k8s.io/v1beta1=true)
+  fi
   start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
     --service-cluster-ip-range="$SERVICE_CIDR" --advertise-address="$NODE_IP" --endpoint-reconciler-type=none \
     --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
@@ -14,7 +19,7 @@ start_control_plane() {
     --kubelet-preferred-address-types=InternalIP \
     --kubelet-client-certificate="$PKI/admin.crt" --kubelet-client-key="$PKI/admin.key" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$PKI/service-accounts.pub" \
-    --service-account-signing-key-file="$PKI/service-accounts.key"
+    --service-account-signing-key-file="$PKI/service-accounts.key" "${policies[@]}"
   wait_for_daemon kube-apiserver 90 kubectl get --raw /readyz
   start_daemon kube-controller-manager "$K8S_BIN/kube-controller-manager" --bind-address=127.0.0.1 --leader-elect=false \
     --kubeconfig="$PKI/controller-manager.kubeconfig" --authentication-kubeconfig="$PKI/controller-manager.kubeconfig" \

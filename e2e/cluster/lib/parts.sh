@@ -15,6 +15,7 @@ part_ldflags() {
 part_extras() {
   case $1 in
     istio) echo istio.io/istio manifests/charts; echo istio.io/istio tools/packaging/common ;;
+    cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
   esac
 }

@@ -14,7 +14,7 @@ OWNER=$RUN/state-folder
 # Which Kubernetes: what is asked for, else what the cluster is that is up.
 KUBERNETES_OF_STATE=$STATE/kubernetes
 KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
-PARTS=("kubernetes-$KUBERNETES" istio helm coredns training-operator)
+PARTS=("kubernetes-$KUBERNETES" istio helm coredns training-operator cert-manager)
 # Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
 CONTAINERD_PART=
 if [ "$KUBERNETES" != 1.34 ]; then
