@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build examples/demo shim/build webhook/build tools/cargo-tool tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build examples/demo shim/build webhook/build tools/cargo-tool tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -39,13 +39,19 @@ demo: install ## Show a Job that hangs in the mesh, and completes with istio-aux
 	@$(IN_CLUSTER) examples/demo $(DEMO)
 
 .PHONY: test
-test: test-rust test-cluster ## Run every test
+test: test-rust test-charm test-cluster ## Run every test
 
 .PHONY: test-rust
 test-rust: ## Run the Rust tests that need no cluster
 	@tools/ensure rust
 	cargo test --locked --workspace --exclude e2e --tests
 	cargo check --locked --package aux-shim --target aarch64-unknown-linux-musl
+
+.PHONY: test-charm
+test-charm: ## Run the charm's tests that need no cluster
+	@charm/test unit
+	@charm/test alerts
+	@charm/test charmcraft
 
 .PHONY: test-aarch64
 test-aarch64: ## Run the shim's unit tests for ARM, under qemu
@@ -67,17 +73,22 @@ test-cluster: install ## Run the scenarios on a cluster
 	@tools/ensure rust
 	cargo build --locked $(SCENARIOS) --tests
 	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --tests -- --test-threads 4
+ifneq ($(CLUSTER),current)
+	$(IN_CLUSTER) charm/test cluster
+endif
 
 .PHONY: fmt
 fmt: ## Format the code
 	@tools/ensure rust
 	cargo fmt
+	@charm/test format
 
 .PHONY: lint
 lint: ## Check format, lints and scripts
 	@tools/ensure rust lint
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets --all-features
+	@charm/test lint
 	cargo deny --locked --all-features check bans licenses sources
 	shellcheck $(SCRIPTS)
 	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py

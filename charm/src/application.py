@@ -1,0 +1,62 @@
+"""Which Juju application this is, and what its cluster objects are called. Values only."""
+
+import dataclasses
+
+import names
+
+
+@dataclasses.dataclass(frozen=True)
+class Application:
+    """A Juju application in its model."""
+
+    name: str
+    model: str
+    model_uuid: str
+
+    @property
+    def cluster_name(self) -> str:
+        """Name of the objects that belong to no namespace.
+
+        The API server calls webhook configurations in the order of their names, and this one has to come
+        before Istio's `istio-revision-tag-…` and `istio-sidecar-injector`.
+        """
+        return f"istio-aux-{self.model}"
+
+    @property
+    def service(self) -> str:
+        """Name of the Service that the API server calls; Juju's own have the application's name."""
+        return f"{self.name}-admission"
+
+    @property
+    def dns_names(self) -> tuple[str, ...]:
+        """How the Service is called, the name that the API server verifies first."""
+        name = f"{self.service}.{self.model}"
+        return (f"{name}.svc", f"{name}.svc.cluster.local", name)
+
+    @property
+    def title(self) -> str:
+        """The application in the marks it leaves on other people's objects."""
+        return f"{self.model}/{self.name}"
+
+    @property
+    def owned(self) -> dict[str, str]:
+        """Labels by which its objects are found again, by this charm and by Juju 3.6.11 and later."""
+        return {
+            names.CREATED_BY: self.name,
+            names.MODEL_NAME: self.model,
+            names.MODEL_UUID: self.model_uuid,
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of its objects.
+
+        `app.kubernetes.io/name` is not among them: by that label Juju finds an application's own Service
+        and pods (juju#20774), and this Service is not one of those.
+        """
+        return {
+            **self.owned,
+            names.MANAGED_BY: "juju",
+            "app.kubernetes.io/part-of": "istio-aux",
+            "app.kubernetes.io/component": "admission",
+        }

@@ -1,0 +1,131 @@
+"""Certificates of the webhook's server, and the authorities that sign them: made and read. Pure but for randomness."""
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterable
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALIDITY = datetime.timedelta(days=365)
+_EARLIER = datetime.timedelta(minutes=5)
+"""How much earlier than now a certificate begins, for clocks that are behind ours."""
+
+_PEM_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """What a server proves who it is with, in PEM."""
+
+    authority: str
+    """Certificate of the authority that clients have to trust."""
+    certificate: str
+    """The server's certificate, followed by what leads to the authority where that is needed."""
+    key: str
+
+    @property
+    def text(self) -> str:
+        """Certificate and key in one text, so that both change in the same moment."""
+        return f"{self.certificate.strip()}\n{self.key.strip()}\n"
+
+
+def issue(dns_names: Iterable[str], now: datetime.datetime, validity: datetime.timedelta = VALIDITY) -> Pair:
+    """Make a key, a certificate for it, and an authority for this one certificate.
+
+    Nobody has the authority's key afterwards, so nothing else can ever be signed by what is trusted.
+    """
+    begins, ends = now - _EARLIER, now + validity
+    names = list(dns_names)
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = _called(f"istio-aux authority of {now:%Y-%m-%dT%H:%M:%SZ}")
+    authority = (
+        _certificate(issuer, issuer, authority_key.public_key(), begins, ends)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    certificate = (
+        _certificate(_called("istio-aux"), issuer, key.public_key(), begins, ends)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return Pair(_pem(authority), _pem(certificate), _key_pem(key))
+
+
+def renewal(certificate: str) -> datetime.datetime:
+    """When two thirds of a certificate's validity are over."""
+    parsed = x509.load_pem_x509_certificate(certificate.encode())
+    begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    return begins + (ends - begins) * 2 / 3
+
+
+def serves(certificate: str, dns_names: Iterable[str]) -> bool:
+    """Whether a certificate is for all these names."""
+    extensions = x509.load_pem_x509_certificate(certificate.encode()).extensions
+    listed = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return set(dns_names) <= set(listed.get_values_for_type(x509.DNSName))
+
+
+def fingerprint(certificate: str) -> str:
+    """SHA-256 of a certificate, in hexadecimal."""
+    return x509.load_pem_x509_certificate(certificate.encode()).fingerprint(hashes.SHA256()).hex()
+
+
+def split(text: str) -> list[str]:
+    """The certificates of a text in PEM, one by one."""
+    return _PEM_CERTIFICATE.findall(text)
+
+
+def _called(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _certificate(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime.datetime,
+    ends: datetime.datetime,
+) -> x509.CertificateBuilder:
+    return x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=begins,
+        not_valid_after=ends,
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return text.decode()

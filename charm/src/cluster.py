@@ -1,0 +1,138 @@
+"""The edge to the Kubernetes API: few calls of lightkube, and its errors in four words."""
+
+import contextlib
+import functools
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+import httpx2
+import lightkube
+import msgspec
+from lightkube.codecs import AnyResource
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.resource import GlobalResource, NamespacedResource
+from lightkube.resources.admissionregistration_v1 import (
+    MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
+)
+from lightkube.resources.core_v1 import Service
+from lightkube.types import PatchType
+
+import metadata
+from application import Application
+
+FIELD_MANAGER = "istio-aux-charm"
+ALL_NAMESPACES = "*"
+
+KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
+    MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicy,
+    Service,
+)
+"""Every kind that the charm has ever made, in the order in which they are removed: what refuses pods goes first."""
+
+Patch = Mapping[str, Any]
+"""A merge patch."""
+
+
+R = TypeVar("R", bound=GlobalResource | NamespacedResource)
+
+
+class ClusterError(Exception):
+    """A call of the API failed."""
+
+
+class Forbidden(ClusterError):
+    """The application's account may not do this."""
+
+
+class Unavailable(ClusterError):
+    """The API server is away, busy or broken. It is to be asked again later."""
+
+
+class Unknown(ClusterError):
+    """There is no such object, or the server knows no such kind."""
+
+
+class Refused(ClusterError):
+    """The API server does not want it, and says why."""
+
+
+class Cluster:
+    """The cluster, with the rights of the application's account."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    @functools.cached_property
+    def _client(self) -> Any:  # noqa: ANN401
+        # Any: lightkube's overloads know the kind of a call, and these calls take any.
+        return lightkube.Client(namespace=self._namespace, field_manager=FIELD_MANAGER)
+
+    def apply(self, wanted: AnyResource) -> None:
+        """Make an object be as wanted. Fields that somebody else wrote there are taken over."""
+        with _errors():
+            self._client.apply(wanted, force=True)
+
+    def get(self, kind: type[R], name: str, namespace: str | None = None) -> R | None:
+        """An object, or None where there is none."""
+        with contextlib.suppress(Unknown), _errors():
+            return cast("R", self._client.get(kind, name, **_within(namespace)))
+        return None
+
+    def list(self, kind: type[R], namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[R]:
+        """Objects of a kind, of one namespace or of ALL_NAMESPACES; none where the server does not know the kind."""
+        with contextlib.suppress(Unknown), _errors():
+            found = self._client.list(kind, labels=dict(labels or {}), **_within(namespace))
+            return cast("list[R]", list(found))
+        return []
+
+    def patch(
+        self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
+    ) -> None:
+        """Change fields of an object that somebody else owns."""
+        with _errors():
+            self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, **_within(namespace))
+
+    def owned(self, application: Application) -> Iterator[AnyResource]:
+        """All that the application has made here, of any kind and revision."""
+        for kind in KINDS:
+            namespace = application.model if issubclass(kind, NamespacedResource) else None
+            yield from cast("list[AnyResource]", self.list(kind, namespace, application.owned))
+
+    def delete(self, unwanted: AnyResource) -> None:
+        """Delete an object, which may be gone already."""
+        with contextlib.suppress(Unknown), _errors():
+            self._client.delete(type(unwanted), metadata.name(unwanted), **_within(metadata.namespace(unwanted)))
+
+
+def _within(namespace: str | None) -> dict[str, Any]:
+    return {"namespace": namespace} if namespace else {}
+
+
+@contextlib.contextmanager
+def _errors() -> Generator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise _of_status(error.response.status_code, str(error)) from error
+    except httpx2.HTTPStatusError as error:
+        raise _of_status(error.response.status_code, str(error)) from error
+    except (httpx2.HTTPError, ConfigError, OSError) as error:
+        raise Unavailable(str(error) or type(error).__name__) from error
+    except (KeyError, msgspec.DecodeError) as error:
+        # Something between here and the API server answered: lightkube 1.0 reads a Content-Type that may not be there.
+        raise Unavailable(f"no answer of an API server: {error}") from error
+
+
+def _of_status(code: int, message: str) -> ClusterError:
+    if code == 403:
+        return Forbidden(message)
+    if code == 404:
+        return Unknown(message)
+    # 401: the account's token has just been replaced, or this server does not know it yet. 409: somebody was faster.
+    if code in (401, 408, 409, 429) or code >= 500:
+        return Unavailable(message)
+    return Refused(message)

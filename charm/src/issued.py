@@ -1,0 +1,53 @@
+"""The certificate that the relation `certificates` issues to this unit: the edge to the library of that interface."""
+
+import ops
+from charmlibs.interfaces.tls_certificates import (
+    CertificateRequestAttributes,
+    Mode,
+    ProviderCertificate,
+    TLSCertificatesRequiresV4,
+)
+
+from application import Application
+from certificates import Pair
+
+RELATION = "certificates"
+_LONGEST_COMMON_NAME = 64
+
+
+class Issued:
+    """What is issued to this unit. The library keeps the key in a secret of the unit, and asks anew before the end."""
+
+    def __init__(self, charm: ops.CharmBase, application: Application) -> None:
+        names = application.dns_names
+        common_name = next((name for name in names if len(name) <= _LONGEST_COMMON_NAME), "istio-aux")
+        self._requirer = TLSCertificatesRequiresV4(
+            charm,
+            RELATION,
+            [CertificateRequestAttributes(common_name=common_name, sans_dns=frozenset(names))],
+            # Each unit's own: only the leader could read a certificate of the application, and all units serve.
+            mode=Mode.UNIT,
+            refresh_events=[charm.on.config_changed, charm.on.update_status],
+        )
+        self._charm = charm
+
+    @property
+    def is_related(self) -> bool:
+        """Whether there is somebody who is to issue certificates."""
+        return self._charm.model.get_relation(RELATION) is not None
+
+    @property
+    def pair(self) -> Pair | None:
+        """The certificate, once it is issued and for as long as the relation lasts."""
+        if not self.is_related:
+            return None
+        found, key = self._requirer.get_assigned_certificates()
+        if not found or not key:
+            return None
+        return Pair(str(found[0].ca), _with_intermediates(found[0]), str(key))
+
+
+def _with_intermediates(issued: ProviderCertificate) -> str:
+    """The certificate and what leads from it to the authority, which clients have."""
+    between = [each for each in issued.chain if each not in (issued.certificate, issued.ca)]
+    return "\n".join(str(each).strip() for each in (issued.certificate, *between))

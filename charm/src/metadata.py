@@ -1,0 +1,37 @@
+"""Names, labels and annotations of objects of the Kubernetes API, any of which may be without. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from lightkube.models.meta_v1 import ObjectMeta
+
+
+def of(thing: object) -> ObjectMeta:
+    """An object's metadata."""
+    return cast("ObjectMeta | None", getattr(thing, "metadata", None)) or ObjectMeta()
+
+
+def name(thing: object) -> str:
+    """An object's name."""
+    return of(thing).name or ""
+
+
+def namespace(thing: object) -> str | None:
+    """An object's namespace; None where it belongs to none."""
+    return of(thing).namespace
+
+
+def labels(thing: object) -> Mapping[str, str]:
+    """An object's labels."""
+    return _strings(of(thing), "labels")
+
+
+def annotations(thing: object) -> Mapping[str, str]:
+    """An object's annotations."""
+    return _strings(of(thing), "annotations")
+
+
+def _strings(metadata: ObjectMeta, field: str) -> Mapping[str, str]:
+    # lightkube says of both only that they are dictionaries.
+    found: Any = getattr(metadata, field)
+    return cast("Mapping[str, str] | None", found) or {}

@@ -1,0 +1,40 @@
+"""Labels, annotations and names that the charm shares with the webhook, with Istio and with Juju.
+
+The webhook's own are spelled in `contract/src/names.rs`; a unit test compares.
+"""
+
+INJECTION_LABEL = "istio-aux.io/injection"
+LEGACY_INJECTION_LABEL = "io.datastrophic/istio-aux"
+ENABLED = "enabled"
+DISABLED = "disabled"
+MODE_ANNOTATION = "istio-aux.io/mode"
+STATUS_ANNOTATION = "istio-aux.io/status"
+SHIM_LABEL = "istio-aux.io/shim"
+
+PROXY_CONTAINER = "istio-proxy"
+ISTIO_INJECT = "sidecar.istio.io/inject"
+ISTIO_INJECTION_LABEL = "istio-injection"
+ISTIO_REVISION_LABEL = "istio.io/rev"
+ISTIO_SYSTEM = "istio-system"
+
+LABELLED_BY = "istio-aux.io/labelled-by"
+"""Annotation on what an application labelled: who did, through what, and which labels. See `marks`."""
+
+NEVER_INJECTED = "kube-system"
+"""The namespace that the webhook's selectors leave out, whatever its labels."""
+
+CREATED_BY = "app.juju.is/created-by"
+MODEL_NAME = "model.juju.is/name"
+MODEL_UUID = "model.juju.is/id"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+POD_APPLICATION = "app.kubernetes.io/name"
+"""Juju's label on an application's pods, and the webhook's own on its pods elsewhere."""
+
+MODEL_OPERATOR = "modeloperator"
+"""Juju's Deployment in each model's namespace."""
+MODEL_OPERATOR_LABELS = (
+    "operator.juju.is/name",
+    "juju-modeloperator",
+    "model.juju.is/disable-webhook",
+)
+"""Any of them marks a pod of Juju's own: the first today, the others with older controllers."""

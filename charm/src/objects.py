@@ -1,0 +1,142 @@
+"""The cluster objects that are to be there, as values: pure but for reading the templates beside it."""
+
+import base64
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import jinja2
+import yaml
+from lightkube import codecs
+from lightkube.codecs import AnyResource
+
+import names
+from application import Application
+from settings import Settings
+from webhook import ADMISSION_PORT
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C, where PyYAML was built with it, is ten times as fast."""
+
+Expression = dict[str, Any]
+"""A requirement of a label selector."""
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
+    undefined=jinja2.StrictUndefined,
+    autoescape=False,  # noqa: S701 - it is YAML, and whatever is not the charm's own goes through tojson
+)
+
+
+def desired(
+    application: Application, settings: Settings, authorities: Iterable[str], istiod_namespaces: Iterable[str]
+) -> list[AnyResource]:
+    """All objects of an application, in the order in which they are to be written."""
+    objects = [*_service(application), *_webhook_configuration(application, settings, authorities)]
+    if settings.require_sidecar:
+        objects += _require_sidecar(application, istiod_namespaces)
+    return objects
+
+
+def _service(application: Application) -> list[AnyResource]:
+    return _render(
+        "service",
+        application,
+        port=ADMISSION_PORT,
+        pod_labels={names.POD_APPLICATION: application.name},
+    )
+
+
+def _webhook_configuration(
+    application: Application, settings: Settings, authorities: Iterable[str]
+) -> list[AnyResource]:
+    bundle = "".join(f"{authority.strip()}\n" for authority in authorities)
+    return _render(
+        "webhook-configuration",
+        application,
+        timeout=settings.webhook_timeout,
+        ca_bundle=base64.b64encode(bundle.encode()).decode(),
+        ways=_WAYS,
+        kinds=[
+            {
+                "name": "completing",
+                "failure_policy": settings.failure_policy,
+                "condition": "object.spec.restartPolicy != 'Always'",
+            },
+            {
+                "name": "lasting",
+                "failure_policy": "Ignore",
+                "condition": "object.spec.restartPolicy == 'Always'",
+            },
+        ],
+        never=[_not_in("kubernetes.io/metadata.name", names.NEVER_INJECTED)],
+        left_alone=_left_alone(application),
+    )
+
+
+def _require_sidecar(application: Application, istiod_namespaces: Iterable[str]) -> list[AnyResource]:
+    without = sorted({names.NEVER_INJECTED, names.ISTIO_SYSTEM, *istiod_namespaces})
+    return _render(
+        "require-sidecar",
+        application,
+        namespaces=[_not_in("kubernetes.io/metadata.name", *without)],
+        pods=[
+            _not_in(names.INJECTION_LABEL, names.DISABLED),
+            _not_in(names.ISTIO_INJECT, "false"),
+            _not_in("app", "istiod"),
+            *_left_alone(application),
+        ],
+        injection=names.INJECTION_LABEL,
+        legacy=names.LEGACY_INJECTION_LABEL,
+        enabled=names.ENABLED,
+        istio_injection=names.ISTIO_INJECTION_LABEL,
+        istio_revision=names.ISTIO_REVISION_LABEL,
+        istio_inject=names.ISTIO_INJECT,
+        proxy=names.PROXY_CONTAINER,
+    )
+
+
+def _render(template: str, application: Application, **values: object) -> list[AnyResource]:
+    text = _TEMPLATES.get_template(f"{template}.yaml.j2").render(
+        cluster_name=application.cluster_name,
+        service=application.service,
+        namespace=application.model,
+        labels=application.labels,
+        **values,
+    )
+    return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER)]
+
+
+def _left_alone(application: Application) -> list[Expression]:
+    """Pods that neither webhook nor policy may touch: this application's, and Juju's model operator."""
+    own = sorted({"istio-aux", application.name}, key=lambda name: name != "istio-aux")
+    return [
+        _not_in(names.POD_APPLICATION, *own),
+        *({"key": label, "operator": "DoesNotExist"} for label in names.MODEL_OPERATOR_LABELS),
+    ]
+
+
+def _in(label: str, *values: str) -> Expression:
+    return {"key": label, "operator": "In", "values": list(values)}
+
+
+def _not_in(label: str, *values: str) -> Expression:
+    return {"key": label, "operator": "NotIn", "values": list(values)}
+
+
+_OPTED_IN = _in(names.INJECTION_LABEL, names.ENABLED)
+_NOT_OPTED_IN = _not_in(names.INJECTION_LABEL, names.ENABLED)
+_NOT_OPTED_OUT = _not_in(names.INJECTION_LABEL, names.DISABLED)
+_WAYS: list[dict[str, Any]] = [
+    {"name": "namespace", "namespace": [_OPTED_IN], "pod": [_NOT_OPTED_OUT]},
+    {
+        "name": "legacy-namespace",
+        "namespace": [_NOT_OPTED_IN, _in(names.LEGACY_INJECTION_LABEL, names.ENABLED)],
+        "pod": [_NOT_OPTED_OUT],
+    },
+    {
+        "name": "pod",
+        "namespace": [_NOT_OPTED_IN, _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED)],
+        "pod": [_OPTED_IN],
+    },
+]

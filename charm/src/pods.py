@@ -1,0 +1,71 @@
+"""What a pod is to have of the mesh and of istio-aux, and what it has: pure."""
+
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.resources.core_v1 import Namespace, Pod
+
+import metadata
+import names
+import namespaces
+
+NO_SHIM, NO_SIDECAR = "no-shim", "no-sidecar"
+_LEFT_ALONE_MODES = ("off", "hold", "istio")
+
+
+def missed(pod: Pod, namespace: Namespace, application: str) -> str | None:
+    """What a pod of an opted-in namespace, or one that opted in itself, should have got and has not.
+
+    A pod that has ended misses nothing, nor one of which the webhook wrote why it left it alone.
+    """
+    if not _is_ours(pod, namespace, application) or _has_ended(pod):
+        return None
+    if _is_due_a_sidecar(pod, namespace) and not _proxies(pod):
+        return NO_SIDECAR
+    if _is_due_a_shim(pod):
+        return NO_SHIM
+    return None
+
+
+def _is_ours(pod: Pod, namespace: Namespace, application: str) -> bool:
+    labels = metadata.labels(pod)
+    if labels.get(names.INJECTION_LABEL) == names.DISABLED:
+        return False
+    if labels.get(names.POD_APPLICATION) in ("istio-aux", application) or labels.get("app") == "istiod":
+        return False
+    if any(label in labels for label in names.MODEL_OPERATOR_LABELS):
+        return False
+    return namespaces.is_opted_in(namespace) or labels.get(names.INJECTION_LABEL) == names.ENABLED
+
+
+def _has_ended(pod: Pod) -> bool:
+    return bool(pod.status and pod.status.phase in ("Succeeded", "Failed"))
+
+
+def _is_due_a_sidecar(pod: Pod, namespace: Namespace) -> bool:
+    labels = metadata.labels(pod)
+    said = labels.get(names.ISTIO_INJECT, metadata.annotations(pod).get(names.ISTIO_INJECT))
+    if said == "false" or _spec(pod).hostNetwork:
+        return False
+    if names.ISTIO_INJECTION_LABEL in metadata.labels(namespace):
+        return namespaces.is_injected(namespace)
+    by_label = labels.get(names.ISTIO_INJECT) == "true" or names.ISTIO_REVISION_LABEL in labels
+    return namespaces.is_injected(namespace) or by_label
+
+
+def _is_due_a_shim(pod: Pod) -> bool:
+    annotations = metadata.annotations(pod)
+    return (
+        _spec(pod).restartPolicy in ("Never", "OnFailure")
+        and any(container.name == names.PROXY_CONTAINER for container in _spec(pod).containers)
+        and names.SHIM_LABEL not in metadata.labels(pod)
+        and names.STATUS_ANNOTATION not in annotations
+        and annotations.get(names.MODE_ANNOTATION) not in _LEFT_ALONE_MODES
+    )
+
+
+def _proxies(pod: Pod) -> list[Container]:
+    containers = [*_spec(pod).containers, *(_spec(pod).initContainers or [])]
+    return [container for container in containers if container.name == names.PROXY_CONTAINER]
+
+
+def _spec(pod: Pod) -> PodSpec:
+    return pod.spec or PodSpec(containers=[])

@@ -1,0 +1,19 @@
+resource "juju_application" "istio_aux" {
+  name       = var.app_name
+  model_uuid = var.model_uuid
+
+  charm {
+    name     = "istio-aux"
+    channel  = var.channel
+    revision = var.revision
+    base     = var.base
+  }
+
+  config      = var.config
+  constraints = var.constraints
+  resources   = var.resources
+  units       = var.units
+
+  # It writes webhook configurations and labels namespaces, which belong to the cluster.
+  trust = true
+}

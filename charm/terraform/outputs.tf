@@ -1,0 +1,20 @@
+output "app_name" {
+  description = "Name of the application"
+  value       = juju_application.istio_aux.name
+}
+
+output "provides" {
+  description = "Endpoints that the application provides"
+  value = {
+    grafana_dashboard = "grafana-dashboard"
+    metrics_endpoint  = "metrics-endpoint"
+  }
+}
+
+output "requires" {
+  description = "Endpoints that the application requires"
+  value = {
+    certificates = "certificates"
+    logging      = "logging"
+  }
+}

@@ -1,0 +1,31 @@
+"""The alert rules under promtool, the program of the environment variable PROMTOOL."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+RULES = HERE.parents[1] / "src/prometheus_alert_rules"
+MODULE = HERE.parent / "promtool"
+
+
+def promtool(*arguments: str | pathlib.Path) -> None:
+    """Run promtool, and fail with what it says."""
+    program = os.environ.get("PROMTOOL")
+    if not program:
+        build = "go build -o FILE github.com/prometheus/prometheus/cmd/promtool"
+        pytest.fail(f"PROMTOOL is not set; next: in {MODULE.name}/, {build}, and set PROMTOOL to FILE")
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("rules", sorted(RULES.glob("*.rules")), ids=lambda path: path.name)
+def test_rules_are_well_formed(rules: pathlib.Path) -> None:
+    promtool("check", "rules", "--lint=all", "--lint-fatal", rules)
+
+
+@pytest.mark.parametrize("cases", sorted(HERE.glob("*_test.yaml")), ids=lambda path: path.name)
+def test_alerts_fire_when_they_should(cases: pathlib.Path) -> None:
+    promtool("test", "rules", cases)

@@ -1,0 +1,36 @@
+"""The charm against the API server of KUBECONFIG, as an account with the rights that Juju gives an application."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import lightkube
+import pytest
+from lightkube.config.kubeconfig import KubeConfig
+
+from tests.cluster.model import Model
+
+
+@pytest.fixture(scope="session")
+def admin() -> lightkube.Client:
+    """The administrator of the cluster of KUBECONFIG."""
+    file = os.environ.get("KUBECONFIG")
+    if not file:
+        pytest.fail("KUBECONFIG is not set; next: e2e/cluster/cluster run, or a cluster of your own with Istio")
+    os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"] = file
+    return lightkube.Client(KubeConfig.from_file(file))
+
+
+@pytest.fixture
+def untrusted(admin: lightkube.Client, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    """A model whose application has rights in its own namespace only."""
+    model = Model(admin, tmp_path, monkeypatch)
+    yield model
+    model.end()
+
+
+@pytest.fixture
+def model(untrusted: Model) -> Model:
+    """A model whose application is trusted."""
+    untrusted.trust()
+    return untrusted

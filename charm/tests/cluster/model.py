@@ -1,0 +1,139 @@
+"""A Juju model as the charm meets it in Kubernetes: a namespace, an account, and its rights."""
+
+import json
+import os
+import pathlib
+import subprocess
+import uuid
+
+import lightkube
+import pytest
+import yaml
+from lightkube.models.authentication_v1 import TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import RoleRef, Subject
+from lightkube.resources.core_v1 import Namespace, ServiceAccount
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding, RoleBinding
+from ops import testing
+
+from tests.cluster.waiting import until
+from tests.unit.juju import App
+
+ACCOUNT = "istio-aux"
+
+
+class Model:
+    """A Juju model as Kubernetes sees it: a namespace, and in it the application's service account."""
+
+    def __init__(self, admin: lightkube.Client, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.admin = admin
+        self.name = f"charm-{uuid.uuid4().hex[:8]}"
+        self.juju = testing.Model(name=self.name, uuid=str(uuid.uuid4()), type="kubernetes")
+        self._folder = folder
+        self._monkeypatch = monkeypatch
+        self._namespaces = [self.name]
+        admin.create(Namespace(metadata=ObjectMeta(name=self.name)))
+        admin.create(ServiceAccount(metadata=ObjectMeta(name=ACCOUNT, namespace=self.name)))
+        own = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="admin")
+        binding = RoleBinding(
+            metadata=ObjectMeta(name=ACCOUNT, namespace=self.name), roleRef=own, subjects=[self._subject()]
+        )
+        admin.create(binding)
+        self.use(self._server())
+
+    def trust(self) -> None:
+        """What `juju trust --scope=cluster` amounts to."""
+        role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="cluster-admin")
+        binding = ClusterRoleBinding(metadata=ObjectMeta(name=self.name), roleRef=role, subjects=[self._subject()])
+        self.admin.create(binding)
+        until("the rights of the account", self._has_rights)
+
+    def app(self) -> App:
+        """The application, in this model."""
+        return App(model=self.juju)
+
+    def namespace(self, **labels: str) -> str:
+        """A namespace beside the model's."""
+        name = f"{self.name}-{len(self._namespaces)}"
+        named = {label.replace("_", "-"): value for label, value in labels.items()}
+        self.admin.create(Namespace(metadata=ObjectMeta(name=name, labels=named)))
+        self._namespaces.append(name)
+        return name
+
+    def use(self, server: str) -> None:
+        """Have the charm speak to this server from now on."""
+        request = ServiceAccount.Token(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
+        token = self.admin.create(request, ACCOUNT, namespace=self.name).status
+        assert token
+        authority = self.admin.config.cluster.certificate_auth_data
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "charm",
+            "clusters": [{"name": "charm", "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "users": [{"name": "charm", "user": {"token": token.token}}],
+            "contexts": [{"name": "charm", "context": {"cluster": "charm", "user": "charm", "namespace": self.name}}],
+        }
+        if not authority:
+            file = self.admin.config.cluster.certificate_auth
+            config["clusters"] = [{"name": "charm", "cluster": {"server": server, "certificate-authority": file}}]
+        path = self._folder / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        self._monkeypatch.setenv("KUBECONFIG", str(path))
+
+    def back(self) -> None:
+        """Have the charm speak to the real server again."""
+        self.use(self._server())
+
+    def written(self) -> list[str]:
+        """The objects that the charm wrote, without those that Kubernetes derives from a Service, with its labels."""
+        return [each for each in self.labelled() if not each.startswith(("endpoints/", "endpointslice."))]
+
+    def until_nothing_is_left(self) -> None:
+        """What Kubernetes derived goes a moment after what it was derived from."""
+        assert self.written() == []
+        until("no object of any kind with the application's labels", lambda: not self.labelled())
+
+    def labelled(self) -> list[str]:
+        """All objects of any kind in the cluster that carry the application's labels, as kubectl names them."""
+        kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+        selector = f"app.juju.is/created-by=istio-aux,model.juju.is/id={self.juju.uuid}"
+        # Events and metrics have no labels of ours, and metrics need not be served.
+        listed = ",".join(kind for kind in kinds if not kind.endswith("metrics.k8s.io"))
+        return self.kubectl("get", listed, "--all-namespaces", "-l", selector, "-o", "name").split()
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl as the administrator."""
+        environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
+        done = subprocess.run(["kubectl", *arguments], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def marked_namespaces(self) -> list[str]:
+        """Namespaces with this application's mark."""
+        found: list[str] = []
+        for namespace in self.admin.list(Namespace):
+            mark = ((namespace.metadata and namespace.metadata.annotations) or {}).get("istio-aux.io/labelled-by")
+            if mark and json.loads(mark)["by"] == f"{self.name}/istio-aux":
+                found.append(str(namespace.metadata and namespace.metadata.name))
+        return found
+
+    def end(self) -> None:
+        """Remove whatever the test made, also where it failed."""
+        leftovers = self.written()
+        if leftovers:
+            self.kubectl("delete", "--ignore-not-found", "--wait=false", "-n", self.name, *leftovers)
+        self.kubectl("delete", "--ignore-not-found", "clusterrolebinding", self.name)
+        self.kubectl("delete", "--wait=false", "namespace", *self._namespaces)
+
+    def _server(self) -> str:
+        return self.admin.config.cluster.server
+
+    def _subject(self) -> Subject:
+        return Subject(kind="ServiceAccount", name=ACCOUNT, namespace=self.name)
+
+    def _has_rights(self) -> bool:
+        can = ("auth", "can-i", "delete", "namespaces", f"--as=system:serviceaccount:{self.name}:{ACCOUNT}")
+        environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
+        done = subprocess.run(["kubectl", *can], env=environment, capture_output=True, text=True, check=False)
+        return done.stdout.strip() == "yes"

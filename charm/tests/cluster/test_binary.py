@@ -1,0 +1,140 @@
+"""The real webhook, run as Pebble would run it: the layer's command, user and environment, in the container's root."""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import socket
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import ops
+import pytest
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from ops import ActiveStatus
+
+import certificates
+import webhook
+from tests.cluster.model import Model
+from tests.cluster.waiting import until
+from tests.unit.juju import App
+
+
+@pytest.fixture
+def binary() -> pathlib.Path:
+    """The webhook's binary, static as in its image."""
+    path = os.environ.get("ISTIO_AUX_BINARY")
+    if not path:
+        pytest.fail("ISTIO_AUX_BINARY is not set; next: make images, and set it to the istio-aux of the musl target")
+    for port in (webhook.ADMISSION_PORT, webhook.HEALTH_PORT):
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0, f"something else listens on port {port}"
+    return pathlib.Path(path)
+
+
+def give_to_user(app: App) -> None:
+    """Do what Pebble does with the owner of a push, and this test's container cannot."""
+    os.chown(app.file(0), webhook.USER, webhook.USER)
+
+
+@contextlib.contextmanager
+def running(app: App, binary: pathlib.Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """The service of the plan, as Pebble starts it."""
+    root = app.root(0)
+    shutil.copy(binary, root / "istio-aux")
+    root.chmod(0o755)
+    service: ops.pebble.Service = app.container(0).plan.services[webhook.SERVICE]
+    assert service.user_id is not None
+    assert service.group_id is not None
+    user, group = service.user_id, service.group_id
+
+    def enter() -> None:
+        os.chroot(root)
+        os.chdir("/")
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(user)
+
+    words = shlex.split(service.command)
+    process = subprocess.Popen(words, env=dict(service.environment), preexec_fn=enter)  # noqa: PLW1509
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def check_passes(app: App, check: str) -> bool:
+    """Whether one of the plan's checks would pass now."""
+    found = app.container(0).plan.checks[check].http or {}
+    try:
+        with urllib.request.urlopen(str(found.get("url")), timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def review(app: App, model: Model, pod: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What the webhook answers, to a client that trusts what the API server trusts; and with which certificate."""
+    configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}")
+    entry = (configuration.webhooks or [])[0]
+    service = entry.clientConfig.service
+    assert service
+    context = ssl.create_default_context(cadata=base64.b64decode(str(entry.clientConfig.caBundle)).decode())
+    name = f"{service.name}.{service.namespace}.svc"
+    request = {
+        "uid": "1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "object": pod,
+    }
+    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    with (
+        socket.create_connection(("127.0.0.1", webhook.ADMISSION_PORT), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname=name) as connection,
+    ):
+        served = connection.getpeercert(binary_form=True)
+        assert served
+        head = f"POST {service.path} HTTP/1.1\r\nHost: {name}\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+        return ssl.DER_cert_to_PEM_cert(served), json.loads(answer.read())["response"]
+
+
+POD = {
+    "metadata": {"name": "one"},
+    "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "payload"}]},
+}
+
+
+def test_webhook_answers_and_serves_a_rotated_certificate_without_a_restart(model: Model, binary: pathlib.Path) -> None:
+    app = model.app()
+    app.deploy(1)
+    assert app.status() == ActiveStatus()
+    give_to_user(app)
+    assert app.file(0).stat().st_mode & 0o777 == 0o600
+    with running(app, binary) as process:
+        until("the check of readiness", lambda: check_passes(app, webhook.READY))
+        assert check_passes(app, webhook.LIVE)
+        served, answer = review(app, model, POD)
+        assert answer["allowed"] is True
+        patch = base64.b64decode(answer["patch"]).decode()
+        assert "holdApplicationUntilProxyStarts" in patch
+        assert certificates.fingerprint(served) == certificates.fingerprint(app.kept().current.certificate)
+
+        app.act(0, "rotate-certificates")
+        give_to_user(app)
+        rotated = certificates.fingerprint(app.kept().current.certificate)
+        assert rotated != certificates.fingerprint(served)
+        # Every answer on the way is trusted: a review that is not would raise.
+        until("the new certificate", lambda: certificates.fingerprint(review(app, model, POD)[0]) == rotated)
+        assert process.poll() is None, "the same process serves it"

@@ -1,0 +1,146 @@
+"""An application's life in a real cluster: reconcile, scale, rotate, remove."""
+
+import base64
+
+import pytest
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.resources.core_v1 import Namespace
+from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
+
+import certificates
+from tests.cluster.model import Model
+
+NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
+
+
+def entries(model: Model) -> list[tuple[str, str | None, str]]:
+    """Name, failure policy and caBundle of the configuration's entries."""
+    configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}")
+    return [
+        (entry.name, entry.failurePolicy, str(entry.clientConfig.caBundle)) for entry in configuration.webhooks or []
+    ]
+
+
+def trusted(model: Model) -> set[str]:
+    bundles = {bundle for _, _, bundle in entries(model)}
+    assert len(bundles) == 1
+    return set(certificates.split(base64.b64decode(bundles.pop()).decode()))
+
+
+def labels(model: Model, namespace: str) -> dict[str, str]:
+    metadata = model.admin.get(Namespace, namespace).metadata
+    return (metadata and metadata.labels) or {}
+
+
+def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
+    team = model.namespace()
+    app = model.app()
+    app.config = {"namespaces": team, "require-sidecar": True}
+    app.deploy(1)
+    assert app.status() == ActiveStatus()
+    assert len(model.written()) == 4
+    assert labels(model, team)["istio-aux.io/injection"] == "enabled"
+
+    for unit in (1, 2):
+        app.add(unit)
+        app.start(unit)
+    assert {app.served(unit) for unit in app.units} == {app.kept().current.text}
+
+    first = app.kept().current
+    app.act(0, "rotate-certificates")
+    assert trusted(model) == {first.authority.strip(), app.kept().current.authority.strip()}
+    for unit in (1, 2):
+        app.secret_changed(unit)
+    assert {app.served(unit) for unit in app.units} == {app.kept().current.text}
+
+    app.config = {"namespaces": "", "failure-policy": "ignore"}
+    app.update(0)
+    assert "istio-aux.io/injection" not in labels(model, team)
+    assert {policy for _, policy, _ in entries(model)} == {"Ignore"}
+    assert len(model.written()) == 2, "the policy and its binding are gone with the option"
+
+    app.config = {"namespaces": team}
+    app.update(0)
+    app.planned = 0
+    for unit in (2, 1, 0):
+        app.remove(unit)
+    model.until_nothing_is_left()
+    assert model.marked_namespaces() == []
+
+
+def test_units_after_none_bring_everything_back(model: Model) -> None:
+    app = model.app()
+    app.deploy(1)
+    app.planned = 0
+    app.remove(0)
+    model.until_nothing_is_left()
+    app.planned = None
+    app.deploy(1)
+    assert app.status() == ActiveStatus()
+    assert len(model.written()) == 2
+
+
+def test_reconciling_again_changes_nothing(model: Model) -> None:
+    app = model.app()
+    app.config = {"require-sidecar": True}
+    app.deploy(1)
+    configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}").metadata
+    app.update(0)
+    again = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}").metadata
+    assert configuration
+    assert again
+    assert (again.resourceVersion, again.generation) == (configuration.resourceVersion, configuration.generation)
+
+
+def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted: Model) -> None:
+    app = untrusted.app()
+    app.config = {"namespaces": untrusted.namespace(), "require-sidecar": True}
+    app.deploy(2)
+    assert [app.status(unit) for unit in (0, 1)] == [NO_TRUST, ActiveStatus()]
+    untrusted.until_nothing_is_left()
+    with pytest.raises(testing.ActionFailed) as failed:
+        app.act(0, "list-missed-pods")
+    assert failed.value.message == "no rights in the cluster; run: juju trust istio-aux --scope=cluster"
+    with pytest.raises(testing.ActionFailed):
+        app.act(0, "rotate-certificates")
+    untrusted.trust()
+    app.run(0, app.contexts[0].on.config_changed())
+    assert app.status() == ActiveStatus()
+    assert len(untrusted.written()) == 4
+    app.planned = 0
+    app.remove(0)
+    untrusted.until_nothing_is_left()
+
+
+def test_removal_without_trust_is_no_hook_error(untrusted: Model) -> None:
+    app = untrusted.app()
+    app.deploy(1)
+    app.planned = 0
+    app.run(0, app.contexts[0].on.stop())
+    assert app.status() == NO_TRUST
+    app.remove(0)
+    untrusted.until_nothing_is_left()
+
+
+def test_api_that_is_away_is_waited_for(model: Model) -> None:
+    model.use("https://127.0.0.1:1")
+    app = model.app()
+    app.deploy(1)
+    waiting = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
+    assert app.status() == waiting
+    app.update(0)
+    assert app.status() == waiting
+    with pytest.raises(testing.ActionFailed, match="the Kubernetes API does not answer; try again"):
+        app.act(0, "list-missed-pods")
+    model.back()
+    app.update(0)
+    assert app.status() == ActiveStatus()
+
+
+@pytest.mark.parametrize("action", ["list-missed-pods", "roll-missed-pods", "enable-namespace", "disable-namespace"])
+def test_action_on_an_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
+    app = model.app()
+    app.deploy(1)
+    with pytest.raises(testing.ActionFailed) as failed:
+        app.act(0, action, namespace="no-such-namespace")
+    assert failed.value.message == "there is no namespace no-such-namespace"

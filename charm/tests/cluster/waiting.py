@@ -1,0 +1,19 @@
+"""Waiting for conditions in the cluster."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = 150
+"""How long anything may take, in seconds, on two busy cores."""
+
+T = TypeVar("T")
+
+
+def until(what: str, ask: Callable[[], T | None]) -> T:
+    """Ask again and again until the answer is something, and fail naming what was waited for."""
+    began = time.monotonic()
+    while not (answer := ask()):
+        assert time.monotonic() - began < PATIENCE, f"waited {PATIENCE} s for {what}"
+        time.sleep(0.2)
+    return answer

@@ -1,0 +1,128 @@
+"""A Kubernetes API server in memory, at the seam of `cluster.py`: the few calls of `lightkube.Client` that it makes."""
+
+import copy
+from typing import Any
+
+import httpx2
+from lightkube.core.exceptions import ApiError
+from lightkube.core.resource import NamespacedResource
+from lightkube.operators import Operator
+from lightkube.types import PatchType
+
+Json = dict[str, Any]
+Key = tuple[str, str | None, str]
+
+
+def refusal(code: int, message: str = "no") -> ApiError:
+    """What lightkube raises for an answer of the API server."""
+    request = httpx2.Request("GET", "https://api.test")
+    body = {"kind": "Status", "apiVersion": "v1", "code": code, "message": message}
+    return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
+
+
+class Api:
+    """Objects by kind, namespace and name, and how the server fails."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Json] = {}
+        self.broken: Exception | None = None
+        """Raised by every call."""
+        self.refused: dict[str, Exception] = {}
+        """Raised by every call for a kind."""
+        self.writes: list[tuple[str, str]] = []
+        """What was written, as verb and name."""
+
+    def client(self, *, namespace: str, field_manager: str) -> "Client":
+        """In place of the class `lightkube.Client`."""
+        return Client(self, namespace, field_manager)
+
+    def put(self, kind: str, name: str, namespace: str | None = None, **fields: object) -> None:
+        """Have an object there, made by somebody else."""
+        metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **fields.pop("metadata", {})}  # type: ignore[dict-item]
+        self.objects[kind, namespace, name] = {"metadata": metadata, **fields}
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Json:
+        return self.objects[kind, namespace, name]
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(name for other, _, name in self.objects if other == kind)
+
+    def labels(self, namespace: str) -> Json:
+        return self.get("Namespace", namespace)["metadata"].get("labels", {})
+
+
+class Client:
+    def __init__(self, api: Api, namespace: str, field_manager: str) -> None:
+        assert field_manager == "istio-aux-charm"
+        self._api = api
+        self._namespace = namespace
+
+    def get(self, res: type, name: str, *, namespace: str | None = None) -> object:
+        return self._typed(res, self._there(res, name, namespace))
+
+    def list(self, res: type, *, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[object]:
+        self._answer(res)
+        within = self._within(res, namespace)
+        assert not any(isinstance(value, Operator) for value in (labels or {}).values())
+        found = [
+            value
+            for (kind, there, _), value in sorted(self._api.objects.items(), key=lambda item: item[0][2])
+            if kind == res.__name__ and within in ("*", there)
+        ]
+        wanted = (labels or {}).items()
+        return [self._typed(res, each) for each in found if wanted <= each["metadata"].get("labels", {}).items()]
+
+    def apply(self, obj: Any, *, force: bool) -> None:
+        assert force
+        self._answer(type(obj))
+        value = obj.to_dict()
+        key = self._key(type(obj), value["metadata"]["name"], value["metadata"].get("namespace"))
+        if key not in self._api.objects or _merged(self._api.objects[key], value) != self._api.objects[key]:
+            self._api.writes.append(("apply", f"{key[0]}/{key[2]}"))
+        self._api.objects[key] = _merged(self._api.objects.get(key, {}), value)
+
+    def patch(self, res: type, name: str, obj: Json, *, patch_type: PatchType, namespace: str | None = None) -> None:
+        assert patch_type == PatchType.MERGE
+        there = self._there(res, name, namespace)
+        self._api.objects[self._key(res, name, namespace)] = _merged(there, obj)
+        self._api.writes.append(("patch", f"{res.__name__}/{name}"))
+
+    def delete(self, res: type, name: str, *, namespace: str | None = None) -> None:
+        self._there(res, name, namespace)
+        del self._api.objects[self._key(res, name, namespace)]
+        self._api.writes.append(("delete", f"{res.__name__}/{name}"))
+
+    def _answer(self, res: type) -> None:
+        failure = self._api.broken or self._api.refused.get(res.__name__)
+        if failure:
+            raise failure
+
+    def _there(self, res: type, name: str, namespace: str | None) -> Json:
+        self._answer(res)
+        key = self._key(res, name, namespace)
+        if key not in self._api.objects:
+            raise refusal(404, f"{name} not found")
+        return copy.deepcopy(self._api.objects[key])
+
+    def _key(self, res: type, name: str, namespace: str | None) -> Key:
+        return res.__name__, self._within(res, namespace), name
+
+    def _within(self, res: type, namespace: str | None) -> str | None:
+        return (namespace or self._namespace) if issubclass(res, NamespacedResource) else None
+
+    @staticmethod
+    def _typed(res: Any, value: Json) -> object:
+        return res.from_dict(copy.deepcopy(value))
+
+
+def _merged(into: Json, patch: Json) -> Json:
+    """A JSON merge patch (RFC 7386)."""
+    result = copy.deepcopy(into)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = _merged(result.get(key) or {}, value)
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,192 @@
+"""An application of this charm in a model: units run events one after another, and share what Juju has them share."""
+
+import dataclasses
+import datetime
+import pathlib
+import tempfile
+from typing import Any, cast
+
+import ops
+from ops import testing
+
+import keystore
+import webhook
+from charm import IstioAuxCharm
+
+CHARM = pathlib.Path(__file__).parents[2]
+MODEL = testing.Model(name="kubeflow", uuid="11111111-2222-4333-8444-555555555555", type="kubernetes")
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+class Clock:
+    """The time, which passes only by word."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def passes(self, seconds: float = 0, days: float = 0) -> None:
+        self.now += datetime.timedelta(seconds=seconds, days=days)
+
+
+class App:
+    """The application. Unit numbers name its units."""
+
+    def __init__(self, name: str = "istio-aux", model: testing.Model = MODEL) -> None:
+        self.name = name
+        self.model = model
+        self.leader = 0
+        self.planned: int | None = None
+        """What goal-state says, where it is not the number of units."""
+        self.config: dict[str, Any] = {}
+        self.data: dict[str, str] = {}
+        self.secret: testing.Secret | None = None
+        self.units: dict[int, testing.State] = {}
+        self.unit_data: dict[int, dict[str, str]] = {}
+        self.contexts: dict[int, testing.Context[IstioAuxCharm]] = {}
+
+    def add(self, unit: int, *, up: bool = True) -> None:
+        """A new unit, on which no event has run yet."""
+        self.units[unit] = testing.State(containers={_new_container(up=up)}, model=self.model)
+        self.unit_data[unit] = {}
+        self.contexts[unit] = testing.Context(IstioAuxCharm, charm_root=CHARM, app_name=self.name, unit_id=unit)
+
+    def deploy(self, units: int = 1) -> None:
+        """Units that have gone through the events of their first minutes, the leader first."""
+        for unit in range(units):
+            self.add(unit)
+        for unit in list(self.units):
+            self.start(unit)
+
+    def start(self, unit: int) -> None:
+        on = self.contexts[unit].on
+        self.run(unit, on.install())
+        self.run(unit, on.leader_elected() if unit == self.leader else on.config_changed())
+        self.run(unit, on.config_changed())
+        self.run(unit, on.start())
+        self.run(unit, on.pebble_ready(self.container(unit)))
+
+    def run(self, unit: int, event: Any, *, peers: bool = True) -> testing.State:
+        """Run an event on a unit, and keep what it changed. The event may be made of the state it runs on."""
+        state = dataclasses.replace(
+            self.units[unit],
+            leader=unit == self.leader,
+            planned_units=len(self.units) if self.planned is None else self.planned,
+            config=self.config,
+            secrets=self._secrets(unit),
+            relations=self._relations(unit, peers=peers),
+        )
+        out = self.contexts[unit].run(cast("Any", event(state) if callable(event) else event), state)
+        return self._keep(unit, out)
+
+    def peers_changed(self, unit: int) -> testing.State:
+        return self.run(unit, lambda state: self.contexts[unit].on.relation_changed(state.get_relations("peers")[0]))
+
+    def secret_changed(self, unit: int) -> testing.State:
+        """Juju tells this only to units that may not write the secret."""
+        on = self.contexts[unit].on
+        return self.run(unit, lambda state: on.secret_changed(state.get_secret(label=keystore.LABEL)))
+
+    def secret_rotate(self, unit: int) -> testing.State:
+        on = self.contexts[unit].on
+        return self.run(unit, lambda state: on.secret_rotate(state.get_secret(label=keystore.LABEL)))
+
+    def secret_expired(self, unit: int) -> testing.State:
+        on = self.contexts[unit].on
+        return self.run(unit, lambda state: on.secret_expired(state.get_secret(label=keystore.LABEL), revision=1))
+
+    def update(self, unit: int) -> testing.State:
+        return self.run(unit, self.contexts[unit].on.update_status())
+
+    def act(self, unit: int, action: str, **params: object) -> dict[str, Any]:
+        """Run an action. Raises ActionFailed where it fails."""
+        context = self.contexts[unit]
+        self.run(unit, context.on.action(action, params=params))
+        return context.action_results or {}
+
+    def remove(self, unit: int) -> None:
+        """The last events of a unit."""
+        on = self.contexts[unit].on
+        self.run(unit, on.stop())
+        self.run(unit, on.remove())
+        self.forget(unit)
+
+    def forget(self, unit: int) -> None:
+        """The unit is gone."""
+        del self.units[unit], self.unit_data[unit], self.contexts[unit]
+
+    def relate(self, unit: int, relation: testing.Relation) -> None:
+        others = {other for other in self.units[unit].relations if other.id != relation.id}
+        self.units[unit] = dataclasses.replace(self.units[unit], relations=frozenset({*others, relation}))
+
+    def relation(self, unit: int, endpoint: str) -> testing.RelationBase:
+        return self.units[unit].get_relations(endpoint)[0]
+
+    def drop_relation(self, unit: int, endpoint: str) -> None:
+        kept = {relation for relation in self.units[unit].relations if relation.endpoint != endpoint}
+        self.units[unit] = dataclasses.replace(self.units[unit], relations=frozenset(kept))
+
+    def container(self, unit: int) -> testing.Container:
+        return self.units[unit].get_container("webhook")
+
+    def change_container(self, unit: int, **changes: object) -> None:
+        changed = dataclasses.replace(self.container(unit), **changes)  # type: ignore[arg-type]
+        self.units[unit] = dataclasses.replace(self.units[unit], containers=frozenset({changed}))
+
+    def churn(self, unit: int) -> None:
+        """The pod is replaced: its container is empty and Pebble knows nothing."""
+        self.units[unit] = dataclasses.replace(self.units[unit], containers=frozenset({_new_container(up=True)}))
+
+    def status(self, unit: int = 0) -> ops.StatusBase:
+        return cast("ops.StatusBase", self.units[unit].unit_status)
+
+    def root(self, unit: int) -> pathlib.Path:
+        """Where the container's root is on this machine."""
+        return pathlib.Path(self.container(unit).mounts["certificate"].source).parent
+
+    def file(self, unit: int) -> pathlib.Path:
+        return self.root(unit) / webhook.CERTIFICATE_FILE.strip("/")
+
+    def served(self, unit: int) -> str | None:
+        return self.file(unit).read_text() if self.file(unit).exists() else None
+
+    def kept(self) -> keystore.Keystore:
+        assert self.secret
+        assert self.secret.latest_content
+        return keystore.Keystore.of(self.secret.latest_content)
+
+    def _secrets(self, unit: int) -> frozenset[testing.Secret]:
+        own = {secret for secret in self.units[unit].secrets if secret.label != keystore.LABEL}
+        if not self.secret:
+            return frozenset(own)
+        owner = "app" if unit == self.leader else None
+        return frozenset({*own, dataclasses.replace(self.secret, owner=owner)})
+
+    def _relations(self, unit: int, *, peers: bool) -> frozenset[testing.RelationBase]:
+        others = {each for each in self.units[unit].relations if each.endpoint != "peers"}
+        if not peers:
+            return frozenset(others)
+        data = {number: self.unit_data[number] for number in self.units if number != unit}
+        peer = testing.PeerRelation(
+            "peers", id=99, peers_data=data, local_unit_data=self.unit_data[unit], local_app_data=self.data
+        )
+        return frozenset({*others, peer})
+
+    def _keep(self, unit: int, out: testing.State) -> testing.State:
+        self.units[unit] = out
+        for relation in out.get_relations("peers"):
+            self.unit_data[unit] = dict(relation.local_unit_data)
+            if unit == self.leader:
+                self.data = dict(relation.local_app_data)
+        if unit == self.leader:
+            found = [secret for secret in out.secrets if secret.label == keystore.LABEL]
+            self.secret = found[0] if found else None
+        return out
+
+
+def _new_container(*, up: bool) -> testing.Container:
+    """A container whose files last until it is replaced."""
+    location = str(pathlib.Path(webhook.CERTIFICATE_FILE).parent)
+    source = pathlib.Path(tempfile.mkdtemp(prefix="istio-aux-charm-")) / location.strip("/")
+    source.mkdir()
+    folder = testing.Mount(location=location, source=source)
+    return testing.Container("webhook", can_connect=up, mounts={"certificate": folder})

@@ -1,0 +1,73 @@
+"""What becomes of the API's errors."""
+
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from lightkube.core.exceptions import ConfigError
+from lightkube.resources.core_v1 import Namespace, Service
+
+from application import Application
+from cluster import Cluster, ClusterError, Forbidden, Refused, Unavailable, Unknown
+from tests.unit.api import Api, refusal
+
+
+def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
+    request = httpx2.Request("GET", "https://api.test")
+    return httpx2.HTTPStatusError("bad gateway", request=request, response=httpx2.Response(code, request=request))
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (refusal(403), Forbidden),
+        (refusal(404), Unknown),
+        (refusal(400), Refused),
+        (refusal(422), Refused),
+        (refusal(401), Unavailable),
+        (refusal(409), Unavailable),
+        (refusal(429), Unavailable),
+        (refusal(500), Unavailable),
+        (refusal(504), Unavailable),
+        (answer_of_a_proxy(502), Unavailable),
+        (answer_of_a_proxy(403), Forbidden),
+        (httpx2.ConnectError("refused"), Unavailable),
+        (httpx2.ConnectTimeout("slow"), Unavailable),
+        (httpx2.RemoteProtocolError("gone"), Unavailable),
+        (ConfigError("no configuration"), Unavailable),
+        (FileNotFoundError("token"), Unavailable),
+        (KeyError("content-type"), Unavailable),
+        (msgspec.DecodeError("not JSON"), Unavailable),
+    ],
+)
+def test_failure_is_one_of_four(api: Api, failure: Exception, expected: type[ClusterError]) -> None:
+    api.broken = failure
+    with pytest.raises(ClusterError) as raised:
+        Cluster("kubeflow").patch(Namespace, "team", {})
+    assert type(raised.value) is expected
+
+
+def test_client_that_cannot_be_made_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise ConfigError("not in a cluster")
+
+    monkeypatch.setattr("lightkube.Client", fail)
+    with pytest.raises(Unavailable, match="not in a cluster"):
+        Cluster("kubeflow").list(Namespace)
+
+
+def test_error_without_words_has_its_name(api: Api) -> None:
+    api.broken = httpx2.ReadTimeout("")
+    with pytest.raises(Unavailable, match="ReadTimeout"):
+        Cluster("kubeflow").list(Namespace)
+
+
+def test_what_is_not_there_is_none_and_gone_already_is_deleted(api: Api) -> None:
+    cluster = Cluster("kubeflow")
+    assert cluster.get(Namespace, "gone") is None
+    gone: Any = Service.from_dict({"metadata": {"name": "gone", "namespace": "kubeflow"}})
+    cluster.delete(gone)
+    api.broken = refusal(404)
+    assert cluster.list(Namespace) == []
+    assert list(cluster.owned(Application("a", "m", "u"))) == []

@@ -1,0 +1,81 @@
+"""What is written about the charm names what the charm has."""
+
+import pathlib
+import re
+import shlex
+
+import pytest
+import yaml
+
+import webhook
+from settings import Settings
+from tests.unit.test_settings import CHARMCRAFT, DEFAULTS
+
+CHARM = pathlib.Path(__file__).parents[2]
+README = (CHARM / "README.md").read_text()
+NAMES = {
+    kind: sorted(names)
+    for kind, names in {
+        "option": CHARMCRAFT["config"]["options"],
+        "action": CHARMCRAFT["actions"],
+        "relation": {**CHARMCRAFT["requires"], **CHARMCRAFT["provides"]},
+    }.items()
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])
+def test_readme_has_it(kind: str, name: str) -> None:
+    assert f"`{name}`" in README, f"{kind} {name}"
+
+
+def test_readme_has_no_other_options() -> None:
+    table = README.split("## Options")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, re.M) == list(CHARMCRAFT["config"]["options"])
+
+
+@pytest.mark.parametrize("name", ["webhook", "shim"])
+def test_images_are_those_of_the_manifests(name: str) -> None:
+    deployment = (CHARM.parent / "deploy/base/deployment.yaml").read_text()
+    image = re.search(rf"docker\.io/istio-aux/{name}:[\w.]+", deployment)
+    assert image
+    assert image[0] in (CHARMCRAFT["resources"]["webhook-image"]["upstream-source"], DEFAULTS["shim-image"])
+
+
+def test_command_has_only_options_that_the_webhook_documents() -> None:
+    words = shlex.split(webhook.command(Settings.parse(DEFAULTS)))
+    serve = (CHARM.parent / "docs/configuration.md").read_text().split("## istio-aux serve")[1].split("\n## ")[0]
+    documented = set(re.findall(r"^\| `(--[\w-]+)", serve, re.M))
+    assert words[:2] == ["/istio-aux", "serve"]
+    assert {word for word in words if word.startswith("--")} <= documented
+
+
+def test_user_is_the_images() -> None:
+    build = (CHARM.parent / "deploy/images/build").read_text()
+    assert re.search(rf"^image webhook .* {webhook.USER}$", build, re.M)
+
+
+def test_terraform_module_has_the_bundles_shape() -> None:
+    files = {path.name for path in (CHARM / "terraform").iterdir() if path.is_file()}
+    assert {"main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md"} <= files
+    outputs = (CHARM / "terraform/outputs.tf").read_text()
+    for name in NAMES["relation"]:
+        assert re.search(rf'= "{name}"', outputs), name
+
+
+def test_bundle_of_the_readme_is_one() -> None:
+    text = re.search(r"```yaml\n(bundle: kubernetes\n.*?)```", README, re.S)
+    assert text
+    bundle = yaml.safe_load(text[1])
+    options = bundle["applications"]["istio-aux"]["options"]
+    assert set(options) <= set(DEFAULTS)
+    Settings.parse({**DEFAULTS, **options})
+    assert bundle["applications"]["istio-aux"]["trust"] is True
+
+
+def test_lock_names_no_other_index() -> None:
+    lock = (CHARM / "uv.lock").read_text()
+    assert set(re.findall(r'registry = "([^"]+)"', lock)) == {"https://pypi.org/simple"}
+
+
+def test_charm_is_a_program() -> None:
+    assert (CHARM / "src/charm.py").stat().st_mode & 0o111

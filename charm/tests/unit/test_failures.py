@@ -1,0 +1,101 @@
+"""The cluster refuses, pods come and go, the webhook is not well."""
+
+import dataclasses
+
+import httpx2
+import ops
+import pytest
+from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
+
+from tests.unit.api import Api, refusal
+from tests.unit.juju import App
+from tests.unit.seen import API_AWAY, INSTALLED, NO_TRUST, objects
+
+# The cluster refuses
+
+
+def test_missing_trust_is_said_with_the_command(app: App, api: Api) -> None:
+    api.broken = refusal(403, "cannot patch resource")
+    app.deploy()
+    assert app.status() == NO_TRUST
+    assert app.served(0), "the webhook runs, and is reached by nobody"
+    api.broken = None
+    app.run(0, app.contexts[0].on.config_changed())
+    assert app.status() == ActiveStatus()
+    assert objects(api) == INSTALLED
+
+
+@pytest.mark.parametrize(
+    "failure", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), refusal(503), refusal(429), refusal(409)]
+)
+def test_api_that_is_away_is_waited_for(app: App, api: Api, failure: Exception) -> None:
+    api.broken = failure
+    app.deploy()
+    assert app.status() == API_AWAY
+    api.broken = None
+    app.update(0)
+    assert app.status() == ActiveStatus()
+
+
+@pytest.mark.parametrize("code", [400, 404, 422])
+def test_refusal_by_the_api_is_passed_on(app: App, api: Api, code: int) -> None:
+    api.refused["Service"] = refusal(code, "spec.ports: too many")
+    app.deploy()
+    assert app.status() == BlockedStatus("the Kubernetes API refuses an object of this charm: spec.ports: too many")
+
+
+def test_second_application_of_a_model_leaves_the_first_alone(app: App, api: Api) -> None:
+    app.deploy()
+    before = dict(api.objects)
+    second = App("aux")
+    second.deploy()
+    message = "application istio-aux of this model already is istio-aux; remove one of the two"
+    assert second.status() == BlockedStatus(message)
+    assert api.objects == before
+
+
+# Pods come and go
+
+
+def test_new_pod_is_given_what_it_needs(app: App) -> None:
+    app.deploy(2)
+    app.churn(1)
+    app.run(1, app.contexts[1].on.pebble_ready(app.container(1)))
+    assert app.served(1) == app.kept().current.text
+    assert app.status(1) == ActiveStatus()
+
+
+def test_webhook_that_is_not_healthy_is_said(app: App) -> None:
+    app.deploy()
+    infos = [
+        testing.CheckInfo("live", level=pebble.CheckLevel.ALIVE, startup=pebble.CheckStartup.ENABLED, threshold=3),
+        testing.CheckInfo(
+            "ready",
+            level=pebble.CheckLevel.READY,
+            startup=pebble.CheckStartup.ENABLED,
+            status=pebble.CheckStatus.DOWN,
+            failures=3,
+            threshold=3,
+        ),
+    ]
+    app.change_container(0, check_infos=frozenset(infos))
+    app.run(0, app.contexts[0].on.pebble_check_failed(app.container(0), infos[1]))
+    assert app.status() == WaitingStatus("waiting for the webhook: its checks fail: ready; see its log")
+    well = dataclasses.replace(infos[1], status=pebble.CheckStatus.UP, failures=0)
+    app.change_container(0, check_infos=frozenset({infos[0], well}))
+    app.run(0, app.contexts[0].on.pebble_check_recovered(app.container(0), well))
+    assert app.status() == ActiveStatus()
+
+
+@pytest.mark.parametrize("call", ["replan", "pull", "push"])
+def test_webhook_that_does_not_start_is_said(app: App, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pebble.ConnectionError("cannot start service: exited quickly with code 1")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ops.Container, call, fail)
+        app.deploy()
+        message = "waiting for the webhook, which does not start; see juju debug-log and its log"
+        assert app.status() == WaitingStatus(message)
+    app.update(0)
+    assert app.status() == ActiveStatus()

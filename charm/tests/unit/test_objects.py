@@ -1,0 +1,142 @@
+"""The cluster objects, compared with those of the other ways to install."""
+
+import base64
+import copy
+import dataclasses
+import pathlib
+from typing import Any
+
+import pytest
+import yaml
+
+import objects
+from application import Application
+from settings import Settings
+from tests.unit.test_settings import DEFAULTS
+
+REPOSITORY = pathlib.Path(__file__).parents[3]
+BASE = yaml.safe_load((REPOSITORY / "deploy/base/webhook-configuration.yaml").read_text())
+
+APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
+SETTINGS = Settings.parse(DEFAULTS)
+JUJU_EXCLUSIONS = [
+    {"key": "operator.juju.is/name", "operator": "DoesNotExist"},
+    {"key": "juju-modeloperator", "operator": "DoesNotExist"},
+    {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"},
+]
+
+
+def rendered(
+    application: Application = APPLICATION, settings: Settings = SETTINGS, istiod: tuple[str, ...] = ()
+) -> dict[str, dict[str, Any]]:
+    made = objects.desired(application, settings, ["CA one", "CA two\n"], istiod)
+    return {type(each).__name__: each.to_dict() for each in made}
+
+
+def entries(**changes: Any) -> list[dict[str, Any]]:
+    made = rendered(settings=dataclasses.replace(SETTINGS, **changes))
+    return made["MutatingWebhookConfiguration"]["webhooks"]
+
+
+def test_entries_are_those_of_the_base_but_for_what_juju_adds() -> None:
+    expected = copy.deepcopy(BASE["webhooks"])
+    for entry in expected:
+        entry["clientConfig"] = {
+            "service": {"name": "istio-aux-admission", "namespace": "kubeflow", "path": "/mutate", "port": 443},
+            "caBundle": base64.b64encode(b"CA one\nCA two\n").decode(),
+        }
+        entry["objectSelector"]["matchExpressions"] += JUJU_EXCLUSIONS
+    assert entries() == expected
+
+
+def test_own_pods_are_left_alone_under_another_name_too() -> None:
+    other = dataclasses.replace(APPLICATION, name="aux")
+    for entry in rendered(other)["MutatingWebhookConfiguration"]["webhooks"]:
+        own = {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "aux"]}
+        assert own in entry["objectSelector"]["matchExpressions"]
+
+
+def test_failure_policy_is_that_of_pods_that_complete() -> None:
+    policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="Ignore")}
+    assert policies == {"completing": "Ignore", "lasting": "Ignore"}
+    policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries()}
+    assert policies == {"completing": "Fail", "lasting": "Ignore"}
+
+
+def test_timeout_is_the_options() -> None:
+    assert {entry["timeoutSeconds"] for entry in entries(webhook_timeout=30)} == {30}
+
+
+def test_configuration_sorts_before_istios() -> None:
+    name = rendered()["MutatingWebhookConfiguration"]["metadata"]["name"]
+    assert name == "istio-aux-kubeflow"
+    assert all(name < istios for istios in ("istio-revision-tag-default", "istio-sidecar-injector"))
+
+
+def test_every_object_carries_jujus_labels_and_not_the_one_by_which_juju_finds_its_own() -> None:
+    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    assert len(made) == 4
+    for each in made.values():
+        labels = each["metadata"]["labels"]
+        assert labels["app.juju.is/created-by"] == "istio-aux"
+        assert labels["model.juju.is/name"] == "kubeflow"
+        assert labels["model.juju.is/id"] == APPLICATION.model_uuid
+        assert labels["app.kubernetes.io/managed-by"] == "juju"
+        assert "app.kubernetes.io/name" not in labels
+
+
+def test_service_leads_to_the_applications_pods() -> None:
+    service = rendered()["Service"]
+    assert service["metadata"]["name"] not in ("istio-aux", "istio-aux-endpoints")
+    assert service["metadata"]["namespace"] == "kubeflow"
+    assert service["spec"] == {
+        "selector": {"app.kubernetes.io/name": "istio-aux"},
+        "ports": [{"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"}],
+    }
+
+
+def test_sidecars_are_required_only_on_demand() -> None:
+    assert set(rendered()) == {"Service", "MutatingWebhookConfiguration"}
+
+
+def test_policy_is_bound_and_denies() -> None:
+    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    binding = made["ValidatingAdmissionPolicyBinding"]["spec"]
+    assert binding == {"policyName": "istio-aux-kubeflow", "validationActions": ["Deny"]}
+    policy = made["ValidatingAdmissionPolicy"]["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    assert policy["validations"][0]["reason"] == "Forbidden"
+    assert "Istio's injector did not add it" in policy["validations"][0]["message"]
+    assert "\n" not in policy["validations"][0]["message"].strip()
+
+
+@pytest.mark.parametrize("expression", [
+    {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["disabled"]},
+    {"key": "sidecar.istio.io/inject", "operator": "NotIn", "values": ["false"]},
+    {"key": "app", "operator": "NotIn", "values": ["istiod"]},
+    {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux"]},
+    *JUJU_EXCLUSIONS,
+])  # fmt: skip
+def test_policy_exempts_pods(expression: dict[str, Any]) -> None:
+    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    constraints = made["ValidatingAdmissionPolicy"]["spec"]["matchConstraints"]
+    assert expression in constraints["objectSelector"]["matchExpressions"]
+
+
+def test_policy_exempts_the_namespaces_of_istiod() -> None:
+    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True), istiod=("mesh", "istio-system"))
+    constraints = made["ValidatingAdmissionPolicy"]["spec"]["matchConstraints"]
+    assert constraints["namespaceSelector"]["matchExpressions"] == [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["istio-system", "kube-system", "mesh"]}
+    ]
+
+
+def test_policys_expressions_name_only_variables_that_it_has() -> None:
+    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    policy = made["ValidatingAdmissionPolicy"]["spec"]
+    names = {variable["name"] for variable in policy["variables"]}
+    text = " ".join(each["expression"] for each in (*policy["variables"], *policy["validations"]))
+    used = {
+        word.split("variables.")[1].strip("()[]") for word in text.replace("[", " ").split() if "variables." in word
+    }
+    assert {word.split(".")[0].rstrip(",)") for word in used} == names

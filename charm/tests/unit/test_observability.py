@@ -1,0 +1,149 @@
+"""Data bags of the observability relations, and that rules and dashboard name what the webhook exposes."""
+
+import base64
+import json
+import lzma
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from ops import testing
+
+import observability
+from tests.unit.api import Api
+from tests.unit.juju import App
+
+REPOSITORY = pathlib.Path(__file__).parents[3]
+UUID = "11111111-2222-4333-8444-555555555555"
+DASHBOARD = json.loads((observability.DASHBOARDS / "istio-aux.json").read_text())
+
+
+def related(app: App, endpoint: str, **data: Any) -> testing.Relation:
+    """A relation, joined on every unit."""
+    for unit in app.units:
+        relation = testing.Relation(endpoint, id=5, remote_app_name="cos", **data)
+        app.relate(unit, relation)
+        on = app.contexts[unit].on
+        app.run(unit, lambda state, on=on: on.relation_joined(state.get_relations(endpoint)[0]))
+    return app.relation(0, endpoint)  # type: ignore[return-value]
+
+
+def test_prometheus_is_told_what_to_scrape(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: "istio-aux-0.istio-aux-endpoints.kubeflow.svc.cluster.local")
+    app.deploy(2)
+    relation = related(app, "metrics-endpoint")
+    jobs = json.loads(relation.local_app_data["scrape_jobs"])
+    assert jobs == [{"metrics_path": "/metrics", "static_configs": [{"targets": ["*:8080"]}]}]
+    assert json.loads(relation.local_app_data["scrape_metadata"]) == {
+        "model": "kubeflow",
+        "model_uuid": UUID,
+        "application": "istio-aux",
+        "unit": "istio-aux/0",
+        "charm_name": "istio-aux",
+    }
+    assert (
+        relation.local_unit_data.items()
+        >= {
+            "prometheus_scrape_unit_name": "istio-aux/0",
+            "prometheus_scrape_unit_address": "istio-aux-0.istio-aux-endpoints.kubeflow.svc.cluster.local",
+        }.items()
+    )
+    other = app.relation(1, "metrics-endpoint")
+    assert other.local_unit_data["prometheus_scrape_unit_name"] == "istio-aux/1"  # type: ignore[attr-defined]
+    assert other.local_app_data == {}, "only the leader writes for the application"
+
+
+def test_alert_rules_say_whose_they_are(app: App) -> None:
+    app.deploy()
+    groups = json.loads(related(app, "metrics-endpoint").local_app_data["alert_rules"])["groups"]
+    assert [group["name"] for group in groups] == ["kubeflow_11111111_istio-aux_istio-aux_alerts"]
+    for rule in groups[0]["rules"]:
+        assert rule["labels"].items() >= {"juju_model": "kubeflow", "juju_application": "istio-aux"}.items()
+        assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+def test_grafana_is_given_the_dashboard_and_no_news_while_it_is_the_same(app: App) -> None:
+    app.deploy()
+    first = related(app, "grafana-dashboard").local_app_data["dashboards"]
+    app.update(0)
+    assert app.relation(0, "grafana-dashboard").local_app_data["dashboards"] == first  # type: ignore[attr-defined]
+    template = json.loads(first)["templates"]["file:istio-aux"]
+    assert json.loads(lzma.decompress(base64.b64decode(template["content"]))) == DASHBOARD
+    assert template["charm"] == "istio-aux"
+    assert template["juju_topology"]["application"] == "istio-aux"
+
+
+LOKI = {0: {"endpoint": json.dumps({"url": "http://loki-0:3100/loki/api/v1/push"})}, 1: {}, 2: {"endpoint": "{"}}
+
+
+def test_log_goes_to_loki_for_as_long_as_it_is_related(app: App) -> None:
+    app.deploy()
+    relation = related(app, "logging", remote_units_data=LOKI)
+    assert json.loads(relation.local_app_data["metadata"])["charm_name"] == "istio-aux"
+    targets = app.container(0).plan.log_targets
+    assert set(targets) == {"loki-5-cos-0"}
+    target = targets["loki-5-cos-0"].to_dict()
+    assert target.get("location") == "http://loki-0:3100/loki/api/v1/push"
+    assert target.get("services") == ["all"]
+    assert target.get("labels", {}).get("juju_unit") == "istio-aux/0"
+    on = app.contexts[0].on
+    app.run(0, lambda state: on.relation_broken(state.get_relations("logging")[0]))
+    app.drop_relation(0, "logging")
+    assert app.container(0).plan.log_targets["loki-5-cos-0"].services == ["-all"]
+    plan = app.container(0).plan
+    app.update(0)
+    assert app.container(0).plan == plan
+    related(app, "logging", remote_units_data=LOKI)
+    assert app.container(0).plan.log_targets["loki-5-cos-0"].services == ["all"]
+
+
+def exposed() -> set[str]:
+    """What the webhook exposes, by its code, with the suffixes of the exposition format; and what it documents."""
+    source = (REPOSITORY / "webhook/src/metrics.rs").read_text()
+    prefix = re.search(r'Registry::with_prefix\("(\w+)"\)', source)
+    assert prefix
+    registered = re.findall(r'registry\.register\(\s*"(\w+)"', source)
+    documented = set(re.findall(r"^\| `(istio_aux_\w+)` \|", (REPOSITORY / "docs/configuration.md").read_text(), re.M))
+    names = {f"{prefix[1]}_{name}" for name in registered}
+    assert {name.removesuffix("_total") for name in documented} == names
+    counters = {name for name in documented if name.endswith("_total")}
+    histograms = {f"{name}{end}" for name in documented if "duration" in name for end in ("_bucket", "_sum", "_count")}
+    return counters | histograms | {name for name in documented if "timestamp" in name}
+
+
+def queries() -> list[str]:
+    rules = [rule["expr"] for group in observability.read_rules()["groups"] for rule in group["rules"]]
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    assert len(rules) >= 4
+    assert len(panels) >= 6
+    return [*rules, *panels]
+
+
+@pytest.mark.parametrize("query", queries())
+def test_query_names_only_metrics_that_the_webhook_exposes(query: str) -> None:
+    named = set(re.findall(r"\b(istio_aux_\w+|up)\b", query))
+    assert named
+    assert named <= exposed() | {"up"}
+
+
+def test_every_metric_is_shown() -> None:
+    shown = {name for query in queries() for name in re.findall(r"istio_aux_\w+", query)}
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name in exposed()} == {
+        re.sub("_(bucket|sum|count)$", "", name) for name in shown
+    }
+
+
+def test_panels_have_a_datasource_that_grafana_fills_in() -> None:
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] != "row":
+            assert panel["datasource"]["uid"].strip("${}") in variables | {"prometheusds"}
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_alerts_of_the_chart_are_here_too(api: Api) -> None:
+    chart = (REPOSITORY / "deploy/helm/istio-aux/rules.yaml").read_text()
+    here = {rule["alert"] for group in observability.read_rules()["groups"] for rule in group["rules"]}
+    assert set(re.findall(r"alert: (\w+)", chart)) <= here

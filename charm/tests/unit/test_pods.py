@@ -1,0 +1,75 @@
+"""Which pods miss their shim or their sidecar."""
+
+from typing import Any, cast
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+
+import pods
+from tests.unit.test_namespaces import namespace
+
+MESH = {"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}
+OPT_IN = {"istio-aux.io/injection": "enabled"}
+MAIN, PROXY = {"name": "main"}, {"name": "istio-proxy"}
+NATIVE_PROXY = {"name": "istio-proxy", "restartPolicy": "Always"}
+INJECT = "sidecar.istio.io/inject"
+
+
+def pod(
+    *containers: dict[str, str],
+    restart: str = "Never",
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    phase: str = "Running",
+    **spec: Any,
+) -> Pod:
+    made = Pod.from_dict(
+        {
+            "metadata": {"name": "one", "namespace": "team", "labels": labels, "annotations": annotations},
+            "spec": {"containers": list(containers), "restartPolicy": restart, **spec},
+            "status": {"phase": phase},
+        }
+    )
+    return cast("Pod", made)
+
+
+CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
+    ("classic proxy, no shim", MESH, pod(MAIN, PROXY), "no-shim"),
+    ("OnFailure completes too", MESH, pod(MAIN, PROXY, restart="OnFailure"), "no-shim"),
+    ("with its shim", MESH, pod(MAIN, PROXY, labels={"istio-aux.io/shim": "native"}), None),
+    ("runs always", MESH, pod(MAIN, PROXY, restart="Always"), None),
+    ("native proxy needs no shim", MESH, pod(MAIN, initContainers=[NATIVE_PROXY]), None),
+    ("webhook left it alone", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/status": "{}"}), None),
+    ("user left it alone", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/mode": "hold"}), None),
+    ("other mode still misses", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/mode": "wrap"}), "no-shim"),
+    ("has ended", MESH, pod(MAIN, PROXY, phase="Succeeded"), None),
+    ("opted out", MESH, pod(MAIN, PROXY, labels={"istio-aux.io/injection": "disabled"}), None),
+    ("not opted in", {"istio-injection": "enabled"}, pod(MAIN, PROXY), None),
+    ("opted in itself", {}, pod(MAIN, PROXY, labels=OPT_IN), "no-shim"),
+    ("legacy opt-in", {"io.datastrophic/istio-aux": "enabled"}, pod(MAIN, PROXY), "no-shim"),
+    ("no sidecar", MESH, pod(MAIN, restart="Always"), "no-sidecar"),
+    ("no sidecar, completes", MESH, pod(MAIN), "no-sidecar"),
+    ("by revision", {**OPT_IN, "istio.io/rev": "canary"}, pod(MAIN), "no-sidecar"),
+    ("by its revision", OPT_IN, pod(MAIN, labels={"istio.io/rev": "canary"}), "no-sidecar"),
+    ("by its label", OPT_IN, pod(MAIN, labels={INJECT: "true"}), "no-sidecar"),
+    ("its label does not count here", {**OPT_IN, "istio-injection": "no"}, pod(MAIN, labels={INJECT: "true"}), None),
+    ("namespace without Istio", OPT_IN, pod(MAIN), None),
+    ("refused by label", MESH, pod(MAIN, labels={INJECT: "false"}), None),
+    ("refused by annotation", MESH, pod(MAIN, annotations={INJECT: "false"}), None),
+    ("label before annotation", MESH, pod(MAIN, labels={INJECT: "true"}, annotations={INJECT: "false"}), "no-sidecar"),
+    ("on the node's network", MESH, pod(MAIN, hostNetwork=True), None),
+    ("istiod", MESH, pod(MAIN, labels={"app": "istiod"}), None),
+    ("the charm's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "aux"}), None),
+    ("the webhook's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "istio-aux"}), None),
+    ("model operator", MESH, pod(MAIN, labels={"operator.juju.is/name": "model"}), None),
+    ("older model operator", MESH, pod(MAIN, labels={"juju-modeloperator": "modeloperator"}), None),
+]
+
+
+@pytest.mark.parametrize(("labels", "there", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_pod_misses(labels: dict[str, str], there: Pod, expected: str | None) -> None:
+    assert pods.missed(there, namespace("team", labels), "aux") == expected
+
+
+def test_pod_without_a_specification_misses_nothing() -> None:
+    assert pods.missed(Pod(), namespace("team", OPT_IN), "aux") is None

@@ -1,0 +1,89 @@
+"""Renewal and rotation of the application's own certificate."""
+
+import json
+
+from ops import ActiveStatus, WaitingStatus
+
+import certificates
+import keystore
+from tests.unit.api import Api, refusal
+from tests.unit.juju import App, Clock
+from tests.unit.seen import CONFIGURATION, trusted
+
+
+def test_renewal_leaves_no_moment_in_which_a_unit_is_not_trusted(app: App, api: Api, clock: Clock) -> None:
+    app.deploy(2)
+    first = app.kept().current
+    clock.passes(days=250)
+    app.secret_expired(0)
+    second = app.kept().current
+    assert second != first
+    assert trusted(api) == {first.authority.strip(), second.authority.strip()}
+    assert [app.served(unit) for unit in (0, 1)] == [first.text, first.text], "the new one is not known everywhere yet"
+    clock.passes(seconds=10)
+    app.secret_changed(1)
+    assert app.served(1) == second.text
+    app.update(0)
+    assert app.served(0) == second.text
+    assert trusted(api) == {first.authority.strip(), second.authority.strip()}
+
+
+def test_certificate_that_is_not_due_is_not_renewed_by_an_event(app: App) -> None:
+    app.deploy()
+    kept = app.kept()
+    app.secret_expired(0)
+    assert app.kept() == kept
+
+
+def test_rotation_that_juju_asks_for_is_done(app: App) -> None:
+    app.deploy()
+    first = app.kept().current
+    app.secret_rotate(0)
+    assert app.kept().previous_authority == first.authority
+
+
+def test_unit_that_lags_behind_two_rotations_is_still_trusted(app: App, api: Api, clock: Clock) -> None:
+    app.deploy(2)
+    first = app.kept().current
+    for _ in range(2):
+        app.secret_rotate(0)
+        clock.passes(seconds=10)
+        app.update(0)
+    assert app.served(1) == first.text
+    assert first.authority.strip() in trusted(api)
+    app.update(1)
+    app.peers_changed(0)
+    assert app.served(1) == app.kept().current.text
+    assert app.kept().current.authority.strip() in trusted(api)
+
+
+def test_new_unit_does_not_serve_what_is_not_trusted(app: App, api: Api, clock: Clock) -> None:
+    app.deploy()
+    api.broken = refusal(503)
+    clock.passes(days=300)
+    app.update(0)
+    app.add(1)
+    app.start(1)
+    assert app.status(1) == WaitingStatus("waiting for the leader to have the API server trust the certificate")
+    assert app.served(1) is None
+    api.broken = None
+    app.update(0)
+    app.peers_changed(1)
+    assert app.served(1) == app.kept().current.text
+    assert app.status(1) == ActiveStatus()
+
+
+def test_secret_tells_the_leader_when_the_certificate_is_due(app: App) -> None:
+    app.deploy()
+    assert app.secret
+    assert app.secret.expire == certificates.renewal(app.kept().current.certificate)
+    assert app.secret.label == keystore.LABEL
+
+
+def test_configuration_that_somebody_changed_is_mended(app: App, api: Api) -> None:
+    app.deploy()
+    before = json.loads(json.dumps(api.get(*CONFIGURATION)))
+    api.get(*CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"] = ""
+    api.get(*CONFIGURATION)["webhooks"].pop()
+    app.update(0)
+    assert api.get(*CONFIGURATION) == before
