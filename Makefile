@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build examples/demo shim/build webhook/build tools/cargo-tool tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build webhook/build tools/cargo-tool tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -76,6 +76,11 @@ test-cluster: install ## Run the scenarios on a cluster
 ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) charm/test cluster
 endif
+
+.PHONY: test-matrix
+test-matrix: ## Run the scenarios on a fresh one-node cluster for each way of installing (WAYS="helm policy")
+	@tools/ensure rust images
+	@e2e/matrix $(WAYS)
 
 .PHONY: fmt
 fmt: ## Format the code

@@ -1,5 +1,7 @@
 # shellcheck shell=bash
-# The same source gives the same binary, wherever it lies and whoever's cargo builds it: no path of the machine stays in it.
+# The same source gives the same binary, wherever it lies, whoever's cargo builds it, and whenever: no path of the machine stays
+# in it, and no time (mimalloc has C's __DATE__ in it, which compilers take from here).
+export SOURCE_DATE_EPOCH=0
 
 # remapped: what rustc is told to call the folders it reads.
 remapped() {

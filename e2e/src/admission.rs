@@ -6,10 +6,14 @@ use std::time::Duration;
 use contract::names::{HOLD_FIELD, SHIM_CONTAINER};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, ResourceExt};
 
 use crate::cluster::client;
 use crate::manifests::{pod, pod_spec, shell};
 use crate::{Namespace, PodView};
+
+/// The webhook's namespace.
+const ISTIO_AUX: &str = "istio-aux";
 
 /// Creates pods every 100 ms, by dry run, until told to stop: each must come back with its shim. Returns how many did.
 async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
@@ -46,10 +50,27 @@ pub async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl Async
 
 /// Waits until the webhook has two replicas, and those before them have drained.
 pub async fn until_drained(ns: &Namespace) {
-    let pods: Api<Pod> = Api::namespaced(client().await, "istio-aux");
+    let pods: Api<Pod> = Api::namespaced(client().await, ISTIO_AUX);
     ns.until("the webhook's old pods to go", async || {
         let pods = pods.list(&ListParams::default()).await.expect("the pods are listed").items;
         (pods.len() == 2 && pods.iter().all(|pod| PodView(pod).is_ready("webhook"))).then_some(())
     })
     .await;
+}
+
+/// When the certificates expire that the webhook's replicas serve, as their metrics tell; `None` for one that does not answer.
+pub async fn expiries() -> Vec<Option<i64>> {
+    let client = client().await;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), ISTIO_AUX);
+    let pods = pods.list(&ListParams::default()).await.expect("the pods are listed").items;
+    let each = pods.iter().map(|pod| expiry_at(&client, pod.name_any()));
+    futures::future::join_all(each).await
+}
+
+async fn expiry_at(client: &Client, pod: String) -> Option<i64> {
+    let path = format!("/api/v1/namespaces/{ISTIO_AUX}/pods/{pod}:8080/proxy/metrics");
+    let request = http::Request::get(path).body(Vec::new()).expect("it is a request");
+    let metrics = client.request_text(request).await.ok()?;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("istio_aux_certificate_expiry_timestamp_seconds "));
+    line?.parse().ok()
 }

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod command;
 pub mod manifests;
 pub mod observe;
+pub mod ways;
 
 pub use cluster::{Namespace, scenario};
 pub use observe::{PodView, is_complete};

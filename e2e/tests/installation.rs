@@ -3,15 +3,14 @@
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
-use e2e::admission::{until_drained, while_pods_are_created};
+use e2e::admission::{expiries, until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN, client, client_as};
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
-use k8s_openapi::api::core::v1::{Pod, Secret};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 const ISTIO_AUX: &str = "istio-aux";
@@ -101,31 +100,6 @@ async fn arguments() -> Vec<String> {
     arguments
 }
 
-/// When the certificate expires that a replica of the webhook serves, as its metrics tell.
-async fn expiry_at(client: &Client, pod: &str) -> Option<i64> {
-    let path = format!("/api/v1/namespaces/{ISTIO_AUX}/pods/{pod}:8080/proxy/metrics");
-    let request = http::Request::get(path).body(Vec::new()).expect("it is a request");
-    let metrics = client.request_text(request).await.ok()?;
-    let line = metrics.lines().find_map(|line| line.strip_prefix("istio_aux_certificate_expiry_timestamp_seconds "));
-    line?.parse().ok()
-}
-
-/// Waits until every replica serves what is kept, and not only the one that made it.
-async fn until_all_serve_the_same(ns: &Namespace) {
-    let client = client().await;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), ISTIO_AUX);
-    ns.until("all replicas to serve the renewed certificate", async || {
-        let names = pods.list(&ListParams::default()).await.expect("the pods are listed").items;
-        let expiries = names.iter().map(|pod| {
-            let (client, name) = (client.clone(), pod.name_any());
-            async move { expiry_at(&client, &name).await }
-        });
-        let expiries = futures::future::join_all(expiries).await;
-        (expiries.len() == 2 && expiries[0].is_some() && expiries[0] == expiries[1]).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn no_admission_is_lost_in_rollouts_and_renewals() {
     scenario("rollout", &[MESH, OPT_IN], async |ns: &Namespace| {
@@ -145,7 +119,11 @@ async fn no_admission_is_lost_in_rollouts_and_renewals() {
         while_pods_are_created(ns, "a rollout back, and a renewal", async || {
             set_arguments(ns, &arguments).await;
             until_renewed(ns).await;
-            until_all_serve_the_same(ns).await;
+            ns.until("all replicas to serve the renewed certificate", async || {
+                let expiries = expiries().await;
+                (expiries.len() == 2 && expiries[0].is_some() && expiries[0] == expiries[1]).then_some(())
+            })
+            .await;
         })
         .await;
         with_short_ones.unwrap_or_else(|panic| resume_unwind(panic));

@@ -3,12 +3,13 @@
 
 use contract::names::{
     ARGO_WORKFLOW_LABEL, DISABLED, ENABLED, INJECTION_LABEL, KATIB_TRIAL_LABEL, MODE_ANNOTATION,
-    NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_ANNOTATION,
-    STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
+    NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER,
+    STATUS_ANNOTATION, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
 };
 use e2e::cluster::{Label, MESH, OPT_IN};
 use e2e::command::{printed, run};
-use e2e::manifests::{pod, pod_spec, shell, without_token};
+use e2e::manifests::{payload_image, pod, pod_spec, shell, without_token};
+use e2e::ways::policy_version;
 use e2e::{Namespace, scenario};
 use kube::api::PostParams;
 use serde_json::{Value, json};
@@ -25,8 +26,7 @@ struct Installed(String);
 impl Installed {
     fn new(name: &'static str, options: &[&str]) -> Self {
         let (label, value) = by_policy(name);
-        let version = if has_v1() { "v1" } else { "v1beta1" };
-        let version = format!("--api-version={version}");
+        let version = format!("--api-version={}", policy_version());
         let text = printed(&run(BINARY, &[&["policy", &version], options].concat(), ""));
         let mut objects: Vec<Value> = serde_saphyr::from_str_multiple(&text).expect("manifests are YAML");
         objects.truncate(2);
@@ -47,11 +47,6 @@ impl Drop for Installed {
             eprintln!("the policy stays: {}", String::from_utf8_lossy(&gone.stderr));
         }
     }
-}
-
-fn has_v1() -> bool {
-    let kinds = run("kubectl", &["get", "--raw", "/apis/admissionregistration.k8s.io/v1"], "");
-    String::from_utf8_lossy(&kinds.stdout).contains("MutatingAdmissionPolicy")
 }
 
 /// What the API server makes of a pod, without what differs between two namespaces.
@@ -105,6 +100,13 @@ fn with(mut container: Value, change: &Value) -> Value {
     container
 }
 
+/// A pod with an ordinary proxy, which has no command of its own. Without the token, whose random name Istio notes.
+fn with_proxy_by_hand(change: &Value) -> Value {
+    let proxy = with(json!({"name": PROXY_CONTAINER, "image": payload_image()}), change);
+    let spec = json!({"automountServiceAccountToken": false, "containers": [shell("main", "true"), proxy]});
+    changed("Never", &json!({}), &spec)
+}
+
 /// What is said of the pod, or is in its specification.
 fn plain_pods() -> Vec<Case> {
     let none = json!({});
@@ -126,6 +128,15 @@ fn plain_pods() -> Vec<Case> {
         ("a shared PID namespace", specified(json!({"shareProcessNamespace": true}))),
         ("no token, so no volumes", specified(json!({"automountServiceAccountToken": false}))),
         ("a volume of our name", specified(json!({"volumes": [{"name": "istio-aux", "emptyDir": {}}]}))),
+        ("a proxy by hand", with_proxy_by_hand(&json!({}))),
+        (
+            "a proxy by hand that has a hook",
+            with_proxy_by_hand(&json!({"lifecycle": {"preStop": {"exec": {"command": ["true"]}}}})),
+        ),
+        (
+            "a proxy by hand that holds",
+            with_proxy_by_hand(&json!({"lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}})),
+        ),
         ("an init container", specified(json!({"initContainers": [shell("before", "true")]}))),
     ]
 }
@@ -144,7 +155,8 @@ fn pods_with_resources() -> Vec<Case> {
         with(shell("main", "true"), &json!({"restartPolicy": "OnFailure"})),
         with(shell("metrics", "true"), &json!({"restartPolicy": "Never", "restartPolicyRules": rules})),
     ]});
-    let of_the_pod = json!({"resources": {"limits": {"cpu": "3", "memory": "1Gi"}}});
+    let of_the_pod =
+        json!({"resources": {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"cpu": "3", "memory": "1Gi"}}});
     vec![
         ("Guaranteed but for the proxy", changed("Never", &json!({}), &both)),
         ("Guaranteed", changed("Never", &fixed_proxy, &both)),

@@ -20,6 +20,12 @@ fn as_root(mut container: Value) -> Value {
     container
 }
 
+/// The modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md). `e2e/matrix` says so.
+fn shim_modes() -> Vec<&'static str> {
+    let is_policy = std::env::var_os("BY_POLICY").is_some();
+    if is_policy { vec!["native", "proxy"] } else { vec!["native", "proxy", "wrap"] }
+}
+
 /// Waits for the final phase of a pod.
 async fn final_phase(ns: &Namespace, pod: &str) -> String {
     ns.pod_until(pod, "the end", |pod| PodView(pod).final_phase()).await

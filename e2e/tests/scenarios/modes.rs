@@ -7,9 +7,7 @@ use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{as_root, final_phase, start_server};
-
-const SHIM_MODES: [&str; 3] = ["native", "proxy", "wrap"];
+use crate::{as_root, final_phase, shim_modes, start_server};
 
 fn shim_label(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
@@ -25,11 +23,11 @@ async fn a_retry_has_the_network_in_each_mode() {
     scenario("mode-retry", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         let script = "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; exit 7";
-        for mode in SHIM_MODES {
+        for mode in shim_modes() {
             let spec = with_memory(pod_spec("OnFailure", &[shell("main", script), shell("short", "true")]));
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
         }
-        for mode in SHIM_MODES {
+        for mode in shim_modes() {
             assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
             let pod = ns.pod(mode).await;
             let view = PodView(&pod);
@@ -49,12 +47,12 @@ async fn a_retry_has_the_network_in_each_mode() {
 #[tokio::test]
 async fn exit_codes_are_the_payloads_in_each_mode() {
     scenario("mode-codes", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in SHIM_MODES {
+        for mode in shim_modes() {
             // Kubernetes makes one dollar of two.
             let containers = [shell("fails", "exit 3"), shell("killed", "kill -9 $$$$"), shell("fine", "sleep 2")];
             ns.create_object(annotated(pod(mode, &pod_spec("Never", &containers)), MODE_ANNOTATION, mode)).await;
         }
-        for mode in SHIM_MODES {
+        for mode in shim_modes() {
             assert_eq!(final_phase(ns, mode).await, "Failed", "{mode}");
             let pod = ns.pod(mode).await;
             for (container, code) in [("fails", 3), ("killed", 137), ("fine", 0), (PROXY_CONTAINER, 0)] {

@@ -11,7 +11,7 @@ use e2e::manifests::{annotated, container, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
-use crate::{as_root, final_phase};
+use crate::{as_root, final_phase, shim_modes};
 
 #[tokio::test]
 async fn killed_shim_goes_on_where_it_was() {
@@ -152,7 +152,7 @@ async fn exec_sessions_are_no_payload() {
 async fn job_that_is_deleted_half_way_leaves_nothing() {
     scenario("deleted", &[MESH, OPT_IN], async |ns: &Namespace| {
         let mut names = Vec::new();
-        for mode in ["native", "proxy", "wrap"] {
+        for mode in shim_modes() {
             let object =
                 job(mode, &pod_spec("OnFailure", &[shell("main", "trap 'exit 1' TERM; while :; do sleep 0.1; done")]));
             ns.create_object(annotated(object.clone(), MODE_ANNOTATION, mode)).await;

@@ -112,7 +112,9 @@ fn configuration(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let Some(configurations) = &snapshot.configurations else { return Vec::new() };
     let Some(ours) = configurations.iter().find(|configuration| name(configuration) == OURS) else {
         if snapshot.has_policy {
-            return vec![Finding::ok("the API server decides by itself, by the MutatingAdmissionPolicy istio-aux")];
+            let decides = Finding::ok("the API server decides by itself, by the MutatingAdmissionPolicy istio-aux");
+            // Policies come before every webhook.
+            return [vec![decides], order(configurations, "")].concat();
         }
         return vec![Finding::problem(
             "istio-aux is not installed: there is no MutatingWebhookConfiguration istio-aux",
@@ -144,7 +146,7 @@ fn configuration(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
         None => {}
     }
     found.extend(endpoints(snapshot, namespace_of(ours)));
-    found.extend(order(configurations));
+    found.extend(order(configurations, OURS));
     found
 }
 
@@ -178,8 +180,8 @@ fn endpoints(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
     })
 }
 
-/// Whether Istio's injector is called after us.
-fn order(configurations: &[Value]) -> Vec<Finding> {
+/// Whether Istio's injector is called after us, by the name that we have among the webhook configurations.
+fn order(configurations: &[Value], ours: &str) -> Vec<Finding> {
     let injects = |configuration: &&Value| {
         items(&configuration["webhooks"]).any(|webhook| text(webhook, "/name").ends_with("sidecar-injector.istio.io"))
     };
@@ -190,7 +192,7 @@ fn order(configurations: &[Value]) -> Vec<Finding> {
             "istioctl install, or its Helm chart istiod",
         )];
     }
-    let early: Vec<&str> = injectors.iter().copied().filter(|injector| *injector < OURS).collect();
+    let early: Vec<&str> = injectors.iter().copied().filter(|injector| *injector < ours).collect();
     if early.is_empty() {
         return vec![Finding::ok(format!("Istio's injector is called after istio-aux: {}", some(&injectors)))];
     }

@@ -1,0 +1,111 @@
+//! The ways of installing istio-aux, as the documents tell them to an operator, and of removing it again.
+
+use crate::command::{printed, run};
+
+/// A way of installing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// `deploy/install`.
+    Script,
+    /// An overlay of kustomize, by its name.
+    Overlay(&'static str),
+    /// The chart, with these values.
+    Chart(&'static [&'static str]),
+    /// `istio-aux policy`, in the version that the server has.
+    Policy,
+}
+
+/// All ways, by the names that `way` and `make test-matrix` take.
+pub const ALL: [(&str, Way); 7] = [
+    ("script", Way::Script),
+    ("self-signed", Way::Overlay("self-signed")),
+    ("failure-ignore", Way::Overlay("failure-ignore")),
+    ("cert-manager", Way::Overlay("cert-manager")),
+    ("helm", Way::Chart(&[])),
+    ("helm-cert-manager", Way::Chart(&["--set=certificate.from=cert-manager"])),
+    ("policy", Way::Policy),
+];
+
+const BINARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux");
+
+/// What a command printed that is run in the folder `deploy`.
+fn say(program: &str, words: &[&str]) -> String {
+    printed(&run(program, words, ""))
+}
+
+/// Runs helm on the release's namespace. Returns what it printed.
+#[expect(clippy::must_use_candidate, reason = "most of its commands are run for what they do")]
+pub fn helm(words: &[&str]) -> String {
+    say("helm", &[words, &["--namespace=istio-aux"]].concat())
+}
+
+impl Way {
+    /// Installs, and waits until the webhook's pods are ready. Istio-aux is not there before.
+    pub fn install(self) {
+        match self {
+            Self::Script => drop(say("./install", &[])),
+            Self::Overlay(name) => {
+                let folder = format!("overlays/{name}");
+                say("kubectl", &["apply", "--server-side", "-k", &folder]);
+                say("kubectl", &["-n", "istio-aux", "rollout", "status", "deployment/istio-aux", "--timeout=150s"]);
+            }
+            Self::Chart(values) => {
+                let install =
+                    ["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=3m"];
+                helm(&[&install, values].concat());
+            }
+            Self::Policy => drop(printed(&run("kubectl", &["apply", "--server-side", "-f", "-"], &policy()))),
+        }
+    }
+
+    /// Removes it, as the documents say.
+    pub fn remove(self) {
+        match self {
+            Self::Script => drop(say("./install", &["remove"])),
+            Self::Overlay(name) => {
+                let folder = format!("overlays/{name}");
+                say("kubectl", &["delete", "mutatingwebhookconfiguration", "istio-aux"]);
+                say("kubectl", &["delete", "--ignore-not-found", "-k", &folder]);
+            }
+            Self::Chart(_) => {
+                helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
+                // Which --create-namespace has made, and Helm never takes away.
+                say("kubectl", &["delete", "namespace", "istio-aux"]);
+            }
+            Self::Policy => drop(printed(&run("kubectl", &["delete", "-f", "-"], &policy()))),
+        }
+    }
+}
+
+/// Removes whatever is there, by whichever way it came.
+pub fn remove_all() {
+    helm(&["uninstall", "istio-aux", "--wait", "--ignore-not-found"]);
+    say("./install", &["remove"]);
+    let _ = run("kubectl", &["delete", "--ignore-not-found", "-f", "-"], &policy());
+}
+
+/// The policy profile, for the version that the server has.
+fn policy() -> String {
+    let version = format!("--api-version={}", policy_version());
+    say(BINARY, &["policy", &version])
+}
+
+/// In which version the server has policies.
+#[must_use]
+pub fn policy_version() -> &'static str {
+    let kinds = run("kubectl", &["get", "--raw", "/apis/admissionregistration.k8s.io/v1"], "");
+    let has_v1 = String::from_utf8_lossy(&kinds.stdout).contains("MutatingAdmissionPolicy");
+    if has_v1 { "v1" } else { "v1beta1" }
+}
+
+/// Objects of ours that are still there, of whatever kind.
+#[must_use]
+pub fn left() -> Vec<String> {
+    let kinds = say("kubectl", &["api-resources", "--verbs=list", "--output=name"]);
+    let mut kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    kinds.sort_unstable();
+    let all = kinds.join(",");
+    let ours = "--selector=app.kubernetes.io/name=istio-aux";
+    let listed = say("kubectl", &["get", &all, "--all-namespaces", ours, "--output=name"]);
+    listed.lines().map(str::to_owned).collect()
+}
