@@ -1,5 +1,12 @@
 //! The ways of installing istio-aux, as the documents tell them to an operator, and of removing it again.
 
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use contract::names::{ENABLED, HOLD_FIELD, INJECTION_LABEL};
+use serde_json::json;
+
+use crate::cluster::PATIENCE;
 use crate::command::{printed, run};
 
 /// A way of installing.
@@ -40,8 +47,13 @@ pub fn helm(words: &[&str]) -> String {
 }
 
 impl Way {
-    /// Installs, and waits until the webhook's pods are ready. Istio-aux is not there before.
+    /// Installs, and waits until it is in force. Istio-aux is not there before.
     pub fn install(self) {
+        self.bring_in();
+        until_in_force();
+    }
+
+    fn bring_in(self) {
         match self {
             Self::Script => drop(say("./install", &[])),
             Self::Overlay(name) => {
@@ -74,6 +86,26 @@ impl Way {
             }
             Self::Policy => drop(printed(&run("kubectl", &["delete", "-f", "-"], &policy()))),
         }
+    }
+}
+
+/// Waits until a pod that opts in by its label gets the hold: the API server hears of a policy, or reaches and trusts a webhook, a
+/// moment after it is there.
+fn until_in_force() {
+    let metadata = json!({"name": "istio-aux-in-force", "labels": {INJECTION_LABEL: ENABLED}});
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string();
+    let dry_run = ["create", "--namespace=default", "--dry-run=server", "--output=json", "--filename=-"];
+    let began = Instant::now();
+    loop {
+        let made = run("kubectl", &dry_run, &pod);
+        let text = String::from_utf8_lossy(&made.stdout);
+        if made.status.success() && text.contains(HOLD_FIELD) {
+            return;
+        }
+        let errors = String::from_utf8_lossy(&made.stderr);
+        assert!(began.elapsed() < PATIENCE, "a pod that opts in does not get the hold: {errors}{text}");
+        sleep(Duration::from_millis(200));
     }
 }
 

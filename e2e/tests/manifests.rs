@@ -130,6 +130,15 @@ fn options_of_the_chart_reach_the_policy() {
 }
 
 #[test]
+fn network_policy_passes_the_servers_dry_run() {
+    let file = "components/network-policy/network-policy.yaml";
+    let dry_run = ["apply", "--server-side", "--dry-run=server", "--namespace=istio-aux", "-f", file];
+    assert!(
+        printed(&run("kubectl", &dry_run, "")).contains("networkpolicy.networking.k8s.io/istio-aux serverside-applied")
+    );
+}
+
+#[test]
 fn wrong_values_are_refused_by_their_names() {
     let cases = [
         ("failurePolicy=Maybe", "failurePolicy"),

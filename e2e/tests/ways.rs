@@ -18,22 +18,11 @@ fn quick() -> Value {
     pod("one", &pod_spec("Never", &[shell("main", "true")]))
 }
 
-/// Waits until pods are admitted with their shim: the API server reaches the webhook, and trusts it, a moment after it is ready.
-async fn until_in_force(ns: &Namespace) {
-    let parameters = PostParams { dry_run: true, ..PostParams::default() };
-    ns.until("pods to be admitted with their shim", async || {
-        let made = ns.try_create(quick(), &parameters).await.ok()?;
-        made.data.to_string().contains("aux-shim").then_some(())
-    })
-    .await;
-}
-
 /// Installs by a way, sees a Job complete, does what is to be tried of it, and removes it.
 async fn works_and_leaves_nothing(name: &'static str, way: Way) {
     println!("{name}");
     scenario(&format!("way-{name}"), &[MESH, OPT_IN], async |ns: &Namespace| {
         in_background(move || way.install()).await;
-        until_in_force(ns).await;
         ns.create_object(job("work", &pod_spec("Never", &[shell("main", "sleep 1")]))).await;
         ns.until("the Job to complete", async || is_complete(&ns.job("work").await).then_some(())).await;
         match name {
