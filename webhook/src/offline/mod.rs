@@ -98,12 +98,13 @@ impl Injecting<'_> {
 
     /// What it does after it: decided with a proxy in the pod, which then goes again.
     fn apply_with_proxy(&mut self, pod: &mut Value, called: &str) -> Result<(), String> {
-        let mut with_proxy = pod.clone();
-        let Some(containers) = with_proxy["spec"]["containers"].as_array_mut() else { return Ok(()) };
-        if containers.iter().any(is_proxy) {
+        let has_proxy = |list: &str| pod["spec"][list].as_array().into_iter().flatten().any(is_proxy);
+        if has_proxy("containers") || has_proxy("initContainers") {
             // It was injected by hand, and the first decision has seen it.
             return Ok(());
         }
+        let mut with_proxy = pod.clone();
+        let Some(containers) = with_proxy["spec"]["containers"].as_array_mut() else { return Ok(()) };
         containers.push(proxy());
         let decision = self.decide(&with_proxy, called)?;
         if matches!(decision.mode, Mode::Proxy | Mode::Wrap) {

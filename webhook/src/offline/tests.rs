@@ -51,6 +51,21 @@ fn injecting_again_changes_nothing() {
 }
 
 #[test]
+fn a_pod_that_has_its_proxy_gets_no_other() {
+    for list in ["containers", "initContainers"] {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}], "initContainers": []},
+        });
+        let proxy = json!({"name": "istio-proxy", "restartPolicy": "Always"});
+        pod["spec"][list].as_array_mut().unwrap().push(proxy);
+        let once = injected(&pod.to_string(), true).text;
+        assert_eq!(injected(&once, true).text, once, "{list}");
+        assert_eq!(once.contains("aux-shim"), list == "containers", "{once}");
+    }
+}
+
+#[test]
 fn json_stays_json() {
     let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}})
