@@ -95,7 +95,8 @@ fn without_its_locks_the_command_runs_all_the_same() {
 fn listening(locks: &Path, signals: &str) -> Child {
     let traps: Vec<String> = signals.split(' ').map(|name| format!("trap 'echo {name}' {name}; ")).collect();
     let traps = traps.concat();
-    let script = format!("{traps} echo ready; while :; do sleep 0.01; done");
+    // Until the wrapper has gone, by whatever signal.
+    let script = format!("{traps} echo ready; while kill -0 $PPID 2>/dev/null; do sleep 0.01; done");
     let mut wrapper = wrap(locks, &["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(line(wrapper.stdout.as_mut().unwrap()), "ready\n");
     wrapper
