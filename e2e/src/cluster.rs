@@ -143,9 +143,12 @@ impl Namespace {
         let name = pod["metadata"]["name"].as_str().expect("a pod has a name").to_owned();
         self.create_object(pod).await;
         let phase = self.pod_until(&name, "the end", |pod| crate::PodView(pod).final_phase()).await;
-        let restarts = crate::PodView(&self.pod(&name).await).restarts(SHIM_CONTAINER).unwrap_or_default();
+        let pod = self.pod(&name).await;
+        if phase != "Succeeded" {
+            eprintln!("{}", self.told(&pod).await);
+        }
         self.delete_pod(&name).await;
-        (phase, restarts)
+        (phase, crate::PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default())
     }
 
     /// A pod.
@@ -217,11 +220,21 @@ impl Namespace {
         }
     }
 
-    /// The namespace's pods and the state of their containers, a line each, for a failure's message.
+    /// The namespace's pods that have not succeeded, and what there is to tell of them, for a failure's message.
     async fn as_it_is(&self) -> String {
         let pods = self.pods().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
-        let lines = pods.iter().map(|pod| crate::PodView(pod).in_a_line());
-        std::iter::once(String::new()).chain(lines).collect::<Vec<_>>().join("\n  ")
+        let mut all = String::new();
+        for pod in pods.iter().filter(|pod| crate::PodView(pod).phase() != "Succeeded") {
+            all = format!("{all}\n  {}", self.told(pod).await);
+        }
+        all
+    }
+
+    /// The state of a pod's containers in a line, and what its shim has logged.
+    async fn told(&self, pod: &Pod) -> String {
+        let log = self.try_logs(&pod.name_any(), SHIM_CONTAINER).await.unwrap_or_default();
+        let lines = log.lines().map(|line| format!("\n    {line}"));
+        std::iter::once(crate::PodView(pod).in_a_line()).chain(lines).collect()
     }
 
     fn pods(&self) -> Api<Pod> {

@@ -7,6 +7,7 @@ use rustix::event::PollFd;
 use crate::clock::now;
 use crate::decide::{Pod, Step};
 use crate::log;
+use crate::process::Process;
 use crate::procfs::{Attempt, Procfs, TopProcess};
 use crate::starts::Starts;
 
@@ -24,6 +25,8 @@ const MANY_PIDS: i32 = 1000;
 const NAMED_WITHIN: u32 = 400;
 /// How many looks a PID gets until there is a process of it: the kernel gives the number out before `/proc` has it.
 const THERE_WITHIN: u32 = 20;
+/// How long after listening began a start may still be one that was announced before it.
+const ANNOUNCED_BEFORE: Duration = Duration::from_secs(30);
 /// The proxy's command, where containers have no names.
 const PROXY_COMMAND: &str = "pilot-agent";
 /// Commands of a process that the runtime is still making, where containers have no names.
@@ -44,6 +47,16 @@ pub(crate) struct Sighting {
     /// The container's index in the pod.
     pub(crate) index: usize,
     pub(crate) process: TopProcess,
+    /// The same, where it was opened before it had a name.
+    pub(crate) opened: Option<Process>,
+}
+
+/// What a look has shown.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) starts: Vec<Sighting>,
+    /// What the runtime was making containers of, and had ended at the next look: that was short of work, or could not be started.
+    pub(crate) nameless: Vec<Process>,
 }
 
 pub(crate) struct Lookout {
@@ -61,11 +74,12 @@ pub(crate) struct Lookout {
 }
 
 /// A PID that is not yet what it may become.
-#[derive(Clone, Copy)]
 struct Unready {
     pid: i32,
-    /// Whether there has been a process of it: then it is one that the runtime is still making a container of.
+    /// Whether there has been a process of it.
     was_there: bool,
+    /// The process that the runtime is making a container of. An exec session is none: it is born with its container's mounts.
+    opened: Option<Process>,
     /// How many more looks it is worth.
     looks: u32,
 }
@@ -109,9 +123,10 @@ impl Lookout {
         }
     }
 
-    /// For a poll that wakes when a start is announced.
-    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        self.starts().map(Starts::poll_fd)
+    /// For a poll that wakes when a start is announced, and when what may become a container ends.
+    pub(crate) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let opened = self.unready.iter().filter_map(|unready| unready.opened.as_ref());
+        self.starts().map(Starts::poll_fd).into_iter().chain(opened.filter_map(Process::until_end))
     }
 
     /// Takes note of the starts that were announced.
@@ -127,72 +142,88 @@ impl Lookout {
     }
 
     /// Looks for containers that have started, among the processes that have since the last look.
-    pub(crate) fn look(&mut self, pod: &mut Pod) -> Vec<Sighting> {
+    pub(crate) fn look(&mut self, pod: &mut Pod) -> Seen {
         let last_pid = self.procfs.last_pid().unwrap_or_default();
+        let mut seen = Seen::default();
         if last_pid == self.last_pid && self.unready.is_empty() {
-            return Vec::new();
+            return seen;
         }
-        let (mut found, any_unseen) = self.new_processes(last_pid);
+        let mut found = self.new_processes(last_pid, &mut seen.nameless);
         // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
         self.hear(pod);
-        if any_unseen {
+        if found.any_unseen {
             self.unseen_since = Some(now());
         }
         let is_news = |process: &TopProcess| process.attempt.as_ref().is_some_and(|attempt| !pod.knows(&attempt.id));
-        if found.iter().any(is_news) {
+        if found.top.iter().any(is_news) {
             // The earliest process of a container is its init, and that one may be older than what is new.
-            found = self.procfs.top_processes(self.procfs.pids());
+            found.top = self.procfs.top_processes(self.procfs.pids());
         }
-        let mut sightings = Vec::new();
-        for process in found {
+        for process in found.top {
             let met = self.meet(pod, &process);
-            if !matches!(met, Met::Unready) {
-                self.unready.retain(|unready| unready.pid != process.pid);
+            if matches!(met, Met::Unready) {
+                continue;
             }
+            let known = self.unready.iter().position(|unready| unready.pid == process.pid);
+            let opened = known.and_then(|at| self.unready.swap_remove(at).opened);
             if let Met::Start(index) = met {
-                sightings.push(Sighting { index, process });
+                seen.starts.push(Sighting { index, process, opened });
             }
         }
-        sightings
+        seen
     }
 
-    /// The top processes among the PIDs that were given out since the last look, and those that were unready then; and
-    /// whether any of those has ended before it could be told what it was.
-    fn new_processes(&mut self, last_pid: i32) -> (Vec<TopProcess>, bool) {
+    /// What there is of the PIDs that were given out since the last look, and of those that were unready then.
+    fn new_processes(&mut self, last_pid: i32, nameless: &mut Vec<Process>) -> Found {
         let before = std::mem::replace(&mut self.last_pid, last_pid);
         // At the first look, when PIDs began anew, or when too many were given out to ask for each, they are listed.
         if before == 0 || last_pid < before || last_pid - before > MANY_PIDS {
-            let listed = self.procfs.pids().into_iter();
-            self.unready = listed.map(|pid| Unready { pid, was_there: true, looks: NAMED_WITHIN }).collect();
-            return (self.look_at_unready().0, true);
+            let known: Vec<i32> = self.unready.iter().map(|unready| unready.pid).collect();
+            let listed = self.procfs.pids().into_iter().filter(|pid| !known.contains(pid));
+            let listed = listed.map(|pid| Unready { pid, was_there: true, opened: None, looks: NAMED_WITHIN });
+            self.unready.extend(listed);
+            return Found { any_unseen: true, ..self.look_at_unready(nameless) };
         }
         let new = before + 1..=last_pid;
-        self.unready.extend(new.map(|pid| Unready { pid, was_there: false, looks: THERE_WITHIN }));
-        self.look_at_unready()
+        self.unready.extend(new.map(|pid| Unready { pid, was_there: false, opened: None, looks: THERE_WITHIN }));
+        self.look_at_unready(nameless)
     }
 
     /// Those of the unready PIDs that are top processes. The rest are looked at again, or given up.
-    fn look_at_unready(&mut self) -> (Vec<TopProcess>, bool) {
+    fn look_at_unready(&mut self, nameless: &mut Vec<Process>) -> Found {
         // Asked before they are read: one that turns up in between is looked at again, not taken for another's child.
         let there: Vec<bool> = self.unready.iter().map(|unready| self.procfs.exists(unready.pid)).collect();
-        let found = self.procfs.top_processes(self.unready.iter().map(|unready| unready.pid));
-        let is_top = |pid| found.iter().any(|process| process.pid == pid);
+        let top = self.procfs.top_processes(self.unready.iter().map(|unready| unready.pid));
         let mut any_unseen = false;
-        let (procfs, before) = (&self.procfs, std::mem::take(&mut self.unready));
-        for (Unready { pid, was_there, looks }, is_there) in before.into_iter().zip(there) {
+        let before = std::mem::take(&mut self.unready);
+        for (Unready { pid, was_there, opened, looks }, is_there) in before.into_iter().zip(there) {
             let looks = looks.saturating_sub(1);
-            if is_top(pid) {
+            if let Some(process) = top.iter().find(|process| process.pid == pid) {
                 let looks = if was_there { looks } else { NAMED_WITHIN };
-                self.unready.extend((looks > 0).then_some(Unready { pid, was_there: true, looks }));
+                let opened = opened.or_else(|| self.open_nameless(process));
+                self.unready.extend((looks > 0).then_some(Unready { pid, was_there: true, opened, looks }));
+            } else if let Some(opened) = opened {
+                nameless.push(opened);
             } else if !is_there && !was_there && looks > 0 {
-                self.unready.push(Unready { pid, was_there, looks });
+                self.unready.push(Unready { pid, was_there, opened, looks });
             } else {
-                // It is some container's own child, or it has ended: while it was being made (a command that does not
-                // exist), or before anybody looked.
-                any_unseen |= !is_there || !procfs.exists(pid);
+                // It is some container's own child, or it has ended before anybody looked.
+                any_unseen |= !is_there || self.procfs.start_of(pid).is_none();
             }
         }
-        (found, any_unseen)
+        Found { top, any_unseen }
+    }
+
+    /// Opens what the runtime is making a container of, so that its end is heard of, and its code, though it were never seen
+    /// with a name: a node that is busy keeps this process from looking for longer than `true` takes.
+    fn open_nameless(&self, process: &TopProcess) -> Option<Process> {
+        if !self.named || process.attempt.is_some() {
+            return None;
+        }
+        let opened = Process::open(process)?;
+        // An exec session that ended while its mounts were read had a name.
+        let is_nameless = !self.procfs.is_named(process.pid) && !opened.has_ended(&self.procfs);
+        is_nameless.then_some(opened)
     }
 
     /// Takes note of a process from outside the pod: a container's init, unless its start is known already.
@@ -206,7 +237,7 @@ impl Lookout {
         let was_expected = pod.expects_a_start();
         let Some(index) = pod.started(container, id, is_heard, now()) else { return Met::Nothing };
         if is_heard {
-            self.judge_announcements(was_expected);
+            self.judge_announcements(was_expected, process.started_at());
         }
         Met::Start(index)
     }
@@ -223,8 +254,11 @@ impl Lookout {
         met.map_or(Met::Nothing, Met::Start)
     }
 
-    /// A start that was seen shows whether starts are announced here.
-    fn judge_announcements(&mut self, was_expected: bool) {
+    /// A start that was seen shows whether starts are announced here, unless it may have been announced before anybody listened.
+    fn judge_announcements(&mut self, was_expected: bool, started: Duration) {
+        if !was_expected && started < self.listening_since + ANNOUNCED_BEFORE {
+            return;
+        }
         self.announcements = match std::mem::replace(&mut self.announcements, Announcements::None) {
             Announcements::Unproven(starts) | Announcements::Proven(starts) if was_expected => {
                 Announcements::Proven(starts)
@@ -245,6 +279,14 @@ impl Lookout {
             _ => unnamed_attempt(process) == attempt,
         }
     }
+}
+
+/// What a look has found.
+struct Found {
+    /// The processes from outside the pod.
+    top: Vec<TopProcess>,
+    /// Whether any has ended before it could be told what it was.
+    any_unseen: bool,
 }
 
 /// What a process from outside the pod turned out to be.
@@ -268,6 +310,7 @@ mod tests {
     use crate::procfs::fake::{give_out, mounts_of, process};
     use contract::args::Watch;
     use contract::policy::RestartPolicy;
+    use std::process::{Child, Command, Stdio};
     use tempfile::TempDir;
 
     /// A pod of one container, with the shim at PID 7, after a first look.
@@ -285,7 +328,7 @@ mod tests {
     }
 
     fn sighted(lookout: &mut Lookout, pod: &mut Pod) -> Vec<i32> {
-        lookout.look(pod).into_iter().map(|sighting| sighting.process.pid).collect()
+        lookout.look(pod).starts.into_iter().map(|sighting| sighting.process.pid).collect()
     }
 
     #[test]
@@ -308,6 +351,73 @@ mod tests {
         lookout.last_pid = 50;
         give_out(root.path(), 60);
         assert_eq!(sighted(&mut lookout, &mut pod), [43]);
+    }
+
+    /// What the runtime is making a container of: a process of this machine that ends when it is killed.
+    fn in_the_making(root: &TempDir) -> Child {
+        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        process(root.path(), pid, 0, 200, "");
+        give_out(root.path(), pid);
+        child
+    }
+
+    /// Ends it, and has it reaped.
+    fn end(root: &TempDir, mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        std::fs::remove_dir_all(root.path().join(child.id().to_string())).unwrap();
+    }
+
+    #[test]
+    fn what_ends_before_it_has_a_name_is_known_to_have_been_a_container() {
+        let (root, mut lookout, mut pod) = looked_once();
+        let child = in_the_making(&root);
+        assert!(lookout.look(&mut pod).nameless.is_empty());
+        lookout.unseen_since = None;
+        end(&root, child);
+        let seen = lookout.look(&mut pod);
+        assert!(matches!(seen.nameless[..], [Process::Watched(_)]));
+        assert_eq!(lookout.unseen_since, None, "it was seen");
+        assert!(lookout.unready.is_empty());
+    }
+
+    #[test]
+    fn what_ended_before_it_could_be_opened_was_unseen() {
+        let (root, mut lookout, mut pod) = looked_once();
+        let mut child = in_the_making(&root);
+        lookout.unseen_since = None;
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(lookout.look(&mut pod).nameless.is_empty());
+        std::fs::remove_dir_all(root.path().join(child.id().to_string())).unwrap();
+        assert!(lookout.look(&mut pod).nameless.is_empty(), "it may have been an exec session");
+        assert!(lookout.unseen_since.is_some());
+    }
+
+    #[test]
+    fn a_container_is_watched_by_what_was_opened_before_it_had_a_name() {
+        let (root, mut lookout, mut pod) = looked_once();
+        let child = in_the_making(&root);
+        assert!(lookout.look(&mut pod).starts.is_empty());
+        std::fs::write(root.path().join(format!("{}/mountinfo", child.id())), mounts_of("main", "53ef4a5b")).unwrap();
+        let seen = lookout.look(&mut pod);
+        assert!(matches!(&seen.starts[..], [Sighting { opened: Some(Process::Watched(_)), .. }]));
+        end(&root, child);
+    }
+
+    #[test]
+    fn a_start_right_after_listening_began_says_nothing_of_announcements() {
+        let (root, mut lookout, mut pod) = looked_once();
+        let hosts = root.path().join("hosts");
+        std::fs::write(&hosts, "").unwrap();
+        lookout.announcements = Announcements::Unproven(Starts::listen(hosts.to_str().unwrap()).unwrap());
+        lookout.judge_announcements(false, lookout.listening_since);
+        std::fs::write(&hosts, "1").unwrap();
+        lookout.hear(&mut pod);
+        assert!(pod.expects_a_start(), "the next announcement is heard");
+        lookout.judge_announcements(false, lookout.listening_since + ANNOUNCED_BEFORE);
+        assert!(matches!(lookout.announcements, Announcements::None));
     }
 
     #[test]

@@ -33,6 +33,11 @@ impl Pidfd {
         PollFd::new(&self.0, PollFlags::IN)
     }
 
+    /// Whether the process has ended, reaped or not.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(poll(&mut [self.until_end()], Some(&Timespec::default())), Ok(1))
+    }
+
     /// How the process ended. Waits until its parent has reaped it, since the kernel tells only then.
     pub(crate) fn exit(&self) -> Exit {
         // No event asked for: only the hang-up wakes, which is the reaping.
@@ -95,8 +100,10 @@ mod tests {
             .spawn()
             .unwrap();
         let pidfd = Pidfd::open(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(!pidfd.has_ended());
         drop(child.stdin.take());
         poll(&mut [pidfd.until_end()], None).unwrap();
+        assert!(pidfd.has_ended(), "though nobody has reaped it");
         child.wait().unwrap();
         pidfd.exit()
     }

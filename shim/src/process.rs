@@ -40,7 +40,7 @@ impl Process {
     /// Whether it has ended, by looking.
     pub(crate) fn has_ended(&self, procfs: &Procfs) -> bool {
         match self {
-            Self::Watched(_) => false,
+            Self::Watched(pidfd) => pidfd.has_ended(),
             Self::LookedAt { pid, started } => procfs.start_of(*pid) != Some(*started),
         }
     }

@@ -75,8 +75,7 @@ impl Procfs {
     /// When a process started, in clock ticks since boot; `None` where there is none of this number, or only its remains.
     pub(crate) fn start_of(&self, pid: i32) -> Option<u64> {
         let stat = fs::read_to_string(self.root.join(pid.to_string()).join("stat")).ok()?;
-        let state = stat.get(stat.rfind(')')? + 1..)?.trim_start().chars().next()?;
-        (!matches!(state, 'Z' | 'X')).then(|| parent_and_start(&stat)).flatten().map(|(_, started)| started)
+        parent_and_start(&stat).map(|(_, started)| started)
     }
 
     /// The command's name, cut to 15 characters by the kernel.
@@ -111,12 +110,22 @@ impl Procfs {
         let mounts = fs::read_to_string(folder.join("mountinfo")).unwrap_or_default();
         Some(TopProcess { pid, started, attempt: attempt_of(&mounts) })
     }
+
+    /// Whether a process has a container's mounts by now.
+    pub(crate) fn is_named(&self, pid: i32) -> bool {
+        let mounts = self.root.join(pid.to_string()).join("mountinfo");
+        fs::read_to_string(mounts).is_ok_and(|mounts| attempt_of(&mounts).is_some())
+    }
 }
 
-/// Parent PID and start time from `/proc/PID/stat`. The command before them is in parentheses and may hold any character.
+/// Parent PID and start time from `/proc/PID/stat`; `None` for the remains of a process. The command before them is in
+/// parentheses and may hold any character.
 fn parent_and_start(stat: &str) -> Option<(i32, u64)> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
-    let parent = fields.nth(1)?.parse().ok()?;
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    let parent = fields.next()?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
 }
@@ -212,6 +221,7 @@ mod tests {
         for command in ["sh", "a b", "a) S 9 (b", ")"] {
             assert_eq!(parent_and_start(&stat(12, command, 0, 4711)), Some((0, 4711)), "{command}");
         }
+        assert_eq!(parent_and_start(&stat(12, "sh", 0, 4711).replace(") S", ") Z")), None, "it has ended");
         assert_eq!(parent_and_start("12 (sh"), None);
         assert_eq!(parent_and_start("12 (sh) S"), None);
     }

@@ -168,10 +168,13 @@ impl Watcher {
         self.pace()?;
         match &mut self.sight {
             Sight::Processes(lookout) => {
-                let sightings = lookout.look(&mut self.pod);
+                let seen = lookout.look(&mut self.pod);
                 let missed = lookout.give_up(&mut self.pod);
-                for sighting in sightings {
-                    self.watch(&sighting);
+                for sighting in seen.starts {
+                    self.watch(sighting);
+                }
+                for process in seen.nameless {
+                    self.note_nameless(&process);
                 }
                 for index in missed {
                     let name = &self.pod.containers[index].name;
@@ -239,9 +242,8 @@ impl Watcher {
     }
 
     /// Watches the init process of a container that has started.
-    fn watch(&mut self, Sighting { index, process }: &Sighting) {
-        let index = *index;
-        let opened = Process::open(process);
+    fn watch(&mut self, Sighting { index, process, opened }: Sighting) {
+        let opened = opened.or_else(|| Process::open(&process));
         // Kept before it is said, so that whoever read the log knows that it will not be forgotten.
         self.keep();
         log::info("container started", &[("container", &self.pod.containers[index].name), ("pid", &process.pid)]);
@@ -254,6 +256,15 @@ impl Watcher {
             }
             // Seen, and gone before it could be opened.
             None => self.note_end(index, Exit::Unknown),
+        }
+    }
+
+    /// Takes note of a container that had started and ended between two looks.
+    fn note_nameless(&mut self, process: &Process) {
+        let exit = self.exit_of(process);
+        if let Some(index) = self.pod.came_and_went(exit, now()) {
+            self.keep();
+            log::info("container came and went", &[("container", &self.pod.containers[index].name), ("code", &exit)]);
         }
     }
 
@@ -287,10 +298,10 @@ impl Watcher {
                 fds.push(fd);
             }
         }
-        fds.extend(match &self.sight {
-            Sight::Processes(lookout) => lookout.poll_fd(),
-            Sight::Locks(locks) => locks.poll_fd(),
-        });
+        match &self.sight {
+            Sight::Processes(lookout) => fds.extend(lookout.poll_fds()),
+            Sight::Locks(locks) => fds.extend(locks.poll_fd()),
+        }
         fds.extend(child.map(Child::poll_fd));
         let must_look = watched.len() < self.processes.len();
         let limit = limit.into_iter().chain(must_look.then_some(LOOK_AT_EVERY)).min();
@@ -304,6 +315,7 @@ impl Watcher {
         if let (true, Sight::Processes(lookout)) = (must_look, &self.sight) {
             ended.extend((0..self.processes.len()).filter(|&at| self.processes[at].1.has_ended(lookout.procfs())));
             ended.sort_unstable();
+            ended.dedup();
         }
         let ended: Vec<(usize, Process)> = ended.into_iter().rev().map(|at| self.processes.swap_remove(at)).collect();
         self.note_ends(ended);
@@ -321,11 +333,17 @@ impl Watcher {
         }
         self.ask_at_once();
         for (index, process) in plain.into_iter().chain(coded) {
-            let ended = now();
-            let exit = process.exit();
-            self.slowest_reaping = self.slowest_reaping.max(now().saturating_sub(ended));
+            let exit = self.exit_of(&process);
             self.note_end(index, exit);
         }
+    }
+
+    /// How an ended process ended, once it has been reaped.
+    fn exit_of(&mut self, process: &Process) -> Exit {
+        let ended = now();
+        let exit = process.exit();
+        self.slowest_reaping = self.slowest_reaping.max(now().saturating_sub(ended));
+        exit
     }
 
     fn note_end(&mut self, index: usize, exit: Exit) {

@@ -167,18 +167,27 @@ impl Pod {
             return Vec::new();
         }
         let starts = std::mem::take(&mut self.announced.count);
-        (0..starts).filter_map(|_| self.presume(now)).collect()
+        (0..starts).filter_map(|_| self.presume(Exit::Unknown, now)).collect()
+    }
+
+    /// Takes note that a container has started and ended before it could be told which it was. Returns the one that it is
+    /// presumed to have been.
+    pub(crate) fn came_and_went(&mut self, exit: Exit, now: Duration) -> Option<usize> {
+        self.meet_announced(true);
+        self.presume(exit, now)
     }
 
     /// Some container came and went. Which is not known: the kubelet starts them in their order, so it is taken to be the
-    /// first that is still to start. Should that one be seen after all, the next takes its place.
-    fn presume(&mut self, now: Duration) -> Option<usize> {
-        let index = self.containers.iter().position(|container| {
-            container.role != Role::Proxy && self.may_start(container, now) && !container.is_presumed()
-        })?;
+    /// first that is still to start, or that is to start again. Should that one be seen after all, the next takes its place.
+    fn presume(&mut self, exit: Exit, now: Duration) -> Option<usize> {
+        let may = |container: &&Container| container.role != Role::Proxy && self.may_start(container, now);
+        let places = || self.containers.iter().enumerate().filter(|(_, container)| may(container));
+        let (index, _) = places().find(|(_, container)| !container.is_presumed()).or_else(|| places().next())?;
         let container = &mut self.containers[index];
+        container.restarts += u32::from(container.attempt.is_some());
         container.attempt = Some(PRESUMED.to_owned());
-        self.exited(index, Exit::Unknown, now);
+        container.due_again = false;
+        self.exited(index, exit, now);
         Some(index)
     }
 
@@ -236,14 +245,14 @@ impl Pod {
         if container.attempt.as_deref() == Some(attempt) {
             return None;
         }
-        let was_presumed = container.is_presumed();
+        let presumed = container.presumed_exit();
         container.restarts += u32::from(container.attempt.is_some());
         container.attempt = Some(attempt.to_owned());
         container.life = Life::Running;
         container.due_again = false;
         self.meet_announced(is_heard);
-        if was_presumed {
-            self.presume(now);
+        if let Some(exit) = presumed {
+            self.presume(exit, now);
         }
         Some(index)
     }
@@ -323,6 +332,16 @@ impl Pod {
 impl Container {
     fn is_presumed(&self) -> bool {
         self.attempt.as_deref() == Some(PRESUMED)
+    }
+
+    /// How it is presumed to have ended, unless so that the kubelet starts it again: then a start is no surprise.
+    fn presumed_exit(&self) -> Option<Exit> {
+        match self.life {
+            Life::Exited { exit, .. } if self.is_presumed() && comes_back(&self.policy, exit) != Return::Yes => {
+                Some(exit)
+            }
+            _ => None,
+        }
     }
 }
 
