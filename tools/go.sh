@@ -21,6 +21,11 @@ ensure_go() {
   export PATH=$home/go/bin:$PATH
 }
 
+# build_go_tools FOLDER INTO LDFLAGS: the programs that a Go module of tools names.
+build_go_tools() {
+  CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "$3" -o "$2/" tool
+}
+
 # built_by_go FOLDER: where the program is that a Go module of tools makes; built once, and kept by the hash of its module.
 built_by_go() {
   local name program
@@ -29,7 +34,7 @@ built_by_go() {
   if [ ! -x "$program" ]; then
     ensure_go
     mkdir -p "$(dirname "$program")"
-    logged "build $name" "$LOGS/build-$name.log" env CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "-s -w" -o "$program" tool
+    logged "build $name" "$LOGS/build-$name.log" build_go_tools "$1" "$(dirname "$program")" "-s -w"
   fi
   echo "$program"
 }

@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import Namespace, Pod
 import metadata
 import namespaces
 import pods
+import statuses
 import workloads
 from application import Application
 from cluster import ALL_NAMESPACES, Cluster, ClusterError, Forbidden, Unavailable
@@ -96,7 +97,7 @@ class Actions(ops.Object):
         except Failed as failed:
             event.fail(str(failed))
         except Forbidden:
-            event.fail(f"no rights in the cluster; run: juju trust {self._application.name} --scope=cluster")
+            event.fail(statuses.not_trusted(self._application.name).message)
         except Unavailable as error:
             event.fail(f"the Kubernetes API does not answer; try again: {error}")
         except ClusterError as error:

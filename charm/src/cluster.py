@@ -116,9 +116,7 @@ def _within(namespace: str | None) -> dict[str, Any]:
 def _errors() -> Generator[None]:
     try:
         yield
-    except ApiError as error:
-        raise _of_status(error.response.status_code, str(error)) from error
-    except httpx2.HTTPStatusError as error:
+    except (ApiError, httpx2.HTTPStatusError) as error:
         raise _of_status(error.response.status_code, str(error)) from error
     except (httpx2.HTTPError, ConfigError, OSError) as error:
         raise Unavailable(str(error) or type(error).__name__) from error

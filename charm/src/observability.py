@@ -9,7 +9,7 @@ import lzma
 import pathlib
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import ops
@@ -132,15 +132,15 @@ class Observability:
             relation.data[self._charm.unit].update(scrape_unit)
         if not self._charm.unit.is_leader():
             return
-        dashboards = {path.stem: path.read_text() for path in DASHBOARDS.glob("*.json")}
-        bags = {
-            PROMETHEUS: scrape_data(self._application, unit, read_rules()),
-            GRAFANA: dashboard_data(self._application, unit, dashboards),
-            LOKI: loki_data(self._application, unit),
+        # Files are read, and dashboards compressed, for those only who are there.
+        bags: dict[str, Callable[[], Bag]] = {
+            PROMETHEUS: lambda: scrape_data(self._application, unit, read_rules()),
+            GRAFANA: lambda: dashboard_data(self._application, unit, read_dashboards()),
+            LOKI: lambda: loki_data(self._application, unit),
         }
         for name, bag in bags.items():
             for relation in self._charm.model.relations[name]:
-                relation.data[self._charm.app].update(bag)
+                relation.data[self._charm.app].update(bag())
 
     @property
     def log_targets(self) -> dict[str, pebble.LogTargetDict]:
@@ -153,6 +153,11 @@ class Observability:
                     name = f"loki-{relation.id}-{unit.name.replace('/', '-')}"
                     targets[name] = log_target(self._application, self._charm.unit.name, url)
         return targets
+
+
+def read_dashboards() -> dict[str, str]:
+    """The dashboards, by the names of their files."""
+    return {path.stem: path.read_text() for path in DASHBOARDS.glob("*.json")}
 
 
 def read_rules() -> dict[str, Any]:

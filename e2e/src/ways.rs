@@ -66,7 +66,7 @@ impl Way {
                     ["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=3m"];
                 helm(&[&install, values].concat());
             }
-            Self::Policy => drop(printed(&run("kubectl", &["apply", "--server-side", "-f", "-"], &policy()))),
+            Self::Policy => on_policy(&["apply", "--server-side"]),
         }
     }
 
@@ -84,7 +84,7 @@ impl Way {
                 // Which --create-namespace has made, and Helm never takes away.
                 say("kubectl", &["delete", "namespace", "istio-aux"]);
             }
-            Self::Policy => drop(printed(&run("kubectl", &["delete", "-f", "-"], &policy()))),
+            Self::Policy => on_policy(&["delete"]),
         }
     }
 }
@@ -113,13 +113,14 @@ fn until_in_force() {
 pub fn remove_all() {
     helm(&["uninstall", "istio-aux", "--wait", "--ignore-not-found"]);
     say("./install", &["remove"]);
-    let _ = run("kubectl", &["delete", "--ignore-not-found", "-f", "-"], &policy());
+    on_policy(&["delete", "--ignore-not-found"]);
 }
 
-/// The policy profile, for the version that the server has.
-fn policy() -> String {
+/// Runs kubectl on the policy profile, in the version that the server has.
+fn on_policy(words: &[&str]) {
     let version = format!("--api-version={}", policy_version());
-    say(BINARY, &["policy", &version])
+    let policy = say(BINARY, &["policy", &version]);
+    drop(printed(&run("kubectl", &[words, &["--filename=-"]].concat(), &policy)));
 }
 
 /// In which version the server has policies.

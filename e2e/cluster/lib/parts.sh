@@ -47,7 +47,7 @@ build_part() {
   rm -rf "$folder"
   mkdir -p "$folder/bin"
   cd "$CLUSTER_DIR/parts/$part"
-  CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -trimpath -ldflags "$(part_ldflags "$part")" -o "$folder/bin/" tool
+  build_go_tools . "$folder/bin" "$(part_ldflags "$part")"
   part_extras "$part" | while read -r module path; do
     source=$(go list -m -f '{{.Dir}}' "$module")
     mkdir -p "$folder/source/$(dirname "$path")"

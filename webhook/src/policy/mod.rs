@@ -44,7 +44,7 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
         }
     }
     let collectors = KATIB_COLLECTORS.map(|name| format!("'{name}'")).join(", ");
-    let names: [(&str, &str); 42] = [
+    let names: &[(&str, &str)] = &[
         ("API_VERSION", version.as_str()),
         ("VERSION", env!("CARGO_PKG_VERSION")),
         ("IMAGE", &settings.shim_image),
@@ -87,16 +87,13 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
         ("OUTLIVE", OUTLIVE),
         ("RESTART_POLICY", RESTART_POLICY),
         ("CONTAINER_POLICY", CONTAINER_POLICY),
-    ];
-    let more = [
         ("PROXY_OPTION", PROXY),
         ("STATUS_PORT_OPTION", STATUS_PORT),
         ("QUIT", QUIT),
         ("STATE", STATE),
         ("END_OF_OPTIONS", END_OF_OPTIONS),
     ];
-    let all = names.iter().chain(&more);
-    Ok(all.fold(TEXT.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value)))
+    Ok(names.iter().fold(TEXT.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value)))
 }
 
 /// A map in CEL.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use inject::Settings;
@@ -22,8 +22,6 @@ use crate::metrics::Metrics;
 
 /// Reviews larger than this are refused; the API server sends none above 3 MiB.
 const BODY_LIMIT: usize = 8 << 20;
-/// How much room is made for a body before it has come.
-const RESERVED_AT_MOST: usize = 64 << 10;
 /// How much of a body is read that is larger.
 const THROWN_AWAY_AT_MOST: usize = 4 * BODY_LIMIT;
 /// How long a client may take to send one. The API server waits for no answer longer than 30 s.
@@ -108,7 +106,6 @@ impl Admission {
     /// shows it an error instead.
     async fn read(&self, body: &mut Incoming) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Unread> {
         let (mut text, mut length) = (Vec::new(), 0);
-        let expected = usize::try_from(body.size_hint().lower()).unwrap_or_default().min(RESERVED_AT_MOST);
         let mut share: Option<SemaphorePermit> = None;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| Unread::Broken(error.to_string()))?;
@@ -129,10 +126,6 @@ impl Admission {
             match &mut share {
                 Some(share) => share.merge(more),
                 None => share = Some(more),
-            }
-            if text.is_empty() {
-                // As much as it says it will be, now that it has begun to be it.
-                text.reserve_exact(length.max(expected));
             }
             text.extend_from_slice(&data);
         }
