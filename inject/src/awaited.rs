@@ -19,7 +19,8 @@ pub(super) struct Awaited {
 pub(super) fn split(pod: &Pod) -> Awaited {
     let payload = pod.spec.containers.iter().map(|container| container.name.as_str()).filter(|&n| n != PROXY_CONTAINER);
     let all: Vec<&str> = payload.collect();
-    let asked: Vec<&str> = pod.annotation(WAIT_FOR_ANNOTATION).map_or(Vec::new(), names_in);
+    let wait_for = pod.annotation(WAIT_FOR_ANNOTATION).unwrap_or_default();
+    let asked = names_in(&wait_for);
     let unknown: Vec<&str> = asked.iter().copied().filter(|name| !all.contains(name)).collect();
     let mut warnings = Vec::new();
     if !unknown.is_empty() {

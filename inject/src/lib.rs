@@ -21,17 +21,19 @@ pub mod review;
 mod shim;
 mod ways;
 
+use std::borrow::Cow;
+
 use contract::args::{SUPERVISE, WRAP, Watch};
 use contract::names::{
     DISABLED, INJECTION_LABEL, ISTIO_INJECT, NATIVE_SIDECAR_ANNOTATION, PILOT_AGENT, PROXY_CONFIG_ANNOTATION,
     SHIM_LABEL, STATUS_ANNOTATION,
 };
-use json_patch::Patch;
-use serde_json::json;
+use serde::Serialize;
 
 use self::hold::Hold;
 use self::mode::{Choice, Wanted};
 pub use self::mode::{Delivery, Mode};
+pub use self::patch::Patch;
 use self::patch::PatchWriter;
 use self::pod::{Pod, Proxy};
 
@@ -112,7 +114,7 @@ impl Settings {
 }
 
 /// What to do with a pod, and why.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// What changes; empty where nothing does.
     pub patch: Patch,
@@ -165,7 +167,18 @@ fn out_of_reach(pod: &Pod) -> Option<&'static str> {
 
 /// Istio asks the label first, and the annotation where there is none.
 fn is_told_not_to_inject(pod: &Pod) -> bool {
-    pod.label(ISTIO_INJECT).or_else(|| pod.annotation(ISTIO_INJECT)) == Some("false")
+    let said = pod.label(ISTIO_INJECT).map(Cow::Borrowed).or_else(|| pod.annotation(ISTIO_INJECT));
+    said.is_some_and(|said| said == "false")
+}
+
+/// What the status annotation says.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Status<'a> {
+    version: &'a str,
+    mode: &'a str,
+    wait_for: &'a [String],
+    why: &'a str,
 }
 
 /// A decision that is being made.
@@ -210,7 +223,7 @@ impl Deciding<'_> {
             // The hold asks a port that would never answer.
             return;
         }
-        match hold::plan(self.pod.annotation(PROXY_CONFIG_ANNOTATION)) {
+        match hold::plan(self.pod.annotation(PROXY_CONFIG_ANNOTATION).as_deref()) {
             Hold::Said => {}
             Hold::Write(value) => {
                 self.write.annotation(PROXY_CONFIG_ANNOTATION, &value);
@@ -277,10 +290,10 @@ impl Deciding<'_> {
 
     /// One line of JSON on the pod that says what was decided and why.
     fn write_status(&mut self, mode: Mode, awaited: &[String], why: &str) {
-        let status = json!({
-            "version": env!("CARGO_PKG_VERSION"), "mode": mode.as_str(), "wait-for": awaited, "why": why,
-        });
-        self.write.annotation(STATUS_ANNOTATION, &status.to_string());
+        let status = Status { version: env!("CARGO_PKG_VERSION"), mode: mode.as_str(), wait_for: awaited, why };
+        // Texts and a list of them can always be written.
+        let status = serde_json::to_string(&status).unwrap_or_default();
+        self.write.annotation(STATUS_ANNOTATION, &status);
     }
 }
 

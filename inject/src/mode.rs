@@ -84,7 +84,7 @@ impl Mode {
 
 /// Reads what a pod asks for. What cannot be read is `auto`, with a warning.
 pub(super) fn wanted(pod: &Pod, warnings: &mut Vec<String>) -> Wanted {
-    match pod.annotation(MODE_ANNOTATION) {
+    match pod.annotation(MODE_ANNOTATION).as_deref() {
         None | Some("auto") => Wanted::Auto,
         Some("off") => Wanted::Mode(Mode::None),
         Some(text) => {

@@ -1,23 +1,72 @@
 //! Writing a JSON Patch against the raw document: parents are made where they are missing, nothing else is touched.
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, MoveOperation, Patch, PatchOperation};
-use serde_json::{Value, json};
+use std::fmt;
+
+use serde::Serialize;
 
 use super::pod::Pod;
+use super::shim::{ShimContainer, Volume, VolumeMount};
 
-const METADATA: &[&str] = &["metadata"];
-const LABELS: &[&str] = &["metadata", "labels"];
-const ANNOTATIONS: &[&str] = &["metadata", "annotations"];
-const INIT_CONTAINERS: &[&str] = &["spec", "initContainers"];
-const VOLUMES: &[&str] = &["spec", "volumes"];
+const METADATA: &str = "/metadata";
+const LABELS: &str = "/metadata/labels";
+const ANNOTATIONS: &str = "/metadata/annotations";
+const INIT_CONTAINERS: &str = "/spec/initContainers";
+const VOLUMES: &str = "/spec/volumes";
+
+/// A JSON Patch (RFC 6902), written as text at once: the API server is who reads it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Patch {
+    text: Vec<u8>,
+    operations: usize,
+}
+
+impl Default for Patch {
+    fn default() -> Self {
+        Self { text: b"[]".to_vec(), operations: 0 }
+    }
+}
+
+impl fmt::Debug for Patch {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text))
+    }
+}
+
+impl Patch {
+    /// The list of its operations, in JSON.
+    #[must_use]
+    pub fn as_json(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// How many operations it has.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.operations
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.operations == 0
+    }
+}
+
+/// An operation, and where it is done, by a JSON Pointer (RFC 6901).
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum Operation<'a, V> {
+    Add { path: &'a str, value: V },
+    Move { from: &'a str, path: &'a str },
+}
 
 /// Collects the operations for one pod.
 pub(super) struct PatchWriter<'p> {
     pod: &'p Pod<'p>,
     /// The parents that the document has, or that an operation has made.
-    present: Vec<PointerBuf>,
-    operations: Vec<PatchOperation>,
+    present: Vec<String>,
+    text: Vec<u8>,
+    operations: usize,
     /// The container that is to come first.
     first: Option<usize>,
 }
@@ -33,13 +82,13 @@ impl<'p> PatchWriter<'p> {
             (VOLUMES, pod.spec.volumes.is_some()),
         ];
         let present =
-            parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| pointer(parent)).collect();
-        Self { pod, present, operations: Vec::new(), first: None }
+            parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| parent.to_owned()).collect();
+        Self { pod, present, text: Vec::with_capacity(4 << 10), operations: 0, first: None }
     }
 
     /// Sets an annotation, unless it has this value.
     pub(super) fn annotation(&mut self, key: &str, value: &str) {
-        if self.pod.annotation(key) != Some(value) {
+        if self.pod.annotation(key).as_deref() != Some(value) {
             self.metadata(ANNOTATIONS, key, value);
         }
     }
@@ -52,25 +101,24 @@ impl<'p> PatchWriter<'p> {
     }
 
     /// Appends to `initContainers`, unless one of this name is there.
-    pub(super) fn init_container(&mut self, container: Value) {
-        let is_there =
-            self.pod.spec.init_containers.iter().flatten().any(|other| container["name"] == other.name.as_str());
-        if !is_there {
-            self.append(pointer(INIT_CONTAINERS), container);
+    pub(super) fn init_container(&mut self, container: &ShimContainer) {
+        let mut all = self.pod.spec.init_containers.iter().flatten();
+        if !all.any(|other| other.name.as_str() == container.name) {
+            self.append(INIT_CONTAINERS, container);
         }
     }
 
     /// Appends to `volumes`, unless one of this name is there.
-    pub(super) fn volume(&mut self, volume: Value) {
-        let is_there = self.pod.spec.volumes.iter().flatten().any(|other| volume["name"] == other.name.as_str());
-        if !is_there {
-            self.append(pointer(VOLUMES), volume);
+    pub(super) fn volume(&mut self, volume: &Volume) {
+        let mut all = self.pod.spec.volumes.iter().flatten();
+        if !all.any(|other| other.name.as_str() == volume.name) {
+            self.append(VOLUMES, volume);
         }
     }
 
     /// Sets a container's command.
     pub(super) fn command(&mut self, container: usize, words: &[String]) {
-        self.add(container_field(container, "command"), json!(words));
+        self.add(&container_field(container, "command"), words);
     }
 
     /// Appends to a container's `args`.
@@ -80,7 +128,7 @@ impl<'p> PatchWriter<'p> {
             self.present.push(list.clone());
         }
         for word in words {
-            self.append(list.clone(), json!(word));
+            self.append(&list, word);
         }
     }
 
@@ -90,23 +138,21 @@ impl<'p> PatchWriter<'p> {
         if self.pod.spec.containers[container].lifecycle.is_some() {
             self.present.push(lifecycle.clone());
         }
-        self.make(lifecycle.clone(), json!({}));
-        let mut hook = lifecycle;
-        hook.push_back("postStart");
-        self.add(hook, json!({"exec": {"command": command}}));
+        self.make(&lifecycle, &Empty {});
+        self.add(&format!("{lifecycle}/postStart"), &Hook { exec: Exec { command } });
     }
 
     /// Appends to a container's `volumeMounts`, unless there is one of the same volume.
-    pub(super) fn mount(&mut self, container: usize, mount: Value) {
+    pub(super) fn mount(&mut self, container: usize, mount: &VolumeMount) {
         let mounts = &self.pod.spec.containers[container].volume_mounts;
-        if mounts.iter().flatten().any(|other| mount["name"] == other.name.as_str()) {
+        if mounts.iter().flatten().any(|other| other.name.as_str() == mount.name) {
             return;
         }
         let list = container_field(container, "volumeMounts");
         if mounts.is_some() {
             self.present.push(list.clone());
         }
-        self.append(list, mount);
+        self.append(&list, mount);
     }
 
     /// Moves a container to the front of `containers`, once. Whatever is written to containers comes before this: it is
@@ -118,51 +164,69 @@ impl<'p> PatchWriter<'p> {
     /// The patch.
     pub(super) fn finish(mut self) -> Patch {
         if let Some(container) = self.first {
-            let place = |index: usize| PointerBuf::from_tokens(["spec", "containers", &index.to_string()]);
-            let operation = MoveOperation { from: place(container), path: place(0) };
-            self.operations.push(PatchOperation::Move(operation));
+            let place = |index: usize| format!("/spec/containers/{index}");
+            let operation: Operation<()> = Operation::Move { from: &place(container), path: &place(0) };
+            self.write(&operation);
         }
-        Patch(self.operations)
+        if self.operations == 0 {
+            return Patch::default();
+        }
+        self.text.push(b']');
+        Patch { text: self.text, operations: self.operations }
     }
 
     /// Lets the pod's containers see each other's processes.
     pub(super) fn share_process_namespace(&mut self) {
         if self.pod.spec.share_process_namespace != Some(true) {
-            self.add(pointer(&["spec", "shareProcessNamespace"]), json!(true));
+            self.add("/spec/shareProcessNamespace", &true);
         }
     }
 
-    fn metadata(&mut self, parent: &[&str], key: &str, value: &str) {
-        self.make(pointer(METADATA), json!({}));
-        self.make(pointer(parent), json!({}));
-        let mut path = pointer(parent);
-        path.push_back(key);
-        self.add(path, json!(value));
+    fn metadata(&mut self, parent: &str, key: &str, value: &str) {
+        self.make(METADATA, &Empty {});
+        self.make(parent, &Empty {});
+        self.add(&format!("{parent}/{}", key.replace('~', "~0").replace('/', "~1")), value);
     }
 
-    fn append(&mut self, list: PointerBuf, item: Value) {
-        self.make(list.clone(), json!([]));
-        let mut end = list;
-        end.push_back("-");
-        self.add(end, item);
+    fn append(&mut self, list: &str, item: &(impl Serialize + ?Sized)) {
+        self.make(list, &[(); 0]);
+        self.add(&format!("{list}/-"), item);
     }
 
-    fn make(&mut self, parent: PointerBuf, empty: Value) {
-        if !self.present.contains(&parent) {
-            self.present.push(parent.clone());
+    fn make(&mut self, parent: &str, empty: &impl Serialize) {
+        if !self.present.iter().any(|present| present == parent) {
+            self.present.push(parent.to_owned());
             self.add(parent, empty);
         }
     }
 
-    fn add(&mut self, path: PointerBuf, value: Value) {
-        self.operations.push(PatchOperation::Add(AddOperation { path, value }));
+    fn add(&mut self, path: &str, value: &(impl Serialize + ?Sized)) {
+        self.write(&Operation::Add { path, value });
+    }
+
+    fn write(&mut self, operation: &impl Serialize) {
+        self.text.push(if self.operations == 0 { b'[' } else { b',' });
+        // Memory takes all, and texts, lists and objects with texts for keys can always be written.
+        let _ = serde_json::to_writer(&mut self.text, operation);
+        self.operations += 1;
     }
 }
 
-fn pointer(tokens: &[&str]) -> PointerBuf {
-    PointerBuf::from_tokens(tokens.iter().copied())
+/// An empty object.
+#[derive(Serialize)]
+struct Empty {}
+
+/// What is run when a container has started.
+#[derive(Serialize)]
+struct Hook<'a> {
+    exec: Exec<'a>,
 }
 
-fn container_field(container: usize, field: &str) -> PointerBuf {
-    PointerBuf::from_tokens(["spec", "containers", &container.to_string(), field])
+#[derive(Serialize)]
+struct Exec<'a> {
+    command: &'a [&'a str],
+}
+
+fn container_field(container: usize, field: &str) -> String {
+    format!("/spec/containers/{container}/{field}")
 }

@@ -1,12 +1,14 @@
 //! A pod as a decision sees it: only the fields it needs, borrowed from the raw JSON. What is not here is neither
 //! read nor written, so fields newer than this program survive.
 
-use std::borrow::{Borrow, Cow};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SHIM_BINARY, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Text that is borrowed from the document where it holds no escapes.
@@ -14,8 +16,13 @@ use serde_json::value::RawValue;
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Labels or annotations; absent and null are the same.
-pub type StringMap<'a> = Option<BTreeMap<Text<'a>, Text<'a>>>;
+/// Text that is left as it lies in the document, escapes and all, until somebody asks for it: few do.
+#[derive(Debug, Clone, Copy)]
+pub struct RawText<'a>(&'a RawValue);
+
+/// A map of the document, in its order: most are small, and few of their keys are asked for.
+#[derive(Debug, Clone)]
+pub struct Map<'a, V>(Vec<(Text<'a>, V)>);
 
 /// A pod.
 #[derive(Debug, Clone, Deserialize)]
@@ -38,12 +45,12 @@ pub struct Metadata<'a> {
     /// What the API server makes the name from.
     #[serde(borrow)]
     pub generate_name: Option<Text<'a>>,
-    /// Labels.
+    /// Labels; absent and null are the same.
     #[serde(borrow)]
-    pub labels: StringMap<'a>,
-    /// Annotations.
+    pub labels: Option<Map<'a, Text<'a>>>,
+    /// Annotations; absent and null are the same.
     #[serde(borrow)]
-    pub annotations: StringMap<'a>,
+    pub annotations: Option<Map<'a, RawText<'a>>>,
     #[serde(borrow)]
     owner_references: Option<Vec<OwnerReference<'a>>>,
 }
@@ -128,7 +135,7 @@ pub struct Resources<'a> {
 }
 
 /// Quantities by the name of their resource, as they are written: numbers or strings.
-type Quantities<'a> = Option<BTreeMap<Text<'a>, &'a RawValue>>;
+type Quantities<'a> = Option<Map<'a, &'a RawValue>>;
 
 impl Resources<'_> {
     /// What is asked for of a resource.
@@ -230,9 +237,60 @@ impl Text<'_> {
     }
 }
 
-impl Borrow<str> for Text<'_> {
-    fn borrow(&self) -> &str {
-        &self.0
+impl<'a> RawText<'a> {
+    /// The text.
+    #[must_use]
+    pub fn to_str(self) -> Cow<'a, str> {
+        let raw = self.0.get();
+        if raw.contains('\\') {
+            // What is no text after all is empty.
+            Cow::Owned(serde_json::from_str(raw).unwrap_or_default())
+        } else {
+            Cow::Borrowed(&raw[1..raw.len() - 1])
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?;
+        if raw.get().starts_with('"') {
+            Ok(Self(raw))
+        } else {
+            Err(D::Error::custom(format_args!("invalid type: {}, expected a string", raw.get())))
+        }
+    }
+}
+
+impl<V> Map<'_, V> {
+    /// The value of a key; of the last, where a document has it more than once.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&V> {
+        self.0.iter().rev().find(|(each, _)| each.as_str() == key).map(|(_, value)| value)
+    }
+}
+
+impl<'de: 'a, 'a, V: Deserialize<'de>> Deserialize<'de> for Map<'a, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<'a, V>(PhantomData<Map<'a, V>>);
+
+        impl<'de: 'a, 'a, V: Deserialize<'de>> Visitor<'de> for Entries<'a, V> {
+            type Value = Map<'a, V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::with_capacity(8);
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Map(entries))
+            }
+        }
+
+        deserializer.deserialize_map(Entries(PhantomData))
     }
 }
 
@@ -240,13 +298,13 @@ impl Pod<'_> {
     /// The value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
-        value(&self.metadata.as_ref()?.labels, key)
+        self.metadata.as_ref()?.labels.as_ref()?.get(key).map(Text::as_str)
     }
 
     /// The value of an annotation.
     #[must_use]
-    pub fn annotation(&self, key: &str) -> Option<&str> {
-        value(&self.metadata.as_ref()?.annotations, key)
+    pub fn annotation(&self, key: &str) -> Option<Cow<'_, str>> {
+        self.metadata.as_ref()?.annotations.as_ref()?.get(key).map(|value| value.to_str())
     }
 
     /// The pod's name, or what its name will be made from, for the log.
@@ -360,6 +418,48 @@ impl Container<'_> {
     }
 }
 
-fn value<'m>(map: &'m StringMap, key: &str) -> Option<&'m str> {
-    map.as_ref()?.get(key).map(Text::as_str)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(metadata: &str) -> serde_json::Result<Pod<'_>> {
+        serde_json::from_str(metadata)
+    }
+
+    #[test]
+    fn an_annotation_is_read_with_its_escapes() {
+        let cases = [
+            (r#""plain""#, "plain"),
+            (r#""""#, ""),
+            (r#""{\"a\": \"b\"}""#, r#"{"a": "b"}"#),
+            (r#""a\n\u00e4""#, "a\nä"),
+            (r#""ends with \"""#, r#"ends with ""#),
+        ];
+        for (raw, value) in cases {
+            let text = format!(r#"{{"metadata": {{"annotations": {{"key": {raw} }}}}, "spec": {{"containers": []}}}}"#);
+            assert_eq!(pod(&text).unwrap().annotation("key").as_deref(), Some(value), "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_map_of_strings_is_refused_with_what_it_is() {
+        let cases = [
+            (r#"{"annotations": {"key": true}}"#, "invalid type: true, expected a string"),
+            (r#"{"annotations": {"key": null}}"#, "invalid type: null, expected a string"),
+            (r#"{"annotations": ["key"]}"#, "invalid type: sequence, expected a map"),
+            (r#"{"labels": {"key": 1}}"#, "invalid type: integer `1`, expected a string"),
+        ];
+        for (metadata, message) in cases {
+            let text = format!(r#"{{"metadata": {metadata}, "spec": {{"containers": []}}}}"#);
+            let error = pod(&text).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{metadata}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_a_key_counts() {
+        let text = r#"{"metadata": {"labels": {"a": "1", "b": "2", "a": "3"}}, "spec": {"containers": []}}"#;
+        assert_eq!(pod(text).unwrap().label("a"), Some("3"));
+        assert_eq!(pod(text).unwrap().label("c"), None);
+    }
 }

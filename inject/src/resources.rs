@@ -1,31 +1,54 @@
 //! What the shim's containers ask of the node: next to nothing, and never so that the pod's quality of service changes.
 
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
 
 use super::ShimResources;
 use super::pod::{Pod, Resources};
 
 /// The CPU limit of a shim that must have one: some milliseconds in 100 would throttle it.
 const CPU_LIMIT: &str = "100m";
+/// The memory limit of one that must have one, where nobody says what it asks for.
+const MEMORY_LIMIT: &str = "16Mi";
 
-/// The `resources` of a container of ours in this pod.
-pub(super) fn for_shim(pod: &Pod, asked: &ShimResources) -> Option<Value> {
+/// The `resources` of a container of ours.
+#[derive(Debug, Serialize)]
+pub(super) struct ShimQuantities<'a> {
+    #[serde(serialize_with = "as_map")]
+    requests: Vec<(&'a str, &'a str)>,
+    #[serde(serialize_with = "as_map")]
+    limits: Vec<(&'a str, &'a str)>,
+}
+
+/// What a container of ours asks for in this pod.
+pub(super) fn for_shim<'a>(pod: &Pod, asked: &'a ShimResources) -> Option<ShimQuantities<'a>> {
     if pod.spec.resources.is_some() {
         // The pod's own resources (KEP-2837) cap the sum of its containers': ours must not be what exceeds them.
         return None;
     }
     let [requests, mut limits] = [&asked.requests, &asked.limits].map(|pairs| quantities(pairs));
     if !is_guaranteed(pod) {
-        return Some(json!({"requests": requests, "limits": limits}));
+        return Some(ShimQuantities { requests, limits });
     }
     // It must say limits, and the same as requests.
-    limits.entry("cpu").or_insert_with(|| json!(CPU_LIMIT));
-    limits.entry("memory").or_insert_with(|| requests.get("memory").cloned().unwrap_or_else(|| json!("16Mi")));
-    Some(json!({"requests": limits, "limits": limits}))
+    let memory = of(&requests, "memory").unwrap_or(MEMORY_LIMIT);
+    for (name, limit) in [("cpu", CPU_LIMIT), ("memory", memory)] {
+        if of(&limits, name).is_none() {
+            limits.push((name, limit));
+        }
+    }
+    Some(ShimQuantities { requests: limits.clone(), limits })
 }
 
-fn quantities(pairs: &[(String, String)]) -> Map<String, Value> {
-    pairs.iter().map(|(name, quantity)| (name.clone(), json!(quantity))).collect()
+fn quantities(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
+    pairs.iter().map(|(name, quantity)| (name.as_str(), quantity.as_str())).collect()
+}
+
+fn of<'a>(quantities: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
+    quantities.iter().find(|(each, _)| *each == name).map(|(_, quantity)| *quantity)
+}
+
+fn as_map<S: Serializer>(quantities: &[(&str, &str)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(quantities.iter().copied())
 }
 
 /// Whether every container has limits for CPU and memory, and requests that are the same or absent.
@@ -44,10 +67,15 @@ fn is_fixed(resources: &Resources) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     fn shim_in(spec: &Value) -> Option<Value> {
+        asking(&ShimResources::default(), spec)
+    }
+
+    fn asking(asked: &ShimResources, spec: &Value) -> Option<Value> {
         let text = json!({"spec": spec}).to_string();
-        for_shim(&serde_json::from_str(&text).unwrap(), &ShimResources::default())
+        for_shim(&serde_json::from_str(&text).unwrap(), asked).map(|resources| json!(resources))
     }
 
     #[test]
@@ -79,8 +107,7 @@ mod tests {
             requests: vec![("memory".to_owned(), "8Mi".to_owned())],
             limits: vec![("cpu".to_owned(), "50m".to_owned())],
         };
-        let pod = json!({"spec": {"containers": [{"name": "main"}]}}).to_string();
-        let resources = for_shim(&serde_json::from_str(&pod).unwrap(), &asked);
+        let resources = asking(&asked, &json!({"containers": [{"name": "main"}]}));
         assert_eq!(resources, Some(json!({"requests": {"memory": "8Mi"}, "limits": {"cpu": "50m"}})));
     }
 

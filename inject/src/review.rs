@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide};
+use crate::{Decision, Mode, Patch, Settings, decide};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -77,8 +77,6 @@ struct Response<'a> {
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
 }
@@ -113,15 +111,14 @@ pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
         Ok(Some(pod)) => {
             let decision = decide(pod, settings);
             log_decision(&request, pod, &decision, began);
-            let is_patched = !decision.patch.0.is_empty();
-            let outcome = if is_patched { Outcome::Patched } else { Outcome::Unchanged };
-            (respond(&request.uid, &decision.patch.0, &decision.warnings), outcome(decision.mode))
+            let outcome = if decision.patch.is_empty() { Outcome::Unchanged } else { Outcome::Patched };
+            (respond(&request.uid, &decision.patch, &decision.warnings), outcome(decision.mode))
         }
-        Ok(None) => (respond(&request.uid, &[], &[]), Outcome::Unchanged(Mode::None)),
+        Ok(None) => (respond(&request.uid, &Patch::default(), &[]), Outcome::Unchanged(Mode::None)),
         Err(error) => {
             let warning = format!("istio-aux leaves this pod as it is: it cannot read it: {error}");
             tracing::warn!(uid = request.uid, namespace = request.namespace, "{warning}");
-            (respond(&request.uid, &[], &[warning]), Outcome::Unchanged(Mode::None))
+            (respond(&request.uid, &Patch::default(), &[warning]), Outcome::Unchanged(Mode::None))
         }
     };
     Ok(Answered { body: answer?, outcome })
@@ -161,20 +158,25 @@ impl<O> Request<O> {
     }
 }
 
-fn respond(uid: &str, patch: &[json_patch::PatchOperation], warnings: &[String]) -> Result<Vec<u8>, serde_json::Error> {
-    let encoded = if patch.is_empty() { None } else { Some(BASE64_STANDARD.encode(serde_json::to_vec(patch)?)) };
-    serde_json::to_vec(&Answer {
-        api_version: API_VERSION,
-        kind: KIND,
-        response: Response {
-            uid,
-            allowed: true,
-            patch_type: encoded.as_ref().map(|_| "JSONPatch"),
-            patch: encoded,
-            warnings,
-        },
-    })
+fn respond(uid: &str, patch: &Patch, warnings: &[String]) -> Result<Vec<u8>, serde_json::Error> {
+    let patch_type = (!patch.is_empty()).then_some("JSONPatch");
+    let response = Response { uid, allowed: true, patch_type, warnings };
+    let mut body = serde_json::to_string(&Answer { api_version: API_VERSION, kind: KIND, response })?;
+    if !patch.is_empty() {
+        // Base64 needs no escapes, so it is written into the answer's last object as it is.
+        body.truncate(body.len() - END.len());
+        body.push_str(PATCH);
+        BASE64_STANDARD.encode_string(patch.as_json(), &mut body);
+        body.push('"');
+        body.push_str(END);
+    }
+    Ok(body.into_bytes())
 }
+
+/// How the patch begins in an answer.
+const PATCH: &str = r#","patch":""#;
+/// How an answer ends.
+const END: &str = "}}";
 
 fn log_decision(request: &Request<()>, pod: &Pod, decision: &Decision, began: Instant) {
     tracing::info!(
@@ -183,7 +185,7 @@ fn log_decision(request: &Request<()>, pod: &Pod, decision: &Decision, began: In
         name = pod.display_name(),
         owner = pod.owner().unwrap_or_default(),
         mode = decision.mode.as_str(),
-        operations = decision.patch.0.len(),
+        operations = decision.patch.operations(),
         why = decision.why,
         warnings = decision.warnings.len(),
         took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),

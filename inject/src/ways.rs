@@ -24,8 +24,8 @@ pub(super) fn hold(pod: &Pod, write: &mut PatchWriter) {
 /// A container of its own, which sees the others in a shared PID namespace.
 pub(super) fn native(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWriter) {
     let watch = Watch { state: Some(shim::state_file()), ..watch };
-    write.init_container(shim::native_sidecar(&watch, pod, settings));
-    write.volume(shim::state_volume());
+    write.init_container(&shim::native_sidecar(&watch, pod, settings));
+    write.volume(&shim::state_volume());
     write.share_process_namespace();
 }
 
@@ -39,14 +39,14 @@ pub(super) fn proxy(pod: &Pod, watch: Watch, settings: &Settings, write: &mut Pa
 /// The parent of each awaited container's command, and of pilot-agent, which sees the others' locks.
 pub(super) fn wrap(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWriter) {
     deliver(pod, settings, write);
-    write.volume(shim::locks_volume());
+    write.volume(&shim::locks_volume());
     for (index, container) in pod.spec.containers.iter().enumerate() {
         let name = container.name.as_str();
         if !watch.awaited.iter().any(|awaited| awaited == name) {
             continue;
         }
-        write.mount(index, shim::binary_mount());
-        write.mount(index, shim::locks_mount());
+        write.mount(index, &shim::binary_mount());
+        write.mount(index, &shim::locks_mount());
         if !container.is_run_by_shim(WRAP) {
             let wrap = Wrap { name: name.to_owned(), locks: LOCKS_FOLDER.to_owned() };
             let mut words = wrap.to_command(SHIM_BINARY);
@@ -59,9 +59,9 @@ pub(super) fn wrap(pod: &Pod, watch: Watch, settings: &Settings, write: &mut Pat
 
 /// Brings the binary to the containers that mount it.
 fn deliver(pod: &Pod, settings: &Settings, write: &mut PatchWriter) {
-    write.volume(shim::binary_volume(settings));
+    write.volume(&shim::binary_volume(settings));
     if settings.delivery == Delivery::Copy {
-        write.init_container(shim::installer(pod, settings));
+        write.init_container(&shim::installer(pod, settings));
     }
 }
 
@@ -70,9 +70,9 @@ fn supervise(pod: &Pod, watch: Watch, settings: &Settings, write: &mut PatchWrit
     let Some(index) = pod.classic_proxy() else { return };
     let proxy = &pod.spec.containers[index];
     if watch.locks.is_some() {
-        write.mount(index, shim::locks_mount());
+        write.mount(index, &shim::locks_mount());
     }
-    write.mount(index, shim::binary_mount());
+    write.mount(index, &shim::binary_mount());
     let mut words = Watch { state: state_file(proxy), ..watch }.to_supervising_command(SHIM_BINARY);
     words.extend(command_of(proxy));
     if proxy.command.as_ref().is_none_or(Vec::is_empty) {

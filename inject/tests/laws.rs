@@ -9,7 +9,9 @@ fn patched(pod: &Value, settings: &Settings) -> Value {
     let text = pod.to_string();
     let decision = decide(&serde_json::from_str::<Pod>(&text).unwrap(), settings);
     let mut pod = pod.clone();
-    json_patch::patch(&mut pod, &decision.patch).unwrap();
+    let operations: json_patch::Patch = serde_json::from_slice(decision.patch.as_json()).unwrap();
+    assert_eq!(operations.0.len(), decision.patch.operations());
+    json_patch::patch(&mut pod, &operations).unwrap();
     pod
 }
 

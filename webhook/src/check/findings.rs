@@ -299,7 +299,7 @@ fn what_would_happen(pod: &Value, settings: &Settings) -> Option<Finding> {
     let place = format!("pod {}", name(pod));
     if view.label(SHIM_LABEL).is_some() || view.annotation(STATUS_ANNOTATION).is_some() {
         let status: Value =
-            serde_json::from_str(view.annotation(STATUS_ANNOTATION).unwrap_or("{}")).unwrap_or_default();
+            serde_json::from_str(view.annotation(STATUS_ANNOTATION).as_deref().unwrap_or("{}")).unwrap_or_default();
         return Some(Finding::ok(format!("{place} has mode {}: {}", text(&status, "/mode"), text(&status, "/why"))));
     }
     let decision = decide(&view, settings);

@@ -4,6 +4,8 @@
 mod documents;
 mod templates;
 
+use std::fmt::Display;
+
 use inject::{Decision, Mode, Settings, decide, pod::Pod};
 use serde_json::{Value, json};
 
@@ -141,8 +143,10 @@ impl Injecting<'_> {
 }
 
 fn patch(pod: &mut Value, decision: &Decision) -> Result<(), String> {
-    json_patch::patch(pod, &decision.patch)
-        .map_err(|error| format!("a patch does not fit, which is a fault of istio-aux: {error}"))
+    let fault = |error: &dyn Display| format!("a patch does not fit, which is a fault of istio-aux: {error}");
+    let operations: json_patch::Patch =
+        serde_json::from_slice(decision.patch.as_json()).map_err(|error| fault(&error))?;
+    json_patch::patch(pod, &operations).map_err(|error| fault(&error))
 }
 
 /// A stand-in for what Istio's injector adds; it holds the payload already.
