@@ -151,6 +151,10 @@ impl Lookout {
         let mut found = self.new_processes(last_pid, &mut seen.nameless);
         // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
         self.hear(pod);
+        if matches!(self.announcements, Announcements::Proven(_)) && !pod.expects_a_start() {
+            // Every container is announced here, so it was none.
+            seen.nameless.clear();
+        }
         if found.any_unseen {
             self.unseen_since = Some(now());
         }
@@ -380,6 +384,23 @@ mod tests {
         assert!(matches!(seen.nameless[..], [Process::Watched(_)]));
         assert_eq!(lookout.unseen_since, None, "it was seen");
         assert!(lookout.unready.is_empty());
+    }
+
+    #[test]
+    fn where_starts_are_announced_what_was_not_is_no_container() {
+        let (root, mut lookout, mut pod) = looked_once();
+        let hosts = root.path().join("hosts");
+        std::fs::write(&hosts, "").unwrap();
+        lookout.announcements = Announcements::Proven(Starts::listen(hosts.to_str().unwrap()).unwrap());
+        for (is_announced, nameless) in [(false, 0), (true, 1)] {
+            if is_announced {
+                std::fs::write(&hosts, "1").unwrap();
+            }
+            let child = in_the_making(&root);
+            lookout.look(&mut pod);
+            end(&root, child);
+            assert_eq!(lookout.look(&mut pod).nameless.len(), nameless, "announced: {is_announced}");
+        }
     }
 
     #[test]
