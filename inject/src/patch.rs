@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::pod::Pod;
-use super::shim::{ShimContainer, Volume, VolumeMount};
+use super::shim::{ShimContainer, ShimMount, ShimVolume};
 
 const METADATA: &str = "/metadata";
 const LABELS: &str = "/metadata/labels";
@@ -109,7 +109,7 @@ impl<'p> PatchWriter<'p> {
     }
 
     /// Appends to `volumes`, unless one of this name is there.
-    pub(super) fn volume(&mut self, volume: &Volume) {
+    pub(super) fn volume(&mut self, volume: &ShimVolume) {
         let mut all = self.pod.spec.volumes.iter().flatten();
         if !all.any(|other| other.name.as_str() == volume.name) {
             self.append(VOLUMES, volume);
@@ -143,7 +143,7 @@ impl<'p> PatchWriter<'p> {
     }
 
     /// Appends to a container's `volumeMounts`, unless there is one of the same volume.
-    pub(super) fn mount(&mut self, container: usize, mount: &VolumeMount) {
+    pub(super) fn mount(&mut self, container: usize, mount: &ShimMount) {
         let mounts = &self.pod.spec.containers[container].volume_mounts;
         if mounts.iter().flatten().any(|other| other.name.as_str() == mount.name) {
             return;

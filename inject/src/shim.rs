@@ -20,7 +20,7 @@ pub(super) struct ShimContainer<'a> {
     image: &'a str,
     image_pull_policy: &'static str,
     args: Vec<String>,
-    volume_mounts: [VolumeMount; 1],
+    volume_mounts: [ShimMount; 1],
     security_context: SecurityContext,
     #[serde(skip_serializing_if = "Option::is_none")]
     resources: Option<ShimQuantities<'a>>,
@@ -54,7 +54,7 @@ struct SeccompProfile {
 /// A volume of the shim, from one of its sources.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Volume<'a> {
+pub(super) struct ShimVolume<'a> {
     pub(super) name: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     empty_dir: Option<EmptyDir>,
@@ -78,14 +78,14 @@ struct Image<'a> {
 /// Where a container sees it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct VolumeMount {
+pub(super) struct ShimMount {
     pub(super) name: &'static str,
     mount_path: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     read_only: Option<bool>,
 }
 
-impl VolumeMount {
+impl ShimMount {
     fn writable(name: &'static str, mount_path: &'static str) -> Self {
         Self { name, mount_path, read_only: None }
     }
@@ -115,7 +115,7 @@ fn container<'a>(
         image: &settings.shim_image,
         image_pull_policy: settings.pull_policy.as_str(),
         args,
-        volume_mounts: [VolumeMount::writable(VOLUME, mount_path)],
+        volume_mounts: [ShimMount::writable(VOLUME, mount_path)],
         security_context: SecurityContext {
             run_as_user: SHIM_UID,
             run_as_group: SHIM_UID,
@@ -130,40 +130,40 @@ fn container<'a>(
     }
 }
 
-fn empty_dir(name: &'static str, size_limit: &'static str) -> Volume<'static> {
-    Volume { name, empty_dir: Some(EmptyDir { size_limit }), image: None }
+fn empty_dir(name: &'static str, size_limit: &'static str) -> ShimVolume<'static> {
+    ShimVolume { name, empty_dir: Some(EmptyDir { size_limit }), image: None }
 }
 
 /// The volume of the shim's memory. On disk: a memory-backed one is empty after a reboot, and a shim without its memory
 /// would wait for a container that has succeeded before it.
-pub(super) fn state_volume() -> Volume<'static> {
+pub(super) fn state_volume() -> ShimVolume<'static> {
     empty_dir(VOLUME, "1Mi")
 }
 
 /// The volume of the shim's binary.
-pub(super) fn binary_volume(settings: &Settings) -> Volume<'_> {
+pub(super) fn binary_volume(settings: &Settings) -> ShimVolume<'_> {
     match settings.delivery {
         Delivery::Copy => empty_dir(VOLUME, "2Mi"),
         Delivery::ImageVolume => {
             let (reference, pull_policy) = (&settings.shim_image, settings.pull_policy.as_str());
-            Volume { name: VOLUME, empty_dir: None, image: Some(Image { reference, pull_policy }) }
+            ShimVolume { name: VOLUME, empty_dir: None, image: Some(Image { reference, pull_policy }) }
         }
     }
 }
 
 /// Where a container finds the binary.
-pub(super) fn binary_mount() -> VolumeMount {
-    VolumeMount { read_only: Some(true), ..VolumeMount::writable(VOLUME, BINARY_FOLDER) }
+pub(super) fn binary_mount() -> ShimMount {
+    ShimMount { read_only: Some(true), ..ShimMount::writable(VOLUME, BINARY_FOLDER) }
 }
 
 /// The volume in which wrapped containers say how they are; on disk, as the memory is.
-pub(super) fn locks_volume() -> Volume<'static> {
+pub(super) fn locks_volume() -> ShimVolume<'static> {
     empty_dir(LOCKS_VOLUME, "1Mi")
 }
 
 /// Where a container says it.
-pub(super) fn locks_mount() -> VolumeMount {
-    VolumeMount::writable(LOCKS_VOLUME, LOCKS_FOLDER)
+pub(super) fn locks_mount() -> ShimMount {
+    ShimMount::writable(LOCKS_VOLUME, LOCKS_FOLDER)
 }
 
 /// The file of the shim's memory, in its own container.
