@@ -8,11 +8,11 @@ use std::marker::PhantomData;
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SHIM_BINARY, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde_json::value::RawValue;
 
 /// Text that is borrowed from the document where it holds no escapes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -257,7 +257,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for RawText<'a> {
         if raw.get().starts_with('"') {
             Ok(Self(raw))
         } else {
-            Err(D::Error::custom(format_args!("invalid type: {}, expected a string", raw.get())))
+            let kind = match raw.get().as_bytes().first() {
+                Some(b'{') => "map",
+                Some(b'[') => "sequence",
+                Some(b't' | b'f') => "boolean",
+                Some(b'n') => "null",
+                _ => "number",
+            };
+            Err(D::Error::invalid_type(Unexpected::Other(kind), &"a string"))
         }
     }
 }
@@ -444,7 +451,7 @@ mod tests {
     #[test]
     fn what_is_no_map_of_strings_is_refused_with_what_it_is() {
         let cases = [
-            (r#"{"annotations": {"key": true}}"#, "invalid type: true, expected a string"),
+            (r#"{"annotations": {"key": true}}"#, "invalid type: boolean, expected a string"),
             (r#"{"annotations": {"key": null}}"#, "invalid type: null, expected a string"),
             (r#"{"annotations": ["key"]}"#, "invalid type: sequence, expected a map"),
             (r#"{"labels": {"key": 1}}"#, "invalid type: integer `1`, expected a string"),

@@ -39,8 +39,11 @@ pub(super) fn for_shim<'a>(pod: &Pod, asked: &'a ShimResources) -> Option<ShimQu
     Some(ShimQuantities { requests: limits.clone(), limits })
 }
 
+/// As the operator says them; of a resource that is named twice the last counts.
 fn quantities(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
-    pairs.iter().map(|(name, quantity)| (name.as_str(), quantity.as_str())).collect()
+    let is_last = |place: usize| pairs[place + 1..].iter().all(|(later, _)| *later != pairs[place].0);
+    let said = pairs.iter().enumerate().filter(|(place, _)| is_last(*place));
+    said.map(|(_, (name, quantity))| (name.as_str(), quantity.as_str())).collect()
 }
 
 fn of<'a>(quantities: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn what_the_operator_says_is_asked_for() {
         let asked = ShimResources {
-            requests: vec![("memory".to_owned(), "8Mi".to_owned())],
+            requests: ["4Mi", "8Mi"].map(|quantity| ("memory".to_owned(), quantity.to_owned())).to_vec(),
             limits: vec![("cpu".to_owned(), "50m".to_owned())],
         };
         let resources = asking(&asked, &json!({"containers": [{"name": "main"}]}));

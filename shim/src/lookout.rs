@@ -55,7 +55,7 @@ pub(crate) struct Sighting {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) starts: Vec<Sighting>,
-    /// What the runtime was making containers of, and had ended at the next look: that was short of work, or could not be started.
+    /// What the runtime was making containers of, and has ended since: it had little to do, or could not be started.
     pub(crate) nameless: Vec<Process>,
 }
 
@@ -151,8 +151,8 @@ impl Lookout {
         let mut found = self.new_processes(last_pid, &mut seen.nameless);
         // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
         self.hear(pod);
-        if matches!(self.announcements, Announcements::Proven(_)) && !pod.expects_a_start() {
-            // Every container is announced here, so it was none.
+        if self.is_none_of_the_awaited(pod) {
+            found.any_unseen |= !seen.nameless.is_empty();
             seen.nameless.clear();
         }
         if found.any_unseen {
@@ -160,8 +160,13 @@ impl Lookout {
         }
         let is_news = |process: &TopProcess| process.attempt.as_ref().is_some_and(|attempt| !pod.knows(&attempt.id));
         if found.top.iter().any(is_news) {
-            // The earliest process of a container is its init, and that one may be older than what is new.
-            found.top = self.procfs.top_processes(self.procfs.pids());
+            // The earliest process of a container is its init, and that one may be older than what is new; what is new may have
+            // ended since.
+            let listed = self.procfs.pids().into_iter();
+            let seen_before = std::mem::take(&mut found.top);
+            found.top = self.procfs.top_processes(listed.filter(|pid| seen_before.iter().all(|each| each.pid != *pid)));
+            found.top.extend(seen_before);
+            found.top.sort_by_key(|process| (process.started, process.pid));
         }
         for process in found.top {
             let met = self.meet(pod, &process);
@@ -180,17 +185,26 @@ impl Lookout {
     /// What there is of the PIDs that were given out since the last look, and of those that were unready then.
     fn new_processes(&mut self, last_pid: i32, nameless: &mut Vec<Process>) -> Found {
         let before = std::mem::replace(&mut self.last_pid, last_pid);
+        let known: Vec<i32> = self.unready.iter().map(|unready| unready.pid).collect();
+        let is_new = |pid: &i32| !known.contains(pid);
         // At the first look, when PIDs began anew, or when too many were given out to ask for each, they are listed.
         if before == 0 || last_pid < before || last_pid - before > MANY_PIDS {
-            let known: Vec<i32> = self.unready.iter().map(|unready| unready.pid).collect();
-            let listed = self.procfs.pids().into_iter().filter(|pid| !known.contains(pid));
+            let listed = self.procfs.pids().into_iter().filter(is_new);
             let listed = listed.map(|pid| Unready { pid, was_there: true, opened: None, looks: NAMED_WITHIN });
             self.unready.extend(listed);
             return Found { any_unseen: true, ..self.look_at_unready(nameless) };
         }
-        let new = before + 1..=last_pid;
+        let new = (before + 1..=last_pid).filter(is_new);
         self.unready.extend(new.map(|pid| Unready { pid, was_there: false, opened: None, looks: THERE_WITHIN }));
         self.look_at_unready(nameless)
+    }
+
+    /// Whether what ends without a name cannot be an awaited container, or not surely enough to act on it: before the proxy runs it may
+    /// be an init container; and where every start is announced, what was not is none.
+    fn is_none_of_the_awaited(&self, pod: &Pod) -> bool {
+        let is_settled = now() > self.listening_since + ANNOUNCED_BEFORE;
+        let all_announced = matches!(self.announcements, Announcements::Proven(_)) && is_settled;
+        !pod.proxy_runs() || (all_announced && !pod.expects_a_start())
     }
 
     /// Those of the unready PIDs that are top processes. The rest are looked at again, or given up.
@@ -207,7 +221,11 @@ impl Lookout {
                 let opened = opened.or_else(|| self.open_nameless(process));
                 self.unready.extend((looks > 0).then_some(Unready { pid, was_there: true, opened, looks }));
             } else if let Some(opened) = opened {
-                nameless.push(opened);
+                if opened.has_ended(&self.procfs) {
+                    nameless.push(opened);
+                } else {
+                    self.unready.push(Unready { pid, was_there, opened: Some(opened), looks });
+                }
             } else if !is_there && !was_there && looks > 0 {
                 self.unready.push(Unready { pid, was_there, opened, looks });
             } else {
@@ -224,10 +242,8 @@ impl Lookout {
         if !self.named || process.attempt.is_some() {
             return None;
         }
-        let opened = Process::open(process)?;
-        // An exec session that ended while its mounts were read had a name.
-        let is_nameless = !self.procfs.is_named(process.pid) && !opened.has_ended(&self.procfs);
-        is_nameless.then_some(opened)
+        // An exec session may have ended while its mounts were read.
+        Process::open(process).filter(|opened| !opened.has_ended(&self.procfs))
     }
 
     /// Takes note of a process from outside the pod: a container's init, unless its start is known already.
@@ -260,12 +276,13 @@ impl Lookout {
 
     /// A start that was seen shows whether starts are announced here, unless it may have been announced before anybody listened.
     fn judge_announcements(&mut self, was_expected: bool, started: Duration) {
-        if !was_expected && started < self.listening_since + ANNOUNCED_BEFORE {
-            return;
-        }
+        let may_be_early = started < self.listening_since + ANNOUNCED_BEFORE;
         self.announcements = match std::mem::replace(&mut self.announcements, Announcements::None) {
             Announcements::Unproven(starts) | Announcements::Proven(starts) if was_expected => {
                 Announcements::Proven(starts)
+            }
+            Announcements::Unproven(starts) | Announcements::Proven(starts) if may_be_early => {
+                Announcements::Unproven(starts)
             }
             _ => Announcements::None,
         };
@@ -273,6 +290,10 @@ impl Lookout {
 
     /// Stops expecting starts that were announced too long ago. Returns the containers that came and went unseen.
     pub(crate) fn give_up(&self, pod: &mut Pod) -> Vec<usize> {
+        if self.unready.iter().any(|unready| unready.opened.is_some()) {
+            // The runtime is still making one.
+            return Vec::new();
+        }
         pod.give_up(self.unseen_since, now())
     }
 
@@ -376,6 +397,7 @@ mod tests {
     #[test]
     fn what_ends_before_it_has_a_name_is_known_to_have_been_a_container() {
         let (root, mut lookout, mut pod) = looked_once();
+        pod.proxy_started("53ef4a5b", now());
         let child = in_the_making(&root);
         assert!(lookout.look(&mut pod).nameless.is_empty());
         lookout.unseen_since = None;
@@ -387,11 +409,39 @@ mod tests {
     }
 
     #[test]
+    fn before_the_proxy_runs_it_may_be_any_other() {
+        let (root, mut lookout, mut pod) = looked_once();
+        let child = in_the_making(&root);
+        lookout.look(&mut pod);
+        lookout.unseen_since = None;
+        end(&root, child);
+        assert!(lookout.look(&mut pod).nameless.is_empty());
+        assert!(lookout.unseen_since.is_some());
+    }
+
+    #[test]
+    fn a_pid_that_was_listed_before_it_was_given_out_counts_once() {
+        let (root, mut lookout, mut pod) = looked_once();
+        pod.proxy_started("53ef4a5b", now());
+        lookout.last_pid = 0;
+        let child = in_the_making(&root);
+        // Made between the two readings.
+        give_out(root.path(), i32::try_from(child.id()).unwrap() - 1);
+        lookout.look(&mut pod);
+        give_out(root.path(), i32::try_from(child.id()).unwrap());
+        lookout.look(&mut pod);
+        end(&root, child);
+        assert_eq!(lookout.look(&mut pod).nameless.len(), 1);
+    }
+
+    #[test]
     fn where_starts_are_announced_what_was_not_is_no_container() {
         let (root, mut lookout, mut pod) = looked_once();
         let hosts = root.path().join("hosts");
         std::fs::write(&hosts, "").unwrap();
         lookout.announcements = Announcements::Proven(Starts::listen(hosts.to_str().unwrap()).unwrap());
+        lookout.listening_since = now().saturating_sub(ANNOUNCED_BEFORE);
+        pod.proxy_started("53ef4a5b", now());
         for (is_announced, nameless) in [(false, 0), (true, 1)] {
             if is_announced {
                 std::fs::write(&hosts, "1").unwrap();

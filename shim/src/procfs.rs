@@ -110,12 +110,6 @@ impl Procfs {
         let mounts = fs::read_to_string(folder.join("mountinfo")).unwrap_or_default();
         Some(TopProcess { pid, started, attempt: attempt_of(&mounts) })
     }
-
-    /// Whether a process has a container's mounts by now.
-    pub(crate) fn is_named(&self, pid: i32) -> bool {
-        let mounts = self.root.join(pid.to_string()).join("mountinfo");
-        fs::read_to_string(mounts).is_ok_and(|mounts| attempt_of(&mounts).is_some())
-    }
 }
 
 /// Parent PID and start time from `/proc/PID/stat`; `None` for the remains of a process. The command before them is in

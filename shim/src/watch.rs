@@ -169,18 +169,13 @@ impl Watcher {
         match &mut self.sight {
             Sight::Processes(lookout) => {
                 let seen = lookout.look(&mut self.pod);
-                let missed = lookout.give_up(&mut self.pod);
                 for sighting in seen.starts {
                     self.watch(sighting);
                 }
                 for process in seen.nameless {
                     self.note_nameless(&process);
                 }
-                for index in missed {
-                    let name = &self.pod.containers[index].name;
-                    log::warn("container came and went unseen", &[("container", name), ("code", &Exit::Unknown)]);
-                    self.keep();
-                }
+                self.give_up();
             }
             Sight::Locks(locks) => {
                 let told = locks.look(&self.pod);
@@ -259,12 +254,28 @@ impl Watcher {
         }
     }
 
-    /// Takes note of a container that had started and ended between two looks.
+    /// Takes note of a container that had ended before it was seen with its name.
     fn note_nameless(&mut self, process: &Process) {
+        // As for others: where no code changes what the end means, the proxy is asked before anybody has reaped it.
+        let any_needs_code = (0..self.pod.containers.len()).any(|index| self.pod.needs_code(index));
+        let early = if any_needs_code { None } else { self.pod.came_and_went(Exit::Unknown, now()) };
+        self.ask_at_once();
         let exit = self.exit_of(process);
-        if let Some(index) = self.pod.came_and_went(exit, now()) {
+        let index = if any_needs_code { self.pod.came_and_went(exit, now()) } else { early };
+        if let Some(index) = index {
+            self.pod.exited(index, exit, now());
             self.keep();
             log::info("container came and went", &[("container", &self.pod.containers[index].name), ("code", &exit)]);
+        }
+    }
+
+    /// Stops expecting starts that were announced too long ago.
+    fn give_up(&mut self) {
+        let Sight::Processes(lookout) = &self.sight else { return };
+        for index in lookout.give_up(&mut self.pod) {
+            let name = &self.pod.containers[index].name;
+            log::warn("container came and went unseen", &[("container", name), ("code", &Exit::Unknown)]);
+            self.keep();
         }
     }
 

@@ -177,12 +177,17 @@ impl Pod {
         self.presume(exit, now)
     }
 
-    /// Some container came and went. Which is not known: the kubelet starts them in their order, so it is taken to be the
-    /// first that is still to start, or that is to start again. Should that one be seen after all, the next takes its place.
+    /// Some container came and went. Which is not known: it is taken to be the first that is still to start, or that is to start again;
+    /// one that is not awaited before any that is, since too early an end of the proxy is worse than a late one. Should that one
+    /// be seen after all, the next takes its place.
     fn presume(&mut self, exit: Exit, now: Duration) -> Option<usize> {
-        let may = |container: &&Container| container.role != Role::Proxy && self.may_start(container, now);
-        let places = || self.containers.iter().enumerate().filter(|(_, container)| may(container));
-        let (index, _) = places().find(|(_, container)| !container.is_presumed()).or_else(|| places().next())?;
+        let place = |role, again| {
+            self.containers.iter().position(|container| {
+                container.role == role && self.may_start(container, now) && (again || !container.is_presumed())
+            })
+        };
+        let places = [(Role::Outlived, false), (Role::Awaited, false), (Role::Outlived, true), (Role::Awaited, true)];
+        let index = places.into_iter().find_map(|(role, again)| place(role, again))?;
         let container = &mut self.containers[index];
         container.restarts += u32::from(container.attempt.is_some());
         container.attempt = Some(PRESUMED.to_owned());
@@ -264,6 +269,11 @@ impl Pod {
         index
     }
 
+    /// Whether the proxy runs now.
+    pub(crate) fn proxy_runs(&self) -> bool {
+        self.proxy().is_some_and(|proxy| proxy.life == Life::Running)
+    }
+
     /// Whether the kubelet starts the proxy again after a failure, and not after an end with 0.
     pub(crate) fn proxy_returns_only_after_failure(&self) -> bool {
         let returns =
@@ -285,8 +295,7 @@ impl Pod {
     /// What to do now.
     pub(crate) fn next(&self, now: Duration) -> Step {
         let mut awaited = self.containers.iter().filter(|container| container.role == Role::Awaited);
-        let proxy_runs = self.proxy().is_some_and(|proxy| proxy.life == Life::Running);
-        if proxy_runs && awaited.all(|container| self.is_finished(container, now)) {
+        if self.proxy_runs() && awaited.all(|container| self.is_finished(container, now)) {
             Step::Quit
         } else if self.containers.iter().all(|container| self.is_finished(container, now)) {
             Step::End

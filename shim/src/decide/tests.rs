@@ -221,6 +221,17 @@ fn what_was_presumed_to_fail_and_starts_again_displaces_nobody() {
 }
 
 #[test]
+fn one_that_is_not_awaited_is_presumed_before_any_that_is() {
+    let arguments = Watch { outlived: vec!["setup".into()], ..Watch::new(vec!["main".into()], RestartPolicy::Never) };
+    let mut pod = Pod::new(&arguments);
+    pod.started("istio-proxy", "p", true, NOW);
+    assert_eq!(pod.came_and_went(Exit::Code(0), NOW), Some(1));
+    assert_eq!(pod.next(NOW), Step::Look, "main may still come");
+    assert_eq!(pod.started("setup", "s", true, NOW), Some(1));
+    assert_eq!(pod.next(NOW), Step::Quit, "so it was main");
+}
+
+#[test]
 fn the_code_goes_with_the_end_to_the_one_that_it_was() {
     let mut pod = announced();
     assert_eq!(pod.came_and_went(Exit::Code(3), NOW), Some(0));
