@@ -1,5 +1,8 @@
 //! Sees containers start: hears the announcements, and looks at new processes while a start is expected.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use rustix::event::PollFd;
@@ -148,12 +151,13 @@ impl Lookout {
         if last_pid == self.last_pid && self.unready.is_empty() {
             return seen;
         }
-        let mut found = self.new_processes(last_pid, &mut seen.nameless);
+        let mut found = self.new_processes(last_pid);
         // Whatever was there, or came and went, had been announced before, however long this process was kept from running.
         self.hear(pod);
         if self.is_none_of_the_awaited(pod) {
-            found.any_unseen |= !seen.nameless.is_empty();
-            seen.nameless.clear();
+            found.any_unseen |= !found.nameless.is_empty();
+        } else {
+            seen.nameless = found.nameless;
         }
         if found.any_unseen {
             self.unseen_since = Some(now());
@@ -183,7 +187,7 @@ impl Lookout {
     }
 
     /// What there is of the PIDs that were given out since the last look, and of those that were unready then.
-    fn new_processes(&mut self, last_pid: i32, nameless: &mut Vec<Process>) -> Found {
+    fn new_processes(&mut self, last_pid: i32) -> Found {
         let before = std::mem::replace(&mut self.last_pid, last_pid);
         let known: Vec<i32> = self.unready.iter().map(|unready| unready.pid).collect();
         let is_new = |pid: &i32| !known.contains(pid);
@@ -192,11 +196,11 @@ impl Lookout {
             let listed = self.procfs.pids().into_iter().filter(is_new);
             let listed = listed.map(|pid| Unready { pid, was_there: true, opened: None, looks: NAMED_WITHIN });
             self.unready.extend(listed);
-            return Found { any_unseen: true, ..self.look_at_unready(nameless) };
+            return Found { any_unseen: true, ..self.look_at_unready() };
         }
         let new = (before + 1..=last_pid).filter(is_new);
         self.unready.extend(new.map(|pid| Unready { pid, was_there: false, opened: None, looks: THERE_WITHIN }));
-        self.look_at_unready(nameless)
+        self.look_at_unready()
     }
 
     /// Whether what ends without a name cannot be an awaited container, or not surely enough to act on it: before the proxy runs it may
@@ -208,11 +212,11 @@ impl Lookout {
     }
 
     /// Those of the unready PIDs that are top processes. The rest are looked at again, or given up.
-    fn look_at_unready(&mut self, nameless: &mut Vec<Process>) -> Found {
+    fn look_at_unready(&mut self) -> Found {
         // Asked before they are read: one that turns up in between is looked at again, not taken for another's child.
         let there: Vec<bool> = self.unready.iter().map(|unready| self.procfs.exists(unready.pid)).collect();
         let top = self.procfs.top_processes(self.unready.iter().map(|unready| unready.pid));
-        let mut any_unseen = false;
+        let (mut nameless, mut any_unseen) = (Vec::new(), false);
         let before = std::mem::take(&mut self.unready);
         for (Unready { pid, was_there, opened, looks }, is_there) in before.into_iter().zip(there) {
             let looks = looks.saturating_sub(1);
@@ -233,7 +237,7 @@ impl Lookout {
                 any_unseen |= !is_there || self.procfs.start_of(pid).is_none();
             }
         }
-        Found { top, any_unseen }
+        Found { top, nameless, any_unseen }
     }
 
     /// Opens what the runtime is making a container of, so that its end is heard of, and its code, though it were never seen
@@ -310,6 +314,8 @@ impl Lookout {
 struct Found {
     /// The processes from outside the pod.
     top: Vec<TopProcess>,
+    /// What was opened, and has ended without a name.
+    nameless: Vec<Process>,
     /// Whether any has ended before it could be told what it was.
     any_unseen: bool,
 }
@@ -327,180 +333,4 @@ enum Met {
 /// What tells a process from any other of this boot, where containers have no names.
 fn unnamed_attempt(process: &TopProcess) -> String {
     format!("{}-{}", process.pid, process.started)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::procfs::fake::{give_out, mounts_of, process};
-    use contract::args::Watch;
-    use contract::policy::RestartPolicy;
-    use std::process::{Child, Command, Stdio};
-    use tempfile::TempDir;
-
-    /// A pod of one container, with the shim at PID 7, after a first look.
-    fn looked_once() -> (TempDir, Lookout, Pod) {
-        let root = tempfile::tempdir().unwrap();
-        let shim = mounts_of("aux-shim", "0988f5a5");
-        process(root.path(), 7, 0, 100, &shim);
-        std::fs::create_dir(root.path().join("self")).unwrap();
-        std::fs::write(root.path().join("self/mountinfo"), &shim).unwrap();
-        give_out(root.path(), 7);
-        let mut lookout = Lookout::new(Procfs::new(root.path()));
-        let mut pod = Pod::new(&Watch::new(vec!["main".into()], RestartPolicy::Never));
-        assert_eq!(sighted(&mut lookout, &mut pod), []);
-        (root, lookout, pod)
-    }
-
-    fn sighted(lookout: &mut Lookout, pod: &mut Pod) -> Vec<i32> {
-        lookout.look(pod).starts.into_iter().map(|sighting| sighting.process.pid).collect()
-    }
-
-    #[test]
-    fn a_pid_that_is_given_out_before_proc_has_it_is_looked_at_again() {
-        let (root, mut lookout, mut pod) = looked_once();
-        give_out(root.path(), 43);
-        assert_eq!(sighted(&mut lookout, &mut pod), []);
-        process(root.path(), 43, 0, 200, "");
-        assert_eq!(sighted(&mut lookout, &mut pod), [], "the runtime has not mounted anything yet");
-        std::fs::write(root.path().join("43/mountinfo"), mounts_of("istio-proxy", "53ef4a5b")).unwrap();
-        assert_eq!(sighted(&mut lookout, &mut pod), [43]);
-        assert_eq!(sighted(&mut lookout, &mut pod), []);
-    }
-
-    #[test]
-    fn an_exec_session_is_never_taken_for_the_init_that_was_missed() {
-        let (root, mut lookout, mut pod) = looked_once();
-        process(root.path(), 60, 0, 300, &mounts_of("istio-proxy", "53ef4a5b"));
-        process(root.path(), 43, 0, 200, &mounts_of("istio-proxy", "53ef4a5b"));
-        lookout.last_pid = 50;
-        give_out(root.path(), 60);
-        assert_eq!(sighted(&mut lookout, &mut pod), [43]);
-    }
-
-    /// What the runtime is making a container of: a process of this machine that ends when it is killed.
-    fn in_the_making(root: &TempDir) -> Child {
-        let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        process(root.path(), pid, 0, 200, "");
-        give_out(root.path(), pid);
-        child
-    }
-
-    /// Ends it, and has it reaped.
-    fn end(root: &TempDir, mut child: Child) {
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        std::fs::remove_dir_all(root.path().join(child.id().to_string())).unwrap();
-    }
-
-    #[test]
-    fn what_ends_before_it_has_a_name_is_known_to_have_been_a_container() {
-        let (root, mut lookout, mut pod) = looked_once();
-        pod.proxy_started("53ef4a5b", now());
-        let child = in_the_making(&root);
-        assert!(lookout.look(&mut pod).nameless.is_empty());
-        lookout.unseen_since = None;
-        end(&root, child);
-        let seen = lookout.look(&mut pod);
-        assert!(matches!(seen.nameless[..], [Process::Watched(_)]));
-        assert_eq!(lookout.unseen_since, None, "it was seen");
-        assert!(lookout.unready.is_empty());
-    }
-
-    #[test]
-    fn before_the_proxy_runs_it_may_be_any_other() {
-        let (root, mut lookout, mut pod) = looked_once();
-        let child = in_the_making(&root);
-        lookout.look(&mut pod);
-        lookout.unseen_since = None;
-        end(&root, child);
-        assert!(lookout.look(&mut pod).nameless.is_empty());
-        assert!(lookout.unseen_since.is_some());
-    }
-
-    #[test]
-    fn a_pid_that_was_listed_before_it_was_given_out_counts_once() {
-        let (root, mut lookout, mut pod) = looked_once();
-        pod.proxy_started("53ef4a5b", now());
-        lookout.last_pid = 0;
-        let child = in_the_making(&root);
-        // Made between the two readings.
-        give_out(root.path(), i32::try_from(child.id()).unwrap() - 1);
-        lookout.look(&mut pod);
-        give_out(root.path(), i32::try_from(child.id()).unwrap());
-        lookout.look(&mut pod);
-        end(&root, child);
-        assert_eq!(lookout.look(&mut pod).nameless.len(), 1);
-    }
-
-    #[test]
-    fn where_starts_are_announced_what_was_not_is_no_container() {
-        let (root, mut lookout, mut pod) = looked_once();
-        let hosts = root.path().join("hosts");
-        std::fs::write(&hosts, "").unwrap();
-        lookout.announcements = Announcements::Proven(Starts::listen(hosts.to_str().unwrap()).unwrap());
-        lookout.listening_since = now().saturating_sub(ANNOUNCED_BEFORE);
-        pod.proxy_started("53ef4a5b", now());
-        for (is_announced, nameless) in [(false, 0), (true, 1)] {
-            if is_announced {
-                std::fs::write(&hosts, "1").unwrap();
-            }
-            let child = in_the_making(&root);
-            lookout.look(&mut pod);
-            end(&root, child);
-            assert_eq!(lookout.look(&mut pod).nameless.len(), nameless, "announced: {is_announced}");
-        }
-    }
-
-    #[test]
-    fn what_ended_before_it_could_be_opened_was_unseen() {
-        let (root, mut lookout, mut pod) = looked_once();
-        let mut child = in_the_making(&root);
-        lookout.unseen_since = None;
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        assert!(lookout.look(&mut pod).nameless.is_empty());
-        std::fs::remove_dir_all(root.path().join(child.id().to_string())).unwrap();
-        assert!(lookout.look(&mut pod).nameless.is_empty(), "it may have been an exec session");
-        assert!(lookout.unseen_since.is_some());
-    }
-
-    #[test]
-    fn a_container_is_watched_by_what_was_opened_before_it_had_a_name() {
-        let (root, mut lookout, mut pod) = looked_once();
-        let child = in_the_making(&root);
-        assert!(lookout.look(&mut pod).starts.is_empty());
-        std::fs::write(root.path().join(format!("{}/mountinfo", child.id())), mounts_of("main", "53ef4a5b")).unwrap();
-        let seen = lookout.look(&mut pod);
-        assert!(matches!(&seen.starts[..], [Sighting { opened: Some(Process::Watched(_)), .. }]));
-        end(&root, child);
-    }
-
-    #[test]
-    fn a_start_right_after_listening_began_says_nothing_of_announcements() {
-        let (root, mut lookout, mut pod) = looked_once();
-        let hosts = root.path().join("hosts");
-        std::fs::write(&hosts, "").unwrap();
-        lookout.announcements = Announcements::Unproven(Starts::listen(hosts.to_str().unwrap()).unwrap());
-        lookout.judge_announcements(false, lookout.listening_since);
-        std::fs::write(&hosts, "1").unwrap();
-        lookout.hear(&mut pod);
-        assert!(pod.expects_a_start(), "the next announcement is heard");
-        lookout.judge_announcements(false, lookout.listening_since + ANNOUNCED_BEFORE);
-        assert!(matches!(lookout.announcements, Announcements::None));
-    }
-
-    #[test]
-    fn a_pid_that_never_turns_up_was_unseen() {
-        let (root, mut lookout, mut pod) = looked_once();
-        lookout.unseen_since = None;
-        give_out(root.path(), 43);
-        for _ in 0..THERE_WITHIN {
-            assert_eq!(lookout.unseen_since, None);
-            assert_eq!(sighted(&mut lookout, &mut pod), []);
-        }
-        assert!(lookout.unseen_since.is_some());
-        assert!(lookout.unready.is_empty());
-    }
 }

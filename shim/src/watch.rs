@@ -256,17 +256,15 @@ impl Watcher {
 
     /// Takes note of a container that had ended before it was seen with its name.
     fn note_nameless(&mut self, process: &Process) {
+        let Some(index) = self.pod.came_and_went(now()) else { return };
         // As for others: where no code changes what the end means, the proxy is asked before anybody has reaped it.
-        let any_needs_code = (0..self.pod.containers.len()).any(|index| self.pod.needs_code(index));
-        let early = if any_needs_code { None } else { self.pod.came_and_went(Exit::Unknown, now()) };
-        self.ask_at_once();
-        let exit = self.exit_of(process);
-        let index = if any_needs_code { self.pod.came_and_went(exit, now()) } else { early };
-        if let Some(index) = index {
-            self.pod.exited(index, exit, now());
-            self.keep();
-            log::info("container came and went", &[("container", &self.pod.containers[index].name), ("code", &exit)]);
+        if !self.pod.needs_code(index) {
+            self.ask_at_once();
         }
+        let exit = self.exit_of(process);
+        self.pod.exited(index, exit, now());
+        self.keep();
+        log::info("container came and went", &[("container", &self.pod.containers[index].name), ("code", &exit)]);
     }
 
     /// Stops expecting starts that were announced too long ago.

@@ -171,10 +171,10 @@ impl Pod {
     }
 
     /// Takes note that a container has started and ended before it could be told which it was. Returns the one that it is
-    /// presumed to have been.
-    pub(crate) fn came_and_went(&mut self, exit: Exit, now: Duration) -> Option<usize> {
+    /// presumed to have been; how it ended is still to be said.
+    pub(crate) fn came_and_went(&mut self, now: Duration) -> Option<usize> {
         self.meet_announced(true);
-        self.presume(exit, now)
+        self.presume(Exit::Unknown, now)
     }
 
     /// Some container came and went. Which is not known: it is taken to be the first that is still to start, or that is to start again;

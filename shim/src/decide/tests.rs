@@ -191,29 +191,31 @@ fn when_the_presumed_one_is_seen_another_takes_its_place() {
     assert_eq!(pod.next(late), Step::Quit);
 }
 
+fn came_and_went(pod: &mut Pod, code: i32) -> Option<usize> {
+    let index = pod.came_and_went(NOW)?;
+    pod.exited(index, Exit::Code(code), NOW);
+    Some(index)
+}
+
 #[test]
 fn one_that_ended_before_it_had_a_name_is_the_first_that_is_to_start() {
     let mut pod = announced();
-    assert_eq!(pod.came_and_went(Exit::Code(0), NOW), Some(0));
+    assert_eq!(came_and_went(&mut pod, 0), Some(0));
     assert!(!pod.expects_a_start(), "that was the announced one");
     assert_eq!(pod.containers[0].life, exited(0));
-    assert_eq!(pod.came_and_went(Exit::Code(7), NOW), Some(1));
+    assert_eq!(came_and_went(&mut pod, 7), Some(1));
     assert_eq!(pod.containers[1].life, exited(7));
     assert_eq!(pod.next(NOW), Step::Quit);
-    assert_eq!(pod.came_and_went(Exit::Code(0), NOW), None, "none is left");
+    assert_eq!(came_and_went(&mut pod, 0), None, "none is left");
 }
 
 #[test]
 fn what_was_presumed_to_fail_and_starts_again_displaces_nobody() {
     let mut pod = Pod::new(&Watch::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure));
     pod.started("istio-proxy", "p", true, NOW);
-    assert_eq!(pod.came_and_went(Exit::Code(1), NOW), Some(0));
-    assert_eq!(
-        pod.came_and_went(Exit::Code(1), NOW),
-        Some(1),
-        "the kubelet starts each once before it starts any again"
-    );
-    assert_eq!(pod.came_and_went(Exit::Code(1), NOW), Some(0));
+    assert_eq!(came_and_went(&mut pod, 1), Some(0));
+    assert_eq!(came_and_went(&mut pod, 1), Some(1), "the kubelet starts each once before it starts any again");
+    assert_eq!(came_and_went(&mut pod, 1), Some(0));
     assert_eq!(pod.containers[0].restarts, 1);
     assert_eq!(pod.next(NOW), Step::Look);
     assert_eq!(pod.started("main", "a", true, NOW), Some(0));
@@ -225,7 +227,7 @@ fn one_that_is_not_awaited_is_presumed_before_any_that_is() {
     let arguments = Watch { outlived: vec!["setup".into()], ..Watch::new(vec!["main".into()], RestartPolicy::Never) };
     let mut pod = Pod::new(&arguments);
     pod.started("istio-proxy", "p", true, NOW);
-    assert_eq!(pod.came_and_went(Exit::Code(0), NOW), Some(1));
+    assert_eq!(came_and_went(&mut pod, 0), Some(1));
     assert_eq!(pod.next(NOW), Step::Look, "main may still come");
     assert_eq!(pod.started("setup", "s", true, NOW), Some(1));
     assert_eq!(pod.next(NOW), Step::Quit, "so it was main");
@@ -234,7 +236,7 @@ fn one_that_is_not_awaited_is_presumed_before_any_that_is() {
 #[test]
 fn the_code_goes_with_the_end_to_the_one_that_it_was() {
     let mut pod = announced();
-    assert_eq!(pod.came_and_went(Exit::Code(3), NOW), Some(0));
+    assert_eq!(came_and_went(&mut pod, 3), Some(0));
     assert_eq!(pod.started("main", "a", true, NOW), Some(0));
     assert_eq!(pod.containers[1].life, exited(3), "so it was metrics");
 }
