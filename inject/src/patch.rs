@@ -50,6 +50,17 @@ impl Patch {
     pub fn is_empty(&self) -> bool {
         self.operations == 0
     }
+
+    fn push(&mut self, operation: &impl Serialize) {
+        self.text.pop();
+        if self.operations > 0 {
+            self.text.push(b',');
+        }
+        // Memory takes all, and texts, lists and objects with texts for keys can always be written.
+        let _ = serde_json::to_writer(&mut self.text, operation);
+        self.text.push(b']');
+        self.operations += 1;
+    }
 }
 
 /// An operation, and where it is done, by a JSON Pointer (RFC 6901).
@@ -65,8 +76,7 @@ pub(super) struct PatchWriter<'p> {
     pod: &'p Pod<'p>,
     /// The parents that the document has, or that an operation has made.
     present: Vec<String>,
-    text: Vec<u8>,
-    operations: usize,
+    patch: Patch,
     /// The container that is to come first.
     first: Option<usize>,
 }
@@ -83,7 +93,9 @@ impl<'p> PatchWriter<'p> {
         ];
         let present =
             parents.into_iter().filter(|(_, is_there)| *is_there).map(|(parent, _)| parent.to_owned()).collect();
-        Self { pod, present, text: Vec::with_capacity(4 << 10), operations: 0, first: None }
+        let mut patch = Patch::default();
+        patch.text.reserve(4 << 10);
+        Self { pod, present, patch, first: None }
     }
 
     /// Sets an annotation, unless it has this value.
@@ -166,13 +178,9 @@ impl<'p> PatchWriter<'p> {
         if let Some(container) = self.first {
             let place = |index: usize| format!("/spec/containers/{index}");
             let operation: Operation<()> = Operation::Move { from: &place(container), path: &place(0) };
-            self.write(&operation);
+            self.patch.push(&operation);
         }
-        if self.operations == 0 {
-            return Patch::default();
-        }
-        self.text.push(b']');
-        Patch { text: self.text, operations: self.operations }
+        self.patch
     }
 
     /// Lets the pod's containers see each other's processes.
@@ -201,14 +209,7 @@ impl<'p> PatchWriter<'p> {
     }
 
     fn add(&mut self, path: &str, value: &(impl Serialize + ?Sized)) {
-        self.write(&Operation::Add { path, value });
-    }
-
-    fn write(&mut self, operation: &impl Serialize) {
-        self.text.push(if self.operations == 0 { b'[' } else { b',' });
-        // Memory takes all, and texts, lists and objects with texts for keys can always be written.
-        let _ = serde_json::to_writer(&mut self.text, operation);
-        self.operations += 1;
+        self.patch.push(&Operation::Add { path, value });
     }
 }
 
