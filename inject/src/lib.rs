@@ -9,6 +9,7 @@
 
 mod argo;
 mod awaited;
+mod document;
 mod hold;
 mod katib;
 mod mode;
