@@ -59,12 +59,12 @@ def _webhook_configuration(
         ways=_WAYS,
         kinds=[
             {
-                "name": "completing",
+                "name": "run-to-completion",
                 "failure_policy": settings.failure_policy,
                 "condition": "object.spec.restartPolicy != 'Always'",
             },
             {
-                "name": "lasting",
+                "name": "long-running",
                 "failure_policy": "Ignore",
                 "condition": "object.spec.restartPolicy == 'Always'",
             },

@@ -103,7 +103,7 @@ def _timeout(value: Option) -> int:
 
 def _image(value: Option) -> str:
     if not _IMAGE.fullmatch(str(value)):
-        raise ValueError(f'"{value}" is no image reference, such as docker.io/istio-aux/shim:0.1.0')
+        raise ValueError(f'"{value}" is no image reference, such as registry.invalid/istio-aux/shim:0.1.0')
     return str(value)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.conftest import APP
 
-SHIM_IMAGE = os.environ.get("SHIM_IMAGE", "docker.io/istio-aux/shim:0.1.0")
+SHIM_IMAGE = os.environ.get("SHIM_IMAGE", "registry.invalid/istio-aux/shim:0.1.0")
 KINDS = (
     "mutatingwebhookconfigurations",
     "validatingadmissionpolicies",

@@ -58,9 +58,9 @@ def test_own_pods_are_left_alone_under_another_name_too() -> None:
 
 def test_failure_policy_is_that_of_pods_that_complete() -> None:
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="Ignore")}
-    assert policies == {"completing": "Ignore", "lasting": "Ignore"}
+    assert policies == {"run-to-completion": "Ignore", "long-running": "Ignore"}
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries()}
-    assert policies == {"completing": "Fail", "lasting": "Ignore"}
+    assert policies == {"run-to-completion": "Fail", "long-running": "Ignore"}
 
 
 def test_timeout_is_the_options() -> None:

@@ -106,10 +106,10 @@ def exposed() -> set[str]:
     registered = re.findall(r'registry\.register\(\s*"(\w+)"', source)
     documented = set(re.findall(r"^\| `(istio_aux_\w+)` \|", (REPOSITORY / "docs/configuration.md").read_text(), re.M))
     names = {f"{prefix[1]}_{name}" for name in registered}
-    assert {name.removesuffix("_total") for name in documented} == names
+    assert {re.sub("_(total|info)$", "", name) for name in documented} == names
     counters = {name for name in documented if name.endswith("_total")}
     histograms = {f"{name}{end}" for name in documented if "duration" in name for end in ("_bucket", "_sum", "_count")}
-    return counters | histograms | {name for name in documented if "timestamp" in name}
+    return counters | histograms | {name for name in documented if re.search("timestamp|_info$", name)}
 
 
 def queries() -> list[str]:

@@ -14,7 +14,7 @@ DEFAULTS: dict[str, Any] = {name: option["default"] for name, option in CHARMCRA
 
 def test_defaults_are_all_good() -> None:
     settings = Settings.parse(DEFAULTS)
-    assert settings == Settings("Fail", (), "auto", "info", False, 5, "docker.io/istio-aux/shim:0.1.0", "copy")
+    assert settings == Settings("Fail", (), "auto", "info", False, 5, "registry.invalid/istio-aux/shim:0.1.0", "copy")
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_defaults_are_all_good() -> None:
         ("webhook-timeout", 0, '"0" is not within 1 to 30 seconds'),
         ("webhook-timeout", 31, '"31" is not within 1 to 30 seconds'),
         ("webhook-timeout", "5", '"5" is not within 1 to 30 seconds'),
-        ("shim-image", "", '"" is no image reference, such as docker.io/istio-aux/shim:0.1.0'),
-        ("shim-image", "a b", '"a b" is no image reference, such as docker.io/istio-aux/shim:0.1.0'),
-        ("shim-image", "--help", '"--help" is no image reference, such as docker.io/istio-aux/shim:0.1.0'),
+        ("shim-image", "", '"" is no image reference, such as registry.invalid/istio-aux/shim:0.1.0'),
+        ("shim-image", "a b", '"a b" is no image reference, such as registry.invalid/istio-aux/shim:0.1.0'),
+        ("shim-image", "--help", '"--help" is no image reference, such as registry.invalid/istio-aux/shim:0.1.0'),
         ("delivery", "mount", '"mount" is none of copy, image-volume'),
     ],
 )
@@ -56,7 +56,7 @@ def test_all_wrong_values_are_named() -> None:
         "shim:1",
         "registry.example:5000/istio-aux/shim:0.1.0",
         "registry.example/a/b_c/shim@sha256:" + "0" * 64,
-        "docker.io/istio-aux/shim:0.1.0@sha256:" + "f" * 64,
+        "registry.invalid/istio-aux/shim:0.1.0@sha256:" + "f" * 64,
     ],
 )
 def test_image_references_of_any_form_are_taken(image: str) -> None:
