@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build webhook/build tools/cargo-tool tools/ensure $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -22,12 +22,17 @@ else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
   # The images were just built under the same tag.
   export RESTART := yes
+  # The name under which they are loaded.
+  export REGISTRY := registry.invalid/istio-aux
   UP := cluster-up
   SCENARIOS := --package e2e --features one-node
 endif
 
+# Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
+FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
+  CC_aarch64_unknown_linux_musl=$(CURDIR)/tools/zig-cc AR_aarch64_unknown_linux_musl=$(CURDIR)/tools/zig-ar
 # qemu's user mode does not pass PIDFD_GET_INFO on to the kernel.
-UNKNOWN_TO_QEMU := exit_code_is_known_after_somebody_else_reaped_where_the_kernel_tells
+UNKNOWN_TO_QEMU := end_and_reaping_are_reported_once_each_and_the_code_where_the_kernel_tells
 
 .PHONY: help
 help: ## List the targets
@@ -43,7 +48,7 @@ test: test-rust test-charm test-cluster ## Run every test
 
 .PHONY: test-rust
 test-rust: ## Run the Rust tests that need no cluster
-	@tools/ensure rust
+	@tools/ensure rust processes
 	cargo test --locked --workspace --exclude e2e --tests
 	cargo check --locked --package aux-shim --target aarch64-unknown-linux-musl
 
@@ -54,10 +59,17 @@ test-charm: ## Run the charm's tests that need no cluster
 	@charm/test charmcraft
 
 .PHONY: test-aarch64
-test-aarch64: ## Run the shim's unit tests for ARM, under qemu
+test-aarch64: ## Run the unit tests, and the webhook's command line, for ARM under qemu
 	@tools/ensure rust aarch64
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
-	  cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
+	$(FOR_AARCH64) cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
+	$(FOR_AARCH64) cargo test --locked --package contract --package inject --package istio-aux --lib --target aarch64-unknown-linux-musl
+	$(FOR_AARCH64) cargo run --locked --quiet --package istio-aux --target aarch64-unknown-linux-musl -- --version
+	$(FOR_AARCH64) cargo run --locked --quiet --package istio-aux --target aarch64-unknown-linux-musl -- check --help >/dev/null
+
+.PHONY: test-kernels
+test-kernels: ## Run the shim's tests under Debian's kernel, in qemu (KERNEL=linux-image-6.12-amd64 for another)
+	@tools/ensure rust processes kernels
+	@shim/tests/kernels/run
 
 .PHONY: fuzz
 fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
@@ -65,7 +77,7 @@ fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 	for target in decide inject; do \
 	  mkdir -p webhook/fuzz/corpus/$$target; \
 	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir webhook/fuzz $$target webhook/fuzz/corpus/$$target inject/tests/pods examples -- \
-	    -max_total_time=$(FUZZ_FOR) -max_len=20000 -timeout=10 -print_final_stats=1; \
+	    -max_total_time=$(FUZZ_FOR) -max_len=1048576 -timeout=10 -print_final_stats=1; \
 	done
 
 .PHONY: test-cluster
@@ -78,7 +90,7 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: test-matrix
-test-matrix: ## Run the scenarios on a fresh one-node cluster for each way of installing (WAYS="helm policy")
+test-matrix: ## Run the scenarios on a fresh one-node cluster for each way of installing (WAYS="helm ipv6")
 	@tools/ensure rust images
 	@e2e/matrix $(WAYS)
 
@@ -96,7 +108,7 @@ lint: ## Check format, lints and scripts
 	@charm/test lint
 	cargo deny --locked --all-features check bans licenses sources
 	shellcheck $(SCRIPTS)
-	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py
+	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py deploy/images/oci_index.py
 
 .PHONY: bench
 bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
@@ -106,13 +118,14 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 	cargo build --locked --release --target x86_64-unknown-linux-musl --package probe
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post 200
 	cargo bench --locked --package inject
-	cargo build --locked --release --target x86_64-unknown-linux-musl --package bare
+	cargo build --locked --release --target x86_64-unknown-linux-musl --package bare --package hostile
 	@tools/ensure bench
 	$(IN_CLUSTER) bench/reviews
+	target/x86_64-unknown-linux-musl/release/hostile target/images/istio-aux
 
 .PHONY: images
-images: ## Build target/images/webhook.tar and shim.tar, and load them into the one-node cluster when it is up
-	@tools/ensure rust images
+images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both), and load them into the one-node cluster
+	@tools/ensure rust images $(if $(ARCHS),aarch64)
 	@deploy/images/build
 
 .PHONY: sbom

@@ -18,3 +18,13 @@ linker_for() {
     *) echo "-C linker=rust-lld" ;;
   esac
 }
+
+# c_compiler_for TARGET: the C compiler for the crates that contain C, where this machine's own does not know the target.
+c_compiler_for() {
+  case $1 in
+    "$(uname -m)"-*) ;;
+    *)
+      export "CC_${1//-/_}=$PWD/tools/zig-cc" "AR_${1//-/_}=$PWD/tools/zig-ar"
+      ;;
+  esac
+}

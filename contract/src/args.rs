@@ -8,77 +8,86 @@ use crate::policy::{ContainerPolicy, RestartPolicy};
 pub const WATCH: &str = "watch";
 /// Subcommand: the same as the parent of the proxy's own command.
 pub const SUPERVISE: &str = "supervise";
-/// Subcommand: be the parent of one container's command, and say in a shared folder how it is.
+/// Subcommand: be the parent of one container's command, and report its start and end in a directory.
 pub const WRAP: &str = "wrap";
-/// Subcommand: copy the binary into a folder.
+/// Subcommand: copy the binary into a directory.
 pub const INSTALL: &str = "install";
-/// Option: a container to wait for; once for each.
+/// Option: a container to wait for; repeatable.
 pub const AWAIT: &str = "await";
-/// Option: a regular container that is not waited for, but outlived; once for each.
-pub const OUTLIVE: &str = "outlive";
+/// Option: a regular container that is not waited for; repeatable.
+pub const HELPER: &str = "helper";
+/// Option: a container that the kubelet may restart after any exit code; repeatable.
+pub const MAY_RESTART: &str = "may-restart";
 /// Option: the pod's restart policy.
 pub const RESTART_POLICY: &str = "restart-policy";
 /// Option: `NAME=POLICY`, for a container that has a restart policy of its own.
 pub const CONTAINER_POLICY: &str = "container-policy";
 /// Option: the proxy's container.
 pub const PROXY: &str = "proxy";
-/// Option: the port on which pilot-agent answers on localhost; 0 where it is off.
+/// Option: pilot-agent's port on localhost; 0 where it is off.
 pub const STATUS_PORT: &str = "status-port";
-/// Option: an endpoint that is sent a `POST` before the proxy is asked to quit; once for each.
+/// Option: an endpoint that gets a `POST` before the proxy does; repeatable.
 pub const QUIT: &str = "quit";
-/// Option: a file that remembers what was seen, for a shim that is started again.
+/// Option: a file that keeps what was observed, for a shim that is restarted.
 pub const STATE: &str = "state";
-/// Option: seconds in which a container that ended with an unknown code is expected back.
+/// Option: how long an end is doubted, in seconds: because its exit code is unknown, because it was not identified, or
+/// because a start was announced and not seen.
 pub const RETRY_WINDOW: &str = "retry-window";
-
-/// Option: a folder in which wrapped containers say how they are, where the PID namespace does not show them.
-pub const LOCKS: &str = "locks";
-/// Option of `wrap`: the container's name.
-pub const NAME: &str = "name";
+/// Option of `watch`: when all is over, wait for SIGTERM.
+pub const STAY: &str = "stay";
+/// Option: the directory in which wrapped containers report; each has a subdirectory of its name.
+/// Of `wrap`: the container's own subdirectory.
+pub const LOCK_DIR: &str = "lock-dir";
 /// What ends the options, before a command.
 pub const END_OF_OPTIONS: &str = "--";
 
 /// Arguments of `aux-shim watch`, and those of `aux-shim supervise` before its command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watch {
+pub struct WatchArgs {
     /// Containers to wait for; at least one.
     pub awaited: Vec<String>,
-    /// Regular containers that are not waited for. The shim ends after them, because a native sidecar
-    /// that ends while regular containers run is started again.
-    pub outlived: Vec<String>,
+    /// Regular containers that are not waited for. The shim exits after them, because the kubelet restarts
+    /// a native sidecar that exits while regular containers run.
+    pub helpers: Vec<String>,
+    /// Containers that the kubelet may restart after any exit code: those with a liveness or startup probe,
+    /// or with a `resizePolicy` of `RestartContainer`.
+    pub may_restart: Vec<String>,
     /// The pod's restart policy.
     pub restart_policy: RestartPolicy,
     /// The policies of containers that have their own.
     pub container_policies: Vec<(String, ContainerPolicy)>,
     /// The proxy's container.
     pub proxy: String,
-    /// The port on which pilot-agent answers on localhost; 0 where it is off.
+    /// pilot-agent's port on localhost; 0 where it is off.
     pub status_port: u16,
-    /// What else is told to quit, before the proxy.
+    /// Endpoints that get a `POST` before the proxy does.
     pub quit: Vec<Endpoint>,
-    /// Where what was seen is remembered.
+    /// The file that keeps what was observed.
     pub state: Option<String>,
-    /// Seconds in which a container that ended with an unknown code is expected back; the shim's own reckoning where absent.
+    /// Seconds for which an end is doubted: because its exit code is unknown, because it was not identified, or
+    /// because a start was announced and not seen. Without it, the shim derives them from the kubelet's back-off
+    /// and time-outs.
     pub retry_window: Option<u32>,
-    /// Where wrapped containers say how they are; without it they are watched in the shared PID namespace.
-    pub locks: Option<String>,
+    /// Whether to wait for SIGTERM when all is over. In a pod with native sidecars besides the shim, the
+    /// kubelet ends those only while the shim runs.
+    pub stay: bool,
+    /// The directory in which wrapped containers report. Without it, containers are observed in the pod's
+    /// shared PID namespace.
+    pub lock_dir: Option<String>,
 }
 
 /// Arguments of `aux-shim wrap` before its command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrap {
-    /// The container's name.
-    pub name: String,
-    /// Where it says how it is.
-    pub locks: String,
+pub struct WrapArgs {
+    /// The directory in which this container reports, which no other container may write.
+    pub lock_dir: String,
 }
 
-impl Wrap {
+impl WrapArgs {
     /// The words before a container's own command, the first being the binary.
     #[must_use]
     pub fn to_command(&self, binary: &str) -> Vec<String> {
-        let Self { name, locks } = self;
-        vec![binary.to_owned(), WRAP.to_owned(), option(NAME, name), option(LOCKS, locks), END_OF_OPTIONS.to_owned()]
+        vec![binary.to_owned(), WRAP.to_owned(), option(LOCK_DIR, &self.lock_dir), END_OF_OPTIONS.to_owned()]
     }
 }
 
@@ -86,13 +95,14 @@ fn option(name: &str, value: &str) -> String {
     format!("--{name}={value}")
 }
 
-impl Watch {
+impl WatchArgs {
     /// Waits for the given containers, with Istio's own names and ports for the rest.
     #[must_use]
     pub fn new(awaited: Vec<String>, restart_policy: RestartPolicy) -> Self {
         Self {
             awaited,
-            outlived: Vec::new(),
+            helpers: Vec::new(),
+            may_restart: Vec::new(),
             restart_policy,
             container_policies: Vec::new(),
             proxy: PROXY_CONTAINER.to_owned(),
@@ -100,11 +110,12 @@ impl Watch {
             quit: Vec::new(),
             state: None,
             retry_window: None,
-            locks: None,
+            stay: false,
+            lock_dir: None,
         }
     }
 
-    /// How a container is restarted.
+    /// The restart policy of a container.
     #[must_use]
     pub fn policy_of(&self, container: &str) -> ContainerPolicy {
         let own = self.container_policies.iter().find(|(name, _)| name == container);
@@ -130,7 +141,8 @@ impl Watch {
 
     fn options(&self) -> Vec<String> {
         let mut options: Vec<String> = self.awaited.iter().map(|name| option(AWAIT, name)).collect();
-        options.extend(self.outlived.iter().map(|name| option(OUTLIVE, name)));
+        options.extend(self.helpers.iter().map(|name| option(HELPER, name)));
+        options.extend(self.may_restart.iter().map(|name| option(MAY_RESTART, name)));
         options.push(option(RESTART_POLICY, self.restart_policy.as_str()));
         let policies = self.container_policies.iter().map(|(name, policy)| format!("{name}={policy}"));
         options.extend(policies.map(|policy| option(CONTAINER_POLICY, &policy)));
@@ -139,7 +151,8 @@ impl Watch {
         options.extend(self.quit.iter().map(|endpoint| option(QUIT, &endpoint.to_string())));
         options.extend(self.state.iter().map(|file| option(STATE, file)));
         options.extend(self.retry_window.iter().map(|seconds| option(RETRY_WINDOW, &seconds.to_string())));
-        options.extend(self.locks.iter().map(|folder| option(LOCKS, folder)));
+        options.extend(self.stay.then(|| format!("--{STAY}")));
+        options.extend(self.lock_dir.iter().map(|directory| option(LOCK_DIR, directory)));
         options
     }
 }

@@ -21,30 +21,32 @@ impl fmt::Display for Endpoint {
 
 /// The text is no such URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotLoopbackHttp;
+pub struct ParseEndpointError;
 
-impl fmt::Display for NotLoopbackHttp {
+impl fmt::Display for ParseEndpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port")
     }
 }
 
-impl std::error::Error for NotLoopbackHttp {}
+impl std::error::Error for ParseEndpointError {}
 
 impl FromStr for Endpoint {
-    type Err = NotLoopbackHttp;
+    type Err = ParseEndpointError;
 
-    fn from_str(text: &str) -> Result<Self, NotLoopbackHttp> {
-        let rest = text.strip_prefix("http://").ok_or(NotLoopbackHttp)?;
+    fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
+        let rest = text.strip_prefix("http://").ok_or(ParseEndpointError)?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let address = match authority.strip_prefix("localhost:") {
-            Some(port) => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port.parse().map_err(|_| NotLoopbackHttp)?),
-            None => authority.parse().map_err(|_| NotLoopbackHttp)?,
+            Some(port) => {
+                SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port.parse().map_err(|_| ParseEndpointError)?)
+            }
+            None => authority.parse().map_err(|_| ParseEndpointError)?,
         };
         // What goes into the request line must not end it.
         let is_clean = path.bytes().all(|byte| byte.is_ascii_graphic());
         if !address.ip().is_loopback() || address.port() == 0 || !is_clean {
-            return Err(NotLoopbackHttp);
+            return Err(ParseEndpointError);
         }
         let path = if path.is_empty() { "/" } else { path };
         Ok(Self { address, path: path.to_owned() })
@@ -85,7 +87,7 @@ mod tests {
             "127.0.0.1:1/x",
         ];
         for text in cases {
-            assert_eq!(text.parse::<Endpoint>(), Err(NotLoopbackHttp), "{text:?}");
+            assert_eq!(text.parse::<Endpoint>(), Err(ParseEndpointError), "{text:?}");
         }
     }
 }

@@ -15,6 +15,10 @@ pub const WAIT_FOR_ANNOTATION: &str = "istio-aux.io/wait-for";
 pub const QUIT_ANNOTATION: &str = "istio-aux.io/quit";
 /// Pod annotation: how the pod is to be ended. `auto`, `native`, `proxy`, `wrap`, `istio`, `hold` or `off`.
 pub const MODE_ANNOTATION: &str = "istio-aux.io/mode";
+/// Pod annotation: requests of the shim's containers, such as `cpu=10m,memory=8Mi`, over the installation's.
+pub const SHIM_REQUESTS_ANNOTATION: &str = "istio-aux.io/shim-requests";
+/// Pod annotation: limits of the shim's containers, such as `memory=32Mi`, over the installation's.
+pub const SHIM_LIMITS_ANNOTATION: &str = "istio-aux.io/shim-limits";
 /// Pod annotation, written by the webhook: one line of JSON that says what was decided and why.
 pub const STATUS_ANNOTATION: &str = "istio-aux.io/status";
 /// Pod label, written by the webhook: the mode in which the shim was added.
@@ -25,27 +29,35 @@ pub const SHIM_CONTAINER: &str = "aux-shim";
 /// User and group id of the shim: its own, so that no payload of the same id may signal it
 /// (65532, which distroless images call `nonroot`, is a common payload's).
 pub const SHIM_UID: u32 = 65_019;
-/// Name of the init container that copies the shim's binary into [`VOLUME`].
+/// Name of the init container that copies the shim's binary into [`SHIM_VOLUME`].
 pub const INSTALL_CONTAINER: &str = "aux-shim-install";
-/// The volume that the webhook adds: in mode native the shim's memory, an emptyDir on disk; else the shim's binary.
-pub const VOLUME: &str = "istio-aux";
-/// Where the shim's own container sees [`VOLUME`].
-pub const STATE_FOLDER: &str = "/state";
-/// Where other containers see [`VOLUME`].
-pub const BINARY_FOLDER: &str = "/istio-aux";
+/// The volume that the webhook adds: in mode native for the shim's state file, an emptyDir on disk; else for the shim's binary.
+pub const SHIM_VOLUME: &str = "istio-aux";
+/// Where the shim's own container sees [`SHIM_VOLUME`].
+pub const STATE_DIR: &str = "/state";
+/// Where other containers see [`SHIM_VOLUME`].
+pub const BINARY_DIR: &str = "/istio-aux";
 /// The shim's binary, where other containers see it.
 pub const SHIM_BINARY: &str = "/istio-aux/aux-shim";
-/// The volume in which wrapped containers say how they are, an emptyDir on disk.
-pub const LOCKS_VOLUME: &str = "istio-aux-locks";
-/// Where containers see [`LOCKS_VOLUME`].
-pub const LOCKS_FOLDER: &str = "/istio-aux-locks";
-/// Repository of the shim's image; its tag is the version.
-pub const SHIM_IMAGE: &str = "docker.io/istio-aux/shim";
+/// The volume in which wrapped containers report, each in a `subPath` of its name; an emptyDir on disk.
+pub const LOCK_VOLUME: &str = "istio-aux-locks";
+/// Where containers see [`LOCK_VOLUME`].
+pub const LOCK_DIR: &str = "/istio-aux-locks";
+/// Repository of the shim's image; its tag is the version. No registry has that name: an installation says its own.
+pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
 
 /// Name of Istio's proxy container.
 pub const PROXY_CONTAINER: &str = "istio-proxy";
 /// Pod label, or annotation, that tells Istio's injector whether to inject.
 pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
+/// Pod annotation, written by Istio's injector: what it has rendered, in JSON.
+pub const ISTIO_STATUS_ANNOTATION: &str = "sidecar.istio.io/status";
+/// Pod annotation: the templates that Istio's injector renders, separated by commas.
+pub const TEMPLATES_ANNOTATION: &str = "inject.istio.io/templates";
+/// Pod label of gateways and waypoints of the Kubernetes Gateway API: the Gateway's name.
+pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
+/// Pod label of gateways and waypoints that istiod deploys.
+pub const MANAGED_GATEWAY_LABEL: &str = "gateway.istio.io/managed";
 /// Pod annotation that has Istio's injector make its proxy a native sidecar, or not.
 pub const NATIVE_SIDECAR_ANNOTATION: &str = "sidecar.istio.io/nativeSidecar";
 /// Istio's volume for the proxy's own files, an emptyDir on disk.
@@ -64,6 +76,9 @@ pub const DEFAULT_STATUS_PORT: u16 = 15_020;
 pub const ENVOY_ADMIN_PORT: u16 = 15_000;
 /// Path that ends the proxy, for a POST to pilot-agent's status port from inside the pod.
 pub const QUIT_PATH: &str = "/quitquitquit";
+
+/// What the names of runtime classes for gVisor and Kata Containers contain.
+pub const SANDBOXED_RUNTIMES: [&str; 3] = ["gvisor", "runsc", "kata"];
 
 /// Pod label of Katib's trials.
 pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";

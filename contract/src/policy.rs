@@ -77,11 +77,11 @@ impl fmt::Display for RestartPolicy {
 }
 
 impl FromStr for RestartPolicy {
-    type Err = Unreadable;
+    type Err = ParsePolicyError;
 
-    fn from_str(text: &str) -> Result<Self, Unreadable> {
+    fn from_str(text: &str) -> Result<Self, ParsePolicyError> {
         let all = [Self::Always, Self::Never, Self::OnFailure];
-        all.into_iter().find(|policy| policy.as_str() == text).ok_or(Unreadable)
+        all.into_iter().find(|policy| policy.as_str() == text).ok_or(ParsePolicyError)
     }
 }
 
@@ -99,9 +99,9 @@ impl fmt::Display for ContainerPolicy {
 }
 
 impl FromStr for ContainerPolicy {
-    type Err = Unreadable;
+    type Err = ParsePolicyError;
 
-    fn from_str(text: &str) -> Result<Self, Unreadable> {
+    fn from_str(text: &str) -> Result<Self, ParsePolicyError> {
         let mut parts = text.split(';');
         let policy = parts.next().unwrap_or_default().parse()?;
         let rules = parts.map(RestartRule::from_word).collect::<Result<_, _>>()?;
@@ -119,32 +119,33 @@ impl RuleAction {
 }
 
 impl RestartRule {
-    fn from_word(word: &str) -> Result<Self, Unreadable> {
+    fn from_word(word: &str) -> Result<Self, ParsePolicyError> {
         let mut parts = word.splitn(3, ':');
-        let (action, operator, values) = (parts.next(), parts.next(), parts.next().ok_or(Unreadable)?);
+        let (action, operator, values) = (parts.next(), parts.next(), parts.next().ok_or(ParsePolicyError)?);
         let actions = [RuleAction::Restart, RuleAction::RestartAllContainers];
-        let action = actions.into_iter().find(|known| Some(known.as_word()) == action).ok_or(Unreadable)?;
+        let action = actions.into_iter().find(|known| Some(known.as_word()) == action).ok_or(ParsePolicyError)?;
         let is_in = match operator {
             Some("in") => true,
             Some("not-in") => false,
-            _ => return Err(Unreadable),
+            _ => return Err(ParsePolicyError),
         };
-        let values = values.split(',').map(|code| code.parse().map_err(|_| Unreadable)).collect::<Result<_, _>>()?;
+        let values =
+            values.split(',').map(|code| code.parse().map_err(|_| ParsePolicyError)).collect::<Result<_, _>>()?;
         Ok(Self { action, is_in, values })
     }
 }
 
 /// The text is no policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct ParsePolicyError;
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for ParsePolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("takes Always, Never or OnFailure, and rules like ;restart:in:42,43")
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for ParsePolicyError {}
 
 #[cfg(test)]
 mod tests {
@@ -175,7 +176,7 @@ mod tests {
         for text in
             ["", "never", "Never;", "Never;restart", "Never;restart:in:", "Never;restart:in:x", "Never;stop:in:1"]
         {
-            assert_eq!(text.parse::<ContainerPolicy>(), Err(Unreadable), "{text}");
+            assert_eq!(text.parse::<ContainerPolicy>(), Err(ParsePolicyError), "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, SHIM_CONTAINER};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams};
 use kube::core::gvk::GroupVersionKind;
 use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ pub const OPT_IN: Label = (INJECTION_LABEL, ENABLED);
 pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 
 /// How long a pod may take to start or end before a scenario fails. Two cores start a proxy in seconds, and ten at once
-/// in less than a minute.
-pub const PATIENCE: Duration = Duration::from_secs(150);
+/// in less than a minute. A container that the runtime could not create is doubted for 150 s.
+pub const PATIENCE: Duration = Duration::from_mins(4);
 
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
@@ -175,6 +175,19 @@ impl Namespace {
     /// The pods with a label, `key=value`.
     pub async fn pods_with(&self, label: &str) -> Vec<Pod> {
         self.pods().list(&ListParams::default().labels(label)).await.expect("the pods are listed").items
+    }
+
+    /// The pods in a final phase. The API server selects them, so asking often costs little.
+    pub async fn finished_pods(&self) -> Vec<Pod> {
+        let parameters = ListParams::default().fields("status.phase!=Pending,status.phase!=Running");
+        self.pods().list(&parameters).await.expect("the pods are listed").items
+    }
+
+    /// Adds an ephemeral container to a pod, as `kubectl debug` does.
+    pub async fn add_ephemeral_container(&self, pod: &str, container: Value) {
+        let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": [container]}}));
+        let patched = self.pods().patch_ephemeral_containers(pod, &PatchParams::default(), &patch).await;
+        patched.expect("the ephemeral container is added");
     }
 
     /// The one pod of a Job, once it exists.

@@ -9,6 +9,8 @@ pub mod cluster;
 pub mod command;
 pub mod manifests;
 pub mod observe;
+pub mod policies;
+pub mod rendered;
 pub mod ways;
 
 pub use cluster::{Namespace, scenario};

@@ -1,5 +1,6 @@
 //! The objects that scenarios create: small pods of busybox and curl, Jobs of them, a server in the mesh.
 
+use contract::names::{ISTIO_STATUS_ANNOTATION, PROXY_CONTAINER};
 use serde_json::{Value, json};
 
 /// The image of payloads: busybox' shell and tools, curl, user 65532. `PAYLOAD_IMAGE` replaces it.
@@ -23,10 +24,32 @@ pub fn container(name: &str, command: &[&str]) -> Value {
     })
 }
 
+/// A native sidecar, for the init containers of a pod: it runs until SIGTERM, logs that it got one, and exits at once.
+#[must_use]
+pub fn native_sidecar(name: &str) -> Value {
+    let mut sidecar = shell(name, "trap 'echo got SIGTERM; kill $!; exit 0' TERM; sleep 86400 & wait $!");
+    sidecar["restartPolicy"] = json!("Always");
+    sidecar
+}
+
 /// The specification of a pod.
 #[must_use]
 pub fn pod_spec(restart_policy: &str, containers: &[Value]) -> Value {
     json!({"restartPolicy": restart_policy, "terminationGracePeriodSeconds": 1, "containers": containers})
+}
+
+/// The same specification with init containers.
+#[must_use]
+pub fn with_init(mut spec: Value, init_containers: &[Value]) -> Value {
+    spec["initContainers"] = json!(init_containers);
+    spec
+}
+
+/// The same specification with Kubernetes' default grace period, for containers that are to end at SIGTERM by themselves.
+#[must_use]
+pub fn with_default_grace(mut spec: Value) -> Value {
+    spec["terminationGracePeriodSeconds"] = json!(30);
+    spec
 }
 
 /// The same specification with a folder `/memory` in each container, which outlives their restarts.
@@ -71,6 +94,12 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     object
 }
 
+/// A pod whose container `istio-proxy` stands in for one that Istio's injector has rendered.
+#[must_use]
+pub fn injected(pod: Value) -> Value {
+    annotated(pod, ISTIO_STATUS_ANNOTATION, &json!({"containers": [PROXY_CONTAINER]}).to_string())
+}
+
 /// A Job of one pod.
 #[must_use]
 pub fn job(name: &str, spec: &Value) -> Value {
@@ -101,6 +130,15 @@ pub fn server() -> Vec<Value> {
 
 /// What the page of [`server`] says.
 pub const GREETING: &str = "hello from the mesh";
+
+/// A Gateway of the Kubernetes Gateway API that listens for HTTP.
+#[must_use]
+pub fn gateway(name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
+        "spec": {"gatewayClassName": class, "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}]},
+    })
+}
 
 /// A Deployment of one pod, labelled `app`.
 #[must_use]

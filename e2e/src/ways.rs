@@ -20,10 +20,12 @@ pub enum Way {
     Chart(&'static [&'static str]),
     /// `istio-aux policy`, in the version that the server has.
     Policy,
+    /// `istio-aux manifests`, and `istio-aux uninstall`.
+    Command,
 }
 
 /// All ways, by the names that `way` and `make test-matrix` take.
-pub const ALL: [(&str, Way); 7] = [
+pub const ALL: [(&str, Way); 8] = [
     ("script", Way::Script),
     ("self-signed", Way::Overlay("self-signed")),
     ("failure-ignore", Way::Overlay("failure-ignore")),
@@ -31,7 +33,11 @@ pub const ALL: [(&str, Way); 7] = [
     ("helm", Way::Chart(&[])),
     ("helm-cert-manager", Way::Chart(&["--set=certificate.from=cert-manager"])),
     ("policy", Way::Policy),
+    ("command", Way::Command),
 ];
+
+/// Where `make images` says that its images are. No registry has that name: they are loaded into the one-node cluster.
+pub const LOADED_IMAGES: &str = "registry.invalid/istio-aux";
 
 const BINARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux");
 
@@ -55,7 +61,7 @@ impl Way {
 
     fn bring_in(self) {
         match self {
-            Self::Script => drop(say("./install", &[])),
+            Self::Script => drop(say("env", &[&format!("REGISTRY={LOADED_IMAGES}"), "./install"])),
             Self::Overlay(name) => {
                 let folder = format!("overlays/{name}");
                 say("kubectl", &["apply", "--server-side", "-k", &folder]);
@@ -64,9 +70,16 @@ impl Way {
             Self::Chart(values) => {
                 let install =
                     ["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=3m"];
-                helm(&[&install, values].concat());
+                let registry = format!("--set=image.registry={LOADED_IMAGES}");
+                helm(&[&install[..], &[&registry], values].concat());
             }
             Self::Policy => on_policy(&["apply", "--server-side"]),
+            Self::Command => {
+                say(BINARY, &["check", "--pre"]);
+                let manifests = say(BINARY, &["manifests", "--registry", LOADED_IMAGES]);
+                drop(printed(&run("kubectl", &["apply", "--server-side", "--filename=-"], &manifests)));
+                say(BINARY, &["check", "--wait", "--timeout=3m"]);
+            }
         }
     }
 
@@ -80,11 +93,14 @@ impl Way {
                 say("kubectl", &["delete", "--ignore-not-found", "-k", &folder]);
             }
             Self::Chart(_) => {
+                // Helm would delete it after the webhook.
+                say("kubectl", &["delete", "mutatingwebhookconfiguration", "istio-aux"]);
                 helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
                 // Which --create-namespace has made, and Helm never takes away.
                 say("kubectl", &["delete", "namespace", "istio-aux"]);
             }
             Self::Policy => on_policy(&["delete"]),
+            Self::Command => drop(say(BINARY, &["uninstall", "--yes", "--delete-namespace"])),
         }
     }
 }

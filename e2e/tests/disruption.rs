@@ -2,10 +2,13 @@
 
 use std::process::Command;
 
-use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
+use contract::names::{GATEWAY_NAME_LABEL, MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::command::{printed, run};
+use e2e::manifests::{annotated, gateway, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
 
 fn restart(daemon: &str) {
     let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/cluster");
@@ -40,8 +43,58 @@ async fn pods_complete_over_a_restart_of(daemon: &str) {
     .await;
 }
 
+fn kubectl(words: &[&str]) {
+    drop(printed(&run("kubectl", words, "")));
+}
+
+/// Istio's control plane, away until this is dropped.
+struct IstiodAway;
+
+impl IstiodAway {
+    fn new() -> Self {
+        kubectl(&["-n", "istio-system", "scale", "deployment/istiod", "--replicas=0"]);
+        kubectl(&["-n", "istio-system", "wait", "pod", "-lapp=istiod", "--for=delete", "--timeout=120s"]);
+        Self
+    }
+}
+
+impl Drop for IstiodAway {
+    fn drop(&mut self) {
+        kubectl(&["-n", "istio-system", "scale", "deployment/istiod", "--replicas=1"]);
+        kubectl(&["-n", "istio-system", "rollout", "status", "deployment/istiod", "--timeout=180s"]);
+    }
+}
+
+/// The hook of the startup hold would keep a gateway from its start for as long as istiod is away.
+async fn a_gateway_starts_without_istiod() {
+    scenario("gateway-istiod", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(gateway("edge", "istio")).await;
+        let label = format!("{GATEWAY_NAME_LABEL}=edge");
+        let first = ns.until("the gateway's pod", async || ns.pods_with(&label).await.pop()).await;
+        let first = first.metadata.name.unwrap_or_default();
+        let away = IstiodAway::new();
+        ns.delete_pod(&first).await;
+        let is_running = |pod: &Pod| {
+            let status = PodView(pod).container(PROXY_CONTAINER).and_then(|status| status.state.as_ref());
+            status.is_some_and(|state| state.running.is_some()) && pod.metadata.name.as_deref() != Some(&first)
+        };
+        let second = ns
+            .until("the proxy of another pod to run", async || ns.pods_with(&label).await.into_iter().find(is_running))
+            .await;
+        let proxy = second.spec.expect("it has a specification").containers.remove(0);
+        assert_eq!((proxy.name.as_str(), proxy.lifecycle), (PROXY_CONTAINER, None));
+        drop(away);
+        let probe = pod("probe", &pod_spec("Never", &[shell("main", "true")]));
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        ns.until("Istio's injector to answer", async || ns.try_create(probe.clone(), &dry_run).await.ok()).await;
+    })
+    .await;
+}
+
+/// One test, because nothing else may use the cluster meanwhile.
 #[tokio::test]
-async fn pods_complete_over_a_restart_of_the_node() {
+async fn pods_complete_over_a_restart_of_the_node_and_gateways_start_without_istiod() {
+    a_gateway_starts_without_istiod().await;
     for daemon in ["kubelet", "containerd"] {
         pods_complete_over_a_restart_of(daemon).await;
     }

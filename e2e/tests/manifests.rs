@@ -1,159 +1,113 @@
-//! What the ways of installing render: the chart and the overlays give the same objects, and a wrong value is refused by its
-//! name. Needs helm and kubectl, but changes nothing on the cluster.
+//! The chart and the overlays render the same objects, select the same pods, and pass the API server's dry run. Needs helm and
+//! kubectl. Changes nothing on the cluster.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::process::Output;
+use e2e::command::printed;
+use e2e::command::run;
+use e2e::rendered::{Objects, chart, deployment, objects, on_top_of, overlay, template};
+use serde_json::{Value, json};
 
-use e2e::command::{printed, run};
-use serde_json::Value;
+/// Labels that Helm's conventions ask for, and kustomize's objects do not have.
+const HELM_LABELS: [&str; 4] =
+    ["app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"];
+/// The shim's resources are values of the chart, so it always passes them. Without them the webhook has the same defaults.
+const SHIM_RESOURCES: [&str; 2] = ["--shim-requests=cpu=1m,memory=4Mi", "--shim-limits=memory=16Mi"];
 
-fn chart(values: &[&str]) -> Output {
-    let fixed =
-        ["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux", "--no-hooks", "--kube-version=1.34.0"];
-    run("helm", &[&fixed, values].concat(), "")
-}
-
-/// Objects by kind and name. Helm creates no namespace.
-fn objects(manifests: &str) -> BTreeMap<String, Value> {
-    let all: Vec<Value> = serde_saphyr::from_str_multiple(manifests).expect("manifests are YAML");
-    let all = all.into_iter().filter(|object| !object.is_null() && object["kind"] != "Namespace");
-    all.map(|object| (format!("{} {}", object["kind"], object["metadata"]["name"]), object)).collect()
-}
-
-/// Writes a file below the folder `target`.
-fn write(file: &str, text: &str) {
-    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")).join(file);
-    fs::create_dir_all(file.parent().expect("it is in a folder")).expect("the folder is made");
-    fs::write(file, text).expect("the file is written");
+/// The same objects without what only Helm adds.
+fn without_helms_own(objects: Objects) -> Objects {
+    let strip = |(name, mut object): (String, Value)| {
+        for metadata in ["/metadata/labels", "/spec/template/metadata/labels"] {
+            if let Some(labels) = object.pointer_mut(metadata).and_then(Value::as_object_mut) {
+                labels.retain(|label, _| !HELM_LABELS.contains(&label.as_str()));
+            }
+        }
+        let arguments = object.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
+        if let Some(arguments) = arguments {
+            arguments.retain(|argument| !SHIM_RESOURCES.iter().any(|default| argument == default));
+        }
+        (name, object)
+    };
+    objects.into_iter().map(strip).collect()
 }
 
 #[test]
 fn chart_and_overlays_give_the_same_objects() {
-    let with_components = "../target/with-components";
-    let overlay = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]\nresources: [../../deploy/overlays/self-signed]\n";
-    write("with-components/kustomization.yaml", overlay);
-    let cases: [(&str, &[&str], usize); 5] = [
-        ("overlays/policy", &["--set=profile=policy"], 4),
-        (with_components, &["--set=monitoring=true", "--set=networkPolicy=true"], 13),
-        ("overlays/self-signed", &[], 10),
-        ("overlays/failure-ignore", &["--set=failurePolicy=Ignore"], 10),
-        ("overlays/cert-manager", &["--set=certificate.from=cert-manager"], 9),
+    let components = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]";
+    let cases: [(&str, Objects, &[&str], usize); 5] = [
+        ("policy", overlay("overlays/policy"), &["--set=profile=policy"], 8),
+        (
+            "components",
+            on_top_of("with-components", "self-signed", components),
+            &["--set=monitoring.enabled=true", "--set=networkPolicy=true"],
+            15,
+        ),
+        ("self-signed", overlay("overlays/self-signed"), &[], 12),
+        ("failure-ignore", overlay("overlays/failure-ignore"), &["--set=failurePolicy=Ignore"], 12),
+        ("cert-manager", overlay("overlays/cert-manager"), &["--set=certificate.from=cert-manager"], 9),
     ];
-    for (overlay, values, count) in cases {
-        let by_kustomize = objects(&printed(&run("kubectl", &["kustomize", overlay], "")));
-        let by_helm = objects(&printed(&chart(values)));
-        assert_eq!(by_kustomize.len(), count, "{overlay}");
-        for (name, object) in &by_kustomize {
-            assert_eq!(by_helm.get(name), Some(object), "{overlay}: {name}");
+    for (name, by_kustomize, values, count) in cases {
+        let by_helm = without_helms_own(chart(values));
+        assert_eq!(by_kustomize.len(), count, "{name}: {:?}", by_kustomize.keys());
+        for (object, expected) in &by_kustomize {
+            assert_eq!(by_helm.get(object), Some(expected), "{name}: {object}");
         }
-        assert_eq!(by_helm.len(), count, "{overlay}");
+        assert_eq!(by_helm.len(), count, "{name}: {:?}", by_helm.keys());
     }
 }
 
 #[test]
-fn options_of_the_chart_reach_the_objects() {
-    let values = [
-        "--set=image.registry=registry.example/x",
-        "--set=image.tag=1.2.3",
-        "--set=shim.delivery=image-volume",
-        "--set=shim.pullPolicy=Always",
-        "--set=shim.requests.memory=8Mi",
-        "--set=shim.requests.cpu=2m",
-        "--set=nativeSidecars=disabled",
-        "--set=log.format=json",
-        "--set=log.level=debug",
-        "--set=certificate.validity=24h",
-        "--set=networkPolicy=true",
-        "--set=monitoring=true",
-        "--set=replicas=3",
-        "--set=priorityClassName=system-cluster-critical",
-        "--set=image.pullSecrets[0].name=key",
-    ];
-    let objects = objects(&printed(&chart(&values)));
-    let spec = &objects[r#""Deployment" "istio-aux""#]["spec"];
-    assert_eq!(spec["replicas"], 3);
-    let pod = &spec["template"]["spec"];
-    assert_eq!(pod["priorityClassName"], "system-cluster-critical");
-    assert_eq!(pod["imagePullSecrets"][0]["name"], "key");
-    assert_eq!(pod["containers"][0]["image"], "registry.example/x/webhook:1.2.3");
-    let arguments = pod["containers"][0]["args"].to_string();
-    for argument in [
-        "--shim-image=registry.example/x/shim:1.2.3",
-        "--delivery=image-volume",
-        "--shim-pull-policy=Always",
-        "--shim-requests=cpu=2m,memory=8Mi",
-        "--native-sidecars=off",
-        "--log-format=json",
-        "--log-level=debug",
-        "--certificate-validity=24h",
-    ] {
-        assert!(arguments.contains(argument), "no {argument} in {arguments}");
-    }
-    for kind in ["NetworkPolicy", "PodMonitor", "PrometheusRule"] {
-        assert!(objects.contains_key(&format!("\"{kind}\" \"istio-aux\"")), "{kind}: {:?}", objects.keys());
+fn the_policy_selects_the_pods_that_the_webhook_selects() {
+    // A policy has no pods of its own to leave alone.
+    let own = json!({"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux"]});
+    let webhooks = &overlay("overlays/self-signed")["MutatingWebhookConfiguration istio-aux"]["webhooks"];
+    let policies = overlay("overlays/policy");
+    for webhook in webhooks.as_array().expect("there are webhooks") {
+        let name = webhook["name"].as_str().expect("it has a name").trim_end_matches(".istio-aux.io").to_owned();
+        let binding = format!("MutatingAdmissionPolicyBinding istio-aux-{}", name.replace('.', "-"));
+        let resources = &policies[&binding]["spec"]["matchResources"];
+        assert_eq!(resources["namespaceSelector"], webhook["namespaceSelector"], "{name}");
+        let mut pods = webhook["objectSelector"].clone();
+        pods["matchExpressions"].as_array_mut().expect("a list").retain(|expression| *expression != own);
+        assert_eq!(resources["objectSelector"], pods, "{name}");
     }
 }
 
 #[test]
-fn options_of_the_chart_reach_the_policy() {
-    let values = [
-        "--set=profile=policy",
-        "--set=image.registry=registry.example/x",
-        "--set=image.tag=1.2.3",
-        "--set=shim.delivery=image-volume",
-        "--set=shim.pullPolicy=Always",
-        "--set=shim.requests.memory=8Mi",
-        "--set=shim.limits.memory=32Mi",
-        "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy",
-    ];
-    let objects = objects(&printed(&chart(&values)));
-    let policy = &objects[r#""MutatingAdmissionPolicy" "istio-aux""#];
-    assert_eq!(policy["apiVersion"], "admissionregistration.k8s.io/v1beta1");
-    let chosen = |name: &str| {
-        let variables = policy["spec"]["variables"].as_array().expect("there are variables");
-        variables.iter().find(|variable| variable["name"] == name).expect("it is one of them")["expression"].clone()
+fn every_object_of_the_chart_has_helms_labels_and_the_common_ones() {
+    let everything = ["--set=monitoring.enabled=true", "--set=networkPolicy=true", "--set=commonLabels.owner=platform"];
+    for profile in ["--set=profile=webhook", "--set=profile=policy"] {
+        for (name, object) in chart(&[&everything[..], &[profile]].concat()) {
+            let labels = &object["metadata"]["labels"];
+            for label in HELM_LABELS.into_iter().chain(["app.kubernetes.io/name", "owner"]) {
+                assert!(labels[label].is_string(), "{name} has no {label}: {labels}");
+            }
+        }
+    }
+    let selectors = deployment(&chart(&everything))["selector"]["matchLabels"].clone();
+    assert_eq!(selectors, json!({"app.kubernetes.io/name": "istio-aux"}), "a selector cannot be changed by an upgrade");
+}
+
+#[test]
+fn the_account_is_limited_to_the_ca_bundle_where_the_server_has_validating_policies() {
+    let policies = |version: &str| {
+        let output = template(&[version, "--no-hooks", "--set=image.registry=registry.example/x"]);
+        objects(&printed(&output)).keys().filter(|name| name.starts_with("ValidatingAdmissionPolicy")).count()
     };
-    let cases = [
-        ("image", "'registry.example/x/shim:1.2.3'"),
-        ("pullPolicy", "'Always'"),
-        ("delivery", "'image-volume'"),
-        ("requests", "{'memory': '8Mi'}"),
-        ("limits", "{'memory': '32Mi'}"),
-    ];
-    for (name, expression) in cases {
-        assert_eq!(chosen(name), expression, "{name}");
-    }
-    let refused = chart(&["--set=profile=policy", "--set=failurePolicy=Ignore"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("failurePolicy and nativeSidecars are the webhook's"));
+    assert_eq!(policies("--kube-version=1.30.0"), 2);
+    assert_eq!(policies("--kube-version=1.29.0"), 0);
 }
 
 #[test]
-fn network_policy_passes_the_servers_dry_run() {
-    let file = "components/network-policy/network-policy.yaml";
-    let dry_run = ["apply", "--server-side", "--dry-run=server", "--namespace=istio-aux", "-f", file];
-    assert!(
-        printed(&run("kubectl", &dry_run, "")).contains("networkpolicy.networking.k8s.io/istio-aux serverside-applied")
-    );
-}
-
-#[test]
-fn wrong_values_are_refused_by_their_names() {
-    let cases = [
-        ("failurePolicy=Maybe", "failurePolicy"),
-        ("shim.delivery=post", "delivery"),
-        ("replicas=0", "replicas"),
-        ("certificate.from=heaven", "from"),
-        ("certificate.validity=a-year", "validity"),
-        ("nativeSidecars=on", "nativeSidecars"),
-        ("replica=2", "replica"),
-        ("certificate.from=secret", "certificate.caBundle"),
-        ("profile=none", "profile"),
-    ];
-    for (value, name) in cases {
-        let output = chart(&["--set", value]);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.contains(name), "{value}: {errors}");
+fn every_object_of_the_overlays_and_the_chart_passes_the_servers_dry_run() {
+    // cert-manager's and Prometheus' kinds may not be there, and no namespace is.
+    let ours = |name: &str| !["PodMonitor", "PrometheusRule"].iter().any(|kind| name.starts_with(kind));
+    for objects in [overlay("overlays/self-signed"), chart(&["--set=networkPolicy=true"])] {
+        for (name, mut object) in objects.into_iter().filter(|(name, _)| ours(name)) {
+            if object["metadata"]["namespace"].is_string() {
+                object["metadata"]["namespace"] = json!("default");
+            }
+            let dry_run = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"];
+            let applied = run("kubectl", &dry_run, &object.to_string());
+            assert!(applied.status.success(), "{name}: {}", String::from_utf8_lossy(&applied.stderr));
+        }
     }
 }

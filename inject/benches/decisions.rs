@@ -46,5 +46,65 @@ fn decisions(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, decisions);
+/// Pods that are made to cost as much as they can.
+fn hostile_pods(criterion: &mut Criterion) {
+    let settings = Settings::new("docker.io/istio-aux/shim:0.1.0");
+    let container = |n: usize| json!({"name": format!("c{n}"), "command": ["true"]});
+    let injected = |annotations: Value, containers: usize| {
+        let mut pod = pod(0);
+        let list = pod["spec"]["containers"].as_array_mut().expect("a list");
+        list.extend((0..containers).map(container));
+        json_patch::merge(&mut pod, &json!({"metadata": {"annotations": annotations}}));
+        pod.to_string()
+    };
+    let list = |item: &dyn Fn(usize) -> String, bytes: usize| {
+        let mut text = String::new();
+        let mut n = 0;
+        while text.len() < bytes {
+            text += &item(n);
+            n += 1;
+        }
+        text
+    };
+    let mib = 1 << 20;
+    for (name, pod) in [
+        ("10,000 containers", injected(json!({}), 10_000)),
+        ("400 containers and 1 MiB of wait-for", {
+            injected(json!({"istio-aux.io/wait-for": list(&|n| format!("c{n},"), mib)}), 400)
+        }),
+        ("1 MiB of bad quit URLs", {
+            injected(json!({"istio-aux.io/quit": list(&|n| format!("http://10.0.0.1:{n}/,"), mib)}), 0)
+        }),
+        ("1 MiB of shim-requests", {
+            injected(json!({"istio-aux.io/shim-requests": list(&|n| format!("cpu={n}m,"), mib)}), 0)
+        }),
+        (
+            "16 KiB of YAML keys",
+            injected(json!({"proxy.istio.io/config": list(&|n| format!("k{n}: {n}\n"), 16_370)}), 0),
+        ),
+        ("1 MiB of YAML keys", injected(json!({"proxy.istio.io/config": list(&|n| format!("k{n}: {n}\n"), mib)}), 0)),
+        ("1 MiB of nested YAML", injected(json!({"proxy.istio.io/config": "{a: ".repeat(mib / 4)}), 0)),
+        ("1 MiB of nested JSON", injected(json!({"proxy.istio.io/config": "[".repeat(mib)}), 0)),
+        ("1 MiB of escapes", injected(json!({"proxy.istio.io/config": "\"".repeat(mib / 2)}), 0)),
+        ("1 MiB of labels", {
+            let labels: serde_json::Map<_, _> = (0..40_000).map(|n| (format!("label-{n}"), json!("value"))).collect();
+            injected(json!({}), 0).replacen("\"labels\":{", &format!("\"labels\":{},\"x\":{{", json!(labels)), 1)
+        }),
+        ("an injector's status of 1 MiB", {
+            let names: Vec<String> = (0..90_000).map(|n| format!("name-{n}")).collect();
+            injected(json!({"sidecar.istio.io/status": json!({"containers": names}).to_string()}), 0)
+        }),
+    ] {
+        let review = format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"1f","kind":{{"group":"","version":"v1","kind":"Pod"}},"namespace":"team","operation":"CREATE","object":{pod}}}}}"#
+        );
+        let mut group = criterion.benchmark_group(format!("{name} ({} bytes)", pod.len()));
+        group.sample_size(10);
+        group.bench_function("review to answer", |bencher| {
+            bencher.iter(|| answer(black_box(review.as_bytes()), &settings).expect("it is a review"));
+        });
+    }
+}
+
+criterion_group!(benches, decisions, hostile_pods);
 criterion_main!(benches);

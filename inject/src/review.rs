@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use json_patch::Patch;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Patch, Settings, decide};
+use crate::{Decision, Mode, Settings, decide};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -38,14 +39,14 @@ pub enum Error {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review<O> {
+struct AdmissionReview<O> {
     api_version: String,
     kind: String,
-    request: Option<Request<O>>,
+    request: Option<AdmissionRequest<O>>,
 }
 
 #[derive(Deserialize)]
-struct Request<O> {
+struct AdmissionRequest<O> {
     uid: String,
     #[serde(default)]
     namespace: String,
@@ -64,19 +65,22 @@ struct Kind {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer<'a> {
+struct AnsweredReview<'a> {
     api_version: &'a str,
     kind: &'a str,
-    response: Response<'a>,
+    response: AdmissionResponse<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Response<'a> {
+struct AdmissionResponse<'a> {
     uid: &'a str,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'a str>,
+    /// In Base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
 }
@@ -88,6 +92,8 @@ pub enum Outcome {
     Patched(Mode),
     /// The pod is admitted as it is.
     Unchanged(Mode),
+    /// The pod cannot be read, and is admitted as it is.
+    Unreadable,
     /// It is no review that could be answered.
     Refused,
     /// Deciding failed, which is a fault of this program.
@@ -107,86 +113,75 @@ pub struct Answered {
 pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
     let (request, pod) = read(body)?;
-    let (answer, outcome) = match &pod {
+    let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings);
+    let (body, outcome) = match &pod {
         Ok(Some(pod)) => {
             let decision = decide(pod, settings);
             log_decision(&request, pod, &decision, began);
             let outcome = if decision.patch.is_empty() { Outcome::Unchanged } else { Outcome::Patched };
             (respond(&request.uid, &decision.patch, &decision.warnings), outcome(decision.mode))
         }
-        Ok(None) => (respond(&request.uid, &Patch::default(), &[]), Outcome::Unchanged(Mode::None)),
+        Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
             let warning = format!("istio-aux leaves this pod as it is: it cannot read it: {error}");
             tracing::warn!(uid = request.uid, namespace = request.namespace, "{warning}");
-            (respond(&request.uid, &Patch::default(), &[warning]), Outcome::Unchanged(Mode::None))
+            (unchanged(&[warning]), Outcome::Unreadable)
         }
     };
-    Ok(Answered { body: answer?, outcome })
+    Ok(Answered { body: body?, outcome })
 }
 
 /// The request, and the pod that is being created; `None` where the request is about anything else.
-type Read<'a> = (Request<()>, Result<Option<Pod<'a>>, serde_json::Error>);
+type Read<'a> = (AdmissionRequest<()>, Result<Option<Pod<'a>>, serde_json::Error>);
 
 fn read(body: &[u8]) -> Result<Read<'_>, Error> {
     let body = str::from_utf8(body)?;
     // Nearly always it is a pod, and then it is read in one go.
-    if let Ok(review) = serde_json::from_str::<Review<Pod>>(body) {
+    if let Ok(review) = serde_json::from_str::<AdmissionReview<Pod>>(body) {
         let (request, object) = review.into_request()?;
         let pod = object.filter(|_| request.creates_a_pod());
         return Ok((request, Ok(pod)));
     }
-    let (request, object) = serde_json::from_str::<Review<&RawValue>>(body)?.into_request()?;
+    let (request, object) = serde_json::from_str::<AdmissionReview<&RawValue>>(body)?.into_request()?;
     let object = object.filter(|_| request.creates_a_pod());
     let pod = object.map(|object| serde_json::from_str(object.get())).transpose();
     Ok((request, pod))
 }
 
-impl<O> Review<O> {
-    fn into_request(self) -> Result<(Request<()>, Option<O>), Error> {
+impl<O> AdmissionReview<O> {
+    fn into_request(self) -> Result<(AdmissionRequest<()>, Option<O>), Error> {
         let Self { api_version, kind, request } = self;
         if (api_version.as_str(), kind.as_str()) != (API_VERSION, KIND) {
             return Err(Error::OtherKind { kind, api_version });
         }
-        let Request { uid, namespace, operation, kind, object } = request.ok_or(Error::NoRequest)?;
-        Ok((Request { uid, namespace, operation, kind, object: None }, object))
+        let AdmissionRequest { uid, namespace, operation, kind, object } = request.ok_or(Error::NoRequest)?;
+        Ok((AdmissionRequest { uid, namespace, operation, kind, object: None }, object))
     }
 }
 
-impl<O> Request<O> {
+impl<O> AdmissionRequest<O> {
     fn creates_a_pod(&self) -> bool {
         self.kind.group.is_empty() && self.kind.kind == "Pod" && self.operation == "CREATE"
     }
 }
 
 fn respond(uid: &str, patch: &Patch, warnings: &[String]) -> Result<Vec<u8>, serde_json::Error> {
-    let patch_type = (!patch.is_empty()).then_some("JSONPatch");
-    let response = Response { uid, allowed: true, patch_type, warnings };
-    let mut body = serde_json::to_string(&Answer { api_version: API_VERSION, kind: KIND, response })?;
-    if !patch.is_empty() {
-        // Base64 needs no escapes, so it is written into the answer's last object as it is.
-        body.truncate(body.len() - END.len());
-        body.push_str(PATCH);
-        BASE64_STANDARD.encode_string(patch.as_json(), &mut body);
-        body.push('"');
-        body.push_str(END);
-    }
-    Ok(body.into_bytes())
+    let patch = (!patch.is_empty()).then(|| serde_json::to_vec(patch)).transpose()?;
+    let patch_type = patch.is_some().then_some("JSONPatch");
+    let patch = patch.map(|json| BASE64_STANDARD.encode(json));
+    let response = AdmissionResponse { uid, allowed: true, patch_type, patch, warnings };
+    serde_json::to_vec(&AnsweredReview { api_version: API_VERSION, kind: KIND, response })
 }
 
-/// How the patch begins in an answer.
-const PATCH: &str = r#","patch":""#;
-/// How an answer ends.
-const END: &str = "}}";
-
-fn log_decision(request: &Request<()>, pod: &Pod, decision: &Decision, began: Instant) {
+fn log_decision(request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {
     tracing::info!(
         uid = request.uid,
         namespace = request.namespace,
         name = pod.display_name(),
         owner = pod.owner().unwrap_or_default(),
         mode = decision.mode.as_str(),
-        operations = decision.patch.operations(),
-        why = decision.why,
+        operations = decision.patch.len(),
+        reason = decision.reason,
         warnings = decision.warnings.len(),
         took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
         "decided"
@@ -268,7 +263,7 @@ mod tests {
             ),
             (
                 "[]",
-                "the body is not an AdmissionReview in JSON: invalid length 0, expected struct Review with 3 elements at line 1 column 2",
+                "the body is not an AdmissionReview in JSON: invalid length 0, expected struct AdmissionReview with 3 elements at line 1 column 2",
             ),
             (
                 "{\"apiVersion\": \"admission.k8s.io/v1beta1\", \"kind\": \"AdmissionReview\"}",

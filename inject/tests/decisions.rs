@@ -1,4 +1,4 @@
-//! What istio-aux does to which pod: a table of cases over pods as the API server sent them.
+//! The patches in detail, over pods as the API server sent them. `cases.yaml` has what which pod gets.
 
 use inject::pod::Pod;
 use inject::{Decision, Delivery, Mode, Settings, decide};
@@ -28,13 +28,9 @@ fn decided_by(pod: &Value, settings: &Settings) -> Decision {
     decide(&serde_json::from_str::<Pod>(&text).unwrap(), settings)
 }
 
-fn operations(decision: &Decision) -> json_patch::Patch {
-    serde_json::from_slice(decision.patch.as_json()).unwrap()
-}
-
 fn patched(pod: &Value) -> Value {
     let mut patched = pod.clone();
-    json_patch::patch(&mut patched, &operations(&decided(pod))).unwrap();
+    json_patch::patch(&mut patched, &decided(pod).patch).unwrap();
     patched
 }
 
@@ -56,7 +52,7 @@ fn with(pod: &str, path: &str, value: Value) -> Value {
 
 #[test]
 fn before_istio_only_the_hold_annotation_is_added() {
-    insta::assert_json_snapshot!(operations(&decided(&json_of(BEFORE_ISTIO))), @r#"
+    insta::assert_json_snapshot!(decided(&json_of(BEFORE_ISTIO)).patch, @r#"
     [
       {
         "op": "add",
@@ -74,36 +70,26 @@ fn before_istio_only_the_hold_annotation_is_added() {
 
 #[test]
 fn after_istio_the_shim_is_added() {
-    insta::assert_json_snapshot!(operations(&decided(&json_of(CLASSIC_PROXY))));
+    insta::assert_json_snapshot!(decided(&json_of(CLASSIC_PROXY)).patch);
 }
 
 #[test]
 fn in_mode_proxy_the_shim_is_pilot_agents_parent() {
     let pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy");
-    insta::assert_json_snapshot!(operations(&decided(&pod)));
+    insta::assert_json_snapshot!(decided(&pod).patch);
 }
 
 #[test]
 fn by_image_volume_a_pod_gets_a_mount_and_a_command() {
     let settings = Settings { delivery: Delivery::ImageVolume, ..settings() };
-    insta::assert_json_snapshot!(operations(&decided_by(&json_of(CLASSIC_PROXY), &settings)));
+    insta::assert_json_snapshot!(decided_by(&json_of(CLASSIC_PROXY), &settings).patch);
 }
 
 #[test]
 fn in_mode_wrap_the_shim_is_each_awaited_commands_parent() {
     let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap");
     pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
-    insta::assert_json_snapshot!(operations(&decided(&pod)));
-}
-
-#[test]
-fn in_mode_istio_the_injector_is_asked_for_a_native_sidecar() {
-    let pod = with(BEFORE_ISTIO, "/metadata/annotations", json!({"istio-aux.io/mode": "istio"}));
-    let annotations = patched(&pod)["metadata"]["annotations"].clone();
-    assert_eq!(annotations["sidecar.istio.io/nativeSidecar"], "true");
-    let said = json!({"istio-aux.io/mode": "istio", "sidecar.istio.io/nativeSidecar": "false"});
-    let annotations = patched(&with(BEFORE_ISTIO, "/metadata/annotations", said))["metadata"]["annotations"].clone();
-    assert_eq!(annotations["sidecar.istio.io/nativeSidecar"], "false", "the user's word stands");
+    insta::assert_json_snapshot!(decided(&pod).patch);
 }
 
 #[test]
@@ -220,7 +206,7 @@ fn a_guaranteed_pod_stays_so() {
 
 #[test]
 fn native_proxy_gets_a_status_only() {
-    insta::assert_json_snapshot!(operations(&decided(&json_of(NATIVE_PROXY))));
+    insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);
 }
 
 /// A pod with one annotation more.
@@ -230,52 +216,12 @@ fn noted(pod: &str, key: &str, value: &str) -> Value {
     pod
 }
 
-/// What it is, the pod, its mode, how many warnings.
-#[rustfmt::skip]
-fn kinds_of_pods() -> Vec<(&'static str, Value, Mode, usize)> {
-    let labelled = |pod, key: &str, value: &str| with(pod, "/metadata/labels", json!({key: value}));
-    let in_spec = |pod, field: &str, value: Value| with(pod, &format!("/spec/{field}"), value);
-    vec![
-        ("no proxy yet", json_of(BEFORE_ISTIO), Mode::Hold, 0),
-        ("no proxy, runs always", in_spec(BEFORE_ISTIO, "restartPolicy", json!("Always")), Mode::Hold, 0),
-        ("classic proxy, OnFailure", json_of(CLASSIC_PROXY), Mode::Native, 0),
-        ("classic proxy, Never", in_spec(CLASSIC_PROXY, "restartPolicy", json!("Never")), Mode::Native, 0),
-        ("classic proxy, Always", in_spec(CLASSIC_PROXY, "restartPolicy", json!("Always")), Mode::Hold, 0),
-        ("native proxy", json_of(NATIVE_PROXY), Mode::None, 0),
-        ("shim there already", patched(&json_of(CLASSIC_PROXY)), Mode::Native, 0),
-        ("its own PID namespaces", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(false)), Mode::Wrap, 0),
-        ("wanted: proxy", noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy"), Mode::Proxy, 0),
-        ("wanted: wrap", noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap"), Mode::Wrap, 0),
-        ("wanted: hold", noted(CLASSIC_PROXY, "istio-aux.io/mode", "hold"), Mode::Hold, 0),
-        ("wanted: off", noted(CLASSIC_PROXY, "istio-aux.io/mode", "off"), Mode::None, 0),
-        ("wanted: istio, too late", noted(CLASSIC_PROXY, "istio-aux.io/mode", "istio"), Mode::Native, 1),
-        ("wanted: nonsense", noted(CLASSIC_PROXY, "istio-aux.io/mode", "quick"), Mode::Native, 1),
-        ("supervised already", patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy")), Mode::Proxy, 0),
-        ("wrapped already", patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap")), Mode::Wrap, 0),
-        ("shared already", in_spec(CLASSIC_PROXY, "shareProcessNamespace", json!(true)), Mode::Native, 0),
-        ("status port off", noted(CLASSIC_PROXY, "status.sidecar.istio.io/port", "0"), Mode::Native, 0),
-        ("status port unreadable", noted(CLASSIC_PROXY, "status.sidecar.istio.io/port", "off"), Mode::Hold, 1),
-        ("to quit, but waited for", noted(CLASSIC_PROXY, "istio-aux.io/quit", "http://127.0.0.1:9091/quit"), Mode::Native, 1),
-        ("unknown restart policy", in_spec(CLASSIC_PROXY, "containers/1/restartPolicy", json!("Sometimes")), Mode::Native, 1),
-        ("opted out", labelled(CLASSIC_PROXY, "istio-aux.io/injection", "disabled"), Mode::None, 0),
-        ("host PIDs", in_spec(CLASSIC_PROXY, "hostPID", json!(true)), Mode::None, 1),
-        ("host network", in_spec(BEFORE_ISTIO, "hostNetwork", json!(true)), Mode::None, 1),
-        ("Windows", in_spec(BEFORE_ISTIO, "os", json!({"name": "windows"})), Mode::None, 1),
-        ("not injected", labelled(BEFORE_ISTIO, "sidecar.istio.io/inject", "false"), Mode::None, 1),
-        ("hold's YAML is broken", noted(BEFORE_ISTIO, "proxy.istio.io/config", "a: ["), Mode::Hold, 1),
-        ("wait-for names nobody", noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "mian"), Mode::Native, 1),
-    ]
-}
-
-#[test]
-fn each_kind_of_pod_has_its_mode() {
-    for (name, pod, mode, warnings) in kinds_of_pods() {
-        let decision = decided(&pod);
-        assert_eq!((decision.mode, decision.warnings.len()), (mode, warnings), "{name}: {decision:?}");
-        let after = patched(&pod);
-        assert_eq!(shim_of(&after).is_some(), mode == Mode::Native, "{name}");
-        assert_eq!(after["metadata"]["labels"]["istio-aux.io/shim"].as_str().is_some(), mode.has_shim(), "{name}");
-    }
+/// A pod with one more native sidecar, before or after the init containers that it has.
+fn with_sidecar(mut pod: Value, comes_first: bool) -> Value {
+    let init = pod["spec"]["initContainers"].as_array_mut().unwrap();
+    let sidecar = json!({"name": "logs", "image": "logs:1", "restartPolicy": "Always"});
+    init.insert(if comes_first { 0 } else { init.len() }, sidecar);
+    pod
 }
 
 #[test]
@@ -286,7 +232,7 @@ fn wait_for_and_status_port_reach_the_shim() {
     let expected = json!([
         "watch",
         "--await=metrics",
-        "--outlive=main",
+        "--helper=main",
         "--restart-policy=OnFailure",
         "--proxy=istio-proxy",
         "--status-port=15999",
@@ -310,6 +256,88 @@ fn containers_own_restart_policies_reach_the_shim() {
 }
 
 #[test]
+fn beside_other_native_sidecars_the_native_shim_stays_until_sigterm() {
+    let native = || noted(CLASSIC_PROXY, "istio-aux.io/mode", "native");
+    let last_args = |pod: &Value| shim_args(pod).split_off(6);
+    assert_eq!(last_args(&native()), ["--state=/state/seen"]);
+    for comes_first in [true, false] {
+        assert_eq!(last_args(&with_sidecar(native(), comes_first)), ["--state=/state/seen", "--stay"]);
+    }
+    // In mode proxy the shim is no native sidecar, and the option is none of supervise's.
+    let proxy = patched(&with_sidecar(json_of(CLASSIC_PROXY), true));
+    let command = proxy["spec"]["containers"][0]["command"].as_array().unwrap();
+    assert!(command.contains(&json!("supervise")) && !command.contains(&json!("--stay")), "{command:?}");
+}
+
+#[test]
+fn a_native_shim_that_is_there_before_another_native_sidecar_is_told_to_stay() {
+    let pod = with_sidecar(patched(&json_of(CLASSIC_PROXY)), false);
+    let decision = decided(&pod);
+    assert_eq!((decision.mode, decision.patch.len()), (Mode::Native, 1), "{decision:?}");
+    let args = shim_args(&pod);
+    assert_eq!(args.last().map(String::as_str), Some("--stay"));
+    assert_eq!(args.len(), shim_args(&json_of(CLASSIC_PROXY)).len() + 1);
+    assert!(decided(&patched(&pod)).patch.is_empty(), "it is told once");
+    // What has the shim's name and is not run by the webhook's arguments is left alone.
+    let mut other = with_sidecar(json_of(CLASSIC_PROXY), true);
+    other["spec"]["initContainers"][0]["name"] = json!("aux-shim");
+    assert!(decided(&with_sidecar(other, true)).patch.is_empty());
+}
+
+#[test]
+fn containers_that_the_kubelet_may_restart_after_any_exit_code_are_named() {
+    let probe = json!({"exec": {"command": ["true"]}});
+    let resize = |policy: &str| json!([{"resourceName": "cpu", "restartPolicy": policy}]);
+    // Which container, what it has, and whether it is named under OnFailure.
+    let cases = [
+        (1, json!({"livenessProbe": probe}), true),
+        (1, json!({"startupProbe": probe}), true),
+        (2, json!({"livenessProbe": probe}), true),
+        (1, json!({"readinessProbe": probe}), false),
+        (1, json!({"livenessProbe": null, "startupProbe": null, "resizePolicy": null}), false),
+        (1, json!({"resizePolicy": resize("RestartContainer")}), true),
+        (1, json!({"resizePolicy": resize("NotRequired")}), false),
+        (1, json!({"livenessProbe": probe, "restartPolicy": "Never"}), false),
+        (0, json!({"livenessProbe": probe}), false),
+    ];
+    for (index, fields, is_named) in cases {
+        for (policy, own, expected) in [
+            ("OnFailure", Value::Null, is_named),
+            ("Never", Value::Null, false),
+            ("Never", json!("OnFailure"), is_named && fields["restartPolicy"].is_null()),
+        ] {
+            let mut pod = with(CLASSIC_PROXY, "/spec/restartPolicy", json!(policy));
+            let container = pod["spec"]["containers"][index].as_object_mut().unwrap();
+            if !own.is_null() {
+                container.insert("restartPolicy".to_owned(), own.clone());
+            }
+            container.extend(fields.as_object().unwrap().clone());
+            let name = container["name"].as_str().unwrap().to_owned();
+            let mut args = shim_args(&pod);
+            args.retain(|arg| arg.starts_with("--may-restart"));
+            let named = if expected { vec![format!("--may-restart={name}")] } else { Vec::new() };
+            assert_eq!(args, named, "{name} {fields} pod: {policy} own: {own}");
+        }
+    }
+}
+
+#[test]
+fn a_wrapped_container_mounts_no_other_ones_locks_and_the_proxy_only_reads() {
+    let after = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap"));
+    let locks = |container: &Value| {
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        mounts.iter().find(|mount| mount["name"] == "istio-aux-locks").cloned().unwrap_or_default()
+    };
+    let mounts: Vec<Value> = after["spec"]["containers"].as_array().unwrap().iter().map(locks).collect();
+    let expected = json!([
+        {"name": "istio-aux-locks", "mountPath": "/istio-aux-locks", "readOnly": true},
+        {"name": "istio-aux-locks", "mountPath": "/istio-aux-locks", "subPath": "main"},
+        {"name": "istio-aux-locks", "mountPath": "/istio-aux-locks", "subPath": "metrics"},
+    ]);
+    assert_eq!(json!(mounts), expected);
+}
+
+#[test]
 fn only_loopback_endpoints_reach_the_shim() {
     let urls = "http://127.0.0.1:9091/quitquitquit, https://127.0.0.1:1/x, http://10.0.0.1:80/y";
     let mut pod = with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1quit", json!(urls));
@@ -320,7 +348,7 @@ fn only_loopback_endpoints_reach_the_shim() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert_eq!(
         warnings[0],
-        "istio-aux.io/quit: \"https://127.0.0.1:1/x\" is left out: it takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port"
+        "istio-aux.io/quit: \"https://127.0.0.1:1/x\" is ignored: it takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port"
     );
 }
 
@@ -365,7 +393,7 @@ fn the_shim_comes_last_and_the_users_containers_stay_in_order() {
 fn the_manifests_name_this_version_of_the_images() {
     let manifest = include_str!("../../deploy/base/deployment.yaml");
     for image in ["webhook", "shim"] {
-        let tagged = format!("docker.io/istio-aux/{image}:{}", env!("CARGO_PKG_VERSION"));
+        let tagged = format!("registry.invalid/istio-aux/{image}:{}", env!("CARGO_PKG_VERSION"));
         assert!(manifest.contains(&tagged), "{tagged}");
     }
 }

@@ -9,9 +9,7 @@ fn patched(pod: &Value, settings: &Settings) -> Value {
     let text = pod.to_string();
     let decision = decide(&serde_json::from_str::<Pod>(&text).unwrap(), settings);
     let mut pod = pod.clone();
-    let operations: json_patch::Patch = serde_json::from_slice(decision.patch.as_json()).unwrap();
-    assert_eq!(operations.0.len(), decision.patch.operations());
-    json_patch::patch(&mut pod, &operations).unwrap();
+    json_patch::patch(&mut pod, &decision.patch).unwrap();
     pod
 }
 
@@ -60,6 +58,9 @@ fn strings() -> impl Strategy<Value = Value> {
         Just(("workflows.argoproj.io/workflow".to_owned(), "wf".to_owned())),
         Just(("proxy.istio.io/config".to_owned(), "concurrency: 2".to_owned())),
         Just(("proxy.istio.io/config".to_owned(), "[".to_owned())),
+        Just(("istio-aux.io/shim-requests".to_owned(), "memory=8Mi,cpu".to_owned())),
+        Just(("inject.istio.io/templates".to_owned(), "sidecar,gateway".to_owned())),
+        Just(("gateway.networking.k8s.io/gateway-name".to_owned(), "gateway".to_owned())),
         (key(), ".{0,8}"),
     ];
     let map = prop::collection::vec(ours, 0..4)
@@ -74,11 +75,25 @@ fn container() -> impl Strategy<Value = Value> {
     let mount = prop_oneof![Just("data"), Just("istio-data"), Just("istio-aux")]
         .prop_map(|name| json!({"name": name, "mountPath": format!("/{name}"), "subPath": null}));
     let mounts = prop_oneof![Just(Value::Null), prop::collection::vec(mount, 0..3).prop_map(Value::from)];
-    let args = prop_oneof![Just(Value::Null), Just(json!(["-w", "true"])), Just(json!(["-x"]))];
+    let args = prop_oneof![
+        Just(Value::Null),
+        Just(json!(["-w", "true"])),
+        Just(json!(["-x"])),
+        Just(json!(["watch", "--await=main"])),
+    ];
+    let probe = prop_oneof![3 => Just(Value::Null), 1 => Just(json!({"exec": {"command": ["true"]}, "xother": 1}))];
+    let resize = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer", "xother": 1}]);
+    let resize_policy = prop_oneof![3 => Just(Value::Null), 1 => Just(resize)];
     let hook = json!({"postStart": null, "preStop": {"sleep": {"seconds": 1}}});
     let lifecycle = prop_oneof![Just(Value::Null), Just(json!({})), Just(hook)];
-    let fields = (restart_policy, command, args, lifecycle, mounts);
-    (name, fields, extra()).prop_map(|(name, (restart_policy, command, args, lifecycle, mounts), mut fields)| {
+    let image = prop_oneof![3 => Just(Value::Null), 1 => Just(json!("auto"))];
+    let fields = (restart_policy, command, args, lifecycle, mounts, image);
+    let ending = (probe, resize_policy);
+    (name, fields, ending, extra()).prop_map(|(name, known, (probe, resize_policy), mut fields)| {
+        let (restart_policy, command, args, lifecycle, mounts, image) = known;
+        fields.insert("image".into(), image);
+        fields.insert("livenessProbe".into(), probe);
+        fields.insert("resizePolicy".into(), resize_policy);
         fields.insert("name".into(), json!(name));
         fields.insert("args".into(), args);
         fields.insert("lifecycle".into(), lifecycle);
@@ -122,8 +137,22 @@ fn pod() -> impl Strategy<Value = Value> {
     let volume = prop_oneof![Just("data"), Just("istio-aux")].prop_map(|name| json!({"name": name, "emptyDir": {}}));
     let volumes = prop_oneof![Just(Value::Null), prop::collection::vec(volume, 0..3).prop_map(Value::from)];
     let share = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from)];
-    (metadata(), containers(), init, volumes, policy, share, extra(), extra()).prop_map(
-        |(metadata, containers, init, volumes, policy, share, mut spec, mut pod)| {
+    let runtime_class = prop_oneof![7 => Just(Value::Null), 1 => Just(json!("kata-qemu"))];
+    let rendered = prop_oneof![
+        Just(Value::Null),
+        Just(json!({"containers": ["istio-proxy"]})),
+        Just(json!({"containers": ["istio-proxy"]})),
+        Just(json!({"containers": null, "initContainers": ["istio-init", "istio-proxy"]})),
+        Just(json!("no status")),
+    ];
+    let lists = (containers(), init, volumes);
+    (metadata(), lists, rendered, policy, share, runtime_class, extra(), extra()).prop_map(
+        |(mut metadata, (containers, init, volumes), rendered, policy, share, runtime_class, mut spec, mut pod)| {
+            let annotations = metadata.get_mut("annotations").and_then(Value::as_object_mut);
+            if let Some(annotations) = annotations.filter(|_| !rendered.is_null()) {
+                annotations.insert("sidecar.istio.io/status".into(), json!(rendered.to_string()));
+            }
+            spec.insert("runtimeClassName".into(), runtime_class);
             spec.insert("volumes".into(), volumes);
             spec.insert("containers".into(), containers);
             spec.insert("initContainers".into(), init);
@@ -162,6 +191,12 @@ fn without_ours(before: &Value, after: &Value) -> Value {
         after["metadata"] = Value::Null;
     }
     after["spec"]["shareProcessNamespace"] = before["spec"]["shareProcessNamespace"].clone();
+    for container in after["spec"]["initContainers"].as_array_mut().into_iter().flatten() {
+        let args = container["args"].as_array_mut().filter(|args| args.last() == Some(&json!("--stay")));
+        if let Some(args) = args {
+            args.pop();
+        }
+    }
     for list in ["initContainers", "volumes"] {
         take_ours_off(&mut after["spec"][list], &before["spec"][list]);
     }
@@ -218,7 +253,9 @@ fn a_pod_of_a_megabyte_keeps_all_of_it() {
         .map(|n| json!({"name": format!("V{n}"), "value": "~/\"\\ \u{1f980} and the like, some 60 characters"}))
         .collect();
     let pod = json!({
-        "metadata": {"name": "large", "annotations": {"a~b/c": "x".repeat(200_000)}},
+        "metadata": {"name": "large", "annotations": {
+            "a~b/c": "x".repeat(200_000), "sidecar.istio.io/status": "{\"containers\": [\"istio-proxy\"]}",
+        }},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main", "env": variables}]},
     });
     assert!(pod.to_string().len() > 1 << 20);

@@ -1,13 +1,16 @@
 //! The command line: reading it, and refusing what makes no sense in one line.
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use contract::args::{
-    AWAIT, CONTAINER_POLICY, INSTALL, LOCKS, NAME, OUTLIVE, PROXY, QUIT, RESTART_POLICY, RETRY_WINDOW, STATE,
-    STATUS_PORT, SUPERVISE, WATCH, WRAP, Watch, Wrap,
+    AWAIT, CONTAINER_POLICY, HELPER, INSTALL, LOCK_DIR, MAY_RESTART, PROXY, QUIT, RESTART_POLICY, RETRY_WINDOW, STATE,
+    STATUS_PORT, STAY, SUPERVISE, WATCH, WRAP, WatchArgs, WrapArgs,
 };
-use contract::endpoint::NotLoopbackHttp;
+use contract::endpoint::ParseEndpointError;
 use contract::policy::{ContainerPolicy, RestartPolicy};
 use lexopt::{Arg, Parser, ValueExt};
 
@@ -16,50 +19,53 @@ aux-shim ends a pod's Istio proxy when the containers it served have finished.
 
 usage: aux-shim watch --await NAME [--await NAME …] --restart-policy Never|OnFailure [options]
        aux-shim supervise --await NAME … --restart-policy Never|OnFailure [options] -- COMMAND …
-       aux-shim wrap --name NAME --locks FOLDER -- COMMAND …
-       aux-shim install FOLDER
+       aux-shim wrap --lock-dir DIRECTORY -- COMMAND …
+       aux-shim install DIRECTORY
 
-watch      watches the containers in a pod with shareProcessNamespace: true
+watch      watches the containers of a pod with shareProcessNamespace: true
 supervise  the same, as the parent of the proxy's COMMAND, whose exit status it passes on
-wrap       the parent of a container's COMMAND, whose exit status it passes on; supervise --locks watches it,
+wrap       the parent of a container's COMMAND, whose exit status it passes on; supervise --lock-dir watches it
            in a pod whose containers do not share a PID namespace
-install    copies this program into FOLDER
+install    copies this program into DIRECTORY
 
 options of watch and supervise:
-  --await NAME             a container to wait for; once for each
-  --outlive NAME           a container not to wait for, but to outlive; once for each
+  --await NAME             a container to wait for; repeatable
+  --helper NAME            a regular container not to wait for; repeatable
+  --may-restart NAME       a container that the kubelet may restart after any exit code, because of its probes or
+                           its resize policy; repeatable
   --restart-policy POLICY  the pod's restart policy: Never or OnFailure
   --container-policy NAME=POLICY[;ACTION:in|not-in:CODES]…
                            the policy of a container that has its own; ACTION is restart or restart-all
   --proxy NAME             the proxy's container (istio-proxy)
-  --status-port PORT       pilot-agent's port on localhost (15020); 0 where it is off: Envoy's admin port is asked
-  --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked; once for each
-  --state FILE             where what was seen is remembered, for a shim that is started again
-  --retry-window SECONDS   how long a container that ended with an unknown code is expected back (kernels before
-                           6.15 do not tell codes; without it: twice the kubelet's back-off, and a minute)
-  --locks FOLDER           supervise: where wrapped containers say how they are
+  --status-port PORT       pilot-agent's port on localhost (15020); 0 where it is off: Envoy's admin port is used
+  --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked to quit; repeatable
+  --state FILE             keeps what was observed, for a shim that is restarted
+  --retry-window SECONDS   how long an end is doubted: one with an unknown exit code (default: twice the kubelet's
+                           back-off, and a minute; kernels before 6.15 do not report exit codes), one that was not
+                           identified (150), and any doubtful one after an announced start was not seen (960)
+  --stay                   watch: when all is over, wait for SIGTERM
+  --lock-dir DIRECTORY     supervise: where wrapped containers report, each in a subdirectory of its name
 
-options of wrap:
-  --name NAME              the container's name
-  --locks FOLDER           where it says how it is
+option of wrap:
+  --lock-dir DIRECTORY     where to report; no other container may write there
 
-It asks nothing of the Kubernetes API. Exit status: of watch always 0; of supervise and wrap their COMMAND's,
-127 where there is no such command, 126 where it cannot be run; 2 for arguments that make no sense.
+It uses no Kubernetes API. Exit status: of watch always 0; of supervise and wrap their COMMAND's, 127 where there is
+no such command, 126 where it cannot be run; 2 for wrong arguments.
 
 example: aux-shim watch --await main --await metrics --restart-policy OnFailure
 example: aux-shim supervise --await main --restart-policy Never -- /usr/local/bin/pilot-agent proxy sidecar
-example: aux-shim wrap --name main --locks /istio-aux-state -- python3 train.py
+example: aux-shim wrap --lock-dir /istio-aux-locks -- python3 train.py
 ";
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Watch(Watch),
+    Watch(WatchArgs),
     /// Watch as the parent of this command.
-    Supervise(Watch, Vec<OsString>),
+    Supervise(WatchArgs, Vec<OsString>),
     /// Be the parent of this command.
-    Wrap(Wrap, Vec<OsString>),
-    /// Copy this program into a folder.
+    Wrap(WrapArgs, Vec<OsString>),
+    /// Copy this program into a directory.
     Install(PathBuf),
     /// Print this text and end: help, version.
     Show(String),
@@ -90,8 +96,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Ok(Command::Show(format!("aux-shim {}\n", env!("CARGO_PKG_VERSION"))))
         }
         Some(Arg::Value(word)) => match word.to_str() {
-            Some(WATCH) => watch(parser),
-            Some(SUPERVISE) => supervise(parser),
+            Some(WATCH) => watch(parser, false),
+            Some(SUPERVISE) => watch(parser, true),
             Some(WRAP) => wrap(parser),
             Some(INSTALL) => install(parser),
             _ => Err(Error::UnknownCommand(word.to_string_lossy().into_owned())),
@@ -104,68 +110,55 @@ fn help() -> Command {
     Command::Show(HELP.to_owned())
 }
 
-fn watch(mut parser: Parser) -> Result<Command, Error> {
-    let mut options = WatchOptions::new();
-    while let Some(arg) = parser.next()? {
+/// Reads the options of `watch`, or those of `supervise` and its command.
+fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
+    let (mut options, mut command) = (WatchOptions::new(), None);
+    while command.is_none()
+        && let Some(arg) = parser.next()?
+    {
         match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(help()),
             Arg::Long(option) => {
                 let option = option.to_owned();
                 options.read(&option, &mut parser)?;
             }
+            Arg::Value(first) if takes_command => command = Some(command_from(first, &mut parser)?),
             other => return Err(other.unexpected().into()),
         }
     }
-    let watch = options.finish()?;
-    if watch.locks.is_some() {
-        return Err(wrong(LOCKS, "is for supervise and wrap"));
+    if takes_command && command.is_none() {
+        return Err(nothing_to_run(SUPERVISE));
     }
-    Ok(Command::Watch(watch))
-}
-
-fn supervise(mut parser: Parser) -> Result<Command, Error> {
-    let mut options = WatchOptions::new();
-    let command = loop {
-        match parser.next()? {
-            Some(Arg::Long("help") | Arg::Short('h')) => return Ok(help()),
-            Some(Arg::Long(option)) => {
-                let option = option.to_owned();
-                options.read(&option, &mut parser)?;
-            }
-            Some(Arg::Value(first)) => break command_from(first, &mut parser)?,
-            Some(other) => return Err(other.unexpected().into()),
-            None => return Err(nothing_to_run(SUPERVISE)),
-        }
-    };
-    Ok(Command::Supervise(options.finish()?, command))
+    let watch = options.finish()?;
+    match command {
+        None if watch.lock_dir.is_some() => Err(wrong(LOCK_DIR, "is for supervise and wrap")),
+        None => Ok(Command::Watch(watch)),
+        Some(_) if watch.stay => Err(wrong(STAY, "is for watch")),
+        Some(command) => Ok(Command::Supervise(watch, command)),
+    }
 }
 
 fn wrap(mut parser: Parser) -> Result<Command, Error> {
-    let (mut container, mut locks) = (None, None);
+    let mut lock_dir = None;
     let command = loop {
         match parser.next()? {
             Some(Arg::Long("help") | Arg::Short('h')) => return Ok(help()),
-            Some(Arg::Long(NAME)) => container = Some(name(NAME, &mut parser)?),
-            Some(Arg::Long(LOCKS)) => locks = Some(name(LOCKS, &mut parser)?),
+            Some(Arg::Long(LOCK_DIR)) => lock_dir = Some(name(LOCK_DIR, &mut parser)?),
             Some(Arg::Value(first)) => break command_from(first, &mut parser)?,
             Some(other) => return Err(other.unexpected().into()),
             None => return Err(nothing_to_run(WRAP)),
         }
     };
-    let name = container.ok_or_else(|| wrong(NAME, "is missing; it takes the container's name"))?;
-    if name.contains('/') {
-        return Err(wrong(NAME, format!("takes a container's name, and was given {name:?}")));
-    }
-    let locks = locks.ok_or_else(|| wrong(LOCKS, "is missing; it takes a folder that the pod's containers share"))?;
-    Ok(Command::Wrap(Wrap { name, locks }, command))
+    let lock_dir = lock_dir.ok_or_else(|| wrong(LOCK_DIR, "is missing; it takes the directory to report in"))?;
+    Ok(Command::Wrap(WrapArgs { lock_dir }, command))
 }
 
 fn install(mut parser: Parser) -> Result<Command, Error> {
     match parser.next()? {
-        Some(Arg::Value(folder)) => Ok(Command::Install(folder.into())),
+        Some(Arg::Value(directory)) => Ok(Command::Install(directory.into())),
         Some(Arg::Long("help") | Arg::Short('h')) => Ok(help()),
         Some(other) => Err(other.unexpected().into()),
-        None => Err(Error::Incomplete { command: INSTALL, reason: "takes a folder" }),
+        None => Err(Error::Incomplete { command: INSTALL, reason: "takes a directory" }),
     }
 }
 
@@ -180,13 +173,13 @@ fn nothing_to_run(command: &'static str) -> Error {
 
 /// The options that say what to watch.
 struct WatchOptions {
-    watch: Watch,
+    watch: WatchArgs,
     policy: Option<RestartPolicy>,
 }
 
 impl WatchOptions {
     fn new() -> Self {
-        Self { watch: Watch::new(Vec::new(), RestartPolicy::Never), policy: None }
+        Self { watch: WatchArgs::new(Vec::new(), RestartPolicy::Never), policy: None }
     }
 
     /// Reads an option's value.
@@ -194,21 +187,23 @@ impl WatchOptions {
         let watch = &mut self.watch;
         match option {
             AWAIT => watch.awaited.push(name(AWAIT, parser)?),
-            OUTLIVE => watch.outlived.push(name(OUTLIVE, parser)?),
+            HELPER => watch.helpers.push(name(HELPER, parser)?),
+            MAY_RESTART => watch.may_restart.push(name(MAY_RESTART, parser)?),
             PROXY => watch.proxy = name(PROXY, parser)?,
             RESTART_POLICY => self.policy = Some(pod_policy(parser)?),
             CONTAINER_POLICY => watch.container_policies.push(container_policy(parser)?),
             STATUS_PORT => watch.status_port = parsed(STATUS_PORT, parser, "takes a port, 0 to 65535")?,
-            QUIT => watch.quit.push(parsed(QUIT, parser, &NotLoopbackHttp.to_string())?),
+            QUIT => watch.quit.push(parsed(QUIT, parser, &ParseEndpointError.to_string())?),
             STATE => watch.state = Some(name(STATE, parser)?),
             RETRY_WINDOW => watch.retry_window = Some(parsed(RETRY_WINDOW, parser, "takes seconds")?),
-            LOCKS => watch.locks = Some(name(LOCKS, parser)?),
+            STAY => watch.stay = true,
+            LOCK_DIR => watch.lock_dir = Some(name(LOCK_DIR, parser)?),
             other => return Err(Arg::Long(other).unexpected().into()),
         }
         Ok(())
     }
 
-    fn finish(self) -> Result<Watch, Error> {
+    fn finish(self) -> Result<WatchArgs, Error> {
         let Self { mut watch, policy } = self;
         watch.restart_policy =
             policy.ok_or_else(|| wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"))?;
@@ -229,25 +224,27 @@ fn container_policy(parser: &mut Parser) -> Result<(String, ContainerPolicy), Er
     let text = parser.value()?.string()?;
     let refuse = |reason: &str| wrong(CONTAINER_POLICY, format!("{reason}, and was given {text:?}"));
     let (name, policy) = text.split_once('=').ok_or_else(|| refuse("takes NAME=POLICY"))?;
-    let policy = policy.parse().map_err(|error: contract::policy::Unreadable| refuse(&error.to_string()))?;
+    let policy = policy.parse().map_err(|error: contract::policy::ParsePolicyError| refuse(&error.to_string()))?;
     Ok((name.to_owned(), policy))
 }
 
-fn refuse_contradictions(watch: &Watch) -> Result<(), Error> {
+fn refuse_contradictions(watch: &WatchArgs) -> Result<(), Error> {
     if watch.awaited.is_empty() {
         return Err(wrong(AWAIT, "is missing; name at least one container"));
     }
     let mut seen = vec![watch.proxy.as_str()];
     for (option, name) in
-        watch.awaited.iter().map(|name| (AWAIT, name)).chain(watch.outlived.iter().map(|name| (OUTLIVE, name)))
+        watch.awaited.iter().map(|name| (AWAIT, name)).chain(watch.helpers.iter().map(|name| (HELPER, name)))
     {
         if seen.contains(&name.as_str()) {
             return Err(wrong(option, format!("{name:?} is named twice, or is the proxy")));
         }
         seen.push(name);
     }
-    match watch.container_policies.iter().find(|(name, _)| !seen.contains(&name.as_str())) {
-        Some((name, _)) => Err(wrong(CONTAINER_POLICY, format!("{name:?} is neither awaited, outlived nor the proxy"))),
+    let policies = watch.container_policies.iter().map(|(name, _)| (CONTAINER_POLICY, name));
+    let unknown = policies.chain(watch.may_restart.iter().map(|name| (MAY_RESTART, name)));
+    match unknown.into_iter().find(|(_, name)| !seen.contains(&name.as_str())) {
+        Some((option, name)) => Err(wrong(option, format!("{name:?} is neither awaited, a helper nor the proxy"))),
         None => Ok(()),
     }
 }
@@ -264,126 +261,4 @@ fn parsed<T: std::str::FromStr>(option: &'static str, parser: &mut Parser, takes
 
 fn wrong(option: &'static str, reason: impl Into<String>) -> Error {
     Error::Option { option, reason: reason.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse_line(line: &str) -> Result<Command, Error> {
-        parse(line.split_whitespace().map(OsString::from))
-    }
-
-    #[test]
-    fn what_the_webhook_writes_is_what_the_shim_reads() {
-        let mut watch = Watch::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure);
-        watch.outlived.push("cloud-sql-proxy".into());
-        watch.status_port = 15_999;
-        watch.container_policies.push(("main".into(), "Never;restart:in:42".parse().unwrap()));
-        watch.quit.push("http://127.0.0.1:9091/quitquitquit".parse().unwrap());
-        watch.state = Some("/state/seen".into());
-        watch.retry_window = Some(30);
-        let words = std::iter::once("aux-shim".to_owned()).chain(watch.to_args()).map(OsString::from);
-        assert_eq!(parse(words).unwrap(), Command::Watch(watch.clone()));
-        watch.locks = Some("/locks".into());
-        let command = ["pilot-agent", "proxy", "--await=x", "--", "-h"].map(OsString::from);
-        let words = watch.to_supervising_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
-        assert_eq!(parse(words).unwrap(), Command::Supervise(watch, command.to_vec()));
-        let wrap = Wrap { name: "main".into(), locks: "/locks".into() };
-        let words = wrap.to_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
-        assert_eq!(parse(words).unwrap(), Command::Wrap(wrap, command.to_vec()));
-    }
-
-    #[test]
-    fn wrong_arguments_are_named_in_one_line() {
-        let cases = [
-            ("aux-shim", "no command: try aux-shim watch --await NAME --restart-policy Never, or --help"),
-            ("aux-shim sleep", "unknown command \"sleep\": there are watch, supervise, wrap and install; see --help"),
-            ("aux-shim watch", "--restart-policy: is missing; it takes Never or OnFailure"),
-            ("aux-shim watch --restart-policy Never", "--await: is missing; name at least one container"),
-            (
-                "aux-shim watch --await a --restart-policy Always",
-                "--restart-policy: takes Never or OnFailure, and was given \"Always\"",
-            ),
-            (
-                "aux-shim watch --await a --restart-policy Never --status-port 70000",
-                "--status-port: takes a port, 0 to 65535, and was given \"70000\"",
-            ),
-            (
-                "aux-shim watch --await a --await a --restart-policy Never",
-                "--await: \"a\" is named twice, or is the proxy",
-            ),
-            (
-                "aux-shim watch --await a --outlive istio-proxy --restart-policy Never",
-                "--outlive: \"istio-proxy\" is named twice, or is the proxy",
-            ),
-            ("aux-shim watch --await= --restart-policy Never", "--await: takes a name, and was given \"\""),
-            (
-                "aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/quit",
-                "--quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given \"http://10.0.0.1:80/quit\"",
-            ),
-            (
-                "aux-shim watch --await a --restart-policy Never --container-policy b=Never",
-                "--container-policy: \"b\" is neither awaited, outlived nor the proxy",
-            ),
-            (
-                "aux-shim watch --await a --restart-policy Never --container-policy a=Sometimes",
-                "--container-policy: takes Always, Never or OnFailure, and rules like ;restart:in:42,43, and was given \"a=Sometimes\"",
-            ),
-            (
-                "aux-shim watch --await a --restart-policy Never --retry-window soon",
-                "--retry-window: takes seconds, and was given \"soon\"",
-            ),
-            ("aux-shim watch --await", "missing argument for option '--await'; see --help"),
-            ("aux-shim watch --no-such", "invalid option '--no-such'; see --help"),
-            ("aux-shim watch main", "unexpected argument \"main\"; see --help"),
-        ];
-        assert_refused(&cases);
-    }
-
-    #[test]
-    fn wrong_arguments_of_commands_with_a_command_are_named_in_one_line() {
-        let cases = [
-            ("aux-shim watch --await a --restart-policy Never --locks /x", "--locks: is for supervise and wrap"),
-            (
-                "aux-shim supervise --await a --restart-policy Never",
-                "supervise: no command to run; put it at the end, after --",
-            ),
-            (
-                "aux-shim supervise --await a --restart-policy Never --",
-                "supervise: no command to run; put it at the end, after --",
-            ),
-            ("aux-shim supervise --no-such -- agent", "invalid option '--no-such'; see --help"),
-            ("aux-shim supervise -x -- agent", "invalid option '-x'; see --help"),
-            ("aux-shim wrap --name a --locks /x", "wrap: no command to run; put it at the end, after --"),
-            ("aux-shim wrap --name a --other", "invalid option '--other'; see --help"),
-            ("aux-shim wrap --locks /x -- true", "--name: is missing; it takes the container's name"),
-            (
-                "aux-shim wrap --name a -- true",
-                "--locks: is missing; it takes a folder that the pod's containers share",
-            ),
-            (
-                "aux-shim wrap --name ../a --locks /x -- true",
-                "--name: takes a container's name, and was given \"../a\"",
-            ),
-            ("aux-shim install", "install: takes a folder"),
-        ];
-        assert_refused(&cases);
-    }
-
-    fn assert_refused(cases: &[(&str, &str)]) {
-        for (line, message) in cases {
-            assert_eq!(parse_line(line).unwrap_err().to_string(), *message, "{line}");
-        }
-    }
-
-    #[test]
-    fn help_shows_examples_that_parse() {
-        let Command::Show(help) = parse_line("aux-shim --help").unwrap() else { panic!("no help") };
-        let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("example: ")).collect();
-        assert_eq!(examples.len(), 3);
-        for example in examples {
-            assert!(!matches!(parse_line(example), Err(_) | Ok(Command::Show(_))), "{example}");
-        }
-    }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
-/// Time since the machine's boot, in suspension too.
+/// Time since the machine's boot, suspension included.
 pub(crate) fn now() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The shim's log: one line at each transition, on standard error: time, level, message, key=value.
+//! The shim's log on standard error, a line for each change: time, level, message, key=value.
 
 use std::fmt::{Display, Write};
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) fn warn(message: &str, fields: &[(&str, &dyn Display)]) {
 }
 
 fn write(now: SystemTime, level: &str, message: &str, fields: &[(&str, &dyn Display)]) {
-    // Nobody to tell when standard error is gone; the pod's end matters more than the line.
+    // Where standard error is gone, there is nowhere to report that.
     let _ = io::Write::write_all(&mut io::stderr(), line(now, level, message, fields).as_bytes());
 }
 
@@ -21,7 +21,7 @@ fn line(now: SystemTime, level: &str, message: &str, fields: &[(&str, &dyn Displ
     let mut line = format!("{} {level} {message}", humantime::format_rfc3339_millis(now));
     for (key, value) in fields {
         let value = value.to_string();
-        let quoted = value.is_empty() || value.contains([' ', '"', '=']);
+        let quoted = value.is_empty() || value.contains(|c: char| c.is_control() || " \"=".contains(c));
         // Writing to a String cannot fail.
         let _ = if quoted { write!(line, " {key}={value:?}") } else { write!(line, " {key}={value}") };
     }
@@ -44,6 +44,10 @@ mod tests {
         assert_eq!(
             line(now, "WARN", "no answer", &[("error", &"timed out = \"late\""), ("empty", &"")]),
             "2026-11-21T07:10:43.790Z WARN no answer error=\"timed out = \\\"late\\\"\" empty=\"\"\n"
+        );
+        assert_eq!(
+            line(now, "WARN", "no answer", &[("answer", &"\u{1b}[2J\rWARN")]),
+            "2026-11-21T07:10:43.790Z WARN no answer answer=\"\\u{1b}[2J\\rWARN\"\n"
         );
     }
 }

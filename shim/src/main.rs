@@ -1,42 +1,34 @@
 //! `aux-shim`: ends a pod's Istio proxy when the containers it served have finished.
 //!
-//! Exit status: of `watch` 0 whatever it met; of `supervise` and `wrap` their command's; 2 for arguments that make no
-//! sense; 1 where `install` failed.
+//! Exit status: of `watch` always 0; of `supervise` and `wrap` their command's; 1 where `install` failed; 2 for wrong
+//! arguments.
 
 #![deny(unsafe_code)]
 
 mod args;
-mod asking;
-mod child;
 mod clock;
-mod decide;
-mod install;
-mod locks;
 mod log;
-mod lookout;
-mod memory;
-mod pidfd;
-mod process;
-mod procfs;
-mod quit;
-mod starts;
-mod watch;
-mod wrap;
+mod observe;
+mod pod;
+mod proxy;
+mod run;
+mod state_file;
+mod syscalls;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match args::parse(std::env::args_os()) {
         Ok(args::Command::Watch(arguments)) => {
-            watch::run(&arguments);
+            run::watch(&arguments);
             ExitCode::SUCCESS
         }
-        Ok(args::Command::Supervise(arguments, command)) => watch::supervise(&arguments, &command).take_over(),
-        Ok(args::Command::Wrap(arguments, command)) => wrap::run(&arguments, &command).take_over(),
-        Ok(args::Command::Install(folder)) => match install::run(&folder) {
+        Ok(args::Command::Supervise(arguments, command)) => run::supervise(&arguments, &command).exit_like_child(),
+        Ok(args::Command::Wrap(arguments, command)) => run::wrap::run(&arguments, &command).exit_like_child(),
+        Ok(args::Command::Install(directory)) => match run::install::run(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("aux-shim: the program cannot be copied into {}: {error}", folder.display());
+                eprintln!("aux-shim: the program cannot be copied into {}: {error}", directory.display());
                 ExitCode::FAILURE
             }
         },

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 fn aux_shim(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aux-shim"));
@@ -18,7 +19,7 @@ fn run(arguments: &[&str]) -> Output {
 #[test]
 fn wrong_arguments_end_with_2_and_one_line() {
     for arguments in
-        [&[][..], &["sleep"], &["watch"], &["watch", "--await", "a"], &["watch", "--bogus"], &["wrap", "--name=a"]]
+        [&[][..], &["sleep"], &["watch"], &["watch", "--await", "a"], &["watch", "--bogus"], &["wrap", "--lock-dir=a"]]
     {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -43,7 +44,7 @@ fn sigterm_ends_it_at_once_with_0() {
     let mut shim = shim.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(shim.stderr.take().unwrap()).lines().map_while(Result::ok);
     let is_watching = log.any(|line| line.contains(" INFO watching await=never-there "));
-    kill_process(Pid::from_child(&shim), Signal::TERM).unwrap();
+    kill(Pid::from_raw(shim.id().cast_signed()), Signal::SIGTERM).unwrap();
     assert!(is_watching);
     assert_eq!(shim.wait().unwrap().code(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! Ends the proxies of pods that are stuck with only them running, with the user's own rights: a `POST` to pilot-agent
-//! through a port that the API server forwards. For pods that were there before istio-aux.
+//! Ends the proxies of stuck pods with the caller's own rights: one `POST` to pilot-agent through a port that the API server
+//! forwards. For pods that were created before istio-aux was installed.
 
 use std::time::Duration;
 
@@ -13,91 +13,112 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
+use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::api::{self, End, PODS, in_words};
-use crate::stuck::{Stuck, judge};
+use crate::api::{self, PODS, PodCompletion, Selection, describe_error, wait_for_pod};
+use crate::stuck::{StuckPod, check_stuck};
 
-/// How many pods are finished at once.
-const AT_ONCE: usize = 8;
+/// How many pods are finished at the same time.
+const CONCURRENCY_LIMIT: usize = 8;
 
 /// Which pods to finish.
 #[derive(Debug, Clone)]
-pub(crate) enum Which {
-    /// These of a namespace.
+pub(crate) enum PodSelection {
+    /// These pods of a namespace.
     Named { namespace: String, names: Vec<String> },
-    /// All that are stuck, of a namespace or of all.
-    AllStuck { namespace: Option<String> },
+    /// All stuck pods with these labels, of one namespace or of all.
+    AllStuck { namespace: Option<String>, selector: String },
 }
 
-/// Finishes pods, and says of each what became of it. Returns whether all is well. `Err` where none could be looked at.
-pub(crate) async fn run(client: &Client, which: Which, dry_run: bool, within: Duration) -> Result<bool, String> {
-    let (stuck, mut is_well) = find(client, which).await?;
-    if stuck.is_empty() && is_well {
-        println!("no pod is stuck");
-        return Ok(true);
-    }
-    let mut ends = stream::iter(stuck).map(|stuck| finish(client, stuck, dry_run, within)).buffer_unordered(AT_ONCE);
-    while let Some((stuck, end)) = ends.next().await {
-        match end {
-            Ok(end) => println!("pod {}/{}: {end}", stuck.namespace, stuck.name),
-            Err(reason) => {
-                eprintln!("istio-aux: pod {}/{}: {reason}", stuck.namespace, stuck.name);
-                is_well = false;
-            }
-        }
-    }
-    Ok(is_well)
+/// What became of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) succeeded: bool,
+    pub(crate) message: String,
 }
 
-/// The stuck ones of those that are asked for, and whether they all are.
-async fn find(client: &Client, which: Which) -> Result<(Vec<Stuck>, bool), String> {
-    match which {
-        Which::AllStuck { namespace } => {
-            let pods = api::list(client, PODS, namespace.as_deref(), "").await?;
-            Ok((pods.iter().filter_map(|pod| judge(pod).ok()).collect(), true))
+/// Finishes pods, and hands each outcome over as soon as it is there. `Err` where no pod could be read.
+pub(crate) async fn run(
+    client: &Client,
+    selection: PodSelection,
+    dry_run: bool,
+    limit: Duration,
+    mut report: impl FnMut(Outcome),
+) -> Result<(), String> {
+    let stuck = find(client, selection, &mut report).await?;
+    let finished = stream::iter(stuck).map(|pod| async move {
+        let result = if dry_run {
+            Ok(format!("would be finished (its containers ended at {})", pod.since))
+        } else {
+            finish(client, &pod, limit).await
+        };
+        outcome(&pod.namespace, &pod.name, result)
+    });
+    let mut finished = finished.buffer_unordered(CONCURRENCY_LIMIT);
+    while let Some(outcome) = finished.next().await {
+        report(outcome);
+    }
+    Ok(())
+}
+
+fn outcome(namespace: &str, name: &str, result: Result<String, String>) -> Outcome {
+    let succeeded = result.is_ok();
+    let (Ok(message) | Err(message)) = result;
+    Outcome { namespace: namespace.to_owned(), name: name.to_owned(), succeeded, message }
+}
+
+/// The stuck pods of a selection. Named pods that are not stuck are reported.
+async fn find(
+    client: &Client,
+    selection: PodSelection,
+    report: &mut impl FnMut(Outcome),
+) -> Result<Vec<StuckPod>, String> {
+    let mut stuck = Vec::new();
+    match selection {
+        PodSelection::AllStuck { namespace, selector } => {
+            let running =
+                Selection::in_namespace(namespace.as_deref()).labels(&selector).fields("status.phase=Running");
+            api::for_each(client, PODS, running, |pod| stuck.extend(check_stuck(&pod).ok())).await?;
         }
-        Which::Named { namespace, names } => {
-            let (mut stuck, mut is_well) = (Vec::new(), true);
+        PodSelection::Named { namespace, names } => {
             for name in names {
                 let pod = api::get(client, PODS, Some(&namespace), &name).await?;
-                let judged = pod.as_ref().map_or_else(|| Err("there is no such pod".to_owned()), judge);
-                match judged {
+                match pod.as_ref().map_or_else(|| Err("there is no such pod".to_owned()), check_stuck) {
                     Ok(pod) => stuck.push(pod),
-                    Err(reason) => {
-                        eprintln!("istio-aux: pod {namespace}/{name} is left alone: {reason}");
-                        is_well = false;
-                    }
+                    Err(reason) => report(outcome(&namespace, &name, Err(format!("is left alone: {reason}")))),
                 }
             }
-            Ok((stuck, is_well))
+        }
+    }
+    Ok(stuck)
+}
+
+async fn finish(client: &Client, pod: &StuckPod, limit: Duration) -> Result<String, String> {
+    if pod.status_port == 0 {
+        return Err("its status port is 0, so pilot-agent cannot be asked to quit; next: delete the pod".to_owned());
+    }
+    let asked = timeout(limit, request_quit(client, pod)).await;
+    asked.map_err(|_| format!("pilot-agent did not answer within {limit:?}"))??;
+    match wait_for_pod(client, &pod.namespace, &pod.name, limit).await? {
+        PodCompletion::Terminated(pod) => {
+            Ok(format!("finished: {}", pod["status"]["phase"].as_str().unwrap_or_default()))
+        }
+        PodCompletion::Deleted => Ok("finished, and deleted since".to_owned()),
+        PodCompletion::TimedOut(_) => {
+            Err(format!("its proxy was asked to quit, but the pod has not ended within {limit:?}"))
         }
     }
 }
 
-async fn finish(client: &Client, stuck: Stuck, dry_run: bool, within: Duration) -> (Stuck, Result<String, String>) {
-    if dry_run {
-        let end = format!("would be finished (its payload ended at {})", stuck.since);
-        return (stuck, Ok(end));
-    }
-    let end = async {
-        if stuck.status_port == 0 {
-            return Err("its status port is 0, so nothing answers that could end the proxy: delete the pod".to_owned());
-        }
-        let asked = timeout(within, ask_to_quit(client, &stuck)).await;
-        asked.map_err(|_| format!("pilot-agent did not answer within {within:?}"))??;
-        until_ended(client, &stuck, within).await
-    };
-    let end = end.await;
-    (stuck, end)
-}
-
-/// Asks pilot-agent to quit, as from within the pod.
-async fn ask_to_quit(client: &Client, stuck: &Stuck) -> Result<(), String> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &stuck.namespace);
-    let port = stuck.status_port;
-    let mut forwarder = pods.portforward(&stuck.name, &[port]).await.map_err(|error| {
-        format!("cannot forward port {port} (this needs get and create on pods/portforward): {}", in_words(error))
+/// Asks pilot-agent to quit. It accepts that from inside the pod only.
+async fn request_quit(client: &Client, pod: &StuckPod) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let port = pod.status_port;
+    let mut forwarder = pods.portforward(&pod.name, &[port]).await.map_err(|error| {
+        format!("cannot forward port {port} (this needs get and create on pods/portforward): {}", describe_error(error))
     })?;
     let stream = forwarder.take_stream(port).ok_or("the port was not forwarded")?;
     let lost = |error: hyper::Error| format!("pilot-agent cannot be asked: {error}");
@@ -116,17 +137,57 @@ async fn ask_to_quit(client: &Client, stuck: &Stuck) -> Result<(), String> {
     match answer {
         Ok(answer) if answer.status().is_success() => Ok(()),
         Ok(answer) => Err(format!("pilot-agent answered {}", answer.status())),
-        // It may be gone before its answer is.
+        // pilot-agent may end before its response is complete.
         Err(error) if error.is_incomplete_message() => Ok(()),
         Err(error) => Err(lost(error)),
     }
 }
 
-/// Waits until the pod has ended, and says how.
-async fn until_ended(client: &Client, stuck: &Stuck, within: Duration) -> Result<String, String> {
-    match api::until_pod_ended(client, &stuck.namespace, &stuck.name, within).await? {
-        End::Ended(pod) => Ok(format!("finished: {}", pod["status"]["phase"].as_str().unwrap_or_default())),
-        End::Deleted => Ok("finished, and deleted since".to_owned()),
-        End::Late(_) => Err(format!("its proxy was asked to quit, but it has not ended within {within:?}")),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::fake::{Answer, client};
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, main: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": name},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
+            "status": {"phase": "Running", "containerStatuses": [
+                {"name": "main", "state": main}, {"name": "istio-proxy", "state": {"running": {}}},
+            ]},
+        })
+    }
+
+    async fn outcomes(client: &Client, selection: PodSelection) -> Vec<(String, bool, String)> {
+        let mut outcomes = Vec::new();
+        let report = |outcome: Outcome| outcomes.push((outcome.name, outcome.succeeded, outcome.message));
+        run(client, selection, true, Duration::ZERO, report).await.unwrap();
+        outcomes
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_names_stuck_pods_and_asks_nothing() {
+        let ended = json!({"terminated": {"exitCode": 0, "finishedAt": "2026-11-21T10:00:00Z"}});
+        let pods = [pod("stuck", &ended), pod("runs", &json!({"running": {}}))];
+        let (client, requests) = client([Answer::list("GET /api/v1/namespaces/team/pods?", &pods)]);
+        let selection = PodSelection::AllStuck { namespace: Some("team".to_owned()), selector: "app=a".to_owned() };
+        let would = "would be finished (its containers ended at 2026-11-21T10:00:00Z)";
+        assert_eq!(outcomes(&client, selection).await, [("stuck".to_owned(), true, would.to_owned())]);
+        let [list] = &requests.all()[..] else { panic!("{:?}", requests.all()) };
+        assert!(list.contains("labelSelector=app%3Da") && list.contains("fieldSelector=status.phase%3DRunning"));
+    }
+
+    #[tokio::test]
+    async fn a_named_pod_that_is_not_stuck_is_left_alone() {
+        let runs = pod("runs", &json!({"running": {}}));
+        let (client, _) = client([Answer::ok("GET /api/v1/namespaces/team/pods/runs", runs)]);
+        let names = vec!["runs".to_owned(), "none".to_owned()];
+        let selection = PodSelection::Named { namespace: "team".to_owned(), names };
+        let expected = [
+            ("runs".to_owned(), false, "is left alone: its container main still runs".to_owned()),
+            ("none".to_owned(), false, "is left alone: there is no such pod".to_owned()),
+        ];
+        assert_eq!(outcomes(&client, selection).await, expected);
     }
 }

@@ -1,7 +1,7 @@
-//! istio-aux: lets pods with an Istio sidecar start after their proxy and complete.
+//! istio-aux: lets pods with an Istio sidecar start after their proxy, and complete.
 //!
-//! The package `inject` decides, as pure functions over a pod, and speaks the admission API; here [`serve`] listens, and [`offline`]
-//! does the same to manifests without a cluster.
+//! The package `inject` decides, as pure functions over a pod, and speaks the admission API. Here [`serve`] listens for reviews,
+//! [`offline`] does the same to manifests without a cluster, and [`cli`] is the command line.
 
 #![forbid(unsafe_code)]
 
@@ -10,10 +10,13 @@ mod causes;
 mod certificates;
 mod check;
 pub mod cli;
+mod explain;
 mod finish;
+mod installation;
 pub mod metrics;
 pub mod offline;
 mod policy;
 pub mod serve;
 mod server_version;
 mod stuck;
+mod support_bundle;

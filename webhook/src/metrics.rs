@@ -1,4 +1,5 @@
-//! What is counted and timed, in the text format of `OpenMetrics`. Only the names are here; each is fed where it happens.
+//! The webhook's metrics, in the text format of `OpenMetrics`. Every series exists from the start, so that an alert by
+//! `increase()` sees the first event.
 
 use std::time::Duration;
 
@@ -8,22 +9,55 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
+
+/// What may become of a review.
+const OUTCOMES: [Outcome; 14] = [
+    Outcome::Patched(Mode::Hold),
+    Outcome::Patched(Mode::Istio),
+    Outcome::Patched(Mode::Native),
+    Outcome::Patched(Mode::Proxy),
+    Outcome::Patched(Mode::Wrap),
+    Outcome::Unchanged(Mode::Off),
+    Outcome::Unchanged(Mode::Hold),
+    Outcome::Unchanged(Mode::Istio),
+    Outcome::Unchanged(Mode::Native),
+    Outcome::Unchanged(Mode::Proxy),
+    Outcome::Unchanged(Mode::Wrap),
+    Outcome::Unreadable,
+    Outcome::Refused,
+    Outcome::Failed,
+];
 
 /// The webhook's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    reviews: Family<Review, Counter>,
+    reviews: Family<ReviewLabels, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
     certificate_failures: Counter,
+    evictions: Counter,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Review {
+struct ReviewLabels {
     result: &'static str,
     mode: &'static str,
+}
+
+impl From<Outcome> for ReviewLabels {
+    fn from(outcome: Outcome) -> Self {
+        let (result, mode) = match outcome {
+            Outcome::Patched(mode) => ("patched", mode),
+            Outcome::Unchanged(mode) => ("unchanged", mode),
+            Outcome::Unreadable => ("unreadable", Mode::Off),
+            Outcome::Refused => ("refused", Mode::Off),
+            Outcome::Failed => ("failed", Mode::Off),
+        };
+        Self { result, mode: mode.as_str() }
+    }
 }
 
 impl Metrics {
@@ -31,46 +65,48 @@ impl Metrics {
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("istio_aux");
+        registry.register("build", "The version that runs", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
         let reviews = Family::default();
+        for outcome in OUTCOMES {
+            drop(reviews.get_or_create(&outcome.into()));
+        }
         registry.register(
             "admission_reviews",
-            "Admission reviews by result, and by the mode that the pod has then",
+            "Admission reviews by result, and by the mode of the pod after it",
             reviews.clone(),
         );
-        // A decision takes microseconds; what is much longer is a busy machine.
+        // A decision takes microseconds. Much longer times are those of a busy machine.
         let duration = Histogram::new([10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]);
         registry.register(
             "admission_duration_seconds",
-            "Time from a review's last byte to its answer",
+            "Time from the last byte of a review to its response",
             duration.clone(),
         );
         let certificate_expiry = Gauge::default();
-        let help = "When the certificate that is served expires, in seconds since 1970";
+        let help = "When the served certificate expires, in seconds since 1970";
         registry.register("certificate_expiry_timestamp_seconds", help, certificate_expiry.clone());
         let certificate_failures = Counter::default();
-        let help = "How often a certificate could not be read, kept or used, and the one before it stayed";
+        let help = "How often a certificate could not be read, stored or used, so that the one before stayed in use";
         registry.register("certificate_reload_failures", help, certificate_failures.clone());
-        Self { registry, reviews, duration, certificate_expiry, certificate_failures }
+        let evictions = Counter::default();
+        let help =
+            "Connections that were closed because there were too many, or because their requests held too much memory";
+        registry.register("evicted_connections", help, evictions.clone());
+        Self { registry, reviews, duration, certificate_expiry, certificate_failures, evictions }
     }
 
     /// Counts a review.
     pub fn review(&self, outcome: Outcome, took: Duration) {
-        let (result, mode) = match outcome {
-            Outcome::Patched(mode) => ("patched", mode),
-            Outcome::Unchanged(mode) => ("unchanged", mode),
-            Outcome::Refused => ("refused", Mode::None),
-            Outcome::Failed => ("failed", Mode::None),
-        };
-        self.reviews.get_or_create(&Review { result, mode: mode.as_str() }).inc();
+        self.reviews.get_or_create(&outcome.into()).inc();
         self.duration.observe(took.as_secs_f64());
     }
 
-    /// Counts a request that was refused before it was a review.
+    /// Counts a request that was rejected before it was a review.
     pub fn refused(&self) {
-        self.reviews.get_or_create(&Review { result: "refused", mode: Mode::None.as_str() }).inc();
+        self.reviews.get_or_create(&Outcome::Refused.into()).inc();
     }
 
-    /// Takes note of when the certificate that is served expires.
+    /// Sets when the served certificate expires, in seconds since 1970.
     pub fn certificate(&self, expires: i64) {
         self.certificate_expiry.set(expires);
     }
@@ -78,6 +114,11 @@ impl Metrics {
     /// Counts a certificate that could not be used.
     pub fn certificate_failed(&self) {
         self.certificate_failures.inc();
+    }
+
+    /// What counts the evicted connections of reviews.
+    pub(crate) fn evictions(&self) -> Counter {
+        self.evictions.clone()
     }
 
     /// All of them as text.
@@ -110,12 +151,30 @@ mod tests {
         let text = metrics.text();
         for line in [
             r#"istio_aux_admission_reviews_total{result="patched",mode="native"} 2"#,
-            r#"istio_aux_admission_reviews_total{result="refused",mode="none"} 1"#,
+            r#"istio_aux_admission_reviews_total{result="refused",mode="off"} 1"#,
             "istio_aux_admission_duration_seconds_count 3",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",
+            concat!("istio_aux_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
         ] {
             assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn every_review_series_begins_at_zero() {
+        let text = Metrics::new().text();
+        for series in [
+            r#"result="patched",mode="native""#,
+            r#"result="unchanged",mode="off""#,
+            r#"result="unreadable",mode="off""#,
+            r#"result="refused",mode="off""#,
+            r#"result="failed",mode="off""#,
+        ] {
+            let line = format!("istio_aux_admission_reviews_total{{{series}}} 0");
+            assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
+        }
+        let series = text.lines().filter(|line| line.starts_with("istio_aux_admission_reviews_total{"));
+        assert_eq!(series.count(), OUTCOMES.len());
     }
 }

@@ -1,4 +1,4 @@
-//! What the API server's version tells: whether it keeps `restartPolicy` on init containers (KEP-753).
+//! The API server's version, and whether it has native sidecars (`restartPolicy` of init containers, KEP-753).
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::causes::with_causes;
 
 /// How long the API server may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first version in which native sidecars are on by default.
 const NATIVE_SIDECARS_SINCE: Version = Version { major: 1, minor: 29 };
 
@@ -27,7 +27,7 @@ impl Version {
         self >= NATIVE_SIDECARS_SINCE
     }
 
-    /// Reads `1.34`, `v1.34.4-eks-1`, or a minor version with a mark behind, as some providers have it (`29+`).
+    /// Parses `1.34`, `v1.34.4-eks-1`, or a minor version with a suffix, as some providers have it (`29+`).
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim_start_matches('v').split('.');
         let mut number = || {
@@ -45,25 +45,25 @@ impl fmt::Display for Version {
     }
 }
 
-/// Why a version is not known.
+/// Why the version is not known.
 #[derive(Debug)]
 pub(crate) enum Unknown {
-    /// This runs in no cluster.
+    /// The program does not run in a cluster.
     NoCluster(String),
-    /// The API server does not say, or not yet.
+    /// The API server has not answered, or with no version.
     NoAnswer(String),
 }
 
-/// Asks the API server of this pod's cluster. Any account that it knows may.
+/// Asks the API server of the pod's own cluster. Every authenticated account may.
 pub(crate) async fn ask() -> Result<Version, Unknown> {
     let client = Client::try_default().await.map_err(|error| Unknown::NoCluster(with_causes(&error)))?;
-    let answer = timeout(ANSWER_WITHIN, client.apiserver_version()).await;
-    let info = answer.map_err(|_| Unknown::NoAnswer(format!("no answer within {ANSWER_WITHIN:?}")))?;
+    let answer = timeout(REQUEST_TIMEOUT, client.apiserver_version()).await;
+    let info = answer.map_err(|_| Unknown::NoAnswer(format!("no answer within {REQUEST_TIMEOUT:?}")))?;
     let info = info.map_err(|error| Unknown::NoAnswer(with_causes(&error)))?;
-    read(&info).ok_or_else(|| Unknown::NoAnswer(format!("it says {:?}.{:?}", info.major, info.minor)))
+    read(&info).ok_or_else(|| Unknown::NoAnswer(format!("its version is {:?}.{:?}", info.major, info.minor)))
 }
 
-/// What an API server says of itself, as a version.
+/// The version in the answer of an API server.
 pub(crate) fn read(info: &Info) -> Option<Version> {
     Version::parse(&format!("{}.{}", info.major, info.minor))
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_with_the_marks_of_providers() {
+    fn versions_with_suffixes_of_providers_are_parsed() {
         let cases = [
             ("1.29", Some((1, 29))),
             ("v1.34.4", Some((1, 34))),

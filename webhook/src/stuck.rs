@@ -1,22 +1,22 @@
-//! Pods whose payload has ended for good while their proxy runs on: what istio-aux is for, seen from outside. Pure.
+//! Finds pods that only their proxy keeps running. Pure.
 
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
 use inject::pod::Pod;
 use serde_json::Value;
 
-/// A pod that would end if only its proxy did.
+/// A pod whose containers have all ended for good, except the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stuck {
+pub(crate) struct StuckPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The port on which pilot-agent answers; 0: on none.
+    /// The port of pilot-agent; 0 where it is switched off.
     pub(crate) status_port: u16,
-    /// When the last container of the payload ended, in RFC 3339.
+    /// When the last of these containers ended, in RFC 3339.
     pub(crate) since: String,
 }
 
-/// Judges a pod as the API server tells it. `Err` says why it is not stuck.
-pub(crate) fn judge(pod: &Value) -> Result<Stuck, String> {
+/// Checks one pod. `Err` says why it is not stuck.
+pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod, String> {
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if matches!(phase, "Succeeded" | "Failed") {
         return Err(format!("it has ended ({phase})"));
@@ -26,7 +26,7 @@ pub(crate) fn judge(pod: &Value) -> Result<Stuck, String> {
     }
     let policy = pod["spec"]["restartPolicy"].as_str().unwrap_or("Always");
     if policy == "Always" {
-        return Err("its restartPolicy is Always: it is not to complete".to_owned());
+        return Err("its restartPolicy is Always: it does not run to completion".to_owned());
     }
     let containers: Vec<&Value> = pod["spec"]["containers"].as_array().into_iter().flatten().collect();
     if !containers.iter().any(|container| is_proxy(container)) {
@@ -45,10 +45,10 @@ pub(crate) fn judge(pod: &Value) -> Result<Stuck, String> {
         since = since.max(ended_for_good(container, name, state, policy)?);
     }
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-    Ok(Stuck { namespace: text("namespace"), name: text("name"), status_port: status_port(pod), since })
+    Ok(StuckPod { namespace: text("namespace"), name: text("name"), status_port: status_port(pod), since })
 }
 
-/// When a container of the payload ended; `Err` where it runs, or will again.
+/// When a container ended. `Err` where it still runs, or the kubelet will restart it.
 fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String, String> {
     let ended = &state["terminated"];
     if ended.is_null() {
@@ -111,64 +111,68 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_stuck_once_only_its_proxy_runs() {
+    fn a_pod_is_stuck_when_only_its_proxy_still_runs() {
         let runs = json!({"running": {}});
         let stuck = |code| pod("Never", &ended(code), &runs);
         let cases = [
-            ("its payload has ended", stuck(0), Ok(())),
-            ("so it has with a failure", stuck(1), Ok(())),
-            ("it will not be retried", pod("OnFailure", &ended(0), &runs), Ok(())),
+            ("all containers succeeded", stuck(0), Ok(())),
+            ("a container failed under Never", stuck(1), Ok(())),
+            ("a container succeeded under OnFailure", pod("OnFailure", &ended(0), &runs), Ok(())),
             (
-                "it will",
+                "a container failed under OnFailure",
                 pod("OnFailure", &ended(1), &runs),
                 Err("its container main may be started again (exit code 1)"),
             ),
             (
-                "by a rule of its own",
+                "a container has restart rules",
                 with(stuck(0), "/spec/containers/1/restartPolicyRules", json!([{}])),
                 Err("its container main may be started again (exit code 0)"),
             ),
-            ("it runs", pod("Never", &runs, &runs), Err("its container main still runs")),
+            ("a container runs", pod("Never", &runs, &runs), Err("its container main still runs")),
             (
-                "it has not begun",
+                "a container has not started",
                 pod("Never", &json!({"waiting": {}}), &runs),
                 Err("its container main has not started yet"),
             ),
             (
-                "it crashes",
+                "a container is in back-off",
                 pod("OnFailure", &json!({"waiting": {"reason": "CrashLoopBackOff"}}), &runs),
                 Err("its container main will be started again"),
             ),
-            ("its proxy has ended", pod("Never", &ended(0), &ended(0)), Err("its istio-proxy does not run")),
+            ("the proxy ended", pod("Never", &ended(0), &ended(0)), Err("its istio-proxy does not run")),
             (
-                "it is to last",
+                "restartPolicy Always",
                 pod("Always", &ended(0), &runs),
-                Err("its restartPolicy is Always: it is not to complete"),
+                Err("its restartPolicy is Always: it does not run to completion"),
             ),
-            ("it has ended", with(stuck(0), "/status/phase", json!("Succeeded")), Err("it has ended (Succeeded)")),
-            ("it goes", with(stuck(0), "/metadata/deletionTimestamp", json!("now")), Err("it is being deleted")),
+            ("the pod ended", with(stuck(0), "/status/phase", json!("Succeeded")), Err("it has ended (Succeeded)")),
             (
-                "no proxy",
+                "the pod is being deleted",
+                with(stuck(0), "/metadata/deletionTimestamp", json!("now")),
+                Err("it is being deleted"),
+            ),
+            (
+                "no istio-proxy",
                 with(stuck(0), "/spec/containers/0/name", json!("x")),
                 Err("it has no ordinary container istio-proxy"),
             ),
         ];
         for (case, pod, expected) in cases {
-            assert_eq!(judge(&pod).map(|_| ()), expected.map_err(str::to_owned), "{case}");
+            assert_eq!(check_stuck(&pod).map(|_| ()), expected.map_err(str::to_owned), "{case}");
         }
     }
 
     #[test]
-    fn it_tells_where_its_proxy_is_asked() {
+    fn a_stuck_pod_has_the_port_of_its_pilot_agent() {
         let pod = pod("Never", &ended(0), &json!({"running": {}}));
-        let expected = Stuck {
+        let expected = StuckPod {
             namespace: "team".to_owned(),
             name: "hello".to_owned(),
             status_port: 15020,
             since: "2026-11-21T10:00:00Z".to_owned(),
         };
-        assert_eq!(judge(&pod), Ok(expected));
+        assert_eq!(check_stuck(&pod), Ok(expected));
         let moved = with(pod, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "15999"}));
-        assert_eq!(judge(&moved).unwrap().status_port, 15999);
+        assert_eq!(check_stuck(&moved).unwrap().status_port, 15999);
     }
 }

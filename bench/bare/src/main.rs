@@ -10,10 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, PrivateKeyDer::from_pem_file(key)?)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let (tls, answer) = (TlsAcceptor::from(Arc::new(config)), Bytes::from(std::fs::read(answer)?));
     let listener = TcpListener::bind(address).await?;
     loop {
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let Ok(stream) = tls.accept(stream).await else { return };
             let service = service_fn(|request| reply(request, answer.clone()));
             // A client that goes away is nobody's concern here.
-            let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            let _ = Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
 /// Where the shim asks.
 const STATUS_PORT: u16 = 15_020;
@@ -52,6 +52,6 @@ fn asked_at() -> std::io::Result<i64> {
 }
 
 fn nanoseconds() -> i64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("the clock can be read");
+    now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }

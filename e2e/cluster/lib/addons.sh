@@ -1,5 +1,11 @@
 # shellcheck shell=bash
-# What runs in the cluster: Istio, the training operator, cert-manager.
+# What runs in the cluster: Istio, the kinds of the Gateway API, the training operator, cert-manager.
+
+install_gateway_api() {
+  if kubectl get customresourcedefinition gateways.gateway.networking.k8s.io >/dev/null 2>&1; then return; fi
+  logged "install the Gateway API" "$LOGS/gateway-api.log" \
+    kubectl apply --server-side -f "$(part_folder gateway-api)/source/config/crd/standard"
+}
 
 install_istio() {
   local charts=$ISTIO/source/manifests/charts

@@ -3,11 +3,18 @@
 
 make_bridge() {
   sysctl -qw net.ipv4.ip_forward=1
+  [ "$IP_FAMILY" = ipv4 ] || sysctl -qw net.ipv6.conf.all.forwarding=1
   # Without this an answer between two pods by way of a Service keeps the wrong source address.
-  [ ! -d /proc/sys/net/bridge ] || sysctl -qw net.bridge.bridge-nf-call-iptables=1
+  [ ! -d /proc/sys/net/bridge ] || sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1
   if ip link show "$BRIDGE" >/dev/null 2>&1; then return; fi
-  ip link add "$BRIDGE" type bridge
-  ip addr add "$NODE_IP/24" dev "$BRIDGE"
+  # Without an address of its own a bridge takes one of its ports', which come and go, and neighbours keep the old one.
+  ip link add "$BRIDGE" address 02:00:0a:f4:00:01 type bridge
+  if [ "$IP_FAMILY" = ipv6 ]; then
+    # Without a port, the bridge would never find out that the address is not taken.
+    ip addr add "$NODE_IP/$NODE_PREFIX" dev "$BRIDGE" nodad
+  else
+    ip addr add "$NODE_IP/$NODE_PREFIX" dev "$BRIDGE"
+  fi
   ip link set "$BRIDGE" up
 }
 
@@ -16,7 +23,7 @@ start_containerd() {
   cat >"$STATE/cni/10-istio-aux.conflist" <<JSON
 {"cniVersion": "0.4.0", "name": "istio-aux", "plugins": [{
   "type": "bridge", "bridge": "$BRIDGE", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "$ANY_ADDRESS/0"}]}
 }]}
 JSON
   cat >"$STATE/containerd/config.toml" <<TOML
@@ -52,7 +59,7 @@ cgroupsPerQOS: true
 enforceNodeAllocatable: []
 failCgroupV1: false
 failSwapOn: false
-clusterDNS: [$NODE_IP]
+clusterDNS: ["$NODE_IP"]
 clusterDomain: cluster.local
 resolvConf: ""
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%, nodefs.inodesFree: 1%}
@@ -68,7 +75,7 @@ YAML
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
-clusterCIDR: $POD_CIDR
+clusterCIDR: "$POD_CIDR"
 hostnameOverride: $NODE
 clientConnection: {kubeconfig: $PKI/kube-proxy.kubeconfig}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}

@@ -15,6 +15,7 @@ part_ldflags() {
 part_extras() {
   case $1 in
     istio) echo istio.io/istio manifests/charts; echo istio.io/istio tools/packaging/common ;;
+    gateway-api) echo sigs.k8s.io/gateway-api config/crd/standard ;;
     cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
   esac
@@ -47,8 +48,10 @@ build_part() {
   rm -rf "$folder"
   mkdir -p "$folder/bin"
   cd "$CLUSTER_DIR/parts/$part"
-  build_go_tools . "$folder/bin" "$(part_ldflags "$part")"
+  # A part may be files only.
+  if grep -q '^tool' go.mod; then build_go_tools . "$folder/bin" "$(part_ldflags "$part")"; fi
   part_extras "$part" | while read -r module path; do
+    go mod download "$module"
     source=$(go list -m -f '{{.Dir}}' "$module")
     mkdir -p "$folder/source/$(dirname "$path")"
     cp -r "$source/$path" "$folder/source/$path"

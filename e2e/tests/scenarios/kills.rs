@@ -2,11 +2,11 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{annotated, injected, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{as_root, final_phase};
+use crate::{as_root, final_phase, shim_container};
 
 /// Kills the shim a second after a file is there: a moment in which it has seen what the file tells of. Nobody waits for it.
 fn killer(file: &str) -> Value {
@@ -22,7 +22,7 @@ fn telling(name: &str, seconds: u32) -> Value {
 /// Runs pods in which the shim is killed after each of these files is there, and asserts that it missed nothing.
 async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &[&str]) {
     let awaited: Vec<&str> = payload.iter().filter_map(|container| container["name"].as_str()).collect();
-    let shim = if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER };
+    let shim = shim_container(mode);
     scenario(&format!("kills-{mode}"), &[MESH, OPT_IN], async |ns: &Namespace| {
         for name in kills {
             let spec = with_memory(pod_spec(policy, &[&[killer(name)], payload].concat()));
@@ -38,7 +38,7 @@ async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &
                 assert!(ended_at(PROXY_CONTAINER) >= ended_at(container), "{name}: {container} had its proxy");
             }
             let log = ns.logs(name, shim).await;
-            assert!(log.contains("took up what was seen before"), "{name}: {log}");
+            assert!(log.contains("restored what was observed before"), "{name}: {log}");
             assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{name}: {log}");
         }
     })
@@ -69,7 +69,7 @@ async fn shim_that_is_killed_while_the_proxy_drains_sees_it_end() {
         let drain = r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; echo drained";
         let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer("asked")];
         let spec = with_memory(pod_spec("Never", &containers));
-        ns.create_object(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main")).await;
+        ns.create_object(injected(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main"))).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));

@@ -3,15 +3,22 @@
 
 mod command;
 mod completion;
+mod customised;
+mod gateways;
+mod hostile;
 mod kills;
+mod liveness;
 mod modes;
+mod native_sidecars;
 mod resilience;
 mod restarts;
 mod selection;
 mod start;
 mod training;
 
+use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
 use e2e::{Namespace, PodView};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 /// A container whose user may signal every process that it sees.
@@ -24,6 +31,16 @@ fn as_root(mut container: Value) -> Value {
 fn shim_modes() -> Vec<&'static str> {
     let is_policy = std::env::var_os("BY_POLICY").is_some();
     if is_policy { vec!["native", "proxy"] } else { vec!["native", "proxy", "wrap"] }
+}
+
+/// The container in which the shim observes the others, in this mode.
+fn shim_container(mode: &str) -> &'static str {
+    if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER }
+}
+
+/// The mode in which the webhook added the shim.
+fn shim_label(pod: &Pod) -> Option<&str> {
+    pod.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
 }
 
 /// Waits for the final phase of a pod.

@@ -1,22 +1,13 @@
 //! The modes in which the shim gets into a pod: each does what native does, and what only it can do.
 
-use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
+use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{as_root, final_phase, shim_modes, start_server};
-
-fn shim_label(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
-}
-
-/// The log of the container that the shim runs in, in this mode.
-async fn shim_log(ns: &Namespace, pod: &str, mode: &str) -> String {
-    ns.logs(pod, if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER }).await
-}
+use crate::{as_root, final_phase, shim_container, shim_label, shim_modes, start_server};
 
 #[tokio::test]
 async fn a_retry_has_the_network_in_each_mode() {
@@ -33,7 +24,7 @@ async fn a_retry_has_the_network_in_each_mode() {
             let view = PodView(&pod);
             assert_eq!(shim_label(&pod), Some(mode));
             assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(1), Some(0)), "{mode}");
-            let log = shim_log(ns, mode, mode).await;
+            let log = ns.logs(mode, shim_container(mode)).await;
             for line in
                 ["exited container=main code=7", "exited container=main code=0", "exited container=short code=0"]
             {

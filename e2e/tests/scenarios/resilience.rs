@@ -7,7 +7,7 @@ use contract::names::{
     MODE_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
 };
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, container, job, pod, pod_spec, shell};
+use e2e::manifests::{annotated, container, injected, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
@@ -24,7 +24,7 @@ async fn killed_shim_goes_on_where_it_was() {
         let pod = ns.pod("two").await;
         assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         let log = ns.logs("two", SHIM_CONTAINER).await;
-        assert!(log.contains("took up what was seen before"), "{log}");
+        assert!(log.contains("restored what was observed before"), "{log}");
         assert!(log.contains("asked istio-proxy to quit"), "{log}");
     })
     .await;
@@ -117,7 +117,7 @@ async fn proxy_that_drains_for_long_is_asked_once() {
             "istio-proxy",
             r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; sleep 6; echo drained",
         );
-        ns.create_object(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")]))).await;
+        ns.create_object(injected(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")])))).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
         let log = ns.logs("one", SHIM_CONTAINER).await;
         assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");

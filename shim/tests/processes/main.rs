@@ -1,6 +1,12 @@
-//! `aux-shim` among real processes, in PID namespaces, without a cluster. Needs root.
+//! `aux-shim` among real processes, in PID namespaces, without a cluster. Needs root, and strace.
 
+mod announcing;
+mod faults;
+mod hostile;
 mod pod;
+mod restarting;
 mod supervising;
+mod waking;
 mod watching;
+mod wrapped;
 mod wrapping;

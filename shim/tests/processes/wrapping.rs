@@ -1,32 +1,34 @@
 //! `aux-shim wrap` as the parent of real commands.
 
-use std::fs;
+use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
-use super::pod::until;
+use super::pod::{send, until};
 
-/// A wrapper of a command, with its locks in this folder.
-fn wrap(locks: &Path, command: &[&str]) -> Command {
+/// A wrapper of a command, which reports in this directory.
+fn wrap(lock_dir: &Path, command: &[&str]) -> Command {
     let mut wrapper = Command::new(env!("CARGO_BIN_EXE_aux-shim"));
-    wrapper.args(["wrap", "--name=main"]).arg(format!("--locks={}", locks.display())).arg("--").args(command);
+    wrapper.arg("wrap").arg(format!("--lock-dir={}", lock_dir.display())).arg("--").args(command);
     wrapper
 }
 
 fn run(command: &[&str]) -> (Output, String) {
-    let locks = tempfile::tempdir().unwrap();
-    let output = wrap(locks.path(), command).output().unwrap();
-    (output, verdict(&locks))
+    let lock_dir = tempfile::tempdir().unwrap();
+    let output = wrap(lock_dir.path(), command).output().unwrap();
+    (output, reported_exit(&lock_dir))
 }
 
-/// The last line of the container's file.
-fn verdict(locks: &TempDir) -> String {
-    let text = fs::read_to_string(locks.path().join("main")).unwrap();
+/// The last line of the container's report.
+fn reported_exit(lock_dir: &TempDir) -> String {
+    let text = fs::read_to_string(lock_dir.path().join("lock")).unwrap();
     text.lines().last().unwrap().to_owned()
 }
 
@@ -44,25 +46,25 @@ fn line(from: &mut impl Read) -> String {
 #[test]
 fn the_exit_status_is_the_commands() {
     for code in [0, 1, 7, 126, 127, 255] {
-        let (output, verdict) = run(&["sh", "-c", &format!("exit {code}")]);
+        let (output, report) = run(&["sh", "-c", &format!("exit {code}")]);
         assert_eq!(output.status.code(), Some(code));
-        assert_eq!(verdict, format!("exited {code}"));
+        assert_eq!(report, format!("exited {code}"));
     }
 }
 
 #[test]
 fn it_dies_by_the_signal_that_ended_the_command() {
     for (name, signal) in [("TERM", 15), ("KILL", 9), ("SEGV", 11), ("INT", 2), ("ABRT", 6)] {
-        let (output, verdict) = run(&["sh", "-c", &format!("kill -{name} $$")]);
-        assert_eq!((output.status.signal(), verdict), (Some(signal), format!("exited {}", 128 + signal)), "{name}");
+        let (output, report) = run(&["sh", "-c", &format!("kill -{name} $$")]);
+        assert_eq!((output.status.signal(), report), (Some(signal), format!("exited {}", 128 + signal)), "{name}");
     }
 }
 
 #[test]
-fn as_pid_1_its_exit_status_tells_the_signal() {
+fn as_pid_1_its_exit_status_shows_the_signal() {
     for (name, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
-        let locks = tempfile::tempdir().unwrap();
-        let wrapper = wrap(locks.path(), &["sh", "-c", &format!("kill -{name} $$")]);
+        let lock_dir = tempfile::tempdir().unwrap();
+        let wrapper = wrap(lock_dir.path(), &["sh", "-c", &format!("kill -{name} $$")]);
         let mut namespace = Command::new("unshare");
         namespace.args(["--pid", "--fork", "--mount-proc"]).arg(wrapper.get_program()).args(wrapper.get_args());
         assert_eq!(namespace.status().unwrap().code(), Some(code), "{name} (as root)");
@@ -70,87 +72,149 @@ fn as_pid_1_its_exit_status_tells_the_signal() {
 }
 
 #[test]
+fn a_payload_can_neither_kill_nor_stop_its_wrapper() {
+    let lock_dir = tempfile::tempdir().unwrap();
+    let wrapper = wrap(lock_dir.path(), &["sh", "-c", "kill -s KILL 1; kill -s STOP 1; exit 7"]);
+    let mut namespace = Command::new("unshare");
+    namespace.args(["--pid", "--fork", "--mount-proc"]).arg(wrapper.get_program()).args(wrapper.get_args());
+    assert_eq!(namespace.status().unwrap().code(), Some(7), "(as root)");
+    assert_eq!(reported_exit(&lock_dir), "exited 7");
+}
+
+#[test]
 fn what_cannot_be_run_is_127_or_126_and_one_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let text = folder.path().join("text");
+    let directory = tempfile::tempdir().unwrap();
+    let text = directory.path().join("text");
     fs::write(&text, "no program\n").unwrap();
     let text = text.to_str().unwrap();
     for (command, code) in [("/no/such", 127), ("no-such-command", 127), (text, 126), ("/", 126)] {
-        let (output, verdict) = run(&[command]);
-        assert_eq!((output.status.code(), verdict), (Some(code), format!("exited {code}")), "{command}");
+        let (output, report) = run(&[command]);
+        assert_eq!((output.status.code(), report), (Some(code), format!("exited {code}")), "{command}");
         let line = String::from_utf8(output.stderr).unwrap();
         assert!(line.starts_with(&format!("aux-shim: {command}: ")) && line.lines().count() == 1, "{line}");
     }
 }
 
 #[test]
-fn without_its_locks_the_command_runs_all_the_same() {
+fn without_its_directory_the_command_runs_all_the_same() {
     let output = wrap(Path::new("/no/such"), &["sh", "-c", "exit 3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let line = String::from_utf8(output.stderr).unwrap();
-    assert!(line.contains("WARN the pod's proxy will not be ended"), "{line}");
+    assert!(line.contains("WARN this container cannot report its end, so the pod's proxy will not be ended"), "{line}");
 }
 
-/// A wrapped shell script that says `ready` and then each signal it gets.
-fn listening(locks: &Path, signals: &str) -> Child {
-    let traps: Vec<String> = signals.split(' ').map(|name| format!("trap 'echo {name}' {name}; ")).collect();
+/// A wrapped shell script that prints `ready` and then each of these signals, by number, that it gets.
+fn listening(lock_dir: &Path, signals: &[i32]) -> Child {
+    let traps: Vec<String> = signals.iter().map(|signal| format!("trap 'echo {signal}' {signal}; ")).collect();
     let traps = traps.concat();
     // Until the wrapper has gone, by whatever signal.
     let script = format!("{traps} echo ready; while kill -0 $PPID 2>/dev/null; do sleep 0.01; done");
-    let mut wrapper = wrap(locks, &["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut wrapper = wrap(lock_dir, &["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(line(wrapper.stdout.as_mut().unwrap()), "ready\n");
     wrapper
 }
 
 #[test]
-fn signals_are_passed_on() {
-    let signals = [
-        (Signal::TERM, "TERM"),
-        (Signal::INT, "INT"),
-        (Signal::HUP, "HUP"),
-        (Signal::QUIT, "QUIT"),
-        (Signal::USR1, "USR1"),
-        (Signal::USR2, "USR2"),
-        (Signal::WINCH, "WINCH"),
-    ];
-    let locks = tempfile::tempdir().unwrap();
-    let mut wrapper = listening(locks.path(), &signals.map(|(_, name)| name).join(" "));
-    for (signal, name) in signals {
-        kill_process(Pid::from_child(&wrapper), signal).unwrap();
-        assert_eq!(line(wrapper.stdout.as_mut().unwrap()), format!("{name}\n"));
+fn signals_are_forwarded() {
+    // HUP, INT, QUIT, USR1, USR2, PIPE, ALRM, TERM, STKFLT, CONT, TSTP, URG, XCPU, XFSZ, VTALRM, PROF, WINCH, IO, PWR,
+    // and some of the real-time signals.
+    let signals = [1, 2, 3, 10, 12, 13, 14, 15, 16, 18, 20, 23, 24, 25, 26, 27, 28, 29, 30, 34, 35, 50, 63, 64];
+    let lock_dir = tempfile::tempdir().unwrap();
+    let mut wrapper = listening(lock_dir.path(), &signals);
+    for signal in signals {
+        send(&signal.to_string(), &wrapper.id().to_string());
+        assert_eq!(line(wrapper.stdout.as_mut().unwrap()), format!("{signal}\n"));
     }
-    kill_process(Pid::from_child(&wrapper), Signal::KILL).unwrap();
+    wrapper.kill().unwrap();
     wrapper.wait().unwrap();
 }
 
 #[test]
-fn signals_that_are_its_own_are_not_passed_on() {
-    let locks = tempfile::tempdir().unwrap();
-    let mut wrapper = listening(locks.path(), "URG PIPE USR1");
-    for signal in [Signal::URG, Signal::PIPE, Signal::CHILD, Signal::USR1] {
-        kill_process(Pid::from_child(&wrapper), signal).unwrap();
+fn sigchld_is_not_forwarded() {
+    let lock_dir = tempfile::tempdir().unwrap();
+    // It has no children of its own that could raise it.
+    let script =
+        "trap 'echo CHLD' CHLD; trap 'echo USR1' USR1; echo ready; while kill -0 $PPID 2>/dev/null; do :; done";
+    let mut wrapper = wrap(lock_dir.path(), &["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(line(wrapper.stdout.as_mut().unwrap()), "ready\n");
+    for signal in ["CHLD", "USR1"] {
+        send(signal, &wrapper.id().to_string());
     }
-    assert_eq!(line(wrapper.stdout.as_mut().unwrap()), "USR1\n", "the first that is passed on");
-    kill_process(Pid::from_child(&wrapper), Signal::KILL).unwrap();
+    assert_eq!(line(wrapper.stdout.as_mut().unwrap()), "USR1\n", "the first that is forwarded");
+    wrapper.kill().unwrap();
     wrapper.wait().unwrap();
+}
+
+#[test]
+fn the_end_of_a_command_by_a_real_time_signal_is_noticed() {
+    for signal in [34, 64] {
+        let (output, report) = run(&["sh", "-c", &format!("kill -{signal} $$")]);
+        let code = 128 + signal;
+        assert_eq!(report, format!("exited {code}"));
+        assert!(output.status.signal() == Some(signal) || output.status.code() == Some(code), "{:?}", output.status);
+    }
+}
+
+#[test]
+fn whatever_is_in_its_directory_the_command_runs_and_no_other_file_is_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let precious = directory.path().join("precious");
+    for what in ["a link", "a pipe", "a held lock", "a directory"] {
+        fs::write(&precious, "another container's data\n").unwrap();
+        fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
+        let lock_dir = tempfile::tempdir().unwrap();
+        let file = lock_dir.path().join("lock");
+        let mut held = None;
+        match what {
+            "a link" => symlink(&precious, &file).unwrap(),
+            "a pipe" => mkfifo(&file, Mode::S_IRWXU).unwrap(),
+            "a held lock" => held = Some(File::create(&file).unwrap()),
+            _ => fs::create_dir(&file).unwrap(),
+        }
+        if let Some(file) = &held {
+            file.lock_shared().unwrap();
+        }
+        let output = wrap(lock_dir.path(), &["sh", "-c", "exit 3"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{what}");
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "another container's data\n", "{what}");
+        assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o600, "{what}");
+        if what == "a directory" {
+            let log = String::from_utf8(output.stderr).unwrap();
+            assert!(log.contains("WARN this container cannot report its end"), "{log}");
+        } else {
+            assert_eq!(reported_exit(&lock_dir), "exited 3", "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_wrapper_that_inherits_an_ignored_sigchld_notices_the_commands_end() {
+    let lock_dir = tempfile::tempdir().unwrap();
+    let wrapper = wrap(lock_dir.path(), &["sh", "-c", "exit 7"]);
+    let mut ignoring = Command::new("timeout");
+    ignoring
+        .args(["20", "sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"])
+        .arg(wrapper.get_program())
+        .args(wrapper.get_args());
+    assert_eq!((ignoring.status().unwrap().code(), reported_exit(&lock_dir).as_str()), (Some(7), "exited 7"));
 }
 
 #[test]
 fn orphans_are_reaped() {
-    let locks = tempfile::tempdir().unwrap();
+    let lock_dir = tempfile::tempdir().unwrap();
     // The inner shell leaves a child behind, which ends at once.
     let script = "sh -c 'true & echo $!'; while :; do sleep 0.01; done";
-    let mut wrapper = wrap(locks.path(), &["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut wrapper = wrap(lock_dir.path(), &["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     let orphan = line(wrapper.stdout.as_mut().unwrap());
     until("the orphan's reaping", || !Path::new("/proc").join(orphan.trim()).exists());
-    kill_process(Pid::from_child(&wrapper), Signal::TERM).unwrap();
+    send("TERM", &wrapper.id().to_string());
     wrapper.wait().unwrap();
 }
 
 #[test]
 fn standard_input_and_the_environment_pass_through() {
-    let locks = tempfile::tempdir().unwrap();
-    let mut wrapper = wrap(locks.path(), &["sh", "-c", "cat; printf %s \"$GREETING\""]);
+    let lock_dir = tempfile::tempdir().unwrap();
+    let mut wrapper = wrap(lock_dir.path(), &["sh", "-c", "cat; printf %s \"$GREETING\""]);
     wrapper.env("GREETING", "hello").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut wrapper = wrapper.spawn().unwrap();
     wrapper.stdin.take().unwrap().write_all(b"from outside, ").unwrap();
@@ -159,10 +223,10 @@ fn standard_input_and_the_environment_pass_through() {
 
 #[test]
 fn the_commands_group_has_the_terminal() {
-    let locks = tempfile::tempdir().unwrap();
-    // Field 8 of stat is the terminal's foreground group, field 5 the process' own.
-    let script = r#"cut -d " " -f 5,8 /proc/$$/stat; trap "echo interrupted; exit 5" INT; echo ready; while :; do sleep 0.01; done"#;
-    let wrapper = wrap(locks.path(), &["sh", "-c", script]);
+    let lock_dir = tempfile::tempdir().unwrap();
+    // Field 8 of stat is the terminal's foreground group, field 5 the process' own. It runs a moment before it has it.
+    let script = r#"while set -- $(cut -d " " -f 5,8 /proc/$$/stat); [ $1 != $2 ]; do sleep 0.01; done; trap "echo interrupted; exit 5" INT; echo ready; while :; do sleep 0.01; done"#;
+    let wrapper = wrap(lock_dir.path(), &["sh", "-c", script]);
     let words: Vec<String> = std::iter::once(wrapper.get_program())
         .chain(wrapper.get_args())
         .map(|word| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''")))
@@ -172,10 +236,7 @@ fn the_commands_group_has_the_terminal() {
     terminal.args(["--quiet", "--return", "--command", &words.join(" "), "/dev/null"]);
     let mut terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script (bsdutils) runs");
     let output = terminal.stdout.as_mut().unwrap();
-    let groups = line(output);
-    let groups: Vec<&str> = groups.split_whitespace().collect();
-    assert_eq!(groups[0], groups[1], "the command's group is the terminal's");
-    assert_eq!(line(output).trim(), "ready");
+    assert_eq!(line(output).trim(), "ready", "the command's group is the terminal's");
     // Control-C.
     terminal.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
     let mut rest = String::new();

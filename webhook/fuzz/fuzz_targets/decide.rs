@@ -1,23 +1,42 @@
-//! No bytes make a review or a decision panic; whatever pod is decided on takes its patch, and needs none after it.
+//! No bytes make a review or a decision panic, or cost more than 50 ms of CPU for each MiB; whatever pod is decided on takes its patch, and needs none after it.
 
 #![no_main]
 
 use inject::pod::Pod;
-use inject::{Settings, decide};
 use inject::review::answer;
+use inject::{Settings, decide};
 use libfuzzer_sys::fuzz_target;
+use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;
+use std::time::Duration;
+
+const CPU_TIME_LIMIT: Duration = Duration::from_millis(50);
+
+/// The CPU time of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux has this clock");
+    time.into()
+}
+
+/// Runs something, and fails where it takes too long for an input of this length.
+fn within_time<T>(length: usize, run: impl FnOnce() -> T) -> T {
+    let began = cpu_time();
+    let result = run();
+    let took = cpu_time() - began;
+    let mebibytes = u32::try_from(length.div_ceil(1 << 20).max(1)).expect("inputs are small");
+    assert!(took < CPU_TIME_LIMIT * mebibytes, "{length} bytes took {took:?}");
+    result
+}
 
 fuzz_target!(|bytes: &[u8]| {
     let settings = Settings::new("shim:1");
-    let _ = answer(bytes, &settings);
+    within_time(bytes.len(), || drop(answer(bytes, &settings)));
     // The API server sends no key twice.
     let Ok(mut value) = serde_json::from_slice::<Value>(bytes) else { return };
     let text = value.to_string();
     let Ok(pod) = serde_json::from_str::<Pod>(&text) else { return };
-    let decision = decide(&pod, &settings);
-    let operations: json_patch::Patch = serde_json::from_slice(decision.patch.as_json()).expect("it is a patch");
-    if json_patch::patch(&mut value, &operations).is_err() {
+    let decision = within_time(bytes.len(), || decide(&pod, &settings));
+    if json_patch::patch(&mut value, &decision.patch).is_err() {
         panic!("the patch does not fit: {:?}", decision.patch);
     }
     let after = value.to_string();

@@ -1,9 +1,9 @@
-//! No text makes `inject` panic, and injecting again changes nothing.
+//! No text makes `inject` or `uninject` panic, and injecting again changes nothing.
 
 #![no_main]
 
 use inject::Settings;
-use istio_aux::offline::inject;
+use istio_aux::offline::{inject, uninject};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -12,5 +12,6 @@ fuzz_target!(|text: &str| {
         let Ok(once) = inject(text, &settings, assume_proxy) else { continue };
         let again = inject(&once.text, &settings, assume_proxy).expect("what was written can be read");
         assert_eq!(again.text, once.text);
+        uninject(&once.text).expect("what was written can be read");
     }
 });

@@ -1,117 +1,102 @@
-//! A certificate and key from two files that somebody else writes anew, as a mounted Secret is.
+//! Files that someone else renews, such as those of a mounted Secret. They are loaded again whenever they change.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::causes::with_causes;
 use crate::metrics::Metrics;
-use crate::serve::tls::{Certificate, Served, Unusable};
+use crate::serve::tls::Unusable;
 
-/// How often the files are read again. Mounted Secrets follow theirs within a minute or two.
-const READ_EVERY: Duration = Duration::from_secs(1);
+/// How often the files are read. The kubelet updates mounted Secrets within a minute or two.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It cannot be read, or holds nothing that can be served.
-    #[error("{option} {} cannot be used: {reason}", .file.display())]
-    File {
-        /// The option that named it.
-        option: &'static str,
-        /// Which file.
-        file: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// Both can be read, and do not go together.
-    #[error("--tls-cert {} and --tls-key {} do not go together", .cert.display(), .key.display())]
-    Pair {
-        /// The certificate's file.
-        cert: PathBuf,
-        /// The key's file.
-        key: PathBuf,
-        /// Why.
-        source: tokio_rustls::rustls::Error,
-    },
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{option} {} cannot be used: {reason}", .file.display())]
+pub struct Error {
+    /// The option that names the file.
+    pub option: &'static str,
+    /// The file.
+    pub file: PathBuf,
+    /// Why.
+    pub reason: String,
 }
 
-/// The two files.
+/// What makes a value of the files' contents.
+type Parse<T, const N: usize> = fn([&[u8]; N]) -> Result<T, Unusable>;
+
+/// Files that belong together, and what they held when they could last be used.
 #[derive(Debug)]
-pub(crate) struct Files {
-    cert: PathBuf,
-    key: PathBuf,
-    /// What both held when they were last good.
-    texts: [Vec<u8>; 2],
+pub(crate) struct WatchedFiles<T, const N: usize> {
+    /// Each with the option that names it.
+    files: [(&'static str, PathBuf); N],
+    parse: Parse<T, N>,
+    contents: Vec<Vec<u8>>,
 }
 
-impl Files {
-    /// Reads both, and what is to be served of them.
-    pub(crate) fn read(cert: &Path, key: &Path) -> Result<(Self, Served), Error> {
-        let mut files = Self { cert: cert.to_owned(), key: key.to_owned(), texts: Default::default() };
-        files.texts = files.read_texts()?;
-        let served = files.parse(&files.texts)?;
-        Ok((files, served))
+impl<T, const N: usize> WatchedFiles<T, N> {
+    /// Loads the files for the first time.
+    pub(crate) fn load(files: [(&'static str, PathBuf); N], parse: Parse<T, N>) -> Result<(Self, T), Error> {
+        let mut watched = Self { files, parse, contents: vec![] };
+        let contents = watched.read()?;
+        let value = watched.parse(&contents)?;
+        watched.contents = contents;
+        Ok((watched, value))
     }
 
-    /// Has what the files hold served whenever that changes, and what was good before where it cannot be used.
-    pub(crate) async fn follow(mut self, certificate: Arc<Certificate>, metrics: Arc<Metrics>) {
-        let mut failed = None;
+    /// Applies what the files hold whenever it changes. While they cannot be used, the value before stays in use.
+    pub(crate) async fn reload_on_change(mut self, apply: impl Fn(T), metrics: Arc<Metrics>) -> Infallible {
+        let mut last_error = None;
         loop {
-            sleep(READ_EVERY).await;
-            match self.parse_if_changed() {
-                Ok(None) => failed = None,
-                Ok(Some(served)) => {
-                    certificate.offer(served);
-                    failed = None;
+            sleep(READ_INTERVAL).await;
+            match self.load_if_changed() {
+                Ok(changed) => {
+                    last_error = None;
+                    changed.into_iter().for_each(&apply);
                 }
                 Err(error) => {
-                    let error = with_causes(&error);
-                    if failed.as_ref() != Some(&error) {
-                        tracing::warn!(error, "the certificate before is kept");
+                    if last_error.as_ref() != Some(&error) {
+                        tracing::warn!(%error, "the certificate before stays in use");
                         metrics.certificate_failed();
                     }
-                    failed = Some(error);
+                    last_error = Some(error);
                 }
             }
         }
     }
 
-    fn parse_if_changed(&mut self) -> Result<Option<Served>, Error> {
-        let texts = self.read_texts()?;
-        if texts == self.texts {
+    fn load_if_changed(&mut self) -> Result<Option<T>, Error> {
+        let contents = self.read()?;
+        if contents == self.contents {
             return Ok(None);
         }
-        let served = self.parse(&texts)?;
-        self.texts = texts;
-        Ok(Some(served))
+        let value = self.parse(&contents)?;
+        self.contents = contents;
+        Ok(Some(value))
     }
 
-    /// What is to be served of what both files hold.
-    fn parse(&self, [cert, key]: &[Vec<u8>; 2]) -> Result<Served, Error> {
-        Served::new(cert, key).map_err(|unusable| match unusable {
-            Unusable::Certificate(reason) => Self::file("--tls-cert", &self.cert, reason),
-            Unusable::Key(reason) => Self::file("--tls-key", &self.key, reason),
-            Unusable::Pair(source) => Error::Pair { cert: self.cert.clone(), key: self.key.clone(), source },
-        })
+    fn parse(&self, contents: &[Vec<u8>]) -> Result<T, Error> {
+        let contents = std::array::from_fn(|index| contents[index].as_slice());
+        (self.parse)(contents).map_err(|(index, reason)| self.error(index, reason))
     }
 
-    fn read_texts(&self) -> Result<[Vec<u8>; 2], Error> {
-        let read = |option, file: &Path| {
+    fn read(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let read = |(index, (_, file)): (usize, &(&str, PathBuf))| {
             fs::read(file).map_err(|error| {
                 let is_missing = error.kind() == io::ErrorKind::NotFound;
-                let reason = if is_missing { "there is no such file".to_owned() } else { error.to_string() };
-                Self::file(option, file, reason)
+                self.error(index, if is_missing { "there is no such file".to_owned() } else { error.to_string() })
             })
         };
-        Ok([read("--tls-cert", &self.cert)?, read("--tls-key", &self.key)?])
+        self.files.iter().enumerate().map(read).collect()
     }
 
-    fn file(option: &'static str, file: &Path, reason: String) -> Error {
-        Error::File { option, file: file.to_owned(), reason }
+    fn error(&self, index: usize, reason: String) -> Error {
+        let (option, file) = self.files[index].clone();
+        Error { option, file, reason }
     }
 }

@@ -1,8 +1,10 @@
-//! The server's certificate: from files that somebody else renews, or of its own making, kept in a Secret and trusted by
-//! its own webhook configuration. Where it is used is not known here.
+//! The server's certificate. It comes from files that someone else renews, or is self-signed: made here, stored in a Secret and
+//! trusted by the webhook configuration. This module does not know where the certificate is used.
 
-pub(crate) mod cluster;
 pub(crate) mod files;
-pub(crate) mod keeper;
-pub(crate) mod pair;
 pub(crate) mod plan;
+pub(crate) mod rotator;
+pub(crate) mod serving_cert;
+pub(crate) mod store;
+
+pub(crate) use self::store::request_renewal;

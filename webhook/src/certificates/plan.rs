@@ -1,113 +1,143 @@
-//! What to do next about the certificates that are kept in a Secret, and about the webhook configuration that is to trust
-//! them: pure. Each step is one write, so whoever is killed between two of them leaves what the next one goes on from.
+//! Decides what to do next about the certificates in the Secret and the CA bundles of the webhook configuration. It is pure.
+//! Each action is one write. So a replica that is killed between two of them leaves a state from which the next one continues.
 //!
-//! A renewal goes: the new pair is kept as the next one; the configuration trusts both authorities; once every API server
-//! has had time to see that, the next one is served; the old authority stays trusted until its certificate has expired.
+//! A renewal takes these steps:
+//! 1. A new certificate, with a CA of its own, is stored as the next one.
+//! 2. The webhook configuration trusts both CAs.
+//! 3. Once every API server has had time to see that, the next certificate becomes the current one, which is served.
+//! 4. Once every replica has had time to see that, the previous CA leaves the webhook configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::pair::{Pair, Validity, validity_of_first};
+use super::serving_cert::{ServingCert, Validity, validity_of_first};
 
-/// What the Secret holds.
+/// What the Secret stores.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// What is served.
-    pub(crate) current: Option<Pair>,
-    /// What is served once it is trusted.
-    pub(crate) next: Option<Pair>,
-    /// The authority of what was served before.
+pub(crate) struct StoredCerts {
+    /// The certificate that is served.
+    pub(crate) current: Option<ServingCert>,
+    /// The certificate that is served once its CA is trusted.
+    pub(crate) next: Option<ServingCert>,
+    /// The CA of the certificate that was served before.
     pub(crate) previous_ca: Option<String>,
+    /// Whether someone asked for a renewal that has not begun yet.
+    pub(crate) is_renewal_requested: bool,
 }
 
-/// Whom the configuration trusts: the bundle of each of its webhooks, by their names; `None` where there is no configuration.
-pub(crate) type Trusted = Option<BTreeMap<String, String>>;
+/// The CA bundle of each webhook, by the webhook's name; `None` if there is no configuration.
+pub(crate) type CaBundles = Option<BTreeMap<String, String>>;
 
-/// What is to be done.
+/// The next write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Make a certificate, and keep it as the one that is served: there is none that anybody trusts.
+pub(crate) enum Action {
+    /// Issue a certificate and store it as the current one, because no stored or served one is valid.
     IssueCurrent,
-    /// Keep again what is served, and was lost.
-    Restore(Pair),
-    /// Make a certificate, and keep it as the next one.
+    /// Store the served certificate again, because the Secret has lost it.
+    RestoreSecret(ServingCert),
+    /// Issue a certificate and store it as the next one.
     IssueNext,
-    /// Have the configuration trust these authorities.
-    Trust(String),
-    /// Serve the next one.
+    /// Write this CA bundle to the webhook configuration.
+    PatchCaBundle(String),
+    /// Make the next certificate the current one.
     Promote,
-    /// Nothing, for now.
-    Keep,
+    /// Remove the previous CA.
+    RetirePreviousCa,
+    /// Nothing for now.
+    Idle,
 }
 
-/// Decides, for certificates that are to be valid for so long. `served` is what this replica serves; `trusted_for` is how long
-/// the configuration has been seen to trust what it is to trust.
-pub(crate) fn step(
-    held: &Held,
-    served: Option<&Pair>,
-    trusted: &Trusted,
+/// Decides the next action. `served` is what this replica serves, `valid_for` is how long a new certificate is valid, and
+/// `trusted_for` is how long this replica has seen the configuration trust the CAs of the Secret.
+pub(crate) fn next_action(
+    stored: &StoredCerts,
+    served: Option<&ServingCert>,
+    bundles: &CaBundles,
     now: i64,
     valid_for: Duration,
     trusted_for: Duration,
-) -> Step {
-    let Some(validity) = held.current.as_ref().and_then(|pair| lasting(pair, now)) else {
-        let served = served.filter(|pair| lasting(pair, now).is_some());
-        return match (&held.next, served) {
-            (Some(next), _) if lasting(next, now).is_some() => Step::Promote,
-            (_, Some(served)) => Step::Restore(served.clone()),
-            _ => Step::IssueCurrent,
+) -> Action {
+    let Some(validity) = stored.current.as_ref().and_then(|cert| unexpired(cert, now)) else {
+        let served = served.filter(|cert| unexpired(cert, now).is_some());
+        return match (&stored.next, served) {
+            (Some(next), _) if unexpired(next, now).is_some() => Action::Promote,
+            (_, Some(served)) => Action::RestoreSecret(served.clone()),
+            _ => Action::IssueCurrent,
         };
     };
-    let wanted = bundle(held, now);
-    if !is_trusted(trusted, &wanted) {
-        return Step::Trust(wanted);
+    let wanted = ca_bundle(stored, now);
+    if !is_trusted(bundles, &wanted) {
+        return Action::PatchCaBundle(wanted);
     }
-    if held.next.is_some() {
-        let life = Duration::from_secs(u64::try_from(validity.ends - validity.begins).unwrap_or_default());
-        let is_settled = trusted.is_none() || trusted_for >= settling(valid_for.min(life));
-        return if is_settled { Step::Promote } else { Step::Keep };
+    let life = Duration::from_secs(u64::try_from(validity.not_after - validity.not_before).unwrap_or_default());
+    let life = valid_for.min(life);
+    if stored.next.is_some() {
+        let is_settled = bundles.is_none() || trusted_for >= promotion_delay(life);
+        return if is_settled { Action::Promote } else { Action::Idle };
     }
-    // One that was made to last longer than they now are is renewed as they are.
-    let ends = validity.ends.min(validity.begins.saturating_add(seconds(valid_for)));
-    if now >= (Validity { ends, ..validity }).renewal() { Step::IssueNext } else { Step::Keep }
-}
-
-/// When a pair is valid, where it is not over. One that is still to begin is good: clocks differ.
-fn lasting(pair: &Pair, now: i64) -> Option<Validity> {
-    validity_of_first(&pair.cert).filter(|validity| now < validity.ends)
-}
-
-/// The authorities that are to be trusted, those of what is served first.
-pub(crate) fn bundle(held: &Held, now: i64) -> String {
-    let holds = |ca: &&String| validity_of_first(ca).is_some_and(|validity| validity.holds(now));
-    let pairs = [&held.current, &held.next].into_iter().flatten().map(|pair| &pair.ca);
-    pairs.chain(held.previous_ca.as_ref().filter(holds)).map(String::as_str).collect()
-}
-
-/// Whether every webhook of the configuration, where there is one, trusts exactly this.
-fn is_trusted(trusted: &Trusted, wanted: &str) -> bool {
-    trusted.iter().flatten().all(|(_, bundle)| bundle == wanted)
-}
-
-/// What is held once the next pair is served.
-pub(crate) fn promoted(held: Held) -> Held {
-    match held {
-        Held { next: Some(next), current, .. } => {
-            Held { current: Some(next), next: None, previous_ca: current.map(|pair| pair.ca) }
-        }
-        held @ Held { next: None, .. } => held,
+    // A certificate that was issued for longer than `valid_for` is renewed as if it had been issued for that.
+    let not_after = validity.not_after.min(validity.not_before.saturating_add(seconds(valid_for)));
+    if now >= (Validity { not_after, ..validity }).renew_at() {
+        return Action::IssueNext;
+    }
+    match &stored.previous_ca {
+        // A requested renewal waits until the one before it is complete.
+        None if stored.is_renewal_requested => Action::IssueNext,
+        Some(ca) if !is_valid(ca, now) || trusted_for >= retirement_delay(life) => Action::RetirePreviousCa,
+        _ => Action::Idle,
     }
 }
 
-/// Since when the configuration has been seen to trust what it is to trust.
+/// What the Secret stores after an action.
+pub(crate) fn after<E>(
+    action: &Action,
+    stored: StoredCerts,
+    issue: impl FnOnce() -> Result<ServingCert, E>,
+) -> Result<StoredCerts, E> {
+    Ok(match action {
+        Action::IssueCurrent => StoredCerts { current: Some(issue()?), ..StoredCerts::default() },
+        Action::RestoreSecret(served) => StoredCerts { current: Some(served.clone()), next: None, ..stored },
+        Action::IssueNext => StoredCerts { next: Some(issue()?), is_renewal_requested: false, ..stored },
+        Action::Promote => promoted(stored),
+        Action::RetirePreviousCa => StoredCerts { previous_ca: None, ..stored },
+        Action::PatchCaBundle(_) | Action::Idle => stored,
+    })
+}
+
+fn promoted(stored: StoredCerts) -> StoredCerts {
+    let StoredCerts { current, next, is_renewal_requested, .. } = stored;
+    StoredCerts { current: next, next: None, previous_ca: current.map(|cert| cert.ca), is_renewal_requested }
+}
+
+/// When a certificate is valid, unless it has expired. One that is not valid yet counts as good, because clocks differ.
+fn unexpired(cert: &ServingCert, now: i64) -> Option<Validity> {
+    validity_of_first(&cert.cert).filter(|validity| now < validity.not_after)
+}
+
+/// The CAs that the configuration is to trust. The CA of the current certificate comes first.
+pub(crate) fn ca_bundle(stored: &StoredCerts, now: i64) -> String {
+    let certs = [&stored.current, &stored.next].into_iter().flatten().map(|cert| &cert.ca);
+    certs.chain(stored.previous_ca.as_ref().filter(|ca| is_valid(ca, now))).map(String::as_str).collect()
+}
+
+fn is_valid(ca: &str, now: i64) -> bool {
+    validity_of_first(ca).is_some_and(|validity| validity.contains(now))
+}
+
+/// Whether every webhook of the configuration has exactly this bundle.
+fn is_trusted(bundles: &CaBundles, wanted: &str) -> bool {
+    bundles.iter().flatten().all(|(_, bundle)| bundle == wanted)
+}
+
+/// Measures for how long the configuration has had the bundle that the Secret asks for.
 #[derive(Debug, Default)]
-pub(crate) struct Settling(Option<(String, Duration)>);
+pub(crate) struct TrustTimer(Option<(String, Duration)>);
 
-impl Settling {
-    /// Takes note of what is seen at a time, counted from anywhere. Returns for how long it has been so.
-    pub(crate) fn see(&mut self, held: &Held, trusted: &Trusted, now: i64, at: Duration) -> Duration {
-        let wanted = bundle(held, now);
-        if !is_trusted(trusted, &wanted) {
+impl TrustTimer {
+    /// Takes in what was read at a time, which may count from any moment. Returns for how long it has been so.
+    pub(crate) fn observe(&mut self, stored: &StoredCerts, bundles: &CaBundles, now: i64, at: Duration) -> Duration {
+        let wanted = ca_bundle(stored, now);
+        if !is_trusted(bundles, &wanted) {
             self.0 = None;
             return Duration::ZERO;
         }
@@ -121,14 +151,20 @@ impl Settling {
     }
 }
 
-/// How often to look: a hundredth of the certificate's life, between 1 and 10 s, for somebody may have taken the trust away.
-pub(crate) fn look_every(life: Duration) -> Duration {
+/// How often a replica reads both objects: a hundredth of the validity, 1 to 10 s. Another client may change them at any time.
+pub(crate) fn reconcile_interval(life: Duration) -> Duration {
     (life / 100).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// How long API servers are given to see whom the configuration trusts, with certificates of this life.
-fn settling(life: Duration) -> Duration {
+/// How long API servers have to see a new CA bundle before a certificate of its new CA is served.
+fn promotion_delay(life: Duration) -> Duration {
     (life / 50).clamp(Duration::from_secs(2), Duration::from_mins(1))
+}
+
+/// How long replicas have to see a promotion before the previous CA is removed: several reconcile intervals. A replica that
+/// cannot read the Secret for that long serves a certificate that is no longer trusted.
+fn retirement_delay(life: Duration) -> Duration {
+    (life / 12).clamp(Duration::from_secs(30), Duration::from_mins(5))
 }
 
 fn seconds(duration: Duration) -> i64 {
@@ -136,113 +172,137 @@ fn seconds(duration: Duration) -> i64 {
 }
 
 #[cfg(test)]
-mod laws;
+mod properties;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificates::pair::issue;
+    use crate::certificates::serving_cert::issue;
 
     const NOW: i64 = 1_800_000_000;
     const LIFE: Duration = Duration::from_hours(1);
+    /// Longer than every delay.
     const LONG: Duration = Duration::from_hours(1);
 
-    fn pair(now: i64) -> Pair {
+    fn cert(now: i64) -> ServingCert {
         issue("istio-aux.team.svc", now, LIFE).unwrap()
     }
 
-    fn trusting_each(bundles: [&str; 2]) -> Trusted {
-        ["completing", "lasting"]
-            .map(str::to_owned)
-            .into_iter()
-            .zip(bundles.map(str::to_owned))
-            .collect::<BTreeMap<_, _>>()
-            .into()
+    fn bundles_of_two(bundles: [&str; 2]) -> CaBundles {
+        let names = ["run-to-completion", "long-running"].map(str::to_owned);
+        names.into_iter().zip(bundles.map(str::to_owned)).collect::<BTreeMap<_, _>>().into()
     }
 
-    fn trusting(bundle: &str) -> Trusted {
-        trusting_each([bundle, bundle])
+    fn bundles(bundle: &str) -> CaBundles {
+        bundles_of_two([bundle, bundle])
+    }
+
+    fn stored(current: Option<&ServingCert>, next: Option<&ServingCert>) -> StoredCerts {
+        StoredCerts { current: current.cloned(), next: next.cloned(), ..StoredCerts::default() }
     }
 
     #[test]
-    fn each_state_has_its_step() {
-        let (old, new) = (pair(NOW), pair(NOW + 3000));
-        let held = |current: Option<&Pair>, next: Option<&Pair>| Held {
-            current: current.cloned(),
-            next: next.cloned(),
-            previous_ca: None,
-        };
+    fn each_state_has_its_action() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
         let both = format!("{}{}", old.ca, new.ca);
-        let one_of_two = trusting_each([&old.ca, &both]);
-        let rubbish = Pair { cert: "x".to_owned(), ..old.clone() };
+        let one_of_two = bundles_of_two([&old.ca, &both]);
+        let rubbish = ServingCert { cert: "x".to_owned(), ..old.clone() };
         let later = NOW + 3000;
+        let patch = |bundle: &str| Action::PatchCaBundle(bundle.to_owned());
         let cases = [
-            ("an empty Secret", held(None, None), trusting(""), NOW, LONG, Step::IssueCurrent),
-            ("no configuration", held(Some(&old), None), None, NOW, LONG, Step::Keep),
-            ("nobody is trusted", held(Some(&old), None), trusting(""), NOW, LONG, Step::Trust(old.ca.clone())),
-            ("all is well", held(Some(&old), None), trusting(&old.ca), NOW, LONG, Step::Keep),
-            ("another is trusted", held(Some(&old), None), trusting(&new.ca), NOW, LONG, Step::Trust(old.ca.clone())),
-            ("two thirds are over", held(Some(&old), None), trusting(&old.ca), later, LONG, Step::IssueNext),
-            ("it has expired", held(Some(&old), None), trusting(&old.ca), NOW + 3600, LONG, Step::IssueCurrent),
-            ("it cannot be read", held(Some(&rubbish), None), trusting(&old.ca), NOW, LONG, Step::IssueCurrent),
-            (
-                "the next is new",
-                held(Some(&old), Some(&new)),
-                trusting(&old.ca),
-                later,
-                LONG,
-                Step::Trust(both.clone()),
-            ),
-            ("one webhook trusts", held(Some(&old), Some(&new)), one_of_two, later, LONG, Step::Trust(both.clone())),
-            ("since a moment", held(Some(&old), Some(&new)), trusting(&both), later, Duration::ZERO, Step::Keep),
-            ("since long enough", held(Some(&old), Some(&new)), trusting(&both), later, LONG, Step::Promote),
-            ("nobody calls", held(Some(&old), Some(&new)), None, later, Duration::ZERO, Step::Promote),
+            ("the Secret is empty", stored(None, None), bundles(""), NOW, LONG, Action::IssueCurrent),
+            ("there is no configuration", stored(Some(&old), None), None, NOW, LONG, Action::Idle),
+            ("no CA is trusted", stored(Some(&old), None), bundles(""), NOW, LONG, patch(&old.ca)),
+            ("the current CA is trusted", stored(Some(&old), None), bundles(&old.ca), NOW, LONG, Action::Idle),
+            ("another CA is trusted", stored(Some(&old), None), bundles(&new.ca), NOW, LONG, patch(&old.ca)),
+            ("two thirds are over", stored(Some(&old), None), bundles(&old.ca), later, LONG, Action::IssueNext),
+            ("it has expired", stored(Some(&old), None), bundles(&old.ca), NOW + 3600, LONG, Action::IssueCurrent),
+            ("it is not PEM", stored(Some(&rubbish), None), bundles(&old.ca), NOW, LONG, Action::IssueCurrent),
+            ("the next is new", stored(Some(&old), Some(&new)), bundles(&old.ca), later, LONG, patch(&both)),
+            ("one of two trusts", stored(Some(&old), Some(&new)), one_of_two, later, LONG, patch(&both)),
+            ("just now", stored(Some(&old), Some(&new)), bundles(&both), later, Duration::ZERO, Action::Idle),
+            ("long enough", stored(Some(&old), Some(&new)), bundles(&both), later, LONG, Action::Promote),
+            ("nobody calls", stored(Some(&old), Some(&new)), None, later, Duration::ZERO, Action::Promote),
         ];
-        for (case, held, trusted, now, trusted_for, expected) in cases {
-            assert_eq!(step(&held, None, &trusted, now, LIFE, trusted_for), expected, "{case}");
+        for (case, stored, bundles, now, trusted_for, expected) in cases {
+            assert_eq!(next_action(&stored, None, &bundles, now, LIFE, trusted_for), expected, "{case}");
         }
     }
 
     #[test]
-    fn a_certificate_that_lasts_longer_than_they_now_are_to_is_renewed() {
-        let old = pair(NOW);
-        let held = Held { current: Some(old.clone()), ..Held::default() };
-        let step = |valid_for| step(&held, None, &trusting(&old.ca), NOW + 60, valid_for, LONG);
-        assert_eq!(step(Duration::from_mins(1)), Step::IssueNext);
-        assert_eq!(step(LIFE), Step::Keep);
-        assert_eq!(step(LIFE * 1000), Step::Keep);
+    fn certificate_of_a_longer_validity_than_configured_is_renewed() {
+        let old = cert(NOW);
+        let action =
+            |valid_for| next_action(&stored(Some(&old), None), None, &bundles(&old.ca), NOW + 60, valid_for, LONG);
+        assert_eq!(action(Duration::from_mins(1)), Action::IssueNext);
+        assert_eq!(action(LIFE), Action::Idle);
+        assert_eq!(action(LIFE * 1000), Action::Idle);
     }
 
     #[test]
-    fn what_is_served_goes_back_into_a_secret_that_was_emptied() {
-        let (old, new) = (pair(NOW), pair(NOW + 3000));
-        let step = |held: &Held, served, now| step(held, served, &trusting(&old.ca), now, LIFE, LONG);
-        assert_eq!(step(&Held::default(), Some(&old), NOW), Step::Restore(old.clone()));
-        assert_eq!(step(&Held::default(), Some(&old), NOW + 3600), Step::IssueCurrent);
-        // Nor is a next one thrown away.
-        let held = Held { current: Some(old.clone()), next: Some(new), previous_ca: None };
-        assert_eq!(step(&held, Some(&old), NOW + 3600), Step::Promote);
+    fn emptied_secret_gets_the_served_certificate_back() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
+        let action =
+            |stored: &StoredCerts, served, now| next_action(stored, served, &bundles(&old.ca), now, LIFE, LONG);
+        assert_eq!(action(&StoredCerts::default(), Some(&old), NOW), Action::RestoreSecret(old.clone()));
+        assert_eq!(action(&StoredCerts::default(), Some(&old), NOW + 3600), Action::IssueCurrent);
+        // A next certificate is used rather than discarded.
+        assert_eq!(action(&stored(Some(&old), Some(&new)), Some(&old), NOW + 3600), Action::Promote);
     }
 
     #[test]
-    fn a_clock_that_is_behind_replaces_nothing() {
-        let old = pair(NOW);
-        let held = Held { current: Some(old.clone()), ..Held::default() };
-        assert_eq!(step(&held, None, &trusting(&old.ca), NOW - 3600, LIFE, LONG), Step::Keep);
+    fn clock_that_is_behind_replaces_no_certificate() {
+        let old = cert(NOW);
+        let action = next_action(&stored(Some(&old), None), None, &bundles(&old.ca), NOW - 3600, LIFE, LONG);
+        assert_eq!(action, Action::Idle);
     }
 
     #[test]
-    fn the_old_authority_is_trusted_until_its_certificate_has_expired() {
-        let (old, new) = (pair(NOW), pair(NOW + 3000));
-        let held = promoted(Held { current: Some(old.clone()), next: Some(new.clone()), previous_ca: None });
-        assert_eq!(held.current.as_ref(), Some(&new));
-        assert_eq!(bundle(&held, NOW + 3599), format!("{}{}", new.ca, old.ca));
-        assert_eq!(bundle(&held, NOW + 3600), new.ca);
+    fn previous_ca_is_removed_minutes_after_the_promotion() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
+        let promoted = promoted(stored(Some(&old), Some(&new)));
+        assert_eq!(promoted.current.as_ref(), Some(&new));
+        let both = format!("{}{}", new.ca, old.ca);
+        let action = |trusted_for| next_action(&promoted, None, &bundles(&both), NOW + 3000, LIFE, trusted_for);
+        assert_eq!(action(Duration::from_secs(299)), Action::Idle);
+        assert_eq!(action(Duration::from_mins(5)), Action::RetirePreviousCa);
+        let retired = after(&Action::RetirePreviousCa, promoted.clone(), || Err(())).unwrap();
+        assert_eq!(ca_bundle(&retired, NOW + 3000), new.ca);
     }
 
     #[test]
-    fn a_certificate_of_minutes_is_looked_at_each_second() {
-        assert_eq!(look_every(Duration::from_mins(1)), Duration::from_secs(1));
-        assert_eq!(look_every(Duration::from_hours(8760)), Duration::from_secs(10));
+    fn expired_previous_ca_is_neither_trusted_nor_kept() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
+        let promoted = promoted(stored(Some(&old), Some(&new)));
+        assert_eq!(ca_bundle(&promoted, NOW + 3599), format!("{}{}", new.ca, old.ca));
+        assert_eq!(ca_bundle(&promoted, NOW + 3600), new.ca);
+        let action = next_action(&promoted, None, &bundles(&new.ca), NOW + 3600, LIFE, Duration::ZERO);
+        assert_eq!(action, Action::RetirePreviousCa);
+    }
+
+    #[test]
+    fn requested_renewal_begins_once_the_one_before_it_is_complete() {
+        let (old, new, other) = (cert(NOW), cert(NOW), cert(NOW));
+        let requested = |stored| StoredCerts { is_renewal_requested: true, ..stored };
+        let good = requested(stored(Some(&old), None));
+        assert_eq!(next_action(&good, Some(&old), &bundles(&old.ca), NOW, LIFE, LONG), Action::IssueNext);
+        let after_it = after(&Action::IssueNext, good, || Ok::<_, ()>(new.clone())).unwrap();
+        assert_eq!(after_it, stored(Some(&old), Some(&new)));
+        let renewing = requested(after_it);
+        let both = format!("{}{}", old.ca, new.ca);
+        assert_eq!(next_action(&renewing, Some(&old), &bundles(&both), NOW, LIFE, LONG), Action::Promote);
+        let promoted = after(&Action::Promote, renewing, || Err(())).unwrap();
+        let both = format!("{}{}", new.ca, old.ca);
+        assert_eq!(next_action(&promoted, None, &bundles(&both), NOW, LIFE, Duration::ZERO), Action::Idle);
+        let retired = after(&Action::RetirePreviousCa, promoted, || Err(())).unwrap();
+        assert_eq!(next_action(&retired, None, &bundles(&new.ca), NOW, LIFE, LONG), Action::IssueNext);
+        let again = after(&Action::IssueNext, retired, || Ok::<_, ()>(other)).unwrap();
+        assert!(!again.is_renewal_requested);
+    }
+
+    #[test]
+    fn short_validity_is_reconciled_each_second() {
+        assert_eq!(reconcile_interval(Duration::from_mins(1)), Duration::from_secs(1));
+        assert_eq!(reconcile_interval(Duration::from_hours(8760)), Duration::from_secs(10));
     }
 }

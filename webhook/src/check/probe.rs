@@ -1,30 +1,33 @@
-//! Whether nodes can run the shim from an image volume (delivery `image-volume`): tried, on one node of each kind.
+//! Tries delivery `image-volume`: runs the shim from an image volume on one node of each kind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use contract::names::{BINARY_FOLDER, SHIM_BINARY, SHIM_UID};
+use contract::names::{BINARY_DIR, SHIM_BINARY, SHIM_UID};
 use inject::Settings;
 use kube::Client;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use super::Finding;
-use crate::api::{self, End, PODS, in_words};
+use super::finding::{Finding, Id};
+use crate::api::{self, PODS, PodCompletion, describe_error, wait_for_pod};
 
 /// How long a node may take to pull the image and run it.
-const WITHIN: Duration = Duration::from_mins(2);
+const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Runs the shim on one node of each kind, in a namespace, and says where it ran.
+/// Runs the shim on one node of each kind, in a namespace.
 pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], settings: &Settings) -> Vec<Finding> {
     let mut found = Vec::new();
     for (kind, node) in kinds(nodes) {
         eprintln!("istio-aux: running the shim from an image volume on {node} …");
         found.push(match try_on(client, namespace, &node, settings).await {
-            Ok(()) => Finding::ok(format!("{kind}: runs the shim from an image volume (tried on {node})")),
+            Ok(()) => {
+                Finding::ok(Id::ImageVolume, format!("{kind}: runs the shim from an image volume (tried on {node})"))
+            }
             Err(reason) => Finding::problem(
+                Id::ImageVolume,
                 format!("{kind}: does not run the shim from an image volume (tried on {node}): {reason}"),
-                "keep to the delivery copy",
+                "keep --delivery=copy",
             ),
         });
     }
@@ -54,7 +57,7 @@ fn pod(node: &str, settings: &Settings) -> Value {
             "containers": [{
                 "name": "probe", "image": settings.shim_image, "imagePullPolicy": settings.pull_policy.as_str(),
                 "command": [SHIM_BINARY, "--version"],
-                "volumeMounts": [{"name": "shim", "mountPath": BINARY_FOLDER, "readOnly": true}],
+                "volumeMounts": [{"name": "shim", "mountPath": BINARY_DIR, "readOnly": true}],
                 "securityContext": {
                     "runAsUser": SHIM_UID, "runAsGroup": SHIM_UID, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
                     "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
@@ -71,40 +74,42 @@ async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Setting
     let pods = api::objects(client, PODS, Some(namespace));
     let object = serde_json::from_value(pod(node, settings)).map_err(|error| error.to_string())?;
     let created = pods.create(&PostParams::default(), &object).await;
-    let created = created.map_err(|error| format!("the pod was refused: {}", in_words(error)))?;
+    let created = created.map_err(|error| format!("the pod was refused: {}", describe_error(error)))?;
     let name = created.metadata.name.unwrap_or_default();
     if created.data["spec"]["volumes"][0]["image"].is_null() {
         delete(&pods, &name).await;
-        return Err("the API server knows no image volumes (Kubernetes 1.31, on by default since 1.35)".to_owned());
+        return Err("the API server has no image volumes (on by default since Kubernetes 1.35)".to_owned());
     }
-    let ended = until_ended(client, namespace, &name).await;
+    let ended = wait_for_end(client, namespace, &name).await;
     delete(&pods, &name).await;
     ended
 }
 
 async fn delete(pods: &kube::Api<kube::api::DynamicObject>, name: &str) {
     if let Err(error) = pods.delete(name, &DeleteParams::default()).await {
-        eprintln!("istio-aux: pod {name} is left: {}", in_words(error));
+        eprintln!("istio-aux: pod {name} is left: {}", describe_error(error));
     }
 }
 
-async fn until_ended(client: &Client, namespace: &str, name: &str) -> Result<(), String> {
+async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<(), String> {
     let state = |pod: &Value| pod["status"]["containerStatuses"][0]["state"].clone();
-    match api::until_pod_ended(client, namespace, name, WITHIN).await? {
-        End::Ended(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
-        End::Ended(pod) => Err(told(&state(&pod), &pod["status"])),
-        End::Deleted => Err("its pod was deleted".to_owned()),
-        End::Late(pod) => Err(format!("not within {WITHIN:?}: {}", told(&state(&pod), &Value::Null))),
+    match wait_for_pod(client, namespace, name, PROBE_TIMEOUT).await? {
+        PodCompletion::Terminated(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
+        PodCompletion::Terminated(pod) => Err(container_message(&state(&pod), &pod["status"])),
+        PodCompletion::Deleted => Err("its pod was deleted".to_owned()),
+        PodCompletion::TimedOut(pod) => {
+            Err(format!("not within {PROBE_TIMEOUT:?}: {}", container_message(&state(&pod), &Value::Null)))
+        }
     }
 }
 
-/// What the kubelet says of a container, or of its pod.
-fn told(state: &Value, status: &Value) -> String {
+/// The reason and message of a container, or of its pod.
+fn container_message(state: &Value, status: &Value) -> String {
     let said = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
     let said = said.unwrap_or(status);
     let words = ["reason", "message"].into_iter().filter_map(|field| said[field].as_str());
     let words: Vec<&str> = words.filter_map(|text| text.lines().next()).collect();
-    if words.is_empty() { "the kubelet says nothing".to_owned() } else { words.join(": ") }
+    if words.is_empty() { "the kubelet gives no reason".to_owned() } else { words.join(": ") }
 }
 
 #[cfg(test)]

@@ -1,51 +1,40 @@
-//! `istio-aux inject` and `istio-aux policy`: what they print.
+//! `istio-aux manifests` and `istio-aux policy`: the two profiles as YAML on stdout.
 
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Ended;
-use super::shim;
-use crate::offline;
+use super::CliResult;
+use super::output::print;
+use super::shim::ShimArgs;
+use crate::installation::{self, Images};
 use crate::policy::{self, ApiVersion};
 
-/// Print manifests as the webhook would have changed their pods, without a cluster
+/// Print the webhook profile: the objects of an installation with a self-signed certificate
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Print manifests as the webhook would have changed their pods, without a cluster: for GitOps and dry runs.
+    long_about = "Print the webhook profile: the objects of an installation with a self-signed certificate.
 
-Pods, and the pod templates of Jobs, CronJobs, Deployments and their like, JobSets, the training operator's jobs and Argo's
-workflows; in YAML or JSON, lists and many documents in one file too. What is not concerned goes through as it is; a document
-that changes is written anew, without its comments.",
+The same as kubectl kustomize deploy/overlays/self-signed, for a namespace and images. Other options of an installation
+are in the kustomize overlays and the Helm chart: docs/install.md. Before Kubernetes 1.30, leave out the
+ValidatingAdmissionPolicy and its binding.",
     after_help = "examples:
-  istio-aux inject -f job.yaml | kubectl apply -f -
-  kustomize build . | istio-aux inject -f - --assume-proxy > all.yaml"
+  istio-aux manifests --registry=registry.example/istio-aux | kubectl apply --server-side -f -
+  istio-aux manifests --registry=registry.example/istio-aux --namespace=mesh-tools > webhook.yaml"
 )]
-pub(super) struct Inject {
-    /// The manifests; - for standard input
-    #[arg(short = 'f', long, value_name = "FILE")]
-    filename: PathBuf,
-    /// Add the shim too: Istio's injector will add its proxy in the cluster. Without it, the hold only
-    #[arg(long)]
-    assume_proxy: bool,
-    #[command(flatten)]
-    shim: shim::Options,
-}
-
-pub(super) fn inject(arguments: Inject) -> Ended {
-    let name = arguments.filename.display().to_string();
-    let text = read(&arguments.filename).map_err(|error| format!("{name} cannot be read: {error}"))?;
-    let settings = arguments.shim.settings(true);
-    // Nothing is printed before all of it could be read.
-    let injected =
-        offline::inject(&text, &settings, arguments.assume_proxy).map_err(|error| format!("{name}, {error}"))?;
-    io::stdout().write_all(injected.text.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
-    for warning in injected.warnings {
-        eprintln!("istio-aux: {warning}");
-    }
-    Ok(ExitCode::SUCCESS)
+pub(super) struct ManifestsArgs {
+    /// The namespace of the webhook
+    #[arg(short, long, value_name = "NAME", default_value = "istio-aux", value_parser = namespace)]
+    namespace: String,
+    /// The registry, with its path, of the images webhook and shim; their tag is this program's version
+    #[arg(long, value_name = "REGISTRY", required_unless_present_all = ["image", "shim_image"])]
+    registry: Option<String>,
+    /// The webhook's image, in place of the registry's
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// The shim's image, in place of the registry's
+    #[arg(long, value_name = "IMAGE")]
+    shim_image: Option<String>,
 }
 
 /// Print the policy profile: objects that have the API server itself do what the webhook does
@@ -53,33 +42,68 @@ pub(super) fn inject(arguments: Inject) -> Ended {
 #[command(
     long_about = "Print the policy profile: objects that have the API server itself do what the webhook does.
 
-A MutatingAdmissionPolicy and its bindings, for Kubernetes 1.36 and later; for 1.34 and 1.35 with --api-version=v1beta1, where the
-feature gate MutatingAdmissionPolicy is on. No component runs, and there is no certificate. docs/policy.md says what a policy
-cannot do.",
+A MutatingAdmissionPolicy and its bindings, for Kubernetes 1.36 and later; for 1.34 and 1.35 with --api-version=v1beta1,
+where the feature gate MutatingAdmissionPolicy is on. No component runs, and there is no certificate. docs/policy.md says
+what a policy cannot do.",
     after_help = "examples:
   istio-aux policy | kubectl apply --server-side -f -
   istio-aux policy --delivery=image-volume --shim-image=registry.example/istio-aux/shim:0.1.0 > policy.yaml"
 )]
-pub(super) struct Policy {
+pub(super) struct PolicyArgs {
     /// The version of the API that the server has
     #[arg(long, value_enum, value_name = "VERSION", default_value_t = ApiVersion::V1)]
     api_version: ApiVersion,
     #[command(flatten)]
-    shim: shim::Options,
+    shim: ShimArgs,
 }
 
-pub(super) fn policy(arguments: Policy) -> Ended {
-    let text = policy::manifests(&arguments.shim.settings(true), arguments.api_version)?;
-    io::stdout().write_all(text.as_bytes()).map_err(|error| format!("cannot write: {error}"))?;
+pub(super) fn manifests(arguments: &ManifestsArgs) -> CliResult {
+    let images = Images {
+        webhook: image(arguments.image.as_deref(), arguments.registry.as_deref(), "webhook"),
+        shim: image(arguments.shim_image.as_deref(), arguments.registry.as_deref(), "shim"),
+    };
+    print(&installation::manifests(&arguments.namespace, &images)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(file: &Path) -> io::Result<String> {
-    if file == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text)?;
-        Ok(text)
+pub(super) fn policy(arguments: PolicyArgs) -> CliResult {
+    print(&policy::manifests(&arguments.shim.settings(true), arguments.api_version)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The image that was given, or that of the registry.
+fn image(given: Option<&str>, registry: Option<&str>, name: &str) -> String {
+    let registry = registry.unwrap_or_default().trim_end_matches('/');
+    given.map_or_else(|| format!("{registry}/{name}:{}", installation::client_version()), str::to_owned)
+}
+
+/// A DNS label, as names of namespaces are.
+fn namespace(text: &str) -> Result<String, String> {
+    let is_label = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let has_ends = !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.len() <= 63;
+    if is_label && has_ends {
+        Ok(text.to_owned())
     } else {
-        std::fs::read_to_string(file)
+        Err("takes a name of a namespace, such as istio-aux".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_the_given_one_or_the_registrys() {
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(image(None, Some("r.example/x/"), "shim"), format!("r.example/x/shim:{version}"));
+        assert_eq!(image(Some("other/shim@sha256:0"), Some("r"), "shim"), "other/shim@sha256:0");
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_namespace_is_rejected() {
+        for text in ["", "-a", "a-", "A", "a.b", "a b"] {
+            assert!(namespace(text).is_err(), "{text}");
+        }
+        assert_eq!(namespace("mesh-tools-2").as_deref(), Ok("mesh-tools-2"));
     }
 }

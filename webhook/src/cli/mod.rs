@@ -1,19 +1,33 @@
-//! The command line: arguments, exit statuses (0 well, 1 it failed or something is to be mended, 2 arguments that make no
-//! sense). What each command does is elsewhere.
+//! The command line: arguments and exit statuses (0 success, 1 failure or a problem found, 2 wrong arguments). What each
+//! command does is in other modules.
 
+mod check;
 mod cluster;
+mod finish;
+mod inject;
 mod manifests;
+mod output;
 #[cfg(test)]
 mod reference;
+mod renew;
 mod serve;
 mod shim;
+mod support_bundle;
+mod uninstall;
+mod verify_injection;
+mod version;
+mod why;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+
+/// The file name under which kubectl finds the program as its plugin.
+const PLUGIN_FILE: &str = "kubectl-istio_aux";
 
 #[derive(Debug, Parser)]
 #[command(
@@ -22,8 +36,11 @@ use clap_complete::Shell;
     about = "Lets pods with an Istio sidecar start after their proxy, and complete",
     after_help = "examples:
   istio-aux check                               what is wrong in the cluster, and what to do about it
+  istio-aux why -n team job/hello               why a workload is injected, or not
   istio-aux inject -f job.yaml                  what a Job becomes, without a cluster
-  istio-aux finish -n team --all-stuck          end the proxies of pods that wait for nothing else"
+  istio-aux finish -n team --all-stuck          end the proxies of pods that wait for nothing else
+
+As kubectl-istio_aux in PATH it is a plugin: kubectl istio-aux check"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -33,10 +50,19 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
-    Inject(manifests::Inject),
-    Policy(manifests::Policy),
-    Check(cluster::Check),
-    Finish(cluster::Finish),
+    Check(check::CheckArgs),
+    Why(why::WhyArgs),
+    Finish(finish::FinishArgs),
+    Inject(inject::InjectArgs),
+    Uninject(inject::UninjectArgs),
+    Manifests(manifests::ManifestsArgs),
+    Policy(manifests::PolicyArgs),
+    Uninstall(uninstall::UninstallArgs),
+    Renew(renew::RenewArgs),
+    Version(version::VersionArgs),
+    SupportBundle(support_bundle::SupportBundleArgs),
+    #[command(hide = true)]
+    VerifyInjection(verify_injection::VerifyInjectionArgs),
     Completions(Completions),
 }
 
@@ -44,39 +70,65 @@ enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "example: istio-aux completions bash > /etc/bash_completion.d/istio-aux")]
 struct Completions {
+    /// The shell
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }
 
-/// How a command ended that did what it was told; `Err` is one line for what it could not do.
-type Ended = Result<ExitCode, String>;
+/// The exit status of a command; `Err` is one line for what it could not do.
+type CliResult = Result<ExitCode, String>;
 
-/// Runs a command line, its first word being the program's name, to its exit status.
+/// Runs a command line, whose first word is the program's name.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let ended = match Cli::try_parse_from(words) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let mut command = named(words.first());
+    let result = match parse(&mut command, words) {
         Ok(Cli { command }) => run(command),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            print!("{error}");
-            return ExitCode::SUCCESS;
+            return exit_code(output::print(&error.to_string()).map(|()| ExitCode::SUCCESS));
         }
         Err(error) => {
             eprintln!("istio-aux: {}", one_line(&error));
             return ExitCode::from(2);
         }
     };
-    ended.unwrap_or_else(|reason| {
+    exit_code(result)
+}
+
+fn exit_code(result: CliResult) -> ExitCode {
+    result.unwrap_or_else(|reason| {
         eprintln!("istio-aux: {reason}");
         ExitCode::FAILURE
     })
 }
 
-fn run(command: Command) -> Ended {
+/// The command line by the name under which it was called.
+fn named(program: Option<&OsString>) -> clap::Command {
+    let file = program.and_then(|program| Path::new(program).file_stem());
+    let command = Cli::command();
+    if file == Some(OsStr::new(PLUGIN_FILE)) { command.bin_name("kubectl istio-aux") } else { command }
+}
+
+fn parse(command: &mut clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches)
+}
+
+fn run(command: Command) -> CliResult {
     match command {
         Command::Serve(arguments) => serve::run(arguments),
-        Command::Inject(arguments) => manifests::inject(arguments),
+        Command::Check(arguments) => check::run(arguments),
+        Command::Why(arguments) => why::run(arguments),
+        Command::Finish(arguments) => finish::run(arguments),
+        Command::Inject(arguments) => inject::inject(arguments),
+        Command::Uninject(arguments) => inject::uninject(&arguments),
+        Command::Manifests(arguments) => manifests::manifests(&arguments),
         Command::Policy(arguments) => manifests::policy(arguments),
-        Command::Check(arguments) => cluster::check(arguments),
-        Command::Finish(arguments) => cluster::finish(arguments),
+        Command::Uninstall(arguments) => uninstall::run(arguments),
+        Command::Renew(arguments) => renew::run(arguments),
+        Command::Version(arguments) => version::run(arguments),
+        Command::SupportBundle(arguments) => support_bundle::run(arguments),
+        Command::VerifyInjection(arguments) => verify_injection::run(&arguments),
         Command::Completions(Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "istio-aux", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
@@ -84,10 +136,10 @@ fn run(command: Command) -> Ended {
     }
 }
 
-/// What clap says of wrong arguments in its first paragraph, in one line.
+/// clap's message for wrong arguments, in one line.
 fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "no command: it takes serve, inject, check, finish or completions; see --help".to_owned();
+        return format!("no command: it takes {}; see --help", command_names());
     }
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or_default();
@@ -95,67 +147,14 @@ fn one_line(error: &clap::Error) -> String {
     format!("{}; see --help", words.join(" "))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refusal(line: &str) -> String {
-        one_line(&Cli::try_parse_from(line.split_whitespace()).unwrap_err())
-    }
-
-    #[test]
-    fn wrong_arguments_are_named_in_one_line() {
-        let cases = [
-            ("istio-aux", "no command: it takes serve, inject, check, finish or completions; see --help"),
-            ("istio-aux sever", "unrecognized subcommand 'sever'; see --help"),
-            (
-                "istio-aux serve",
-                "the following required arguments were not provided: <--self-signed|--tls-cert <FILE>>; see --help",
-            ),
-            (
-                "istio-aux serve --tls-cert a",
-                "the following required arguments were not provided: --tls-key <FILE>; see --help",
-            ),
-            (
-                "istio-aux serve --self-signed --tls-cert a --tls-key b",
-                "the argument '--self-signed' cannot be used with '--tls-cert <FILE>'; see --help",
-            ),
-            (
-                "istio-aux serve --tls-cert a --tls-key b --listen here",
-                "invalid value 'here' for '--listen <ADDRESS:PORT>': invalid socket address syntax; see --help",
-            ),
-            (
-                "istio-aux serve --self-signed --certificate-validity 30s",
-                "invalid value '30s' for '--certificate-validity <DURATION>': takes a minute to ten years, such as 365d; see --help",
-            ),
-            (
-                "istio-aux serve --self-signed --shim-requests cpu=1m,memory=4Megs",
-                "invalid value 'memory=4Megs' for '--shim-requests <NAME=QUANTITY>': takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi; see --help",
-            ),
-            ("istio-aux serve --no-such", "unexpected argument '--no-such' found; see --help"),
-            ("istio-aux inject", "the following required arguments were not provided: --filename <FILE>; see --help"),
-            ("istio-aux finish", "the following required arguments were not provided: <--all-stuck|POD>; see --help"),
-            ("istio-aux finish x -A", "the argument '[POD]...' cannot be used with '--all-namespaces'; see --help"),
-            (
-                "istio-aux check -o yaml",
-                "invalid value 'yaml' for '--output <FORMAT>' [possible values: text, json]; see --help",
-            ),
-        ];
-        for (line, message) in cases {
-            assert_eq!(refusal(line), message, "{line}");
-        }
-    }
-
-    #[test]
-    fn every_command_has_help_with_an_example() {
-        for command in Cli::command().get_subcommands() {
-            let help = command.clone().render_long_help().to_string();
-            assert!(help.contains("example"), "{}", command.get_name());
-        }
-    }
-
-    #[test]
-    fn definitions_are_sound() {
-        Cli::command().debug_assert();
-    }
+/// `serve, check or finish`.
+fn command_names() -> String {
+    let command = Cli::command();
+    let names: Vec<&str> =
+        command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+    let (last, first) = names.split_last().expect("there are commands");
+    format!("{} or {last}", first.join(", "))
 }
+
+#[cfg(test)]
+mod tests;

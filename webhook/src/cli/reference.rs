@@ -1,4 +1,4 @@
-//! `docs/configuration.md`: written from the definitions of options and metrics, and compared with them.
+//! Generates `docs/configuration.md` from the definitions of options and metrics, and compares the two.
 
 use std::fmt::Write;
 
@@ -6,38 +6,56 @@ use clap::{Arg, Command, CommandFactory};
 use inject::review::Outcome;
 
 use super::Cli;
+use super::cluster::CLUSTER_HEADING;
 use crate::metrics::Metrics;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
 
 fn reference() -> String {
-    let mut text = "# Configuration\n\nWritten from the code's own definitions; `UPDATE_DOCS=1 cargo test -p istio-aux reference` writes it anew. Labels and annotations of namespaces and pods are in the README.\n".to_owned();
+    let mut text = "# Configuration\n\nGenerated from the code: `UPDATE_DOCS=1 cargo test -p istio-aux reference` writes this file again. Labels and annotations of\nnamespaces and pods are in the README.\n".to_owned();
+    cluster_options(&mut text);
     let mut cli = Cli::command();
     cli.build();
-    for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+    for command in cli.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
         options(&mut text, command);
     }
     metrics(&mut text);
     text
 }
 
+/// The options that every command with a cluster has, once.
+fn cluster_options(text: &mut String) {
+    text.push_str("\n## Options of every command that talks to a cluster\n\n");
+    text.push_str("`check`, `why`, `finish`, `uninstall`, `renew`, `version` and `support-bundle`. As `kubectl-istio_aux` in `PATH`, the\nprogram is a plugin of kubectl: `kubectl istio-aux check`.\n\n");
+    let cli = Cli::command();
+    let check = cli.find_subcommand("check").expect("there is a command check");
+    table(text, check.get_arguments().filter(|argument| is_of_cluster(argument)));
+}
+
+fn is_of_cluster(argument: &Arg) -> bool {
+    argument.get_help_heading() == Some(CLUSTER_HEADING)
+}
+
 fn options(text: &mut String, command: &Command) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    let _ = write!(
-        text,
-        "\n## istio-aux {}\n\n{about}.\n\n| option | default | what |\n| --- | --- | --- |\n",
-        command.get_name()
-    );
-    for argument in command.get_arguments().filter(|argument| argument.get_id() != "help") {
+    let _ = write!(text, "\n## istio-aux {}\n\n{about}.\n\n", command.get_name());
+    table(text, command.get_arguments().filter(|argument| argument.get_id() != "help" && !is_of_cluster(argument)));
+}
+
+fn table<'a>(text: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
+    text.push_str("| option | default | what |\n| --- | --- | --- |\n");
+    for argument in arguments {
         let help = argument.get_help().map(|help| help.to_string().replace('\n', " ")).unwrap_or_default();
         let _ = writeln!(text, "| `{}` | {} | {help} |", spelled(argument), default(argument));
     }
 }
 
-/// `--name VALUE`, or the value alone where it has no name.
+/// `-n, --name VALUE`, or the value alone where it has no name.
 fn spelled(argument: &Arg) -> String {
     let values = argument.get_value_names().unwrap_or_default().join(" ");
-    let name = argument.get_long().map(|long| format!("--{long}")).unwrap_or_default();
+    let short = argument.get_short().map(|short| format!("-{short}"));
+    let long = argument.get_long().map(|long| format!("--{long}"));
+    let name = short.into_iter().chain(long).collect::<Vec<_>>().join(", ");
     let takes_value = argument.get_num_args().is_none_or(|number| number.takes_values());
     let parts = [name, if takes_value { values } else { String::new() }];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ").replace('|', "\\|")
@@ -46,7 +64,7 @@ fn spelled(argument: &Arg) -> String {
 fn default(argument: &Arg) -> String {
     let values: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let is_flag = argument.get_num_args().is_some_and(|number| !number.takes_values());
-    if values.is_empty() || is_flag { "–".to_owned() } else { format!("`{}`", values.join(",")) }
+    if values.concat().is_empty() || is_flag { "–".to_owned() } else { format!("`{}`", values.join(",")) }
 }
 
 fn metrics(text: &mut String) {
@@ -57,13 +75,17 @@ fn metrics(text: &mut String) {
     let help = exposed.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
     for (name, help) in help {
         let kind = exposed.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).unwrap_or_default();
-        let end = if kind == "counter" { "_total" } else { "" };
+        let end = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
         let _ = writeln!(text, "| `{name}{end}` | {kind} | {} |", help.trim_end_matches('.'));
     }
 }
 
 #[test]
-fn the_reference_says_what_the_code_defines() {
+fn the_reference_is_what_the_code_defines() {
     let text = reference();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(FILE, &text).unwrap();

@@ -8,15 +8,15 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
 
-use super::Ended;
-use super::shim;
+use super::CliResult;
+use super::shim::ShimArgs;
 use crate::causes::with_causes;
 use crate::serve::{self, Options, SelfSigned, Source};
 
-/// Certificates that live shorter than this are renewed too often to be of use.
-const SHORTEST_VALIDITY: Duration = Duration::from_mins(1);
+/// Certificates of a shorter validity would be renewed all the time.
+const VALIDITY_MIN: Duration = Duration::from_mins(1);
 /// Ten years.
-const LONGEST_VALIDITY: Duration = Duration::from_hours(10 * 366 * 24);
+const VALIDITY_MAX: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// Run the webhook
 #[derive(Debug, Args)]
@@ -27,26 +27,29 @@ const LONGEST_VALIDITY: Duration = Duration::from_hours(10 * 366 * 24);
   istio-aux serve --tls-cert /tls/tls.crt --tls-key /tls/tls.key"
 )]
 pub(super) struct Serve {
-    /// Make and renew the certificate, kept in a Secret and trusted by the webhook configuration
+    /// Issue and renew the certificate, store it in a Secret, and have the webhook configuration trust it
     #[arg(long)]
     self_signed: bool,
-    /// The server's certificate and its chain, in PEM; read again when it changes
+    /// The server's certificate and its chain, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The certificate's private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Where admission reviews are served, over TLS
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8443")]
+    /// Admit only clients whose certificate is signed by a CA of this file, in PEM; reloaded when it changes
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Where admission reviews are served, over TLS. `[::]` also takes IPv4, and becomes `0.0.0.0` on a host without IPv6
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]
     listen: SocketAddr,
     /// Where /healthz, /readyz and /metrics are served, in plain HTTP
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8080")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
     health_listen: SocketAddr,
-    /// Whether the server has native sidecars (Kubernetes 1.29 and later): without, the shim is istio-proxy's parent.
-    /// auto asks the server for its version
-    #[arg(long, value_enum, value_name = "auto|on|off", default_value_t = NativeSidecars::Auto)]
+    /// Whether the API server has native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of
+    /// istio-proxy. auto asks the server for its version
+    #[arg(long, value_enum, value_name = "auto|enabled|disabled", default_value_t = NativeSidecars::Auto)]
     native_sidecars: NativeSidecars,
-    /// How long new connections are still taken after SIGTERM, for those who have not heard of it yet
+    /// How long new connections are still accepted after SIGTERM, until API servers use other replicas
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_delay: Duration,
     /// What to log: off, error, warn, info, debug or trace
@@ -56,28 +59,28 @@ pub(super) struct Serve {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
-    shim: shim::Options,
+    shim: ShimArgs,
     #[command(flatten)]
-    kept: Kept,
+    self_signed_args: Box<SelfSignedArgs>,
 }
 
-/// Where a certificate of our own is kept.
+/// Where a self-signed certificate is stored, and who trusts it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --self-signed")]
-struct Kept {
-    /// The namespace of Secret and Service; the pod's own where it is not said
+struct SelfSignedArgs {
+    /// The namespace of Secret and Service; by default the namespace of the pod
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// The Secret that keeps it, which has to be there
+    /// The Secret that stores the certificate, which must exist
     #[arg(long, value_name = "NAME", default_value = "istio-aux-certificate")]
     secret: String,
     /// The Service that the API server calls
     #[arg(long, value_name = "NAME", default_value = "istio-aux")]
     service: String,
-    /// The `MutatingWebhookConfiguration` that is to trust it
+    /// The `MutatingWebhookConfiguration` that trusts the certificate
     #[arg(long, value_name = "NAME", default_value = "istio-aux")]
     configuration: String,
-    /// How long a certificate is valid; renewed at two thirds of that
+    /// How long a certificate is valid; it is renewed at two thirds of that
     #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = validity)]
     certificate_validity: Duration,
 }
@@ -85,8 +88,10 @@ struct Kept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum NativeSidecars {
     Auto,
-    On,
-    Off,
+    #[value(alias = "on")]
+    Enabled,
+    #[value(alias = "off")]
+    Disabled,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -96,30 +101,30 @@ enum LogFormat {
 }
 
 fn validity(text: &str) -> Result<Duration, String> {
-    let validity = humantime::parse_duration(text)
-        .ok()
-        .filter(|validity| (SHORTEST_VALIDITY..=LONGEST_VALIDITY).contains(validity));
+    let validity =
+        humantime::parse_duration(text).ok().filter(|validity| (VALIDITY_MIN..=VALIDITY_MAX).contains(validity));
     validity.ok_or_else(|| "takes a minute to ten years, such as 365d".to_owned())
 }
 
-pub(super) fn run(arguments: Serve) -> Ended {
+pub(super) fn run(arguments: Serve) -> CliResult {
     log_as(arguments.log_format, arguments.log_level);
     let certificate = match (arguments.tls_cert, arguments.tls_key) {
         (Some(cert), Some(key)) => Source::Files { cert, key },
         _ => Source::SelfSigned(SelfSigned {
-            namespace: arguments.kept.namespace,
-            secret: arguments.kept.secret,
-            service: arguments.kept.service,
-            configuration: arguments.kept.configuration,
-            valid_for: arguments.kept.certificate_validity,
+            namespace: arguments.self_signed_args.namespace,
+            secret: arguments.self_signed_args.secret,
+            service: arguments.self_signed_args.service,
+            configuration: arguments.self_signed_args.configuration,
+            valid_for: arguments.self_signed_args.certificate_validity,
         }),
     };
     let options = Options {
         listen: arguments.listen,
         health_listen: arguments.health_listen,
         certificate,
+        client_ca: arguments.client_ca,
         drain_delay: arguments.drain_delay,
-        settings: arguments.shim.settings(arguments.native_sidecars != NativeSidecars::Off),
+        settings: arguments.shim.settings(arguments.native_sidecars != NativeSidecars::Disabled),
         ask_for_native_sidecars: arguments.native_sidecars == NativeSidecars::Auto,
     };
     serve::run(options).map(|()| ExitCode::SUCCESS).map_err(|error| with_causes(&error))

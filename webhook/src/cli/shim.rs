@@ -1,14 +1,14 @@
 //! What the shim is like in pods: the options that the webhook and the commands beside it share.
 
 use clap::{Args, ValueEnum};
-use contract::names::{PILOT_AGENT, SHIM_IMAGE};
-use inject::{Delivery, PullPolicy, Settings, ShimResources};
+use contract::names::{PILOT_AGENT, SHIM_IMAGE, SHIM_UID};
+use inject::{Delivery, PullPolicy, Settings, ShimResources, ShimUser};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The shim in pods")]
-pub(super) struct Options {
+pub(super) struct ShimArgs {
     /// The shim's image
-    #[arg(long, value_name = "IMAGE", default_value_t = format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, value_name = "IMAGE", default_value_t = default_image())]
     shim_image: String,
     /// When nodes pull that image; Always where the server runs its plug-in `AlwaysPullImages`
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
@@ -18,14 +18,27 @@ pub(super) struct Options {
     #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
     delivery: DeliveryChoice,
     /// What the shim's containers ask of the node, where a `LimitRange` wants other than this
-    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = quantity)]
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = ShimResources::parse_quantity)]
     shim_requests: Vec<(String, String)>,
     /// How much they may have at most; where pods are Guaranteed, what they ask for too
-    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = quantity)]
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = ShimResources::parse_quantity)]
     shim_limits: Vec<(String, String)>,
+    /// The user that the shim's own containers run as: an ID, `proxy` for that of istio-proxy, or `none` to leave it to the
+    /// namespace (`OpenShift` rejects IDs outside the namespace's range)
+    #[arg(long, value_name = "USER", default_value_t = ShimUser::Uid(SHIM_UID), value_parser = user)]
+    shim_user: ShimUser,
     /// What istio-proxy runs where its container has no command
     #[arg(long, value_name = "PATH", default_value = PILOT_AGENT)]
     proxy_command: String,
+}
+
+/// The settings of an installation without options of its own.
+pub(super) fn default_settings() -> Settings {
+    Settings::new(&default_image())
+}
+
+fn default_image() -> String {
+    format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION"))
 }
 
 /// A [`Delivery`] by its name.
@@ -35,7 +48,7 @@ enum DeliveryChoice {
     ImageVolume,
 }
 
-impl Options {
+impl ShimArgs {
     /// The settings, for a server that has native sidecars, or has none.
     pub(super) fn settings(self, native_sidecars: bool) -> Settings {
         Settings {
@@ -47,6 +60,7 @@ impl Options {
             },
             native_sidecars,
             proxy_command: self.proxy_command,
+            user: self.shim_user,
             resources: ShimResources { requests: self.shim_requests, limits: self.shim_limits },
         }
     }
@@ -59,15 +73,15 @@ fn pull_policy(text: &str) -> Result<PullPolicy, String> {
         .ok_or_else(|| "takes IfNotPresent, Always or Never".to_owned())
 }
 
-/// `cpu=1m` or `memory=4Mi`: a quantity that the API server would refuse would have every pod refused.
-fn quantity(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once('=').filter(|(name, quantity)| {
-        let digits = quantity.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(quantity.len());
-        let (number, unit) = quantity.split_at(digits);
-        let units = ["", "m", "k", "M", "G", "Ki", "Mi", "Gi"];
-        matches!(*name, "cpu" | "memory") && number.parse::<f64>().is_ok() && units.contains(&unit)
-    });
-    let (name, quantity) =
-        parts.ok_or_else(|| "takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi".to_owned())?;
-    Ok((name.to_owned(), quantity.to_owned()))
+fn user(text: &str) -> Result<ShimUser, String> {
+    match text {
+        "proxy" => Ok(ShimUser::Proxy),
+        "none" => Ok(ShimUser::Unset),
+        _ => text
+            .parse()
+            .ok()
+            .filter(|&uid| uid != 0)
+            .map(ShimUser::Uid)
+            .ok_or_else(|| "takes a user ID above 0, proxy or none".to_owned()),
+    }
 }

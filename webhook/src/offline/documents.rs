@@ -1,8 +1,8 @@
-//! A text of manifests, document by document: YAML, as Kubernetes reads it, or JSON.
+//! Splits manifests into documents, reads them as Kubernetes does (YAML or JSON), and writes them.
 
 use serde_json::Value;
 
-/// One document, with the mark before it.
+/// One document, with the separator before it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Document<'t> {
     /// From 1.
@@ -13,13 +13,13 @@ pub(super) struct Document<'t> {
     pub(super) text: &'t str,
 }
 
-/// Splits a text at the marks between documents. Put together again, the parts are the text.
+/// Splits a text at the separators between documents. The concatenated parts are the text.
 pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let (mut begin, mut begin_line, mut at) = (0, 1, 0);
     for (index, line) in text.split_inclusive('\n').enumerate() {
-        // At the beginning of a line it is a mark wherever it stands, in block scalars too.
-        if is_mark(line) && !is_only_directives(&text[begin..at]) {
+        // At the beginning of a line it separates documents even inside a block scalar.
+        if is_separator(line) && !is_only_directives(&text[begin..at]) {
             documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..at] });
             (begin, begin_line) = (at, index + 1);
         }
@@ -33,69 +33,91 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     documents
 }
 
-fn is_mark(line: &str) -> bool {
+fn is_separator(line: &str) -> bool {
     line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// `...`, after which another document may begin without a mark.
+/// `...`, after which another document may begin without a separator.
 fn is_end(line: &str) -> bool {
     line.trim_end() == "..."
 }
 
-/// Whether nothing has been said yet, but what the document is written in.
+/// Whether a text has only YAML directives so far.
 fn is_only_directives(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.starts_with('%'))
 }
 
 impl Document<'_> {
-    /// What it says; null where it is empty, or only comments.
+    /// The content; null where it is empty, or only comments.
     pub(super) fn parse(&self) -> Result<Value, String> {
-        // Kubernetes reads YAML 1.1, in which 0644 is octal.
-        let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
         if self.is_empty() {
             return Ok(Value::Null);
         }
-        serde_saphyr::from_str_with_options(self.text, options).map_err(|error| {
-            let reason = error.to_string();
+        parse(self.text).map_err(|reason| {
             let reason = reason.lines().next().unwrap_or_default().replace(" at line ", " at its line ");
             format!("it is neither YAML nor JSON ({reason})")
         })
     }
 
-    /// The same document with another content, in the language that it has.
+    /// The same document with another content, in its language.
     pub(super) fn render(&self, content: &Value) -> Result<String, String> {
         let body = self.body();
         let text = if body.trim_start().starts_with('{') {
             serde_json::to_string_pretty(content).map(|json| format!("{json}\n")).map_err(|error| error.to_string())
         } else {
-            let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-            serde_saphyr::to_string_with_options(content, options).map_err(|error| error.to_string())
+            yaml(content)
         };
         let text = text.map_err(|reason| format!("it cannot be written: {reason}"))?;
         let newline = if text.ends_with('\n') { "" } else { "\n" };
         let end = if self.text.lines().last().is_some_and(is_end) { "...\n" } else { "" };
-        Ok(format!("{}{text}{newline}{end}", self.mark()))
+        Ok(format!("{}{text}{newline}{end}", self.separator()))
     }
 
     fn is_empty(&self) -> bool {
         self.body().lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
     }
 
-    /// The mark before the document, to be written again.
-    fn mark(&self) -> &str {
+    /// The separator before the document, to be written again.
+    fn separator(&self) -> &str {
         let first = self.text.split_inclusive('\n').next().unwrap_or_default();
         match first.strip_prefix("---").map(str::trim) {
-            Some(rest) if is_mark(first) && (rest.is_empty() || rest.starts_with('#')) => first,
-            // The document begins behind the mark; or it needs one now that others are before it.
-            _ if is_mark(first) || self.number > 1 => "---\n",
+            Some(rest) if is_separator(first) && (rest.is_empty() || rest.starts_with('#')) => first,
+            // The document begins on the separator's line; or it needs a separator now, because others come before it.
+            _ if is_separator(first) || self.number > 1 => "---\n",
             _ => "",
         }
     }
 
-    /// What follows the mark.
+    /// What follows the separator.
     fn body(&self) -> &str {
-        if is_mark(self.text.split_inclusive('\n').next().unwrap_or_default()) { &self.text[3..] } else { self.text }
+        if is_separator(self.text.split_inclusive('\n').next().unwrap_or_default()) {
+            &self.text[3..]
+        } else {
+            self.text
+        }
     }
+}
+
+/// YAML with strings of several lines as literal block scalars. Where that would be read differently, strings are quoted.
+fn yaml(content: &Value) -> Result<String, String> {
+    let block = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    let quoted = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let write = |options| serde_saphyr::to_string_with_options(content, options).map_err(|error| error.to_string());
+    let text = write(block)?;
+    // The library indents blank lines, too.
+    let trimmed: String =
+        text.split_inclusive('\n').map(|line| if line.trim().is_empty() { "\n" } else { line }).collect();
+    let mut candidates = [trimmed, text].into_iter();
+    match candidates.find(|text| parse(text).is_ok_and(|read| read == *content)) {
+        Some(text) => Ok(text),
+        None => write(quoted),
+    }
+}
+
+fn parse(text: &str) -> Result<Value, String> {
+    // Kubernetes reads YAML 1.1, in which 0644 is octal.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -109,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_split_at_their_marks() {
+    fn documents_are_split_at_their_separators() {
         assert_eq!(texts("a: 1\n---\nb: 2\n"), [(1, 1, "a: 1\n"), (2, 2, "---\nb: 2\n")]);
         assert_eq!(
             texts("---\na: 1\n--- # two\nb: |\n  ---\n"),
@@ -135,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_written_anew_stays_one_of_its_own() {
+    fn a_document_that_is_written_again_keeps_its_separator() {
         let cases = [
             ("a: 1\n---\nb: 2\n", "---\nc: 3\n"),
             ("a: 1\n--- # two\nb: 2\n", "--- # two\nc: 3\n"),
@@ -147,6 +169,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn literal_block_scalars_stay_literal_and_long_lines_stay_whole() {
+        let long = "a word ".repeat(40);
+        let text = format!(
+            "script: |\n  set -e\n  echo \"a: b\"\nkeep: |+\n  x\n\nstrip: |-\n  y\n  # z\nlong: {}\n",
+            long.trim()
+        );
+        let [document] = &split(&text)[..] else { panic!("one document") };
+        assert_eq!(document.render(&document.parse().unwrap()).unwrap(), text);
+    }
+
     proptest! {
         #[test]
         fn the_parts_are_the_text(text in "(---|-|a: b|#|\n| ){0,40}") {
@@ -155,7 +188,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_back(texts in prop::collection::vec(".{0,40}", 0..6)) {
+        fn what_is_written_is_read_back(texts in prop::collection::vec("(.|\n|  ){0,40}", 0..6)) {
             let value = json!({"list": texts, "map": {"key": texts.first()}});
             let document = Document { number: 1, line: 1, text: "a: b\n" };
             let rendered = document.render(&value).unwrap();

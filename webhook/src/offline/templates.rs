@@ -1,20 +1,20 @@
-//! Where pods are in objects of the kinds that make pods.
+//! Where the pod templates are in objects that create pods.
 
 use serde_json::{Value, json};
 
-/// A pod, or a template of pods, in an object.
+/// A pod, or a pod template, in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
-    /// The JSON Pointer to what has the pod's `metadata`, and its `spec` where it has one.
+    /// The JSON Pointer to the object with the pod's `metadata`, and its `spec` where there is one.
     place: String,
-    /// Under which name the pod's metadata is there.
+    /// The field with the pod's metadata.
     metadata: &'static str,
-    /// The restart policy that the controller gives the pod; `None`: what the template says.
+    /// The restart policy that the controller gives the pod; `None`: the template's own.
     policy: Option<String>,
     has_containers: bool,
 }
 
-/// A kind whose replicas' templates are in a map, and the restart policy that they have where they say none.
+/// A kind with a map of replicas, each with a template, and the restart policy of replicas that set none.
 struct Replicas {
     kind: &'static str,
     field: &'static str,
@@ -79,13 +79,13 @@ fn of_job_set(object: &Value) -> Vec<Template> {
     let at = |job| format!("/spec/replicatedJobs/{job}/template/spec/template");
     let policy = |place: &str| {
         let said = object.pointer(place).and_then(|template| template["spec"]["restartPolicy"].as_str());
-        // JobSet's webhook fills it in.
+        // The default of JobSet's webhook.
         said.unwrap_or("OnFailure").to_owned()
     };
     (0..jobs).map(at).map(|place| Template { policy: Some(policy(&place)), ..Template::at(place) }).collect()
 }
 
-/// Argo's controller makes each step's pod; what they share is `podMetadata`.
+/// Argo's controller creates each step's pod. `podMetadata` is merged into all of them.
 fn of_workflow(place: &str) -> Vec<Template> {
     let policy = Some("Never".to_owned());
     vec![Template { metadata: "podMetadata", policy, has_containers: false, ..Template::at(place.to_owned()) }]
@@ -96,15 +96,16 @@ impl Template {
         Self { place, metadata: "metadata", policy: None, has_containers: true }
     }
 
-    /// Whether the pod's containers are there.
+    /// Whether the template has the pod's containers.
     pub(super) fn has_containers(&self) -> bool {
         self.has_containers
     }
 
-    /// The pod that is made of it.
+    /// The pod that the controller creates from it.
     pub(super) fn pod(&self, object: &Value) -> Value {
         let place = object.pointer(&self.place).unwrap_or(&Value::Null);
-        let mut pod = if self.has_containers { place.clone() } else { json!({"spec": {"containers": []}}) };
+        let mut pod =
+            if self.has_containers { place.clone() } else { json!({"spec": {"containers": [{"name": "main"}]}}) };
         if let Some(metadata) = place.get(self.metadata) {
             pod["metadata"] = metadata.clone();
         }
@@ -114,7 +115,7 @@ impl Template {
         pod
     }
 
-    /// Puts such a pod where it was taken from.
+    /// Writes such a pod back into the object.
     pub(super) fn put_back(&self, object: &mut Value, mut pod: Value) {
         let Some(place) = object.pointer_mut(&self.place) else { return };
         if self.has_containers {
@@ -129,12 +130,12 @@ impl Template {
     }
 }
 
-/// Sets a field, or takes it away.
+/// Sets a field, or removes it.
 fn put(object: &mut Value, field: &str, value: Option<Value>) {
     let Some(map) = object.as_object_mut() else { return };
     match value {
         Some(value) => map.insert(field.to_owned(), value),
-        // The others keep their order.
+        // The other fields keep their order.
         None => map.shift_remove(field),
     };
 }

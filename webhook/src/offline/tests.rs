@@ -1,8 +1,9 @@
 //! What becomes of manifests: a table of kinds, and what stays as it is.
 
 use super::*;
+use serde_json::json;
 
-fn injected(text: &str, assume_proxy: bool) -> Injected {
+fn injected(text: &str, assume_proxy: bool) -> Rewritten {
     inject(text, &Settings::new("shim:1"), assume_proxy).unwrap()
 }
 
@@ -23,17 +24,17 @@ spec:
 ";
 
 #[test]
-fn a_job_gets_the_hold() {
+fn a_job_gets_the_startup_hold() {
     insta::assert_snapshot!(injected(JOB, false).text);
 }
 
 #[test]
-fn where_the_proxy_is_assumed_a_job_gets_the_shim() {
+fn a_job_gets_the_shim_where_the_proxy_is_assumed() {
     insta::assert_snapshot!(injected(JOB, true).text);
 }
 
 #[test]
-fn what_is_no_pod_goes_through_to_the_byte() {
+fn a_document_without_a_pod_goes_through_byte_for_byte() {
     let config = "# a comment\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}   # blanks\ndata: {a: \"1\"}\n";
     let text = format!("---\n# nothing\n---\n{config}---\n{JOB}");
     let injected = injected(&text, true);
@@ -53,8 +54,10 @@ fn injecting_again_changes_nothing() {
 #[test]
 fn a_pod_that_has_its_proxy_gets_no_other() {
     for list in ["containers", "initContainers"] {
+        let status = json!({list: ["istio-proxy"]}).to_string();
         let mut pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"},
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "one", "annotations": {"sidecar.istio.io/status": status}},
             "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}], "initContainers": []},
         });
         let proxy = json!({"name": "istio-proxy", "restartPolicy": "Always"});
@@ -63,6 +66,31 @@ fn a_pod_that_has_its_proxy_gets_no_other() {
         assert_eq!(injected(&once, true).text, once, "{list}");
         assert_eq!(once.contains("aux-shim"), list == "containers", "{once}");
     }
+}
+
+#[test]
+fn a_customised_proxy_stays_as_it_is_beside_the_shim() {
+    let customised = json!({"name": "istio-proxy", "image": "auto", "resources": {"requests": {"cpu": "11m"}}});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}, customised]},
+    });
+    let after: Value = serde_json::from_str(&injected(&pod.to_string(), true).text).unwrap();
+    assert_eq!(after["spec"]["containers"], pod["spec"]["containers"]);
+    assert_eq!(after["spec"]["initContainers"][0]["name"], "aux-shim");
+    assert_eq!(after["metadata"]["annotations"]["sidecar.istio.io/status"], Value::Null);
+}
+
+#[test]
+fn a_guaranteed_job_stays_so_where_the_proxy_is_assumed() {
+    let fixed = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "resources": fixed}]},
+    });
+    let after: Value = serde_json::from_str(&injected(&pod.to_string(), true).text).unwrap();
+    let shim = &after["spec"]["initContainers"][0]["resources"];
+    assert!(shim["limits"]["cpu"].is_string() && shim["limits"] == shim["requests"], "{shim}");
 }
 
 #[test]
@@ -133,14 +161,14 @@ fn every_kind_has_its_templates() {
 }
 
 #[test]
-fn a_replica_that_the_operator_restarts_is_one_that_the_kubelet_does_not() {
+fn a_replica_with_restart_policy_exit_code_gets_never() {
     let mut job = object("kubeflow.org/v1", "TFJob", "/spec/tfReplicaSpecs/Worker/template", None);
     job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = json!("ExitCode");
     assert!(injected(&job.to_string(), true).text.contains("--restart-policy=Never"));
 }
 
 #[test]
-fn a_workflow_holds_its_steps_and_leaves_the_shim_to_the_webhook() {
+fn a_workflow_gets_the_hold_and_leaves_the_shim_to_the_webhook() {
     let text = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  generateName: hello-\nspec:\n  entrypoint: main\n";
     let injected = injected(text, true);
     let value: Value = serde_saphyr::from_str(&injected.text).unwrap();
@@ -152,7 +180,7 @@ fn a_workflow_holds_its_steps_and_leaves_the_shim_to_the_webhook() {
 }
 
 #[test]
-fn lists_are_gone_through() {
+fn items_of_lists_are_injected() {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [
         object("v1", "Pod", "", Some("Never")), {"apiVersion": "v1", "kind": "Service"}, object("v1", "Pod", "", None),
     ]});
@@ -161,7 +189,7 @@ fn lists_are_gone_through() {
 }
 
 #[test]
-fn a_list_without_items_and_a_mark_of_byte_order_go_through() {
+fn a_list_without_items_and_a_byte_order_mark_go_through() {
     for text in ["apiVersion: v1\nkind: List\n", "\u{feff}apiVersion: v1\nkind: ConfigMap\n"] {
         assert_eq!(injected(text, true).text, text);
     }
@@ -204,4 +232,38 @@ fn bad_documents_are_named_by_number_and_line() {
         assert!(error.starts_with(message), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+}
+
+#[test]
+fn uninject_is_the_inverse_of_inject() {
+    let mut again = Vec::new();
+    for (api_version, kind, place) in [
+        ("v1", "Pod", ""),
+        ("batch/v1", "Job", "/spec/template"),
+        ("batch/v1", "CronJob", "/spec/jobTemplate/spec/template"),
+        ("kubeflow.org/v1", "TFJob", "/spec/tfReplicaSpecs/Worker/template"),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", "/spec/replicatedJobs/0/template/spec/template"),
+    ] {
+        let mut bare = object(api_version, kind, place, Some("Never"));
+        again.push(bare.clone());
+        let template = bare.pointer_mut(place).unwrap();
+        template["metadata"] = json!({"labels": {"app": "x"}, "annotations": {
+            "proxy.istio.io/config": "concurrency: 2", "note": "mine", "istio-aux.io/mode": "auto",
+        }});
+        again.push(bare);
+    }
+    again.push(serde_json::from_str(&injected("{\"kind\": \"Service\", \"apiVersion\": \"v1\"}", true).text).unwrap());
+    for before in again {
+        for assume_proxy in [false, true] {
+            let once = injected(&before.to_string(), assume_proxy).text;
+            let after: Value = serde_json::from_str(&uninject(&once).unwrap().text).unwrap();
+            assert_eq!(after, before, "{once}");
+        }
+    }
+}
+
+#[test]
+fn uninject_leaves_a_document_without_ours_byte_for_byte() {
+    let rewritten = uninject(JOB).unwrap();
+    assert_eq!((rewritten.text.as_str(), rewritten.changed), (JOB, 0));
 }

@@ -1,21 +1,70 @@
-//! The policy profile: the decision as objects of the API server's own, `MutatingAdmissionPolicy` (KEP-3962). The text is
-//! `policy.yaml`; what is filled in are the contract's names and the operator's settings.
+//! The policy profile: the decision as `MutatingAdmissionPolicy` objects (KEP-3962). The text is `policy.yaml`, into which
+//! the contract's names and the operator's settings are filled.
 
 use clap::ValueEnum;
 use contract::args::{
-    AWAIT, CONTAINER_POLICY, END_OF_OPTIONS, INSTALL, OUTLIVE, PROXY, QUIT, RESTART_POLICY, STATE, STATUS_PORT,
-    SUPERVISE, WATCH,
+    AWAIT, CONTAINER_POLICY, END_OF_OPTIONS, HELPER, INSTALL, MAY_RESTART, PROXY, QUIT, RESTART_POLICY, STATE,
+    STATUS_PORT, STAY, SUPERVISE, WATCH,
 };
 use contract::names::{
-    ARGO_WORKFLOW_LABEL, BINARY_FOLDER, DEFAULT_STATUS_PORT, DISABLED, ENABLED, HOLD_FIELD, INJECTION_LABEL,
-    INSTALL_CONTAINER, ISTIO_DATA_VOLUME, ISTIO_INJECT, KATIB_COLLECTORS, KATIB_TRIAL_LABEL, LEGACY_INJECTION_LABEL,
-    MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_BINARY,
-    SHIM_CONTAINER, SHIM_LABEL, SHIM_UID, STATE_FOLDER, STATUS_ANNOTATION, STATUS_PORT_ANNOTATION, VOLUME,
-    WAIT_FOR_ANNOTATION,
+    ARGO_WORKFLOW_LABEL, BINARY_DIR, DEFAULT_STATUS_PORT, DISABLED, ENABLED, GATEWAY_NAME_LABEL, HOLD_FIELD,
+    INJECTION_LABEL, INSTALL_CONTAINER, ISTIO_DATA_VOLUME, ISTIO_INJECT, ISTIO_STATUS_ANNOTATION, KATIB_COLLECTORS,
+    KATIB_TRIAL_LABEL, LEGACY_INJECTION_LABEL, MANAGED_GATEWAY_LABEL, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION,
+    PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SANDBOXED_RUNTIMES, SHIM_BINARY, SHIM_CONTAINER,
+    SHIM_LABEL, SHIM_LIMITS_ANNOTATION, SHIM_REQUESTS_ANNOTATION, SHIM_VOLUME, STATE_DIR, STATUS_ANNOTATION,
+    STATUS_PORT_ANNOTATION, TEMPLATES_ANNOTATION, WAIT_FOR_ANNOTATION,
 };
-use inject::Settings;
+use inject::{Settings, ShimUser};
 
 const TEXT: &str = include_str!("policy.yaml");
+
+/// The names that the text has from the contract.
+const NAMES: &[(&str, &str)] = &[
+    ("SHIM_REQUESTS", SHIM_REQUESTS_ANNOTATION),
+    ("SHIM_LIMITS", SHIM_LIMITS_ANNOTATION),
+    ("ISTIO_STATUS", ISTIO_STATUS_ANNOTATION),
+    ("TEMPLATES", TEMPLATES_ANNOTATION),
+    ("GATEWAY_NAME", GATEWAY_NAME_LABEL),
+    ("MANAGED_GATEWAY", MANAGED_GATEWAY_LABEL),
+    ("INJECTION", INJECTION_LABEL),
+    ("LEGACY", LEGACY_INJECTION_LABEL),
+    ("ENABLED", ENABLED),
+    ("DISABLED", DISABLED),
+    ("MODE", MODE_ANNOTATION),
+    ("WAIT_FOR", WAIT_FOR_ANNOTATION),
+    ("QUIT_ANNOTATION", QUIT_ANNOTATION),
+    ("STATUS", STATUS_ANNOTATION),
+    ("SHIM_LABEL", SHIM_LABEL),
+    ("ISTIO_INJECT", ISTIO_INJECT),
+    ("NATIVE_SIDECAR", NATIVE_SIDECAR_ANNOTATION),
+    ("PROXY_CONFIG", PROXY_CONFIG_ANNOTATION),
+    ("HOLD", HOLD_FIELD),
+    ("STATUS_PORT", STATUS_PORT_ANNOTATION),
+    ("PROXY", PROXY_CONTAINER),
+    ("SHIM", SHIM_CONTAINER),
+    ("INSTALLER", INSTALL_CONTAINER),
+    ("BINARY", SHIM_BINARY),
+    ("BINARY_DIR", BINARY_DIR),
+    ("STATE_DIR", STATE_DIR),
+    ("SHIM_VOLUME", SHIM_VOLUME),
+    ("ISTIO_DATA", ISTIO_DATA_VOLUME),
+    ("KATIB_TRIAL", KATIB_TRIAL_LABEL),
+    ("ARGO_WORKFLOW", ARGO_WORKFLOW_LABEL),
+    ("WATCH", WATCH),
+    ("SUPERVISE", SUPERVISE),
+    ("INSTALL", INSTALL),
+    ("AWAIT", AWAIT),
+    ("HELPER", HELPER),
+    ("MAY_RESTART", MAY_RESTART),
+    ("RESTART_POLICY", RESTART_POLICY),
+    ("CONTAINER_POLICY", CONTAINER_POLICY),
+    ("PROXY_OPTION", PROXY),
+    ("STATUS_PORT_OPTION", STATUS_PORT),
+    ("QUIT", QUIT),
+    ("STATE", STATE),
+    ("STAY", STAY),
+    ("END_OF_OPTIONS", END_OF_OPTIONS),
+];
 
 /// Which version of the API the server has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -43,8 +92,7 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
             return Err(format!("{option}: {value:?} has characters that no image and no path of a policy may have"));
         }
     }
-    let collectors = KATIB_COLLECTORS.map(|name| format!("'{name}'")).join(", ");
-    let names: &[(&str, &str)] = &[
+    let settings: &[(&str, &str)] = &[
         ("API_VERSION", version.as_str()),
         ("VERSION", env!("CARGO_PKG_VERSION")),
         ("IMAGE", &settings.shim_image),
@@ -52,54 +100,51 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
         ("DELIVERY", settings.delivery.as_str()),
         ("REQUESTS", &quantities(&settings.resources.requests)),
         ("LIMITS", &quantities(&settings.resources.limits)),
+        ("USER", &user(settings.user)),
         ("PROXY_COMMAND", &settings.proxy_command),
-        ("INJECTION", INJECTION_LABEL),
-        ("LEGACY", LEGACY_INJECTION_LABEL),
-        ("ENABLED", ENABLED),
-        ("DISABLED", DISABLED),
-        ("MODE", MODE_ANNOTATION),
-        ("WAIT_FOR", WAIT_FOR_ANNOTATION),
-        ("QUIT_ANNOTATION", QUIT_ANNOTATION),
-        ("STATUS", STATUS_ANNOTATION),
-        ("SHIM_LABEL", SHIM_LABEL),
-        ("ISTIO_INJECT", ISTIO_INJECT),
-        ("NATIVE_SIDECAR", NATIVE_SIDECAR_ANNOTATION),
-        ("PROXY_CONFIG", PROXY_CONFIG_ANNOTATION),
-        ("HOLD", HOLD_FIELD),
-        ("STATUS_PORT", STATUS_PORT_ANNOTATION),
         ("DEFAULT_PORT", &DEFAULT_STATUS_PORT.to_string()),
-        ("PROXY", PROXY_CONTAINER),
-        ("SHIM", SHIM_CONTAINER),
-        ("INSTALLER", INSTALL_CONTAINER),
-        ("BINARY", SHIM_BINARY),
-        ("BINARY_FOLDER", BINARY_FOLDER),
-        ("STATE_FOLDER", STATE_FOLDER),
-        ("VOLUME", VOLUME),
-        ("ISTIO_DATA", ISTIO_DATA_VOLUME),
-        ("UID", &SHIM_UID.to_string()),
-        ("KATIB_TRIAL", KATIB_TRIAL_LABEL),
-        ("KATIB_COLLECTORS", &format!("[{collectors}]")),
-        ("ARGO_WORKFLOW", ARGO_WORKFLOW_LABEL),
-        ("WATCH", WATCH),
-        ("SUPERVISE", SUPERVISE),
-        ("INSTALL", INSTALL),
-        ("AWAIT", AWAIT),
-        ("OUTLIVE", OUTLIVE),
-        ("RESTART_POLICY", RESTART_POLICY),
-        ("CONTAINER_POLICY", CONTAINER_POLICY),
-        ("PROXY_OPTION", PROXY),
-        ("STATUS_PORT_OPTION", STATUS_PORT),
-        ("QUIT", QUIT),
-        ("STATE", STATE),
-        ("END_OF_OPTIONS", END_OF_OPTIONS),
+        ("KATIB_COLLECTORS", &list(&KATIB_COLLECTORS)),
+        ("SANDBOXED_RUNTIMES", &list(&SANDBOXED_RUNTIMES)),
     ];
-    Ok(names.iter().fold(TEXT.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value)))
+    Ok(fill(&fill(&by_kind().join("---\n"), settings), NAMES))
+}
+
+/// The text once for each kind of pod. As with the webhook, a failure rejects pods that run to completion, and admits others.
+fn by_kind() -> [String; 2] {
+    [("run-to-completion", "Fail", "!="), ("long-running", "Ignore", "==")].map(|(kind, failure, is_always)| {
+        let condition = format!("object.spec.?restartPolicy.orValue('Always') {is_always} 'Always'");
+        let policy = format!("istio-aux-{kind}");
+        let names =
+            [("POLICY", &*policy), ("KIND", kind), ("FAILURE_POLICY", failure), ("MATCH_CONDITION", &condition)];
+        fill(TEXT, &names)
+    })
+}
+
+fn fill(text: &str, names: &[(&str, &str)]) -> String {
+    names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value))
+}
+
+/// A list of strings in CEL.
+fn list(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    format!("[{}]", names.join(", "))
 }
 
 /// A map in CEL.
 fn quantities(pairs: &[(String, String)]) -> String {
     let pairs: Vec<String> = pairs.iter().map(|(name, quantity)| format!("'{name}': '{quantity}'")).collect();
     format!("{{{}}}", pairs.join(", "))
+}
+
+/// The user in a container's security context, in CEL.
+fn user(user: ShimUser) -> String {
+    match user {
+        ShimUser::Uid(uid) => format!("runAsUser: {uid}, runAsGroup: {uid}, "),
+        ShimUser::Proxy => "?runAsUser: variables.isClassic \
+            ? variables.containers[variables.at].?securityContext.?runAsUser : optional.none(), "
+            .to_owned(),
+        ShimUser::Unset => String::new(),
+    }
 }
 
 #[cfg(test)]

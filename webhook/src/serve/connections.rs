@@ -1,175 +1,156 @@
-//! One listening socket: connections accepted, given TLS where it is wanted, served, and drained at the end.
+//! One listening socket: accepts connections, with TLS if wanted, serves HTTP/1.1 on them, and drains them at the end. API
+//! servers call webhooks by HTTP/1.1 only (kubernetes#75791), so there is no HTTP/2.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
-use super::crowd::{Crowd, Member, Open, Place};
-use super::routes::Routes;
-use super::tls::Certificate;
+use super::connection_limit::{ConnectionLimiter, ConnectionPermit};
+use super::handlers::Handler;
+use super::tls::TlsReloader;
 
-/// How long a client may take to shake hands.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// How long a client may take to send a request's head, and so how long a connection may be idle. Longer than the 90 s
-/// after which the API server closes it: were this the one that closes, a review could be on its way, and a pod of failure
-/// policy Fail be refused for that (`write: broken pipe`).
-const HEAD_WITHIN: Duration = Duration::from_mins(2);
-const _: () = assert!(HEAD_WITHIN.as_secs() > 90);
-/// How long open requests may take once the server stops.
-const DRAIN_WITHIN: Duration = Duration::from_secs(10);
-/// How long a request may take that had begun when its connection was to give way.
-const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-/// How long a client of HTTP/2 may leave a ping unanswered, and pause between pings.
-const PING_EVERY: Duration = Duration::from_mins(1);
-/// Pause after a connection could not be accepted, out of file descriptors for one.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// What a TLS port answers to plain HTTP.
+/// How long a TLS handshake may take.
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may be without a request, or send the head of one. It is longer than the 90 s after which an API
+/// server closes an idle connection. If this side closed first, a review might be on its way, and the API server would reject
+/// the pod (`write: broken pipe`).
+const HEADER_READ_TIMEOUT: Duration = Duration::from_mins(2);
+const _: () = assert!(HEADER_READ_TIMEOUT.as_secs() > 90);
+/// How long unfinished requests may take once the server stops.
+const GRACEFUL_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a connection could not be accepted, for example because no file descriptor was left.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// How much of a request hyper buffers, in bytes. The head must fit. It counts once for each connection.
+const READ_BUFFER_LIMIT: usize = 16 << 10;
+/// The response to plain HTTP on a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nthis port takes HTTPS, not plain HTTP\n";
 
-pub(super) struct Listener<R> {
+pub(super) struct Listener<H> {
     socket: TcpListener,
-    tls: Option<Arc<Certificate>>,
-    routes: R,
-    /// Whether each answer is to be its connection's last.
+    tls: Option<Arc<TlsReloader>>,
+    handler: H,
+    /// Whether each response closes its connection.
     closing: Arc<AtomicBool>,
-    crowd: Arc<Crowd>,
+    limiter: Arc<ConnectionLimiter>,
 }
 
-impl<R: Routes> Listener<R> {
-    /// Plain HTTP, with at most so many connections.
-    pub(super) fn plain(socket: TcpListener, routes: R, at_most: usize) -> Self {
-        Self { socket, tls: None, routes, closing: Arc::default(), crowd: Crowd::new(at_most) }
+impl<H: Handler> Listener<H> {
+    /// Serves plain HTTP.
+    pub(super) fn plain(socket: TcpListener, handler: H, limiter: Arc<ConnectionLimiter>) -> Self {
+        Self { socket, tls: None, handler, closing: Arc::default(), limiter }
     }
 
-    /// The same over TLS. Once `closing` is set, each answer is its connection's last.
-    pub(super) fn tls(self, certificate: Arc<Certificate>, closing: Arc<AtomicBool>) -> Self {
-        Self { tls: Some(certificate), closing, ..self }
+    /// Serves TLS. Once `closing` is set, each response closes its connection.
+    pub(super) fn tls(self, tls: Arc<TlsReloader>, closing: Arc<AtomicBool>) -> Self {
+        Self { tls: Some(tls), closing, ..self }
     }
 
-    pub(super) fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-
-    /// Serves until `stopped`'s sender is gone, then waits for open requests.
-    pub(super) async fn run(self, mut stopped: watch::Receiver<()>) {
+    /// Serves until the sender of `shutdown` is dropped, then waits for unfinished requests.
+    pub(super) async fn run(self, mut shutdown: watch::Receiver<()>) -> io::Result<()> {
+        let socket = tokio::net::TcpListener::from_std(self.socket)?;
         let graceful = GracefulShutdown::new();
         loop {
             let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
-                _ = stopped.changed() => break,
+                accepted = socket.accept() => accepted,
+                _ = shutdown.changed() => break,
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = self.crowd.join() else {
-                        tracing::warn!(%peer, "refused a connection: all others are busy");
-                        continue;
-                    };
                     let connection = Connection {
                         peer,
-                        routes: self.routes.clone(),
+                        permit: self.limiter.acquire(),
+                        handler: self.handler.clone(),
                         closing: self.closing.clone(),
                         watcher: graceful.watcher(),
                     };
-                    tokio::spawn(in_place(place, stream, self.tls.clone(), connection));
+                    tokio::spawn(connection.run(stream, self.tls.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
-                    sleep(ACCEPT_AGAIN_AFTER).await;
+                    sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
-        drop(self.socket);
-        if timeout(DRAIN_WITHIN, graceful.shutdown()).await.is_err() {
-            tracing::warn!("requests were still open after {DRAIN_WITHIN:?}, and are dropped");
+        drop(socket);
+        if timeout(GRACEFUL_SHUTDOWN_TIMEOUT, graceful.shutdown()).await.is_err() {
+            tracing::warn!("dropped requests that were unfinished after {GRACEFUL_SHUTDOWN_TIMEOUT:?}");
         }
+        Ok(())
     }
 }
 
 /// What serves one connection.
-struct Connection<R> {
+struct Connection<H> {
     peer: SocketAddr,
-    routes: R,
+    permit: Arc<ConnectionPermit>,
+    handler: H,
     closing: Arc<AtomicBool>,
     watcher: Watcher,
 }
 
-/// Serves a connection until it ends, or is to give way to another.
-async fn in_place<R: Routes>(
-    place: Place,
-    stream: TcpStream,
-    tls: Option<Arc<Certificate>>,
-    connection: Connection<R>,
-) {
-    let peer = connection.peer;
-    let mut running = std::pin::pin!(connection.run(stream, tls, place.member().clone()));
-    tokio::select! {
-        () = &mut running => return,
-        () = place.until_sent_away() => tracing::debug!(%peer, "an idle connection gives way to a new one"),
-        () = until_overdue(place.member()) => tracing::debug!(%peer, "nothing was asked within {HEAD_WITHIN:?}"),
+impl<H: Handler> Connection<H> {
+    /// Serves until the connection ends or is evicted.
+    async fn run(self, stream: TcpStream, tls: Option<Arc<TlsReloader>>) {
+        let (peer, permit) = (self.peer, self.permit.clone());
+        tokio::select! {
+            // A request that has arrived is answered before the connection is closed.
+            biased;
+            () = self.serve_with_tls(stream, tls) => {}
+            () = permit.evicted() => tracing::debug!(%peer, "evicted a connection: too many, or too much memory"),
+        }
     }
-    if place.has_open_request() {
-        // It has begun since.
-        let _ = timeout(LEAVE_WITHIN, running).await;
-    }
-}
 
-/// Waits until a client should have asked for something and has not: hyper has no limit before it knows which HTTP it speaks.
-async fn until_overdue(member: &Member) {
-    sleep(HEAD_WITHIN).await;
-    if member.has_asked() {
-        std::future::pending::<()>().await;
-    }
-}
-
-impl<R: Routes> Connection<R> {
-    async fn run(self, stream: TcpStream, tls: Option<Arc<Certificate>>, member: Arc<Member>) {
-        let Some(tls) = tls else { return self.serve(stream, member).await };
+    async fn serve_with_tls(self, stream: TcpStream, tls: Option<Arc<TlsReloader>>) {
+        let Some(tls) = tls else { return self.serve(stream).await };
         let peer = self.peer;
-        match timeout(HANDSHAKE_WITHIN, shake_hands(stream, &tls)).await {
-            Ok(Ok(Some(stream))) => self.serve(stream, member).await,
-            Ok(Ok(None)) => {
-                tracing::debug!(%peer, "no TLS: the client spoke plain HTTP, or there is no certificate yet");
-            }
-            Ok(Err(error)) => tracing::debug!(%peer, %error, "no TLS came about"),
-            Err(_) => tracing::debug!(%peer, "no TLS came about within {HANDSHAKE_WITHIN:?}"),
+        match timeout(TLS_HANDSHAKE_TIMEOUT, accept_tls(stream, &tls)).await {
+            Ok(Ok(Some(stream))) => self.serve(stream).await,
+            Ok(Ok(None)) => tracing::debug!(%peer, "no TLS: the client spoke plain HTTP, or no certificate is loaded"),
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "the TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "the TLS handshake took longer than {TLS_HANDSHAKE_TIMEOUT:?}"),
         }
     }
 
-    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static, member: Arc<Member>) {
-        let Self { peer, routes, closing, watcher } = self;
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_EVERY);
-        let service = service_fn(move |request| answer(routes.clone(), request, member.open(), closing.clone()));
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%peer, %error, "a connection ended badly");
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) {
+        let Self { peer, permit, handler, closing, watcher } = self;
+        let service = service_fn(move |request| {
+            let (response, closing) = (handler.clone().handle(request, permit.start_request()), closing.clone());
+            async move {
+                let mut response = response.await;
+                if closing.load(Ordering::Relaxed) {
+                    // The client's next request is to go to a replica that stays.
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT).max_buf_size(READ_BUFFER_LIMIT);
+        if let Err(error) = watcher.watch(http.serve_connection(TokioIo::new(stream), service)).await {
+            tracing::debug!(%peer, %error, "a connection ended with an error");
         }
     }
 }
 
-/// TLS on a new connection; `None` where there is no certificate, and where the client speaks plain HTTP, which is told so.
-async fn shake_hands(mut stream: TcpStream, tls: &Certificate) -> io::Result<Option<TlsStream<TcpStream>>> {
+/// Accepts TLS on a new connection. Returns `None` if no certificate is loaded, or if the client speaks plain HTTP, which gets
+/// an error message.
+async fn accept_tls(mut stream: TcpStream, tls: &TlsReloader) -> io::Result<Option<TlsStream<TcpStream>>> {
     let mut first = [0];
-    // A TLS record begins with its type, 22 for a handshake; HTTP with the name of a method.
+    // A TLS record begins with its type, which is 22 for a handshake. HTTP begins with the name of a method.
     if stream.peek(&mut first).await? == 1 && first[0].is_ascii_uppercase() {
         stream.write_all(NOT_TLS).await?;
         stream.shutdown().await?;
@@ -177,20 +158,4 @@ async fn shake_hands(mut stream: TcpStream, tls: &Certificate) -> io::Result<Opt
     }
     let Some(acceptor) = tls.acceptor() else { return Ok(None) };
     acceptor.accept(stream).await.map(Some)
-}
-
-/// Answers a request.
-async fn answer<R: Routes>(
-    routes: R,
-    request: Request<Incoming>,
-    open: Open,
-    closing: Arc<AtomicBool>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let is_http1 = request.version() < Version::HTTP_2;
-    let mut response = routes.answer(request, open).await?;
-    if is_http1 && closing.load(Ordering::Relaxed) {
-        // Whoever asks again does so on a connection to a replica that stays.
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    Ok(response)
 }

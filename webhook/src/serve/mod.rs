@@ -1,12 +1,14 @@
-//! Listening: admission reviews over TLS, health and metrics in plain HTTP, until SIGTERM or SIGINT.
+//! Serves admission reviews over TLS, and health and metrics in plain HTTP, until SIGTERM or SIGINT.
 
+mod bind;
+mod connection_limit;
 mod connections;
-mod crowd;
-mod routes;
+mod handlers;
 pub(crate) mod tls;
 
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,31 +16,38 @@ use std::time::{Duration, Instant};
 
 use inject::Settings;
 use kube::Client;
-use tokio::net::TcpListener;
+use prometheus_client::metrics::counter::Counter;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
+use self::connection_limit::{ConnectionLimiter, UNCOUNTED_MEMORY_LIMIT};
 use self::connections::Listener;
-use self::routes::{Admission, Health};
-use self::tls::{Certificate, Served};
-use crate::certificates::cluster::Kubernetes;
-use crate::certificates::files::{self, Files};
-use crate::certificates::keeper::{self, Keeper};
-use crate::certificates::pair::Pair;
+use self::handlers::{AdmissionHandler, BODY_LIMIT, HealthHandler};
+use self::tls::{ClientCa, LoadedCert, TlsReloader};
+use crate::certificates::files::{self, WatchedFiles};
+use crate::certificates::rotator::{CertRotator, CertificateTarget};
+use crate::certificates::serving_cert::ServingCert;
+use crate::certificates::store::KubeStore;
 use crate::metrics::Metrics;
 use crate::server_version::{self, Unknown};
 
-/// Connections for admission at once. An API server has a handful; together with those for health they are fewer than the
-/// file descriptors that a process has where nobody gave it more.
-const ADMISSION_CONNECTIONS: usize = 800;
-/// Connections for health and metrics at once.
-const HEALTH_CONNECTIONS: usize = 100;
+/// Connections for admission reviews. An API server opens one for each review that it has under way. By default that is at most
+/// 200, so three API servers open 300 to each of two replicas.
+const ADMISSION_CONNECTION_LIMIT: usize = 300;
+/// Connections for health and metrics.
+const HEALTH_CONNECTION_LIMIT: usize = 100;
+/// Memory of all bodies and responses that are not small, in bytes. With the small ones, and what connections need, the
+/// process stays below 128 MiB, the limit of its Deployment; bench/README.md has the figures.
+const REQUEST_MEMORY_LIMIT: usize = 16 << 20;
+const _: () = assert!(REQUEST_MEMORY_LIMIT >= 4 * BODY_LIMIT);
+const _: () = assert!(REQUEST_MEMORY_LIMIT + ADMISSION_CONNECTION_LIMIT * UNCOUNTED_MEMORY_LIMIT < 32 << 20);
 
-/// How long the API server is asked for its version before it is taken for a new one.
-const VERSION_WITHIN: Duration = Duration::from_mins(1);
-const VERSION_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// How long the API server is asked for its version before `--native-sidecars` is assumed to be enabled.
+const VERSION_TIMEOUT: Duration = Duration::from_mins(1);
+const VERSION_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// How the server runs.
 #[derive(Debug, Clone)]
@@ -49,32 +58,34 @@ pub struct Options {
     pub health_listen: SocketAddr,
     /// Where the certificate comes from.
     pub certificate: Source,
-    /// How long new connections are still taken once the server is to stop, for those who have not heard of it.
+    /// If set, only clients with a certificate of the CA in this file are admitted.
+    pub client_ca: Option<PathBuf>,
+    /// How long new connections are still accepted after SIGTERM, until no client is sent here any more.
     pub drain_delay: Duration,
-    /// What decisions go by.
+    /// What decisions depend on.
     pub settings: Settings,
-    /// Whether the server has native sidecars is asked of it, and goes before what the settings say.
+    /// Whether to ask the API server if it has native sidecars. Its answer overrides the settings.
     pub ask_for_native_sidecars: bool,
 }
 
 /// Where the certificate comes from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Two files in PEM, which somebody else renews.
+    /// Two files in PEM, which someone else renews.
     Files {
         /// The certificate and its chain.
         cert: PathBuf,
         /// The private key.
         key: PathBuf,
     },
-    /// Made here, kept in a Secret, and trusted by the webhook configuration.
+    /// Issued here, stored in a Secret, and trusted by the webhook configuration.
     SelfSigned(SelfSigned),
 }
 
-/// Names and times of certificates of our own.
+/// Names and times of self-signed certificates.
 #[derive(Debug, Clone)]
 pub struct SelfSigned {
-    /// The namespace of Secret and Service; `None`: that of the pod.
+    /// The namespace of Secret and Service; `None` means that of the pod.
     pub namespace: Option<String>,
     /// The Secret.
     pub secret: String,
@@ -86,14 +97,14 @@ pub struct SelfSigned {
     pub valid_for: Duration,
 }
 
-/// The server could not start.
+/// The server could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The certificate or its key cannot be used.
     #[error(transparent)]
     Files(#[from] files::Error),
-    /// There is no cluster to keep a certificate in.
-    #[error("--self-signed keeps its certificate in the cluster, and there is none to be reached")]
+    /// There is no cluster to store a certificate in.
+    #[error("--self-signed stores its certificate in the cluster, and no cluster is configured")]
     Cluster(#[source] Box<kube::Error>),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
@@ -103,102 +114,190 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The runtime or its signals are not to be had.
+    /// The runtime or its signals are not available.
     #[error("cannot start")]
     Start(#[from] io::Error),
+    /// A task ended that has to run for as long as the server.
+    #[error("{task} ended unexpectedly ({reason}); the server stops, so that it is restarted")]
+    TaskEnded {
+        /// Which.
+        task: &'static str,
+        /// Why.
+        reason: String,
+    },
 }
 
-/// Serves until SIGTERM or SIGINT, then lets open requests finish. On one thread: it answers more reviews in a second than any API
-/// server sends, and threads would only hand them to each other.
+/// Serves until SIGTERM or SIGINT, then finishes the requests that have begun. One thread serves reviews: it answers more of
+/// them than any API server sends. Health has a thread of its own, so that no decision, however long, fails a liveness probe.
 pub fn run(options: Options) -> Result<(), Error> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(options))
+    let runtime = new_runtime()?;
+    let result = runtime.block_on(serve(options));
+    // Does not wait for threads that are still busy.
+    runtime.shutdown_background();
+    result
+}
+
+fn new_runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
 async fn serve(options: Options) -> Result<(), Error> {
     let metrics = Arc::new(Metrics::new());
-    let certificate = Arc::new(Certificate::none_yet(metrics.clone()));
-    let keeping = keep(options.certificate, &certificate, &metrics).await?;
     let (stop, stopped) = watch::channel(());
+    let mut tasks = Tasks::default();
+    let tls = load_tls(options.certificate, options.client_ca, &metrics, &mut tasks, &stopped).await?;
     let (ready, closing) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let mut told = std::pin::pin!(until_told_to_stop()?);
+    let mut shutdown = std::pin::pin!(shutdown_signal()?);
 
-    let health = Health::new(ready.clone(), certificate.clone(), metrics.clone());
-    let health = Listener::plain(listen(options.health_listen).await?, health, HEALTH_CONNECTIONS);
-    let (socket, health_address) = (listen(options.listen).await?, health.address()?);
-    let health = tokio::spawn(health.run(stopped.clone()));
+    let (socket, health_address) = listen(options.health_listen)?;
+    let health = HealthHandler::new(ready.clone(), tls.clone(), metrics.clone());
+    let health =
+        Listener::plain(socket, health, ConnectionLimiter::new(HEALTH_CONNECTION_LIMIT, 0, Counter::default()))
+            .run(stopped.clone());
+    let runtime = new_runtime()?;
+    tasks.supervise("the health listener", spawn_blocking(move || runtime.block_on(health)));
 
+    let (socket, address) = listen(options.listen)?;
     let starting = async {
-        let settings = settled(options.settings, options.ask_for_native_sidecars).await;
-        certificate.until_offered().await;
+        let settings = resolve_native_sidecars(options.settings, options.ask_for_native_sidecars).await;
+        tls.wait_loaded().await;
         settings
     };
+    let settings = tokio::select! {
+        settings = starting => settings,
+        error = tasks.first_end() => return Err(error),
+        () = &mut shutdown => return Ok(()),
+    };
+    let limiter = ConnectionLimiter::new(ADMISSION_CONNECTION_LIMIT, REQUEST_MEMORY_LIMIT, metrics.evictions());
+    let admission = Listener::plain(socket, AdmissionHandler::new(settings, metrics), limiter);
+    let admission = admission.tls(tls.clone(), closing.clone()).run(stopped);
+    tasks.supervise("the admission listener", tokio::spawn(admission));
+    ready.store(true, Ordering::Relaxed);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), admission = %address, health = %health_address, "serving");
     tokio::select! {
-        settings = starting => {
-            let admission = Listener::plain(socket, Admission::new(settings, metrics), ADMISSION_CONNECTIONS);
-            let admission = admission.tls(certificate.clone(), closing.clone());
-            tracing::info!(
-                version = env!("CARGO_PKG_VERSION"), admission = %admission.address()?, health = %health_address, "serving"
-            );
-            let admission = tokio::spawn(admission.run(stopped));
-            ready.store(true, Ordering::Relaxed);
-            told.await;
-            drain(&ready, &closing, options.drain_delay).await;
-            drop(stop);
-            report(admission.await.and(health.await));
-        }
-        () = &mut told => drop(stop),
+        error = tasks.first_end() => return Err(error),
+        () = &mut shutdown => {}
     }
-    keeping.abort();
+    drain(&ready, &closing, options.drain_delay).await;
+    drop(stop);
+    tasks.all_ends().await;
     Ok(())
 }
 
-/// Has a certificate served, now or as soon as there is one, and kept.
-async fn keep(source: Source, certificate: &Arc<Certificate>, metrics: &Arc<Metrics>) -> Result<JoinHandle<()>, Error> {
+/// The tasks that run for as long as the server: if one ends before, the server ends with an error.
+#[derive(Default)]
+struct Tasks(JoinSet<(&'static str, Result<io::Result<()>, JoinError>)>);
+
+impl Tasks {
+    fn supervise(&mut self, task: &'static str, handle: JoinHandle<io::Result<()>>) {
+        self.0.spawn(async move { (task, handle.await) });
+    }
+
+    /// Supervises a future that only ends when the server stops.
+    fn spawn(
+        &mut self,
+        task: &'static str,
+        future: impl Future<Output = Infallible> + Send + 'static,
+        mut stopped: watch::Receiver<()>,
+    ) {
+        let until_stopped = async move {
+            tokio::select! {
+                never = future => match never {},
+                _ = stopped.changed() => Ok(()),
+            }
+        };
+        self.supervise(task, tokio::spawn(until_stopped));
+    }
+
+    /// Waits until any task ends.
+    async fn first_end(&mut self) -> Error {
+        match self.0.join_next().await {
+            Some(Ok((task, Ok(Ok(()))))) => Error::TaskEnded { task, reason: "without an error".to_owned() },
+            Some(Ok((task, Ok(Err(error))))) => Error::TaskEnded { task, reason: error.to_string() },
+            Some(Ok((task, Err(error)))) => Error::TaskEnded { task, reason: error.to_string() },
+            // The set holds tasks that only wait for others, and is not empty.
+            Some(Err(_)) | None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until all tasks have ended.
+    async fn all_ends(mut self) {
+        while let Some(end) = self.0.join_next().await {
+            if let Ok((task, Err(error))) = end {
+                tracing::error!(task, %error, "a task ended with an error");
+            }
+        }
+    }
+}
+
+/// Loads the certificate, now or as soon as there is one, and keeps it and the client CA up to date.
+async fn load_tls(
+    source: Source,
+    client_ca: Option<PathBuf>,
+    metrics: &Arc<Metrics>,
+    tasks: &mut Tasks,
+    stopped: &watch::Receiver<()>,
+) -> Result<Arc<TlsReloader>, Error> {
+    let client_ca =
+        client_ca.map(|file| WatchedFiles::load([("--client-ca", file)], ClientCa::from_pem)).transpose()?;
+    let (client_ca_file, client_ca) = client_ca.unzip();
+    let tls = Arc::new(TlsReloader::new(metrics.clone(), client_ca));
+    if let Some(file) = client_ca_file {
+        let tls = tls.clone();
+        let reload = file.reload_on_change(move |client_ca| tls.reload_client_ca(client_ca), metrics.clone());
+        tasks.spawn("the reader of --client-ca", reload, stopped.clone());
+    }
     match source {
         Source::Files { cert, key } => {
-            let (files, served) = Files::read(&cert, &key)?;
-            certificate.offer(served);
-            Ok(tokio::spawn(files.follow(certificate.clone(), metrics.clone())))
+            let files = [("--tls-cert", cert), ("--tls-key", key)];
+            let (files, loaded) = WatchedFiles::load(files, LoadedCert::from_pem)?;
+            tls.reload(loaded);
+            let target = tls.clone();
+            let reload = files.reload_on_change(move |loaded| target.reload(loaded), metrics.clone());
+            tasks.spawn("the reader of --tls-cert", reload, stopped.clone());
         }
         Source::SelfSigned(options) => {
             let client = Client::try_default().await.map_err(|error| Error::Cluster(Box::new(error)))?;
             let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-            let cluster = Kubernetes::new(&client, &namespace, &options.secret, &options.configuration);
+            let store = KubeStore::new(&client, &namespace, &options.secret, &options.configuration);
             let name = format!("{}.{namespace}.svc", options.service);
-            let keeper = Keeper::new(cluster, &name, options.valid_for);
-            Ok(tokio::spawn(keeper.run(Offering { certificate: certificate.clone(), metrics: metrics.clone() })))
+            let rotator = CertRotator::new(store, &name, options.valid_for);
+            let target = TlsTarget { tls: tls.clone(), metrics: metrics.clone() };
+            tasks.spawn("the certificate rotator", rotator.run(target), stopped.clone());
         }
     }
+    Ok(tls)
 }
 
-/// Offers connections what a [`Keeper`] keeps.
-struct Offering {
-    certificate: Arc<Certificate>,
+/// Serves the certificate of a [`CertRotator`].
+struct TlsTarget {
+    tls: Arc<TlsReloader>,
     metrics: Arc<Metrics>,
 }
 
-impl keeper::Server for Offering {
-    fn serve(&self, pair: &Pair) -> bool {
-        match Served::new(pair.cert.as_bytes(), pair.key.as_bytes()) {
-            Ok(served) => {
-                self.certificate.offer(served);
+impl CertificateTarget for TlsTarget {
+    fn serve(&self, cert: &ServingCert) -> bool {
+        match LoadedCert::from_pem([cert.cert.as_bytes(), cert.key.as_bytes()]) {
+            Ok(loaded) => {
+                self.tls.reload(loaded);
                 true
             }
-            Err(unusable) => {
-                tracing::warn!(?unusable, "what the Secret holds cannot be served; the certificate before is kept");
-                self.failed();
+            Err((_, reason)) => {
+                tracing::warn!(reason, "the Secret's certificate cannot be served; the one before stays in use");
+                self.record_failure();
                 false
             }
         }
     }
 
-    fn failed(&self) {
+    fn record_failure(&self) {
         self.metrics.certificate_failed();
     }
 }
 
-/// The settings, with what the API server says of itself. It is asked for a while: taken for newer than it is, pods would hang.
-async fn settled(settings: Settings, ask: bool) -> Settings {
+/// The settings with what the API server says about native sidecars. It is asked for a while: where a server has none and they
+/// are assumed, pods do not complete.
+async fn resolve_native_sidecars(settings: Settings, ask: bool) -> Settings {
     if !ask {
         return settings;
     }
@@ -210,15 +309,15 @@ async fn settled(settings: Settings, ask: bool) -> Settings {
                 tracing::info!(%version, native_sidecars, "asked the API server for its version");
                 return Settings { native_sidecars, ..settings };
             }
-            Err(Unknown::NoAnswer(error)) if began.elapsed() < VERSION_WITHIN => {
+            Err(Unknown::NoAnswer(error)) if began.elapsed() < VERSION_TIMEOUT => {
                 tracing::info!(error, "the API server's version is not known yet");
-                sleep(VERSION_AGAIN_AFTER).await;
+                sleep(VERSION_RETRY_DELAY).await;
             }
             Err(Unknown::NoAnswer(error) | Unknown::NoCluster(error)) => {
                 tracing::warn!(
                     error,
                     native_sidecars = settings.native_sidecars,
-                    "the API server's version is not known; --native-sidecars=on or off says it"
+                    "the API server's version is not known; set --native-sidecars=enabled or disabled"
                 );
                 return settings;
             }
@@ -226,26 +325,24 @@ async fn settled(settings: Settings, ask: bool) -> Settings {
     }
 }
 
-/// Lets everybody hear that this replica goes, and then lets nobody in any more.
+/// Marks the replica not ready, and has each response close its connection, so that clients turn to other replicas. Waits for
+/// the drain delay, in which new connections are still accepted.
 async fn drain(ready: &AtomicBool, closing: &AtomicBool, delay: Duration) {
-    tracing::info!("stopping: open requests are finished first");
+    tracing::info!("stopping: unfinished requests are answered first");
     ready.store(false, Ordering::Relaxed);
     closing.store(true, Ordering::Relaxed);
     sleep(delay).await;
 }
 
-fn report(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a listener ended badly");
-    }
+/// A listening socket and its address.
+fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let listener = bind::bind(address).and_then(|socket| Ok((socket.local_addr()?, socket)));
+    let (address, socket) = listener.map_err(|source| Error::Listen { address, source })?;
+    Ok((socket, address))
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
-}
-
-/// Hears from now on whether the server is to stop.
-fn until_told_to_stop() -> io::Result<impl Future<Output = ()>> {
+/// Catches SIGTERM and SIGINT from now on, and waits for one of them.
+fn shutdown_signal() -> io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
@@ -253,4 +350,30 @@ fn until_told_to_stop() -> io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn task_that_panics_ends_the_server_with_one_line() {
+        let (_stop, stopped) = watch::channel(());
+        let mut tasks = Tasks::default();
+        tasks.spawn("the health listener", std::future::pending(), stopped.clone());
+        tasks.spawn("the certificate rotator", async { panic!("no clock") }, stopped);
+        let line = tasks.first_end().await.to_string();
+        assert!(line.starts_with("the certificate rotator ended unexpectedly (task "), "{line}");
+        assert!(line.contains("panicked with message \"no clock\""), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+
+    #[tokio::test]
+    async fn tasks_end_once_the_server_stops() {
+        let (stop, stopped) = watch::channel(());
+        let mut tasks = Tasks::default();
+        tasks.spawn("the certificate rotator", std::future::pending(), stopped);
+        drop(stop);
+        tasks.all_ends().await;
+    }
 }

@@ -1,100 +1,156 @@
-//! The certificate that connections are offered, which may change while they are.
+//! The TLS configuration of new connections. Its certificate, and the CA of its clients, may change while the server runs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
-use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use crate::certificates::pair::{certificates, now, validity};
+use crate::certificates::serving_cert::{certificates, now, validity};
 use crate::metrics::Metrics;
 
-/// Why a certificate and a key cannot be served.
-#[derive(Debug)]
-pub(crate) enum Unusable {
-    /// The certificate's text holds none, or none that is valid now.
-    Certificate(String),
-    /// The key's text holds none.
-    Key(String),
-    /// They do not go together.
-    Pair(rustls::Error),
-}
+/// Which of several files or texts cannot be used, counted from 0, and why.
+pub(crate) type Unusable = (usize, String);
 
-/// The certificate that is served, once there is one.
+/// The certificate that is served, once one is loaded, and the CA that signs the certificates of clients, if they need one.
 #[derive(Debug)]
-pub(crate) struct Certificate {
+pub(crate) struct TlsReloader {
+    parts: Mutex<Parts>,
     served: ArcSwapOption<Served>,
-    offered: Notify,
+    loaded: Notify,
     metrics: Arc<Metrics>,
 }
 
-/// A certificate and key that can be served.
+#[derive(Debug, Default)]
+struct Parts {
+    cert: Option<LoadedCert>,
+    client_ca: Option<ClientCa>,
+}
+
 #[derive(Debug)]
-pub(crate) struct Served {
+struct Served {
     config: Arc<ServerConfig>,
     /// Seconds since 1970.
     expires: i64,
 }
 
-impl Certificate {
-    pub(crate) fn none_yet(metrics: Arc<Metrics>) -> Self {
-        Self { served: ArcSwapOption::empty(), offered: Notify::new(), metrics }
+/// A certificate that can be served, with its key.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadedCert {
+    key: Arc<SingleCertAndKey>,
+    /// Seconds since 1970.
+    expires: i64,
+}
+
+/// The CA that signs the certificates of admitted clients.
+#[derive(Debug, Clone)]
+pub(crate) struct ClientCa(Arc<dyn ClientCertVerifier>);
+
+impl TlsReloader {
+    /// Without a client CA every client is admitted.
+    pub(crate) fn new(metrics: Arc<Metrics>, client_ca: Option<ClientCa>) -> Self {
+        let parts = Mutex::new(Parts { cert: None, client_ca });
+        Self { parts, served: ArcSwapOption::empty(), loaded: Notify::new(), metrics }
     }
 
-    /// Offers this to new connections.
-    pub(crate) fn offer(&self, served: Served) {
-        tracing::info!(expires = served.expires, "serving a new certificate");
-        self.metrics.certificate(served.expires);
+    /// Serves this certificate to new connections.
+    pub(crate) fn reload(&self, cert: LoadedCert) {
+        tracing::info!(expires = cert.expires, "serving a new certificate");
+        self.metrics.certificate(cert.expires);
+        self.update(|parts| parts.cert = Some(cert));
+        // The permit is stored if nobody waits yet.
+        self.loaded.notify_one();
+    }
+
+    /// Admits only clients of this CA on new connections.
+    pub(crate) fn reload_client_ca(&self, client_ca: ClientCa) {
+        tracing::info!("admitting clients of a new CA");
+        self.update(|parts| parts.client_ca = Some(client_ca));
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Parts)) {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut parts);
+        let Parts { cert: Some(cert), client_ca } = &*parts else { return };
+        let served = Served { config: server_config(cert, client_ca.as_ref()), expires: cert.expires };
         self.served.store(Some(Arc::new(served)));
-        // Kept where nobody waits yet.
-        self.offered.notify_one();
     }
 
-    /// Waits until there is one to offer.
-    pub(crate) async fn until_offered(&self) {
+    /// Waits until a certificate is loaded.
+    pub(crate) async fn wait_loaded(&self) {
         while self.served.load().is_none() {
-            self.offered.notified().await;
+            self.loaded.notified().await;
         }
     }
 
-    /// What a new connection is offered.
+    /// What accepts a new connection.
     pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
         self.served.load().as_ref().map(|served| TlsAcceptor::from(served.config.clone()))
     }
 
-    /// Why clients would not take it, if so.
-    pub(super) fn trouble(&self) -> Option<&'static str> {
+    /// Why clients would not trust the server, if so.
+    pub(super) fn not_ready_reason(&self) -> Option<&'static str> {
         match self.served.load().as_ref() {
-            None => Some("there is no certificate yet"),
+            None => Some("no certificate is loaded yet"),
             Some(served) if served.expires <= now() => Some("the certificate has expired"),
             Some(_) => None,
         }
     }
 }
 
-impl Served {
-    /// TLS 1.2 and 1.3, offering HTTP/2 and HTTP/1.1, with a certificate and key in PEM.
-    pub(crate) fn new(cert: &[u8], key: &[u8]) -> Result<Self, Unusable> {
-        let chain = certificates(cert).map_err(|error| Unusable::Certificate(in_words(&error)))?;
-        let validity = validity(&chain[0]).map_err(Unusable::Certificate)?;
-        if !validity.holds(now()) {
-            return Err(Unusable::Certificate(format!("it is valid {validity}")));
+/// TLS 1.2 and 1.3 with HTTP/1.1.
+fn server_config(cert: &LoadedCert, client_ca: Option<&ClientCa>) -> Arc<ServerConfig> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring has the cipher suites of TLS 1.2 and 1.3");
+    let builder = match client_ca {
+        Some(ClientCa(verifier)) => builder.with_client_cert_verifier(verifier.clone()),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(cert.key.clone());
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+impl LoadedCert {
+    /// Loads a certificate with its chain, and its key, both in PEM.
+    pub(crate) fn from_pem([cert, key]: [&[u8]; 2]) -> Result<Self, Unusable> {
+        let chain = certificates(cert).map_err(|error| (0, describe(&error)))?;
+        let validity = validity(&chain[0]).map_err(|error| (0, error))?;
+        if !validity.contains(now()) {
+            return Err((0, format!("it is valid {validity}")));
         }
-        let private = PrivateKeyDer::from_pem_slice(key).map_err(|error| Unusable::Key(in_words(&error)))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(Unusable::Pair)?;
-        let mut config = builder.with_no_client_auth().with_single_cert(chain, private).map_err(Unusable::Pair)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { config: Arc::new(config), expires: validity.ends })
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| (1, describe(&error)))?;
+        let certified = CertifiedKey::from_der(chain, key, &provider())
+            .map_err(|error| (1, format!("it does not belong to the certificate ({error})")))?;
+        Ok(Self { key: Arc::new(certified.into()), expires: validity.not_after })
     }
 }
 
-fn in_words(error: &pem::Error) -> String {
+impl ClientCa {
+    /// Loads one or several CA certificates in PEM.
+    pub(crate) fn from_pem([cas]: [&[u8]; 1]) -> Result<Self, Unusable> {
+        let mut roots = RootCertStore::empty();
+        for ca in certificates(cas).map_err(|error| (0, describe(&error)))? {
+            roots.add(ca).map_err(|error| (0, error.to_string()))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+        verifier.map(Self).map_err(|error| (0, error.to_string()))
+    }
+}
+
+fn describe(error: &pem::Error) -> String {
     match error {
         pem::Error::NoItemsFound => "it holds none in PEM".to_owned(),
         other => other.to_string(),

@@ -1,17 +1,20 @@
-//! The binary as a server: TLS, paths, refusals, the end.
+//! The binary as a server: addresses, TLS, paths, rejected requests, and how it ends.
 
 mod refusals;
 mod server;
 
+use std::io::{PipeWriter, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rcgen::{CertificateParams, KeyPair};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
-use self::server::{NAME, Server, review, serve, write_certificate};
+use self::server::{NAME, Server, connect, exchange, review, serve, write_certificate};
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,7 +31,7 @@ fn reviews_are_answered_on_both_paths_and_logged_in_one_line() {
     let (_, log) = server.stop();
     let decided: Vec<&str> = log.lines().filter(|line| line.contains("decided")).collect();
     assert_eq!(decided.len(), 2, "{log}");
-    for field in ["uid=\"1f\"", "namespace=\"team\"", "name=\"hello-\"", "mode=\"hold\"", "why="] {
+    for field in ["uid=\"1f\"", "namespace=\"team\"", "name=\"hello-\"", "mode=\"hold\"", "reason="] {
         assert!(decided[0].contains(field), "no {field} in {}", decided[0]);
     }
 }
@@ -49,7 +52,7 @@ fn logs_in_json_hold_what_was_decided_for_whom() {
     {
         assert_eq!(line[field], value, "{line}");
     }
-    assert!(line["took_us"].is_u64() && line["why"].is_string(), "{line}");
+    assert!(line["took_us"].is_u64() && line["reason"].is_string(), "{line}");
 }
 
 #[test]
@@ -63,6 +66,104 @@ fn health_is_served_in_plain_http() {
 }
 
 #[test]
+fn both_ports_accept_ipv6_and_ipv4() {
+    let server = Server::start();
+    let config = server.client_config(None);
+    for loopback in ["127.0.0.1", "[::1]"] {
+        let at = |address: &str| address.replace("127.0.0.1", loopback);
+        let body = review().to_string();
+        let admission = connect(&at(&server.admission), &config);
+        assert_eq!(exchange(admission, "POST", "/mutate", body.as_bytes()).0, 200, "{loopback}");
+        let health = TcpStream::connect(at(&server.health)).unwrap();
+        assert_eq!(exchange(health, "GET", "/healthz", b"").0, 200, "{loopback}");
+    }
+}
+
+#[test]
+fn health_answers_while_the_thread_of_reviews_is_blocked() {
+    let (mut server, log) = Server::start_with_log(&[]);
+    // A full log blocks whoever writes the next line, and each review writes one.
+    fill(&log);
+    let (address, config) = (server.admission.clone(), server.client_config(None));
+    let pending =
+        thread::spawn(move || exchange(connect(&address, &config), "POST", "/mutate", review().to_string().as_bytes()));
+    for _ in 0..100 {
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            assert_eq!(server.ask_health("GET", path).0, 200, "{path}");
+        }
+    }
+    assert!(!pending.is_finished(), "the review was not blocked");
+    drop(log);
+    server.until_logged("decided");
+    assert_eq!(pending.join().unwrap().0, 200);
+}
+
+/// Fills a pipe until a write to it would block.
+fn fill(pipe: &PipeWriter) {
+    let set = |flags| fcntl(pipe, FcntlArg::F_SETFL(flags)).unwrap();
+    set(OFlag::O_NONBLOCK);
+    let mut pipe = pipe;
+    while pipe.write(b"\n").is_ok() {}
+    set(OFlag::empty());
+}
+
+#[test]
+fn client_ca_admits_only_clients_of_that_ca() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ca, other_ca) = (ClientCa::new(), ClientCa::new());
+    let file = folder.path().join("ca.crt");
+    std::fs::write(&file, &ca.pem).unwrap();
+    let server = Server::start_with(&["--client-ca", file.to_str().unwrap()]);
+    let status = |identity: Option<&[String; 2]>| {
+        let identity = identity.map(|[cert, key]| [cert.as_str(), key.as_str()]);
+        let mut stream = connect(&server.admission, &server.client_config(identity));
+        let body = review().to_string();
+        let head =
+            format!("POST /mutate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap().split(' ').nth(1).map(str::to_owned)
+    };
+    assert_eq!(status(Some(&ca.client())).as_deref(), Some("200"));
+    assert_eq!(status(Some(&other_ca.client())), None);
+    assert_eq!(status(None), None);
+    assert_eq!(server.ask_health("GET", "/healthz").0, 200, "the kubelet has no certificate");
+    // Another CA takes the place of the first.
+    std::fs::write(&file, &other_ca.pem).unwrap();
+    let began = Instant::now();
+    while status(Some(&other_ca.client())).is_none() {
+        assert!(began.elapsed() < PATIENCE, "the new CA is not used");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(status(Some(&ca.client())), None);
+}
+
+/// A CA that signs certificates of clients.
+struct ClientCa {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl ClientCa {
+    fn new() -> Self {
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        let key = KeyPair::generate().unwrap();
+        let pem = parameters.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(parameters, key) }
+    }
+
+    /// A certificate and its key.
+    fn client(&self) -> [String; 2] {
+        let mut parameters = CertificateParams::default();
+        parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        [parameters.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem()]
+    }
+}
+
+#[test]
 fn metrics_are_served_beside_health() {
     let server = Server::start();
     server.send("POST", "/mutate", review().to_string().as_bytes());
@@ -71,7 +172,8 @@ fn metrics_are_served_beside_health() {
     assert_eq!(status, 200);
     for line in [
         "istio_aux_admission_reviews_total{result=\"patched\",mode=\"hold\"} 1",
-        "istio_aux_admission_reviews_total{result=\"refused\",mode=\"none\"} 1",
+        "istio_aux_admission_reviews_total{result=\"refused\",mode=\"off\"} 1",
+        "istio_aux_admission_reviews_total{result=\"failed\",mode=\"off\"} 0",
         "istio_aux_admission_duration_seconds_count 2",
     ] {
         assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
@@ -92,7 +194,7 @@ fn a_changed_certificate_is_served_and_a_broken_one_is_not() {
     }
     // Half-way through a renewal.
     std::fs::write(server.folder.path().join("tls.crt"), "").unwrap();
-    server.until_logged("the certificate before is kept");
+    server.until_logged("the certificate before stays in use");
     assert!(server.shows_its_certificate());
     assert_eq!(server.ask_health("GET", "/readyz").0, 200);
     assert!(server.ask_health("GET", "/metrics").1.contains("istio_aux_certificate_reload_failures_total 1"));
@@ -115,7 +217,7 @@ fn unusable_certificates_are_named_in_one_line() {
         ),
         (|folder| std::fs::write(folder.join("tls.crt"), "").unwrap(), "tls.crt cannot be used: it holds none in PEM"),
         (|folder| std::fs::write(folder.join("tls.key"), "x").unwrap(), "tls.key cannot be used: it holds none in PEM"),
-        (another_key, "tls.key do not go together"),
+        (another_key, "tls.key cannot be used: it does not belong to the certificate ("),
         (an_expired_one, "tls.crt cannot be used: it is valid from "),
     ];
     for (spoil, message) in cases {

@@ -1,6 +1,6 @@
 //! A running server, and talking to it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,8 +9,11 @@ use std::sync::Arc;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::PATIENCE;
 
 /// The name that the certificate is for.
 pub(crate) const NAME: &str = "istio-aux.istio-aux.svc";
@@ -22,9 +25,9 @@ pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
 pub(crate) struct Server {
     process: Child,
     pub(crate) folder: TempDir,
-    log: BufReader<std::process::ChildStderr>,
+    log: BufReader<PipeReader>,
     pub(crate) admission: String,
-    health: String,
+    pub(crate) health: String,
     pub(crate) certificate: CertificateDer<'static>,
 }
 
@@ -39,9 +42,9 @@ pub(crate) fn serve(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
     command.args([
         "serve",
-        "--listen=127.0.0.1:0",
-        "--health-listen=127.0.0.1:0",
-        "--native-sidecars=on",
+        "--listen=[::]:0",
+        "--health-listen=[::]:0",
+        "--native-sidecars=enabled",
         "--drain-delay=0s",
     ]);
     command.arg("--tls-cert").arg(folder.join("tls.crt"));
@@ -64,23 +67,37 @@ impl Server {
     }
 
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_with_log(arguments).0
+    }
+
+    /// The server, and the end of a pipe to which it writes its log.
+    pub(crate) fn start_with_log(arguments: &[&str]) -> (Self, PipeWriter) {
         let folder = tempfile::tempdir().unwrap();
         let certificate = write_certificate(folder.path());
-        let mut process = serve(folder.path()).args(arguments).spawn().unwrap();
-        let mut log = BufReader::new(process.stderr.take().unwrap());
+        let (log, log_writer) = pipe().unwrap();
+        let mut command = serve(folder.path());
+        let process = command.args(arguments).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
+        // The command holds the pipe open, too.
+        drop(command);
+        let mut log = BufReader::new(log);
         let mut line = String::new();
         while !line.contains("health") {
             line.clear();
             assert!(log.read_line(&mut line).unwrap() > 0, "the server ended before it served");
         }
-        // `field=value`, or `"field":"value"`.
+        // `field=[::]:port`, or `"field":"[::]:port"`.
         let address = |field: &str| {
             let rest = line.split_once(field).unwrap_or_else(|| panic!("no {field} in {line}")).1;
-            let rest = rest.trim_start_matches(['"', ':', '=']);
-            rest[..rest.find(['"', ' ', '\n', ',']).unwrap()].to_owned()
+            let value = rest.trim_start_matches(['"', ':', '=']);
+            let value = &value[..value.find(['"', ' ', '\n', ',']).unwrap()];
+            format!("127.0.0.1:{}", value.rsplit(':').next().unwrap())
         };
         let (admission, health) = (address("admission"), address("health"));
-        Self { process, folder, log, admission, health, certificate }
+        (Self { process, folder, log, admission, health, certificate }, log_writer)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// Sends a request over TLS, and returns status and body.
@@ -89,16 +106,28 @@ impl Server {
     }
 
     pub(crate) fn connect(&self) -> Tls {
+        connect(&self.admission, &self.client_config(None))
+    }
+
+    /// What a client needs that trusts the server, and has this certificate in PEM with its key.
+    pub(crate) fn client_config(&self, identity: Option<[&str; 2]>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let session = ClientConnection::new(Arc::new(config), ServerName::try_from(NAME).unwrap()).unwrap();
-        StreamOwned::new(session, TcpStream::connect(&self.admission).unwrap())
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => builder.with_no_client_auth(),
+            Some([cert, key]) => {
+                let cert = CertificateDer::from_pem_slice(cert.as_bytes()).unwrap();
+                builder
+                    .with_client_auth_cert(vec![cert], PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+                    .unwrap()
+            }
+        };
+        Arc::new(config)
     }
 
     /// Whether the server shows the certificate that it is expected to have.
@@ -117,7 +146,9 @@ impl Server {
     }
 
     pub(crate) fn ask_health(&self, method: &str, path: &str) -> (u16, String) {
-        exchange(TcpStream::connect(&self.health).unwrap(), method, path, b"")
+        let stream = TcpStream::connect(&self.health).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        exchange(stream, method, path, b"")
     }
 
     /// Asks the server to end, and returns how it did, and the rest of its log.
@@ -128,6 +159,15 @@ impl Server {
         self.log.read_to_string(&mut rest).unwrap();
         (self.process.wait().unwrap(), rest)
     }
+}
+
+pub(crate) fn connect(address: &str, config: &Arc<ClientConfig>) -> Tls {
+    try_connect(address, config).unwrap()
+}
+
+pub(crate) fn try_connect(address: &str, config: &Arc<ClientConfig>) -> std::io::Result<Tls> {
+    let session = ClientConnection::new(config.clone(), ServerName::try_from(NAME).unwrap()).unwrap();
+    Ok(StreamOwned::new(session, TcpStream::connect(address)?))
 }
 
 pub(crate) fn exchange(stream: impl Read + Write, method: &str, path: &str, body: &[u8]) -> (u16, String) {

@@ -1,15 +1,54 @@
-{{- define "istio-aux.labels" -}}
+{{- /* By what the Service and the Deployment find the webhook's pods. */ -}}
+{{- define "istio-aux.selector" -}}
 app.kubernetes.io/name: istio-aux
 {{- end }}
 
-{{- define "istio-aux.tag" -}}
-{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- define "istio-aux.labels" -}}
+{{ include "istio-aux.selector" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{- /* The Secret that holds the certificate, as files or as the webhook's own. */ -}}
+{{- /* The reference of an image. Takes a list: the root, and the image's key among the values. A released chart has the file
+released-images.yaml, with the registry and the digests of its release. */ -}}
+{{- define "istio-aux.image" -}}
+{{- $root := index . 0 }}
+{{- $key := index . 1 }}
+{{- $image := index $root.Values.image $key }}
+{{- $released := $root.Files.Get "released-images.yaml" | fromYaml }}
+{{- $missing := "image.registry is empty: say where the images are, such as --set image.registry=registry.example/istio-aux (docs/install.md)" }}
+{{- $registry := $root.Values.image.registry | default (get $released "registry") }}
+{{- $name := printf "%s/%s" (required $missing $registry | trimSuffix "/") $image.name }}
+{{- $tag := $image.tag | default $root.Values.image.tag }}
+{{- $digest := $image.digest }}
+{{- if not (or $digest $tag) }}
+{{- $digest = get $released $key }}
+{{- end }}
+{{- if $digest }}
+{{- printf "%s@%s" $name $digest }}
+{{- else }}
+{{- printf "%s:%s" $name ($tag | default $root.Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- /* The Secret that holds the certificate. */ -}}
 {{- define "istio-aux.secret" -}}
-{{- if eq .Values.certificate.from "secret" }}{{ required "certificate.secretName: the Secret of the certificate, for certificate.from=secret" .Values.certificate.secretName }}
+{{- if eq .Values.certificate.from "secret" }}{{ required "certificate.secretName is empty: name the Secret of the certificate, for certificate.from=secret" .Values.certificate.secretName }}
 {{- else if eq .Values.certificate.from "cert-manager" }}istio-aux-tls
 {{- else }}istio-aux-certificate
 {{- end }}
+{{- end }}
+
+{{- /* Resource quantities in CEL: a map of strings. */ -}}
+{{- define "istio-aux.quantities" -}}
+{{- $pairs := list }}
+{{- range $name, $quantity := . }}
+{{- $pairs = append $pairs (printf "'%s': '%v'" $name $quantity) }}
+{{- end }}
+{{- printf "{%s}" (join ", " $pairs) }}
 {{- end }}

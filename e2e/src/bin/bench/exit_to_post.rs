@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::OPT_IN;
-use e2e::manifests::{annotated, container, pod, pod_spec};
+use e2e::manifests::{annotated, container, injected, pod, pod_spec};
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ async fn time_post(ns: &Namespace, name: &str, mode: &str, policy: &str) -> i64 
     };
     let mut spec = pod_spec(policy, &[probe(PROXY_CONTAINER, "agent"), probe("main", "payload")]);
     spec["volumes"] = json!([{"name": "probe", "hostPath": {"path": probe_folder(), "type": "Directory"}}]);
-    ns.create_object(annotated(pod(name, &spec), MODE_ANNOTATION, mode)).await;
+    ns.create_object(injected(annotated(pod(name, &spec), MODE_ANNOTATION, mode))).await;
     // Nothing else is to run at the payload's end: nobody asks before it, and the pod before has gone.
     tokio::time::sleep(ENDS_WITHIN).await;
     let number = async |container| ns.until(container, async || number(&ns.try_logs(name, container).await?)).await;

@@ -1,15 +1,18 @@
-//! What is measured on the cluster: how soon pods start and end, how soon the proxy is asked, and whether any of many pods
-//! is missed. `bench/README.md` has the commands and the last results.
+//! What is measured on the cluster: how soon pods start and end, how soon the proxy is asked, whether any of many pods is
+//! missed, and how soon pods of many shapes end. `bench/README.md` has the commands and the last results.
 
 #![forbid(unsafe_code)]
 
 mod exit_to_post;
 mod many_pods;
 mod pod_ends;
+mod shapes;
+mod timing;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: bench pod-ends ROUNDS [KIND…] | bench exit-to-post ROUNDS | bench many-pods PODS AT-ONCE";
+const USAGE: &str = "\
+usage: bench pod-ends ROUNDS [KIND…] | bench exit-to-post ROUNDS | bench many-pods [PODS [AT-ONCE]] | bench shapes [ROUNDS]";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -18,9 +21,10 @@ async fn main() -> ExitCode {
     match words.as_slice() {
         ["pod-ends", rounds, kinds @ ..] if let Some(rounds) = number(rounds) => pod_ends::run(rounds, kinds).await,
         ["exit-to-post", rounds] if let Some(rounds) = number(rounds) => exit_to_post::run(rounds).await,
-        ["many-pods", pods, at_once] if let (Some(pods), Some(at_once)) = (number(pods), number(at_once)) => {
+        ["many-pods", words @ ..] if let Some([pods, at_once]) = numbers(words, [1000, 30]) => {
             many_pods::run(pods, at_once).await;
         }
+        ["shapes", words @ ..] if let Some([rounds]) = numbers(words, [10]) => shapes::run(rounds).await,
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -32,4 +36,13 @@ async fn main() -> ExitCode {
 /// A number above 0.
 fn number(word: &str) -> Option<usize> {
     word.parse().ok().filter(|&number| number > 0)
+}
+
+/// Numbers above 0, and the defaults of those that are not there.
+fn numbers<const N: usize>(words: &[&str], defaults: [usize; N]) -> Option<[usize; N]> {
+    let mut numbers = defaults;
+    for (at, word) in words.iter().enumerate() {
+        *numbers.get_mut(at)? = number(word)?;
+    }
+    Some(numbers)
 }

@@ -1,0 +1,61 @@
+//! Payloads whose liveness probe fails. The kubelet restarts such a container under `OnFailure` whatever its exit code is.
+
+use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{annotated, pod, pod_spec, shell, with_default_grace, with_memory};
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+use crate::{final_phase, shim_modes, start_server};
+
+/// A pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs this.
+fn hangs_once(name: &str, second_attempt: &str) -> Value {
+    let script = format!(
+        "if [ ! -e /memory/attempted ]; then touch /memory/attempted; trap 'kill $!; touch /memory/ended; exit 0' TERM; sleep 86400 & wait $!; fi
+touch /memory/healthy
+[ -e /memory/ended ] || exit 98
+{second_attempt}"
+    );
+    let mut main = shell("main", &script);
+    main["livenessProbe"] = json!({
+        "exec": {"command": ["test", "-e", "/memory/healthy"]},
+        "initialDelaySeconds": 2, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 10,
+    });
+    pod(name, &with_default_grace(with_memory(pod_spec("OnFailure", &[main]))))
+}
+
+/// Asserts that the pod succeeded at its second attempt, which succeeds only after one that exited with 0.
+async fn succeeds_after_an_attempt_that_exited_with_0(ns: &Namespace, name: &str) {
+    assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+    let pod = ns.pod(name).await;
+    assert_eq!(PodView(&pod).restarts("main"), Some(1), "{name}");
+}
+
+#[tokio::test]
+async fn control_kubelet_restarts_a_container_that_exits_with_0_after_its_liveness_probe_failed() {
+    scenario("control-liveness", &[], async |ns: &Namespace| {
+        ns.create_object(hangs_once("one", "true")).await;
+        succeeds_after_an_attempt_that_exited_with_0(ns, "one").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn attempt_after_a_failed_liveness_probe_keeps_the_proxy() {
+    scenario("liveness", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        // Long enough for a proxy to go that was asked to quit at the first attempt's end.
+        let needs_the_mesh = "for n in 1 2 3 4 5 6; do curl -sSf --max-time 5 http://web/ || exit 99; sleep 1; done";
+        for mode in shim_modes() {
+            ns.create_object(annotated(hangs_once(mode, needs_the_mesh), MODE_ANNOTATION, mode)).await;
+        }
+        for mode in shim_modes() {
+            succeeds_after_an_attempt_that_exited_with_0(ns, mode).await;
+            let pod = ns.pod(mode).await;
+            let view = PodView(&pod);
+            assert_eq!(view.restarts(PROXY_CONTAINER), Some(0), "{mode}");
+            assert!(view.ended_at(PROXY_CONTAINER) >= view.ended_at("main"), "{mode}");
+        }
+    })
+    .await;
+}

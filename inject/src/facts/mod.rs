@@ -1,0 +1,72 @@
+//! What a pod is, read in one pass. Plans are made from this, and patches are rendered from plans.
+
+pub mod pod;
+mod sidecar;
+
+use std::collections::HashSet;
+
+use contract::args::{SUPERVISE, WRAP};
+use contract::names::{ARGO_WORKFLOW_LABEL, KATIB_TRIAL_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
+use contract::policy::RestartPolicy;
+
+use self::pod::{Container, Pod};
+pub use self::sidecar::Sidecar;
+use crate::plan::Mode;
+
+/// The facts that decide about a pod.
+#[derive(Debug)]
+pub(crate) struct Facts<'p> {
+    pub(crate) pod: &'p Pod<'p>,
+    pub(crate) sidecar: Sidecar,
+    /// The regular containers but the proxy, in their order.
+    pub(crate) payload: Vec<&'p Container<'p>>,
+    /// The restart policy of a pod that runs to completion.
+    pub(crate) restart_policy: Option<RestartPolicy>,
+    /// Whether there are native sidecars besides the proxy and the shim.
+    pub(crate) has_other_native_sidecars: bool,
+    /// The mode in which the shim is in the pod already: by its containers, because annotations are copied with pods.
+    pub(crate) present: Option<Mode>,
+    /// The shim's own container, and its index among the init containers.
+    pub(crate) native_shim: Option<(usize, &'p Container<'p>)>,
+    pub(crate) is_katib_trial: bool,
+    pub(crate) is_argo_step: bool,
+}
+
+impl<'p> Facts<'p> {
+    pub(crate) fn of(pod: &'p Pod<'p>) -> Self {
+        let init = || pod.spec.init_containers.iter().flatten();
+        let native_shim = init().enumerate().find(|(_, container)| container.is_named(SHIM_CONTAINER));
+        let is_run = |subcommand| pod.spec.containers.iter().any(|container| container.is_run_by_shim(subcommand));
+        let present = match native_shim {
+            Some(_) => Some(Mode::Native),
+            None if !is_run(SUPERVISE) => None,
+            None => Some(if is_run(WRAP) { Mode::Wrap } else { Mode::Proxy }),
+        };
+        let is_theirs = |container: &Container| {
+            container.is_native_sidecar() && !container.is_named(PROXY_CONTAINER) && !container.is_named(SHIM_CONTAINER)
+        };
+        Self {
+            pod,
+            sidecar: Sidecar::of(pod),
+            payload: pod.spec.containers.iter().filter(|container| !container.is_named(PROXY_CONTAINER)).collect(),
+            restart_policy: pod.spec.restart_policy(),
+            has_other_native_sidecars: init().any(is_theirs),
+            present,
+            native_shim,
+            is_katib_trial: pod.label(KATIB_TRIAL_LABEL).is_some(),
+            is_argo_step: pod.label(ARGO_WORKFLOW_LABEL).is_some(),
+        }
+    }
+
+    /// The proxy where it is a regular container that Istio's injector has rendered.
+    pub(crate) fn classic_proxy(&self) -> Option<(usize, &'p Container<'p>)> {
+        match self.sidecar {
+            Sidecar::Classic { index } => Some((index, &self.pod.spec.containers[index])),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn payload_names(&self) -> HashSet<&'p str> {
+        self.payload.iter().map(|container| container.name.as_str()).collect()
+    }
+}

@@ -1,0 +1,422 @@
+//! A pod as a decision sees it: only the fields it needs, borrowed from the raw JSON. What is not here is neither
+//! read nor written, so fields newer than this program survive.
+
+use std::borrow::Cow;
+
+use contract::args::WATCH;
+use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SANDBOXED_RUNTIMES, SHIM_BINARY, STATUS_PORT_ANNOTATION};
+use contract::policy::RestartPolicy;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+pub use crate::raw_json::{BorrowedStr, RawStr, VecMap};
+
+/// A pod.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Pod<'a> {
+    /// `None` where the document has none, which a patch must mend before it adds to it.
+    #[serde(borrow)]
+    pub metadata: Option<Metadata<'a>>,
+    /// The pod's specification.
+    #[serde(borrow)]
+    pub spec: Spec<'a>,
+}
+
+/// `metadata`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata<'a> {
+    /// Absent when the name is generated.
+    #[serde(borrow)]
+    pub name: Option<BorrowedStr<'a>>,
+    /// What the API server makes the name from.
+    #[serde(borrow)]
+    pub generate_name: Option<BorrowedStr<'a>>,
+    /// Labels; absent and null are the same.
+    #[serde(borrow)]
+    pub labels: Option<VecMap<'a, BorrowedStr<'a>>>,
+    /// Annotations; absent and null are the same.
+    #[serde(borrow)]
+    pub annotations: Option<VecMap<'a, RawStr<'a>>>,
+    #[serde(borrow)]
+    owner_references: Option<Vec<OwnerReference<'a>>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct OwnerReference<'a> {
+    #[serde(borrow)]
+    kind: BorrowedStr<'a>,
+    #[serde(borrow)]
+    name: BorrowedStr<'a>,
+    controller: Option<bool>,
+}
+
+/// `spec`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec<'a> {
+    /// The regular containers.
+    #[serde(borrow)]
+    pub containers: Vec<Container<'a>>,
+    /// Init containers and native sidecars.
+    #[serde(borrow)]
+    pub init_containers: Option<Vec<Container<'a>>>,
+    /// The pod's volumes.
+    #[serde(borrow)]
+    pub volumes: Option<Vec<Volume<'a>>>,
+    #[serde(borrow)]
+    restart_policy: Option<BorrowedStr<'a>>,
+    /// Whether containers see each other's processes.
+    pub share_process_namespace: Option<bool>,
+    /// The pod's own resources (KEP-2837).
+    #[serde(borrow)]
+    pub resources: Option<&'a RawValue>,
+    #[serde(borrow)]
+    runtime_class_name: Option<BorrowedStr<'a>>,
+    /// Whether the pod is in the node's PID namespace.
+    #[serde(rename = "hostPID")]
+    pub host_pid: Option<bool>,
+    /// Whether the pod is in the node's network namespace.
+    pub host_network: Option<bool>,
+    #[serde(borrow)]
+    os: Option<Os<'a>>,
+}
+
+/// A container.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container<'a> {
+    /// Its name, unique in the pod.
+    #[serde(borrow)]
+    pub name: BorrowedStr<'a>,
+    /// Its own restart policy; `Always` makes an init container a native sidecar (KEP-753).
+    #[serde(borrow)]
+    pub restart_policy: Option<BorrowedStr<'a>>,
+    /// Which exit codes restart it, before any policy (KEP-5307).
+    #[serde(borrow)]
+    pub restart_policy_rules: Option<Vec<RestartPolicyRule<'a>>>,
+    liveness_probe: Option<IgnoredAny>,
+    startup_probe: Option<IgnoredAny>,
+    #[serde(borrow)]
+    resize_policy: Option<Vec<ResizePolicy<'a>>>,
+    /// Its command, where the image's own is not used.
+    #[serde(borrow)]
+    pub command: Option<Vec<BorrowedStr<'a>>>,
+    /// The arguments of its command.
+    #[serde(borrow)]
+    pub args: Option<Vec<BorrowedStr<'a>>>,
+    /// What it asks of the node.
+    #[serde(borrow)]
+    pub resources: Option<Resources<'a>>,
+    /// What the kubelet runs when it starts and ends.
+    #[serde(borrow)]
+    pub lifecycle: Option<Lifecycle<'a>>,
+    /// Where it sees volumes.
+    #[serde(borrow)]
+    pub volume_mounts: Option<Vec<VolumeMount<'a>>>,
+    #[serde(borrow)]
+    image: Option<BorrowedStr<'a>>,
+    security_context: Option<SecurityContext>,
+    #[serde(borrow)]
+    env: Option<Vec<EnvVar<'a>>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SecurityContext {
+    run_as_user: Option<i64>,
+}
+
+/// `resources`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Resources<'a> {
+    #[serde(borrow)]
+    requests: Quantities<'a>,
+    #[serde(borrow)]
+    limits: Quantities<'a>,
+}
+
+/// Quantities by the name of their resource, as they are written: numbers or strings.
+type Quantities<'a> = Option<VecMap<'a, &'a RawValue>>;
+
+impl Resources<'_> {
+    pub(crate) fn request(&self, name: &str) -> Option<Cow<'_, str>> {
+        quantity(self.requests.as_ref(), name)
+    }
+
+    pub(crate) fn limit(&self, name: &str) -> Option<Cow<'_, str>> {
+        quantity(self.limits.as_ref(), name)
+    }
+}
+
+fn quantity<'q>(quantities: Option<&'q VecMap<'_, &RawValue>>, name: &str) -> Option<Cow<'q, str>> {
+    let raw = quantities?.get(name)?.get();
+    // A number of JSON is a quantity, too.
+    Some(if raw.starts_with('"') {
+        Cow::Owned(serde_json::from_str(raw).unwrap_or_default())
+    } else {
+        Cow::Borrowed(raw)
+    })
+}
+
+/// `lifecycle`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lifecycle<'a> {
+    /// What is run when the container has started.
+    #[serde(borrow)]
+    pub post_start: Option<&'a RawValue>,
+}
+
+/// Where a container sees a volume.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeMount<'a> {
+    /// The volume's name.
+    #[serde(borrow)]
+    pub name: BorrowedStr<'a>,
+    /// The path in the container.
+    #[serde(borrow)]
+    pub mount_path: BorrowedStr<'a>,
+}
+
+/// One of `restartPolicyRules`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartPolicyRule<'a> {
+    /// What happens when the rule matches.
+    #[serde(borrow)]
+    pub action: BorrowedStr<'a>,
+    /// What it matches.
+    #[serde(borrow)]
+    pub exit_codes: Option<ExitCodes<'a>>,
+}
+
+/// Exit codes that a rule matches, or does not.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ExitCodes<'a> {
+    /// `In` or `NotIn`.
+    #[serde(borrow)]
+    pub operator: BorrowedStr<'a>,
+    /// The codes.
+    #[serde(default)]
+    pub values: Vec<i32>,
+}
+
+/// One of `resizePolicy`: what a change of one resource does to the running container.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResizePolicy<'a> {
+    #[serde(borrow)]
+    restart_policy: Option<BorrowedStr<'a>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct EnvVar<'a> {
+    #[serde(borrow)]
+    name: BorrowedStr<'a>,
+    /// Left as it lies: most are long, and one is asked for.
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
+}
+
+/// A volume, by name only.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Volume<'a> {
+    /// Its name, unique in the pod.
+    #[serde(borrow)]
+    pub name: BorrowedStr<'a>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Os<'a> {
+    #[serde(borrow)]
+    name: BorrowedStr<'a>,
+}
+
+impl Pod<'_> {
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.as_ref()?.labels.as_ref()?.get(key).map(BorrowedStr::as_str)
+    }
+
+    /// The value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<Cow<'_, str>> {
+        self.metadata.as_ref()?.annotations.as_ref()?.get(key).map(|value| value.to_str())
+    }
+
+    /// The pod's name, or what its name will be made from, for the log.
+    #[must_use]
+    pub fn display_name(&self) -> &str {
+        let metadata = self.metadata.as_ref();
+        let name = metadata.and_then(|metadata| metadata.name.as_ref().or(metadata.generate_name.as_ref()));
+        name.map_or("", BorrowedStr::as_str)
+    }
+
+    /// The controller that made the pod, `KIND/NAME`, for the log.
+    #[must_use]
+    pub fn owner(&self) -> Option<String> {
+        let owners = self.metadata.as_ref()?.owner_references.as_ref()?;
+        let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+        Some(format!("{}/{}", owner.kind.as_str(), owner.name.as_str()))
+    }
+
+    /// The port on which pilot-agent answers, 0 where it is off; `None` where its setting cannot be read. The annotation
+    /// takes precedence over `statusPort` of the proxy's `ProxyConfig` (istio#18505).
+    #[must_use]
+    pub fn status_port(&self) -> Option<u16> {
+        if let Some(text) = self.annotation(STATUS_PORT_ANNOTATION) {
+            return text.trim().parse().ok();
+        }
+        match self.proxy_config() {
+            None => Some(DEFAULT_STATUS_PORT),
+            Some(config) => {
+                let config: PartOfProxyConfig = serde_json::from_str(&config).ok()?;
+                Some(config.status_port.unwrap_or(DEFAULT_STATUS_PORT))
+            }
+        }
+    }
+
+    /// The `ProxyConfig` of a proxy that is a regular container.
+    fn proxy_config(&self) -> Option<String> {
+        let proxy = self.spec.containers.iter().find(|container| container.is_named(PROXY_CONTAINER))?;
+        let variable = proxy.env.as_ref()?.iter().find(|variable| variable.name.as_str() == PROXY_CONFIG_ENV)?;
+        serde_json::from_str(variable.value?.get()).ok()
+    }
+
+    /// All containers but ephemeral ones, which no new pod has.
+    pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Container<'_>> {
+        self.spec.containers.iter().chain(self.spec.init_containers.iter().flatten())
+    }
+}
+
+/// The image of a proxy, or gateway, that Istio's injector is to fill in.
+const AUTO_IMAGE: &str = "auto";
+/// Istio-proxy's environment variable with its `ProxyConfig` in JSON.
+const PROXY_CONFIG_ENV: &str = "PROXY_CONFIG";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PartOfProxyConfig {
+    status_port: Option<u16>,
+}
+
+impl Spec<'_> {
+    /// The restart policy, where it lets the pod complete. The API server has filled it in: absent means Always.
+    #[must_use]
+    pub fn restart_policy(&self) -> Option<RestartPolicy> {
+        let policy = self.restart_policy.as_ref()?.as_str().parse().ok()?;
+        (policy != RestartPolicy::Always).then_some(policy)
+    }
+
+    /// Whether the pod says that it runs on Windows.
+    #[must_use]
+    pub fn is_windows(&self) -> bool {
+        self.os.as_ref().is_some_and(|os| os.name.as_str() == "windows")
+    }
+
+    /// Whether the pod's runtime class is one of gVisor or Kata Containers, by its name.
+    #[must_use]
+    pub fn is_sandboxed(&self) -> bool {
+        self.runtime_class_name.as_ref().is_some_and(|class| {
+            let class = class.as_str().to_ascii_lowercase();
+            SANDBOXED_RUNTIMES.into_iter().any(|runtime| class.contains(runtime))
+        })
+    }
+}
+
+impl Container<'_> {
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.name.as_str() == name
+    }
+
+    /// Whether its image is still to be filled in by Istio's injector.
+    pub(crate) fn has_auto_image(&self) -> bool {
+        self.image.as_ref().is_some_and(|image| image.as_str() == AUTO_IMAGE)
+    }
+
+    /// The user that it says it runs as.
+    pub(crate) fn run_as_user(&self) -> Option<i64> {
+        self.security_context.as_ref()?.run_as_user
+    }
+
+    /// Whether it has a command of its own, instead of the image's.
+    pub(crate) fn has_command(&self) -> bool {
+        self.command.as_ref().is_some_and(|command| !command.is_empty())
+    }
+
+    /// Whether its command is run by the shim as this subcommand.
+    pub(crate) fn is_run_by_shim(&self, subcommand: &str) -> bool {
+        let words: Vec<&str> = self.command.iter().flatten().map(BorrowedStr::as_str).take(2).collect();
+        words == [SHIM_BINARY, subcommand]
+    }
+
+    /// Whether it runs `aux-shim watch`, without this option.
+    pub(crate) fn is_watch_without(&self, option: &str) -> bool {
+        let mut args = self.args.iter().flatten().map(BorrowedStr::as_str);
+        args.next() == Some(WATCH) && args.all(|arg| arg.strip_prefix("--") != Some(option))
+    }
+
+    /// Whether the kubelet may end it while it runs: after a failed probe, or to resize it.
+    pub(crate) fn may_be_ended_by_kubelet(&self) -> bool {
+        let restarts = |resize: &ResizePolicy| {
+            resize.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "RestartContainer")
+        };
+        self.liveness_probe.is_some()
+            || self.startup_probe.is_some()
+            || self.resize_policy.iter().flatten().any(restarts)
+    }
+
+    pub(crate) fn is_native_sidecar(&self) -> bool {
+        self.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "Always")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(metadata: &str) -> serde_json::Result<Pod<'_>> {
+        serde_json::from_str(metadata)
+    }
+
+    #[test]
+    fn an_annotation_is_read_with_its_escapes() {
+        let cases = [
+            (r#""plain""#, "plain"),
+            (r#""""#, ""),
+            (r#""{\"a\": \"b\"}""#, r#"{"a": "b"}"#),
+            (r#""a\n\u00e4""#, "a\nä"),
+            (r#""ends with \"""#, r#"ends with ""#),
+        ];
+        for (raw, value) in cases {
+            let text = format!(r#"{{"metadata": {{"annotations": {{"key": {raw} }}}}, "spec": {{"containers": []}}}}"#);
+            assert_eq!(pod(&text).unwrap().annotation("key").as_deref(), Some(value), "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_map_of_strings_is_refused_with_what_it_is() {
+        let cases = [
+            (r#"{"annotations": {"key": true}}"#, "invalid type: boolean, expected a string"),
+            (r#"{"annotations": {"key": null}}"#, "invalid type: null, expected a string"),
+            (r#"{"annotations": ["key"]}"#, "invalid type: sequence, expected a map"),
+            (r#"{"labels": {"key": 1}}"#, "invalid type: integer `1`, expected a string"),
+        ];
+        for (metadata, message) in cases {
+            let text = format!(r#"{{"metadata": {metadata}, "spec": {{"containers": []}}}}"#);
+            let error = pod(&text).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{metadata}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_last_of_a_key_counts() {
+        let text = r#"{"metadata": {"labels": {"a": "1", "b": "2", "a": "3"}}, "spec": {"containers": []}}"#;
+        assert_eq!(pod(text).unwrap().label("a"), Some("3"));
+        assert_eq!(pod(text).unwrap().label("c"), None);
+    }
+}

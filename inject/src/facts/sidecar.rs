@@ -1,0 +1,87 @@
+//! Which kind of Istio proxy a pod has.
+
+use contract::names::{
+    GATEWAY_NAME_LABEL, ISTIO_STATUS_ANNOTATION, MANAGED_GATEWAY_LABEL, PROXY_CONTAINER, TEMPLATES_ANNOTATION,
+};
+use serde::Deserialize;
+
+use super::pod::{Container, Pod};
+
+/// How Istio's proxy is in a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sidecar {
+    /// Not at all, or not yet.
+    None,
+    /// The pod has a container istio-proxy that Istio's injector has not rendered: the user's own settings, which the
+    /// injector merges into its proxy ("Customizing injection" in Istio's documentation).
+    Customised,
+    /// As this one of the regular containers: the pod ends only when it does.
+    Classic {
+        /// Its index among them.
+        index: usize,
+    },
+    /// As a native sidecar (KEP-753): the kubelet ends it.
+    Native,
+    /// As a gateway or waypoint: the proxy is the pod's purpose.
+    Gateway,
+}
+
+impl Sidecar {
+    /// The kind that a pod has.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Self {
+        let is_proxy = |container: &Container| container.is_named(PROXY_CONTAINER);
+        let mut init = pod.spec.init_containers.iter().flatten();
+        let regular = pod.spec.containers.iter().position(is_proxy);
+        let native = init.find(|container| is_proxy(container));
+        if is_gateway(pod) {
+            Self::Gateway
+        } else if regular.is_none() && native.is_none() {
+            Self::None
+        } else if [regular.map(|index| &pod.spec.containers[index]), native]
+            .into_iter()
+            .flatten()
+            .any(Container::has_auto_image)
+        {
+            Self::Customised
+        } else {
+            let rendered = Rendered::of(pod);
+            match (regular, native) {
+                (Some(index), _) if rendered.containers => Self::Classic { index },
+                (_, Some(proxy)) if rendered.init_containers && proxy.is_native_sidecar() => Self::Native,
+                _ => Self::Customised,
+            }
+        }
+    }
+}
+
+/// Gateways of the Kubernetes Gateway API and waypoints have labels; gateways that the injector renders have a template.
+fn is_gateway(pod: &Pod) -> bool {
+    const TEMPLATES: [&str; 3] = ["gateway", "kube-gateway", "waypoint"];
+    [GATEWAY_NAME_LABEL, MANAGED_GATEWAY_LABEL].into_iter().any(|label| pod.label(label).is_some())
+        || pod
+            .annotation(TEMPLATES_ANNOTATION)
+            .is_some_and(|templates| templates.split(',').any(|template| TEMPLATES.contains(&template.trim())))
+}
+
+/// The lists in which the injector's status names the proxy that it has rendered.
+#[derive(Default)]
+struct Rendered {
+    containers: bool,
+    init_containers: bool,
+}
+
+impl Rendered {
+    fn of(pod: &Pod) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        struct InjectionStatus {
+            containers: Option<Vec<String>>,
+            init_containers: Option<Vec<String>>,
+        }
+        let Some(status) = pod.annotation(ISTIO_STATUS_ANNOTATION) else { return Self::default() };
+        let status: InjectionStatus = serde_json::from_str(&status).unwrap_or_default();
+        let names_proxy = |list: Option<Vec<String>>| list.into_iter().flatten().any(|name| name == PROXY_CONTAINER);
+        Self { containers: names_proxy(status.containers), init_containers: names_proxy(status.init_containers) }
+    }
+}

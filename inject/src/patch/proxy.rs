@@ -1,0 +1,48 @@
+//! Mode proxy: the shim is the parent of pilot-agent, and sees the other containers in a shared PID namespace.
+
+use contract::args::WatchArgs;
+use contract::names::{ISTIO_DATA_VOLUME, SHIM_BINARY};
+
+use super::PatchBuilder;
+use super::shim::{self, Shim};
+use crate::Delivery;
+use crate::facts::pod::{BorrowedStr, Container};
+
+pub(super) fn add(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
+    deliver(shim, patch);
+    patch.share_process_namespace();
+    supervise(shim, watch, patch);
+}
+
+/// Brings the binary to the containers that mount it.
+pub(super) fn deliver(shim: &Shim, patch: &mut PatchBuilder) {
+    patch.volume(shim::binary_volume(shim.settings));
+    if shim.settings.delivery == Delivery::Copy {
+        patch.init_container(shim.installer());
+    }
+}
+
+/// Makes the shim the parent of the proxy's command. The proxy becomes the first container: the shim could miss what starts
+/// before it.
+pub(super) fn supervise(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
+    let Some((index, proxy)) = shim.facts.classic_proxy() else { return };
+    patch.mount(index, shim::binary_mount());
+    let watch = WatchArgs { state: state_file(proxy), ..watch.clone() };
+    let mut words = watch.to_supervising_command(SHIM_BINARY);
+    words.extend(command_of(proxy));
+    if !proxy.has_command() {
+        words.push(shim.settings.proxy_command.clone());
+    }
+    patch.command(index, &words);
+    patch.move_to_front(index);
+}
+
+/// The state file, on a volume that the proxy can write to. The pod needs no other for it.
+fn state_file(proxy: &Container) -> Option<String> {
+    let data = proxy.volume_mounts.iter().flatten().find(|mount| mount.name.as_str() == ISTIO_DATA_VOLUME)?;
+    Some(format!("{}/aux-shim", data.mount_path.as_str()))
+}
+
+pub(super) fn command_of<'c>(container: &'c Container) -> impl Iterator<Item = String> + 'c {
+    container.command.iter().flatten().map(BorrowedStr::as_str).map(str::to_owned)
+}

@@ -1,0 +1,127 @@
+//! The startup hold: `holdApplicationUntilProxyStarts` in the annotation `proxy.istio.io/config`, which is YAML. One key is
+//! added, and the user's keys, comments and order stay as they are.
+
+use contract::names::HOLD_FIELD;
+use serde_json::{Map, Value};
+
+/// Longer annotations are not parsed, which bounds the time of a decision: a `ProxyConfig` has some hundred bytes.
+const ANNOTATION_LENGTH_LIMIT: usize = 16 << 10;
+
+/// What is done about the annotation.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HoldEdit {
+    /// The field is there, and the user's value stands.
+    AlreadySet,
+    /// The annotation's new value.
+    Set(String),
+    /// The annotation is no YAML mapping that a key could be added to, for this reason.
+    Unsupported(String),
+}
+
+/// Adds the field to the annotation's value.
+pub(super) fn edit(annotation: Option<&str>) -> HoldEdit {
+    let text = annotation.unwrap_or_default();
+    if text.trim().is_empty() {
+        return HoldEdit::Set(format!("{{\"{HOLD_FIELD}\": true}}"));
+    }
+    if text.len() > ANNOTATION_LENGTH_LIMIT {
+        return HoldEdit::Unsupported("it is longer than 16 KiB".to_owned());
+    }
+    let config = match parse(text) {
+        Ok(config) => config,
+        Err(reason) => return HoldEdit::Unsupported(reason),
+    };
+    if config.contains_key(HOLD_FIELD) {
+        return HoldEdit::AlreadySet;
+    }
+    let mut wanted = config.clone();
+    wanted.insert(HOLD_FIELD.to_owned(), Value::Bool(true));
+    let edited = if text.trim_start().starts_with('{') { in_flow(text, config.is_empty()) } else { in_block(text) };
+    // The text is edited, so the result is checked: it has to have the old keys and the new one.
+    if parse(&edited).is_ok_and(|config| config == wanted) {
+        HoldEdit::Set(edited)
+    } else {
+        HoldEdit::Unsupported("its layout leaves no safe place for one more key".to_owned())
+    }
+}
+
+fn parse(text: &str) -> Result<Map<String, Value>, String> {
+    // The value that istio-aux writes is JSON, which is parsed faster than YAML.
+    if let Ok(config) = serde_json::from_str(text) {
+        return Ok(config);
+    }
+    serde_saphyr::from_str(text).map_err(|error| {
+        let reason = error.to_string();
+        format!("it is no mapping in YAML ({})", reason.lines().next().unwrap_or_default())
+    })
+}
+
+/// `{…}`: after the opening brace.
+fn in_flow(text: &str, is_empty: bool) -> String {
+    let comma = if is_empty { "" } else { ", " };
+    text.replacen('{', &format!("{{\"{HOLD_FIELD}\": true{comma}"), 1)
+}
+
+/// Block style: one more line at the end, indented as the first key is.
+fn in_block(text: &str) -> String {
+    let is_key = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with(['#', '-']);
+    let first = text.lines().find(is_key).unwrap_or_default();
+    let indent = &first[..first.len() - first.trim_start().len()];
+    format!("{}\n{indent}{HOLD_FIELD}: true\n", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_added_and_the_rest_stays() {
+        let cases = [
+            ("no annotation", "", "{\"holdApplicationUntilProxyStarts\": true}"),
+            ("blank", " \n", "{\"holdApplicationUntilProxyStarts\": true}"),
+            ("empty mapping", "{}", "{\"holdApplicationUntilProxyStarts\": true}"),
+            ("JSON", "{\"concurrency\": 2}", "{\"holdApplicationUntilProxyStarts\": true, \"concurrency\": 2}"),
+            (
+                "flow over lines",
+                "{\n  concurrency: 2, # two\n}\n",
+                "{\"holdApplicationUntilProxyStarts\": true, \n  concurrency: 2, # two\n}\n",
+            ),
+            ("block", "concurrency: 2", "concurrency: 2\nholdApplicationUntilProxyStarts: true\n"),
+            (
+                "comments, nesting and order",
+                "# ours\ntracing:\n  sampling: 10 # percent\nconcurrency: 2\n",
+                "# ours\ntracing:\n  sampling: 10 # percent\nconcurrency: 2\nholdApplicationUntilProxyStarts: true\n",
+            ),
+            ("indented", "  a: 1\n  b: {c: 2}\n", "  a: 1\n  b: {c: 2}\n  holdApplicationUntilProxyStarts: true\n"),
+            ("document mark", "---\na: 1\n", "---\na: 1\nholdApplicationUntilProxyStarts: true\n"),
+        ];
+        for (name, before, after) in cases {
+            assert_eq!(edit(Some(before)), HoldEdit::Set(after.to_owned()), "{name}");
+            assert_eq!(edit(Some(after)), HoldEdit::AlreadySet, "{name}, again");
+        }
+    }
+
+    #[test]
+    fn what_the_user_said_of_it_stands() {
+        for text in [
+            "holdApplicationUntilProxyStarts: false",
+            "{\"holdApplicationUntilProxyStarts\": false}",
+            "a: 1\nholdApplicationUntilProxyStarts: true",
+        ] {
+            assert_eq!(edit(Some(text)), HoldEdit::AlreadySet, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_annotation_is_left_alone() {
+        let text = "a: 1\n".repeat(ANNOTATION_LENGTH_LIMIT / 5 + 1);
+        assert_eq!(edit(Some(&text)), HoldEdit::Unsupported("it is longer than 16 KiB".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_alone() {
+        for text in ["- a\n- b", "just text", "a: [1", "a: 1\n...\n"] {
+            assert!(matches!(edit(Some(text)), HoldEdit::Unsupported(_)), "{text}: {:?}", edit(Some(text)));
+        }
+    }
+}

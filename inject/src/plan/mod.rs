@@ -1,0 +1,67 @@
+//! What a pod gets, and why, as plain data. The status annotation, logs and metrics show a plan; a patch carries it out.
+
+mod argo;
+mod hold;
+mod katib;
+mod mode;
+mod quit;
+mod resources;
+mod restarts;
+mod rules;
+mod wait_for;
+mod warnings;
+
+use contract::args::WatchArgs;
+
+pub use self::mode::Mode;
+pub(crate) use self::resources::ResourceRequirements;
+pub(crate) use self::rules::plan;
+use self::warnings::Warnings;
+
+/// The plan for a pod.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What the pod has of istio-aux once the changes are made.
+    pub(crate) mode: Mode,
+    pub(crate) reason: &'static str,
+    pub(crate) warnings: Warnings,
+    pub(crate) changes: Vec<Change>,
+}
+
+/// A change of a pod.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Annotation {
+        key: &'static str,
+        value: String,
+    },
+    Label {
+        key: &'static str,
+        value: &'static str,
+    },
+    /// The proxy at this index holds the start of the containers after it, and becomes the first.
+    HoldAtProxy {
+        index: usize,
+    },
+    /// These words are appended to a regular container's `args`.
+    Args {
+        index: usize,
+        words: &'static [&'static str],
+    },
+    /// `--stay` is appended to the `args` of the native shim.
+    Stay {
+        init_index: usize,
+    },
+    /// The shim is added, in the plan's mode.
+    Shim {
+        watch: Box<WatchArgs>,
+        resources: Option<ResourceRequirements>,
+    },
+}
+
+impl Plan {
+    /// The pod stays as it is.
+    fn unchanged(reason: &'static str) -> Self {
+        Self { mode: Mode::Off, reason, warnings: Warnings::default(), changes: Vec::new() }
+    }
+}

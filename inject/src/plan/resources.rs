@@ -1,0 +1,166 @@
+//! Requests and limits of the shim's containers: small, and such that the pod keeps its quality of service class.
+
+use contract::names::{SHIM_LIMITS_ANNOTATION, SHIM_REQUESTS_ANNOTATION};
+use serde::Serialize;
+
+use super::Warnings;
+use crate::facts::Facts;
+use crate::facts::pod::{Pod, Resources};
+use crate::{ShimResources, quantity};
+
+/// The CPU limit in Guaranteed pods, where a limit is needed: with a few millicores the shim would be throttled.
+const GUARANTEED_CPU_LIMIT: &str = "100m";
+/// The memory limit in Guaranteed pods, where neither a limit nor a request is set.
+const GUARANTEED_MEMORY_LIMIT: &str = "16Mi";
+
+/// `resources` of a container.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ResourceRequirements {
+    #[serde(serialize_with = "as_map")]
+    requests: Vec<(String, String)>,
+    #[serde(serialize_with = "as_map")]
+    limits: Vec<(String, String)>,
+}
+
+/// The `resources` of the shim's containers in this pod: the installation's, and over them the pod's annotations.
+pub(super) fn for_shim(
+    facts: &Facts,
+    defaults: &ShimResources,
+    warnings: &mut Warnings,
+) -> Option<ResourceRequirements> {
+    if facts.pod.spec.resources.is_some() {
+        // The pod's own resources (KEP-2837) bound the sum of its containers', which the shim could exceed.
+        return None;
+    }
+    let mut quantities = |defaults: &[(String, String)], annotation: &str| {
+        let mut quantities = Vec::new();
+        for (name, quantity) in defaults {
+            set(&mut quantities, name, quantity);
+        }
+        let overrides = facts.pod.annotation(annotation).unwrap_or_default();
+        for text in overrides.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+            match ShimResources::parse_quantity(text) {
+                Ok((name, quantity)) => set(&mut quantities, &name, &quantity),
+                Err(error) => warnings.push(format_args!("{annotation}: {text:?} is ignored: it {error}")),
+            }
+        }
+        quantities
+    };
+    let requests = quantities(&defaults.requests, SHIM_REQUESTS_ANNOTATION);
+    let mut limits = quantities(&defaults.limits, SHIM_LIMITS_ANNOTATION);
+    if !is_guaranteed(facts.pod) {
+        return Some(ResourceRequirements { requests, limits });
+    }
+    // Each container of a Guaranteed pod has limits, and requests that equal them.
+    let memory = get(&requests, "memory").unwrap_or(GUARANTEED_MEMORY_LIMIT);
+    for (name, limit) in [("cpu", GUARANTEED_CPU_LIMIT), ("memory", memory)] {
+        if get(&limits, name).is_none() {
+            set(&mut limits, name, limit);
+        }
+    }
+    Some(ResourceRequirements { requests: limits.clone(), limits })
+}
+
+fn get<'a>(quantities: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    quantities.iter().find(|(each, _)| each == name).map(|(_, quantity)| quantity.as_str())
+}
+
+fn set(quantities: &mut Vec<(String, String)>, name: &str, quantity: &str) {
+    quantities.retain(|(each, _)| each != name);
+    quantities.push((name.to_owned(), quantity.to_owned()));
+}
+
+fn as_map<S: serde::Serializer>(quantities: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(quantities.iter().map(|(name, quantity)| (name, quantity)))
+}
+
+/// Whether every container has limits for CPU and memory, and requests that equal them or are absent.
+fn is_guaranteed(pod: &Pod) -> bool {
+    pod.all_containers().all(|container| container.resources.as_ref().is_some_and(is_fixed))
+}
+
+fn is_fixed(resources: &Resources) -> bool {
+    ["cpu", "memory"].into_iter().all(|name| {
+        let limit = resources.limit(name).and_then(|limit| quantity::parse(&limit));
+        limit.is_some() && resources.request(name).is_none_or(|request| quantity::parse(&request) == limit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn shim_in(spec: &Value) -> Option<Value> {
+        asking(&ShimResources::default(), spec)
+    }
+
+    fn asking(asked: &ShimResources, spec: &Value) -> Option<Value> {
+        in_pod(asked, &json!({"spec": spec})).0
+    }
+
+    fn in_pod(asked: &ShimResources, pod: &Value) -> (Option<Value>, Vec<String>) {
+        let (text, mut warnings) = (pod.to_string(), Warnings::default());
+        let resources = for_shim(&Facts::of(&serde_json::from_str(&text).unwrap()), asked, &mut warnings);
+        (resources.map(|resources| json!(resources)), warnings.into_vec())
+    }
+
+    #[test]
+    fn quantities_of_the_pods_annotations_replace_the_installations() {
+        let annotated = |requests: &str, limits: &str| {
+            let annotations = json!({"istio-aux.io/shim-requests": requests, "istio-aux.io/shim-limits": limits});
+            let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "main"}]}});
+            in_pod(&ShimResources::default(), &pod)
+        };
+        let (resources, warnings) = annotated("memory=32Mi", "memory=32Mi, cpu=50m");
+        let expected = json!({"requests": {"cpu": "1m", "memory": "32Mi"}, "limits": {"memory": "32Mi", "cpu": "50m"}});
+        assert_eq!((resources, warnings), (Some(expected), vec![]));
+        let (resources, warnings) = annotated("memory=lots,cpu=2m", "");
+        let expected = json!({"requests": {"memory": "4Mi", "cpu": "2m"}, "limits": {"memory": "16Mi"}});
+        assert_eq!(resources, Some(expected));
+        let warning = "istio-aux.io/shim-requests: \"memory=lots\" is ignored: it takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi";
+        assert_eq!(warnings, [warning]);
+    }
+
+    #[test]
+    fn the_quality_of_service_stays() {
+        let fixed = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+        let same_amount =
+            json!({"requests": {"cpu": "1000m", "memory": "1073741824"}, "limits": {"cpu": 1, "memory": "1Gi"}});
+        let limits_only = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+        let burstable = json!({"requests": {"cpu": "10m", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+        let cases = [
+            (json!([&fixed]), json!([]), true),
+            (json!([&fixed, &limits_only]), json!([&fixed]), true),
+            (json!([&fixed, &same_amount]), json!([]), true),
+            (json!([&fixed, &burstable]), json!([]), false),
+            (json!([&fixed]), json!([&burstable]), false),
+            (json!([&fixed, null]), json!([]), false),
+            (json!([{"limits": {"memory": "1Gi"}}]), json!([]), false),
+        ];
+        for (containers, init, is_guaranteed) in cases {
+            let named = |list: &Value| -> Value {
+                list.as_array().unwrap().iter().map(|resources| json!({"name": "c", "resources": resources})).collect()
+            };
+            let resources =
+                shim_in(&json!({"containers": named(&containers), "initContainers": named(&init)})).unwrap();
+            assert_eq!(resources["requests"] == resources["limits"], is_guaranteed, "{containers} {init}");
+        }
+    }
+
+    #[test]
+    fn what_the_operator_says_is_asked_for() {
+        let asked = ShimResources {
+            requests: ["4Mi", "8Mi"].map(|quantity| ("memory".to_owned(), quantity.to_owned())).to_vec(),
+            limits: vec![("cpu".to_owned(), "50m".to_owned())],
+        };
+        let resources = asking(&asked, &json!({"containers": [{"name": "main"}]}));
+        assert_eq!(resources, Some(json!({"requests": {"memory": "8Mi"}, "limits": {"cpu": "50m"}})));
+    }
+
+    #[test]
+    fn a_pod_with_resources_of_its_own_gets_no_more_requests() {
+        let spec = json!({"containers": [{"name": "main"}], "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}});
+        assert_eq!(shim_in(&spec), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! The rules: which pod gets what. Each has its rows in `tests/cases.yaml`.
+
+use contract::args::{STAY, WatchArgs};
+use contract::names::{
+    DISABLED, INJECTION_LABEL, ISTIO_INJECT, NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION, SHIM_LABEL,
+    STATUS_ANNOTATION,
+};
+use contract::policy::RestartPolicy;
+use serde::Serialize;
+
+use super::hold::{self, HoldEdit};
+use super::mode::{self, Mode, ModeChoice, RequestedMode};
+use super::{Change, Plan, argo, katib, quit, resources, restarts, wait_for};
+use crate::Settings;
+use crate::facts::{Facts, Sidecar};
+
+/// A pod with more containers is left alone, which bounds the time of a decision.
+const CONTAINER_COUNT_LIMIT: usize = 500;
+
+/// Plans for a pod. The plan for a pod that was changed as planned changes nothing.
+pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
+    if facts.pod.label(INJECTION_LABEL) == Some(DISABLED) {
+        return Plan::unchanged("the pod opted out, by its label istio-aux.io/injection");
+    }
+    if facts.sidecar == Sidecar::Gateway {
+        return Plan::unchanged("the pod is a gateway or waypoint of Istio");
+    }
+    if facts.payload.is_empty() {
+        return Plan::unchanged("the pod has no container but istio-proxy");
+    }
+    if let Some(reason) = unsupported_reason(facts) {
+        return left_alone(facts, reason);
+    }
+    let mut plan = Plan::unchanged("");
+    let requested = mode::requested(facts.pod, &mut plan.warnings);
+    if requested == RequestedMode::This(Mode::Off) {
+        return Plan::unchanged("the pod opted out, by istio-aux.io/mode");
+    }
+    let outcome = match facts.sidecar {
+        Sidecar::None | Sidecar::Customised if istio_injection_disabled(facts) => {
+            return left_alone(facts, "Istio's injection is disabled, by sidecar.istio.io/inject");
+        }
+        Sidecar::None | Sidecar::Customised | Sidecar::Gateway => before_injector(facts, requested, &mut plan),
+        Sidecar::Native => {
+            katib::disable_wait_all_processes(facts, &mut plan);
+            Outcome::Final(Mode::Off, "istio-proxy is a native sidecar, which the kubelet ends")
+        }
+        Sidecar::Classic { .. } => {
+            katib::disable_wait_all_processes(facts, &mut plan);
+            hold_start(facts, &mut plan);
+            match facts.restart_policy {
+                Some(policy) => end_proxy(facts, policy, requested, settings, &mut plan),
+                None => Outcome::Hold("restartPolicy Always: the pod does not run to completion"),
+            }
+        }
+    };
+    plan.conclude(facts, outcome)
+}
+
+/// How a decision ends.
+enum Outcome {
+    /// Something more may come: Istio's injector, or nothing that the pod needs.
+    Hold(&'static str),
+    /// Istio's injector is asked for a native sidecar.
+    AskedIstio,
+    /// The pod has the shim already.
+    Present(Mode),
+    /// The pod gets no shim, and a status that says why.
+    Final(Mode, &'static str),
+    /// The pod gets the shim.
+    Shim(Mode, &'static str, Box<WatchArgs>, Option<super::ResourceRequirements>),
+}
+
+impl Plan {
+    fn conclude(mut self, facts: &Facts, outcome: Outcome) -> Self {
+        let awaited = if let Outcome::Shim(_, _, watch, _) = &outcome { &*watch.awaited } else { &[] };
+        (self.mode, self.reason) = match &outcome {
+            Outcome::Hold(reason) => (Mode::Hold, *reason),
+            Outcome::AskedIstio => (Mode::Istio, "the pod asks for it, by istio-aux.io/mode"),
+            Outcome::Present(mode) => (*mode, "the shim is in the pod already"),
+            Outcome::Final(mode, reason) | Outcome::Shim(mode, reason, ..) => (*mode, *reason),
+        };
+        let has_status = match outcome {
+            Outcome::Hold(_) | Outcome::AskedIstio => !self.warnings.is_empty(),
+            Outcome::Present(_) => false,
+            Outcome::Final(..) | Outcome::Shim(..) => true,
+        };
+        if has_status {
+            self.add_status(awaited);
+        }
+        if let Outcome::Shim(mode, _, watch, resources) = outcome {
+            self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() });
+            self.changes.push(Change::Shim { watch, resources });
+            argo::disable_argo_proxy_kill(facts, &mut self);
+        }
+        self
+    }
+
+    /// The status annotation: this plan in one line of JSON.
+    fn add_status(&mut self, awaited: &[String]) {
+        #[derive(Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        struct Status<'a> {
+            version: &'a str,
+            mode: &'a str,
+            wait_for: &'a [String],
+            reason: &'a str,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            warnings: &'a [String],
+        }
+        let (mode, warnings) = (self.mode.as_str(), self.warnings.to_vec());
+        let version = env!("CARGO_PKG_VERSION");
+        let status = Status { version, mode, wait_for: awaited, reason: self.reason, warnings: &warnings };
+        // Strings and lists of strings can always be serialized.
+        let value = serde_json::to_string(&status).unwrap_or_default();
+        self.changes.push(Change::Annotation { key: STATUS_ANNOTATION, value });
+    }
+}
+
+/// A pod that would be served but for a reason: the warning and the status say which.
+fn left_alone(facts: &Facts, reason: &'static str) -> Plan {
+    let mut plan = Plan::unchanged(reason);
+    plan.warnings.push(format_args!("istio-aux leaves this pod as it is: {reason}"));
+    if facts.restart_policy.is_some() {
+        plan.add_status(&[]);
+    }
+    plan
+}
+
+fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
+    let spec = &facts.pod.spec;
+    if spec.host_pid == Some(true) {
+        Some("hostPID shows every process of the node, not the pod's")
+    } else if spec.host_network == Some(true) {
+        Some("hostNetwork pods get no Istio sidecar")
+    } else if spec.is_windows() {
+        Some("Windows pods get no Istio sidecar")
+    } else if facts.pod.all_containers().count() > CONTAINER_COUNT_LIMIT {
+        Some("it has more than 500 containers")
+    } else {
+        None
+    }
+}
+
+/// The label takes precedence over the annotation, as in Istio's injector.
+fn istio_injection_disabled(facts: &Facts) -> bool {
+    match facts.pod.label(ISTIO_INJECT) {
+        Some(value) => value == "false",
+        None => facts.pod.annotation(ISTIO_INJECT).is_some_and(|value| value == "false"),
+    }
+}
+
+fn before_injector(facts: &Facts, requested: RequestedMode, plan: &mut Plan) -> Outcome {
+    hold_start(facts, plan);
+    if requested == RequestedMode::This(Mode::Istio) {
+        // The user's own setting stands.
+        if facts.pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
+            plan.changes.push(Change::Annotation { key: NATIVE_SIDECAR_ANNOTATION, value: "true".to_owned() });
+        }
+        return Outcome::AskedIstio;
+    }
+    Outcome::Hold(match facts.sidecar {
+        Sidecar::Customised => "Istio's injector has not rendered the pod's istio-proxy (yet)",
+        _ => "istio-proxy is not in the pod (yet)",
+    })
+}
+
+/// The startup hold: the injector delays the payload until the proxy is ready, unless the user has set it otherwise. A
+/// proxy that the injector has rendered before it was asked to is changed as the injector would have.
+fn hold_start(facts: &Facts, plan: &mut Plan) {
+    if facts.pod.status_port() == Some(0) {
+        // The hold asks the status port, which is off.
+        return;
+    }
+    match hold::edit(facts.pod.annotation(PROXY_CONFIG_ANNOTATION).as_deref()) {
+        HoldEdit::AlreadySet => {}
+        HoldEdit::Set(value) => {
+            plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value });
+            if let Some((index, proxy)) = facts.classic_proxy() {
+                let has_hook = proxy.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
+                // A command of its own may be no pilot-agent.
+                if !has_hook && proxy.command.is_none() {
+                    plan.changes.push(Change::HoldAtProxy { index });
+                }
+            }
+        }
+        HoldEdit::Unsupported(reason) => plan.warnings.push(format_args!(
+            "istio-aux cannot add holdApplicationUntilProxyStarts to the annotation {PROXY_CONFIG_ANNOTATION}: {reason}"
+        )),
+    }
+}
+
+/// What ends the proxy of a pod that runs to completion.
+fn end_proxy(
+    facts: &Facts,
+    policy: RestartPolicy,
+    requested: RequestedMode,
+    settings: &Settings,
+    plan: &mut Plan,
+) -> Outcome {
+    if let Some(mode) = facts.present {
+        stay_beside_sidecars(facts, plan);
+        return Outcome::Present(mode);
+    }
+    let Some(status_port) = facts.pod.status_port() else {
+        let reason = "the proxy's status port cannot be read, so the shim could not end it";
+        plan.warnings.push(format_args!("istio-aux adds no shim, and this pod will not complete: {reason}"));
+        return Outcome::Final(Mode::Hold, reason);
+    };
+    let split = wait_for::split(facts, &mut plan.warnings);
+    let ModeChoice { mode, reason } = mode::choose(requested, facts, &split.awaited, settings, &mut plan.warnings);
+    if !mode.has_shim() {
+        return Outcome::Final(mode, reason);
+    }
+    let watch = WatchArgs {
+        helpers: split.helpers,
+        may_restart: restarts::may_restart(facts, policy),
+        container_policies: restarts::own_policies(facts.pod, policy, &mut plan.warnings),
+        status_port,
+        quit: quit::endpoints(facts.pod, &mut plan.warnings),
+        ..WatchArgs::new(split.awaited, policy)
+    };
+    let resources = resources::for_shim(facts, &settings.resources, &mut plan.warnings);
+    Outcome::Shim(mode, reason, Box::new(watch), resources)
+}
+
+/// A native shim that is in the pod already waits for SIGTERM once other native sidecars are there.
+fn stay_beside_sidecars(facts: &Facts, plan: &mut Plan) {
+    if let Some((init_index, shim)) = facts.native_shim
+        && shim.is_watch_without(STAY)
+        && facts.has_other_native_sidecars
+    {
+        plan.changes.push(Change::Stay { init_index });
+    }
+}

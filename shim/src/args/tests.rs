@@ -1,0 +1,117 @@
+//! What is read from the command line, and how wrong arguments are refused.
+
+use super::*;
+
+fn parse_line(line: &str) -> Result<Command, Error> {
+    parse(line.split_whitespace().map(OsString::from))
+}
+
+#[test]
+fn what_the_webhook_writes_is_what_the_shim_reads() {
+    let mut watch = WatchArgs::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure);
+    watch.helpers.push("cloud-sql-proxy".into());
+    watch.status_port = 15_999;
+    watch.container_policies.push(("main".into(), "Never;restart:in:42".parse().unwrap()));
+    watch.quit.push("http://127.0.0.1:9091/quitquitquit".parse().unwrap());
+    watch.state = Some("/state/seen".into());
+    watch.retry_window = Some(30);
+    watch.may_restart.push("metrics".into());
+    watch.stay = true;
+    let words = std::iter::once("aux-shim".to_owned()).chain(watch.to_args()).map(OsString::from);
+    assert_eq!(parse(words).unwrap(), Command::Watch(watch.clone()));
+    watch.stay = false;
+    watch.lock_dir = Some("/locks".into());
+    let command = ["pilot-agent", "proxy", "--await=x", "--", "-h"].map(OsString::from);
+    let words = watch.to_supervising_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
+    assert_eq!(parse(words).unwrap(), Command::Supervise(watch, command.to_vec()));
+    let wrap = WrapArgs { lock_dir: "/locks".into() };
+    let words = wrap.to_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
+    assert_eq!(parse(words).unwrap(), Command::Wrap(wrap, command.to_vec()));
+}
+
+#[test]
+fn wrong_arguments_are_named_in_one_line() {
+    let cases = [
+        ("aux-shim", "no command: try aux-shim watch --await NAME --restart-policy Never, or --help"),
+        ("aux-shim sleep", "unknown command \"sleep\": there are watch, supervise, wrap and install; see --help"),
+        ("aux-shim watch", "--restart-policy: is missing; it takes Never or OnFailure"),
+        ("aux-shim watch --restart-policy Never", "--await: is missing; name at least one container"),
+        (
+            "aux-shim watch --await a --restart-policy Always",
+            "--restart-policy: takes Never or OnFailure, and was given \"Always\"",
+        ),
+        (
+            "aux-shim watch --await a --restart-policy Never --status-port 70000",
+            "--status-port: takes a port, 0 to 65535, and was given \"70000\"",
+        ),
+        ("aux-shim watch --await a --await a --restart-policy Never", "--await: \"a\" is named twice, or is the proxy"),
+        (
+            "aux-shim watch --await a --helper istio-proxy --restart-policy Never",
+            "--helper: \"istio-proxy\" is named twice, or is the proxy",
+        ),
+        ("aux-shim watch --await= --restart-policy Never", "--await: takes a name, and was given \"\""),
+        (
+            "aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/quit",
+            "--quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given \"http://10.0.0.1:80/quit\"",
+        ),
+        (
+            "aux-shim watch --await a --restart-policy Never --container-policy b=Never",
+            "--container-policy: \"b\" is neither awaited, a helper nor the proxy",
+        ),
+        (
+            "aux-shim watch --await a --restart-policy Never --container-policy a=Sometimes",
+            "--container-policy: takes Always, Never or OnFailure, and rules like ;restart:in:42,43, and was given \"a=Sometimes\"",
+        ),
+        (
+            "aux-shim watch --await a --restart-policy Never --may-restart b",
+            "--may-restart: \"b\" is neither awaited, a helper nor the proxy",
+        ),
+        (
+            "aux-shim watch --await a --restart-policy Never --retry-window soon",
+            "--retry-window: takes seconds, and was given \"soon\"",
+        ),
+        ("aux-shim watch --await", "missing argument for option '--await'; see --help"),
+        ("aux-shim watch --no-such", "invalid option '--no-such'; see --help"),
+        ("aux-shim watch main", "unexpected argument \"main\"; see --help"),
+    ];
+    assert_refused(&cases);
+}
+
+#[test]
+fn wrong_arguments_of_commands_with_a_command_are_named_in_one_line() {
+    let cases = [
+        ("aux-shim watch --await a --restart-policy Never --lock-dir /x", "--lock-dir: is for supervise and wrap"),
+        ("aux-shim supervise --await a --restart-policy Never --stay -- agent", "--stay: is for watch"),
+        (
+            "aux-shim supervise --await a --restart-policy Never",
+            "supervise: no command to run; put it at the end, after --",
+        ),
+        (
+            "aux-shim supervise --await a --restart-policy Never --",
+            "supervise: no command to run; put it at the end, after --",
+        ),
+        ("aux-shim supervise --no-such -- agent", "invalid option '--no-such'; see --help"),
+        ("aux-shim supervise -x -- agent", "invalid option '-x'; see --help"),
+        ("aux-shim wrap --lock-dir /x", "wrap: no command to run; put it at the end, after --"),
+        ("aux-shim wrap --lock-dir /x --other", "invalid option '--other'; see --help"),
+        ("aux-shim wrap -- true", "--lock-dir: is missing; it takes the directory to report in"),
+        ("aux-shim install", "install: takes a directory"),
+    ];
+    assert_refused(&cases);
+}
+
+fn assert_refused(cases: &[(&str, &str)]) {
+    for (line, message) in cases {
+        assert_eq!(parse_line(line).unwrap_err().to_string(), *message, "{line}");
+    }
+}
+
+#[test]
+fn help_shows_examples_that_parse() {
+    let Command::Show(help) = parse_line("aux-shim --help").unwrap() else { panic!("no help") };
+    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("example: ")).collect();
+    assert_eq!(examples.len(), 3);
+    for example in examples {
+        assert!(!matches!(parse_line(example), Err(_) | Ok(Command::Show(_))), "{example}");
+    }
+}

@@ -1,0 +1,276 @@
+//! `/proc` as a pod with a shared PID namespace shows it: which processes are containers, and their names.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use nix::libc::{EINVAL, ENOENT, ESRCH};
+
+/// A start of a container, as the kubelet names it: the directory of its termination log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ContainerInstance {
+    pub(crate) container: String,
+    /// Eight hexadecimal digits.
+    pub(crate) id: String,
+}
+
+/// A process that no process of the pod has started: a container's init process, or an exec session.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RootProcess {
+    pub(crate) pid: i32,
+    /// Clock ticks between the machine's boot and its start. The kernel reports 100 a second on every machine.
+    pub(crate) started: u64,
+    /// Whether it has any mounts: one that has ended has none.
+    pub(crate) has_mounts: bool,
+    /// `None` where those are not a container's: the runtime is still creating it.
+    pub(crate) instance: Option<ContainerInstance>,
+}
+
+/// What a PID is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// `/proc` does not have it: it has been reaped, or is just being made.
+    Absent,
+    /// Another process' child, or a thread.
+    Other,
+    Root(RootProcess),
+}
+
+/// The process file system.
+#[derive(Debug)]
+pub(crate) struct Procfs {
+    root: PathBuf,
+}
+
+/// PID 1 of a shared namespace is the pod's pause process.
+const PAUSE: i32 = 1;
+/// How much of a mount table is read. That of a container is a tenth of it; one that the runtime has not made a
+/// container's yet may hold thousands of the node's mounts.
+const MOUNTINFO_LIMIT: u64 = 64 << 10;
+
+impl Procfs {
+    /// Reads below `root`: `/proc`, but for tests.
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The last PID that was given out in this PID namespace.
+    pub(crate) fn last_pid(&self) -> Option<i32> {
+        fs::read_to_string(self.root.join("loadavg")).ok()?.split_whitespace().last()?.parse().ok()
+    }
+
+    /// All PIDs of the namespace but pause's.
+    pub(crate) fn pids(&self) -> Vec<i32> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|&pid| pid != PAUSE).collect()
+    }
+
+    /// When a process started, in clock ticks since boot; `None` where it has been reaped.
+    pub(crate) fn start_of(&self, pid: i32) -> io::Result<Option<u64>> {
+        Ok(self.parent_and_start(pid)?.map(|(_, started)| started))
+    }
+
+    /// Whether the process with this PID and start time has been reaped. An error says nothing.
+    pub(crate) fn is_gone(&self, pid: i32, started: u64) -> bool {
+        self.start_of(pid).is_ok_and(|found| found != Some(started))
+    }
+
+    /// What a PID is. After an error it is to be looked up again.
+    pub(crate) fn look_up(&self, pid: i32) -> io::Result<Lookup> {
+        let Some((parent, started)) = self.parent_and_start(pid)? else { return Ok(Lookup::Absent) };
+        let Some(status) = self.read(pid, "status")? else { return Ok(Lookup::Absent) };
+        if parent != 0 || !is_thread_group_leader(pid, &status) {
+            return Ok(Lookup::Other);
+        }
+        let mounts = self.mounts_of(&pid.to_string())?;
+        Ok(Lookup::Root(RootProcess { pid, started, has_mounts: !mounts.is_empty(), instance: instance_in(&mounts) }))
+    }
+
+    /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
+    pub(crate) fn own_instance(&self) -> Option<ContainerInstance> {
+        instance_in(&self.mounts_of("self").ok()?)
+    }
+
+    /// Differs for each boot of the machine.
+    pub(crate) fn boot_id(&self) -> String {
+        let id = fs::read_to_string(self.root.join("sys/kernel/random/boot_id")).unwrap_or_default();
+        id.trim().to_owned()
+    }
+
+    fn parent_and_start(&self, pid: i32) -> io::Result<Option<(i32, u64)>> {
+        let Some(stat) = self.read(pid, "stat")? else { return Ok(None) };
+        parent_and_start(&stat).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// A file of a process; `None` where that has been reaped.
+    fn read(&self, pid: i32, name: &str) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.root.join(pid.to_string()).join(name)) {
+            Err(error) if [Some(ENOENT), Some(ESRCH)].contains(&error.raw_os_error()) => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// The beginning of a process' mount table; empty where it has none.
+    fn mounts_of(&self, process: &str) -> io::Result<String> {
+        let mut mounts = Vec::new();
+        match File::open(self.root.join(process).join("mountinfo")) {
+            Ok(file) => file.take(MOUNTINFO_LIMIT).read_to_end(&mut mounts)?,
+            // It is exiting, or has been reaped.
+            Err(error) if [Some(EINVAL), Some(ENOENT), Some(ESRCH)].contains(&error.raw_os_error()) => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(String::from_utf8_lossy(&mounts).into_owned())
+    }
+}
+
+/// Parent PID and start time from `/proc/PID/stat`. The command before them is in parentheses and may hold any byte.
+fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
+    let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let started = fields.nth(17)?.parse().ok()?;
+    Some((parent, started))
+}
+
+/// Whether a number is a process' and not one of its other threads', which `/proc` opens too though it does not list them.
+fn is_thread_group_leader(pid: i32, status: &[u8]) -> bool {
+    let status = String::from_utf8_lossy(status);
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    group.is_some_and(|group| group.trim().parse() == Ok(pid))
+}
+
+/// The container whose mounts these are. The kubelet mounts the termination log from
+/// `…/pods/POD-UID/containers/NAME/ID`, whatever `terminationMessagePath` is.
+fn instance_in(mountinfo: &str) -> Option<ContainerInstance> {
+    mountinfo.lines().find_map(|line| {
+        let mut parts = line.split(' ').nth(3)?.rsplit('/');
+        let (id, container) = (parts.next()?, parts.next()?);
+        let shape = parts.next()? == "containers" && parts.nth(1)? == "pods";
+        let is_id = id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        (shape && is_id).then(|| ContainerInstance { container: container.to_owned(), id: id.to_owned() })
+    })
+}
+
+/// A process file system of plain files.
+#[cfg(test)]
+pub(crate) mod fake {
+    use std::fs;
+    use std::path::Path;
+
+    /// The mounts of a container's processes, in short.
+    pub(crate) fn mounts_of(container: &str, id: &str) -> String {
+        format!("1 2 8:1 /var/lib/kubelet/pods/8a0b/containers/{container}/{id} /dev/termination-log rw - ext4 x rw\n")
+    }
+
+    pub(crate) fn stat(pid: i32, command: &str, parent: i32, started: u64) -> String {
+        format!("{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {started} 123 45 1 1 1\n")
+    }
+
+    pub(crate) fn process(root: &Path, pid: i32, parent: i32, started: u64, mounts: &str) {
+        let directory = root.join(pid.to_string());
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("stat"), stat(pid, "x", parent, started)).unwrap();
+        fs::write(directory.join("mountinfo"), mounts).unwrap();
+        fs::write(directory.join("status"), format!("Name:\tx\nTgid:\t{pid}\nPid:\t{pid}\n")).unwrap();
+    }
+
+    /// Makes this the last PID that was given out.
+    pub(crate) fn give_out(root: &Path, pid: i32) {
+        fs::write(root.join("loadavg"), format!("0.00 0.01 0.05 1/123 {pid}\n")).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fake::stat;
+    use super::*;
+
+    const MOUNTS: &str = "\
+1201 1100 0:61 / / ro,relatime master:337 - overlay overlay rw,lowerdir=/l
+1203 1201 0:64 / /dev rw,nosuid - tmpfs tmpfs rw,size=65536k,mode=755
+1209 1201 254:0 /var/lib/kubelet/pods/8a0b/etc-hosts /etc/hosts rw,relatime - ext4 /dev/vda rw
+1210 1203 254:0 /var/lib/kubelet/pods/8a0b/containers/main/1f0c22aa /dev/termination-log rw,relatime - ext4 /dev/vda rw
+";
+
+    fn instance(container: &str, id: &str) -> ContainerInstance {
+        ContainerInstance { container: container.to_owned(), id: id.to_owned() }
+    }
+
+    #[test]
+    fn the_container_is_named_by_the_root_of_its_termination_log() {
+        let moved = MOUNTS.replace("/dev/termination-log", "/tmp/elsewhere");
+        let host_path =
+            "1 2 254:0 /var/lib/kubelet/pods/8a0b/volumes/containers/main/1f0c22aa /x rw - ext4 /dev/vda rw";
+        let cases = [
+            ("as usual", MOUNTS, Some(instance("main", "1f0c22aa"))),
+            ("moved by terminationMessagePath", &moved, Some(instance("main", "1f0c22aa"))),
+            (
+                "another kubelet root",
+                "1 2 8:1 /data/k/pods/u/containers/a-b/00000000 /x rw - ext4 x rw",
+                Some(instance("a-b", "00000000")),
+            ),
+            ("not mounted yet", "1203 1201 0:64 / /dev rw - tmpfs tmpfs rw", None),
+            ("something alike in a volume", host_path, None),
+            ("no id", "1 2 8:1 /pods/u/containers/main/termination /x rw - ext4 x rw", None),
+            ("nothing", "", None),
+        ];
+        for (name, mounts, expected) in cases {
+            assert_eq!(instance_in(mounts), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_command_may_hold_any_bytes() {
+        for command in ["sh", "a b", "a) S 9 (b", ")"] {
+            assert_eq!(parent_and_start(stat(12, command, 0, 4711).as_bytes()), Some((0, 4711)), "{command}");
+        }
+        // The kernel cuts names at 15 bytes, in the middle of a character.
+        let mut cut = b"12 (".to_vec();
+        cut.extend_from_slice(&"обработка".as_bytes()[..15]);
+        cut.extend_from_slice(&stat(12, "", 0, 4711).as_bytes()[4..]);
+        assert_eq!(parent_and_start(&cut), Some((0, 4711)));
+        let zombie = stat(12, "sh", 0, 4711).replace(") S", ") Z");
+        assert_eq!(parent_and_start(zombie.as_bytes()), Some((0, 4711)), "its other threads may run");
+        assert_eq!(parent_and_start(b"12 (sh"), None);
+        assert_eq!(parent_and_start(b"12 (sh) S"), None);
+    }
+
+    #[test]
+    fn root_processes_are_thread_group_leaders_without_a_parent_in_the_pod() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid, parent, started, mounts: &str| fake::process(root.path(), pid, parent, started, mounts);
+        process(1, 0, 100, "");
+        process(9, 0, 200, MOUNTS); // main's init process
+        process(10, 9, 210, MOUNTS); // its child
+        process(50, 0, 400, ""); // being created by the runtime
+        process(11, 0, 205, MOUNTS); // a thread of main's init process
+        fs::write(root.path().join("11/status"), "Name:\tx\nTgid:\t9\nPid:\t11\n").unwrap();
+        fake::give_out(root.path(), 50);
+        let procfs = Procfs::new(root.path());
+        assert_eq!(procfs.last_pid(), Some(50));
+        let mut pids = procfs.pids();
+        pids.sort_unstable();
+        assert_eq!(pids, [9, 10, 11, 50]);
+        let is_root = |lookup: &Lookup| matches!(lookup, Lookup::Root(_));
+        let found: Vec<Lookup> = pids.into_iter().map(|pid| procfs.look_up(pid).unwrap()).filter(is_root).collect();
+        let main = Some(instance("main", "1f0c22aa"));
+        assert_eq!(
+            found,
+            [
+                Lookup::Root(RootProcess { pid: 9, started: 200, has_mounts: true, instance: main }),
+                Lookup::Root(RootProcess { pid: 50, started: 400, has_mounts: false, instance: None })
+            ]
+        );
+    }
+
+    #[test]
+    fn of_a_large_mount_table_only_the_beginning_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let of_the_node = "1203 1201 0:64 / /a/mount/of/the/node rw - tmpfs tmpfs rw\n".repeat(3000);
+        fake::process(root.path(), 9, 0, 200, &format!("{of_the_node}{MOUNTS}"));
+        let found = Procfs::new(root.path()).look_up(9).unwrap();
+        let in_creation = RootProcess { pid: 9, started: 200, has_mounts: true, instance: None };
+        assert_eq!(found, Lookup::Root(in_creation), "the runtime is still creating it");
+    }
+}

@@ -1,0 +1,109 @@
+//! Ends of which it is not known whose they are.
+
+use super::*;
+
+#[test]
+fn an_unidentified_end_is_of_the_only_container_that_can_have_had_it_unless_another_start_shows_it_was_not() {
+    let mut pod = observed(&["main"], RestartPolicy::Never);
+    pod.apply(Event::StartsAnnounced(1), NOW);
+    assert_eq!(unidentified(&mut pod, "9-1", 0, NOW), Some(Change::Unidentified(Exit::Code(0))));
+    assert_eq!(unidentified(&mut pod, "9-1", 0, NOW), None, "reported twice");
+    assert_eq!(next(&pod, after(149)), Scan);
+    assert_eq!(next(&pod, after(150)), QuitProxy);
+    // It was a container of `kubectl debug`, or an earlier attempt whose end was noticed late.
+    for at in [after(2), before(1)] {
+        let mut pod = pod.clone();
+        started(&mut pod, "main", "a", at);
+        assert_eq!(next(&pod, after(150)), Wait, "{at:?}");
+    }
+}
+
+#[test]
+fn an_unidentified_failure_may_be_the_runtimes_which_the_kubelet_tries_again() {
+    let mut pod = observed(&["main"], RestartPolicy::Never);
+    pod.apply(Event::StartsAnnounced(1), NOW);
+    unidentified(&mut pod, "9-1", 1, NOW);
+    // With `imagePullPolicy: Always` it asks the registry first.
+    assert_eq!(next(&pod, after(149)), Scan);
+    assert_eq!(next(&pod, after(150)), QuitProxy);
+}
+
+#[test]
+fn a_debug_container_during_back_off_does_not_end_the_proxy() {
+    let mut pod = observed(&["main"], RestartPolicy::OnFailure);
+    started(&mut pod, "main", "a", before(10));
+    reaped(&mut pod, "a", Some(1), NOW);
+    pod.apply(Event::StartsAnnounced(1), NOW);
+    unidentified(&mut pod, "9-1", 0, NOW);
+    assert_eq!(next(&pod, after(79)), Scan, "main will be restarted");
+    started(&mut pod, "main", "b", after(79));
+    reaped(&mut pod, "b", Some(1), after(80));
+    assert_eq!(next(&pod, after(1000)), Scan, "and again");
+}
+
+#[test]
+fn a_probe_does_not_hide_that_an_end_may_be_a_debug_containers() {
+    let mut pod = observed(&["main"], RestartPolicy::OnFailure);
+    pod.containers[0].may_restart = true;
+    started(&mut pod, "main", "a", before(10));
+    reaped(&mut pod, "a", Some(1), NOW);
+    pod.apply(Event::StartsAnnounced(1), NOW);
+    unidentified(&mut pod, "9-1", 0, NOW);
+    assert_eq!(next(&pod, after(79)), Scan, "main will be restarted");
+}
+
+#[test]
+fn a_probe_does_not_hide_that_all_containers_may_be_restarted() {
+    let mut pod = observed(&["main", "metrics"], RestartPolicy::OnFailure);
+    pod.containers[0].may_restart = true;
+    pod.containers[1].policy = "Never;restart-all:in:42".parse().unwrap();
+    started(&mut pod, "main", "a", before(90));
+    started(&mut pod, "metrics", "b", before(80));
+    reaped(&mut pod, "b", None, NOW);
+    reaped(&mut pod, "a", Some(0), NOW);
+    pod.containers[1].role = Role::Helper;
+    assert_eq!((next(&pod, after(79)), next(&pod, after(80))), (Scan, QuitProxy));
+}
+
+#[test]
+fn an_end_that_several_containers_can_have_had_finishes_none() {
+    let mut pod = observed(&["main", "metrics"], RestartPolicy::Never);
+    pod.apply(Event::StartsAnnounced(1), NOW);
+    unidentified(&mut pod, "9-1", 0, NOW);
+    assert_eq!(next(&pod, after(3600)), Scan);
+    started(&mut pod, "metrics", "b", after(1));
+    reaped(&mut pod, "b", Some(0), after(2));
+    assert_eq!(next(&pod, after(153)), QuitProxy, "it was main");
+}
+
+#[test]
+fn as_many_ends_as_containers_are_theirs() {
+    let mut pod = observed(&["main", "metrics"], RestartPolicy::Never);
+    for process in ["9-1", "10-2"] {
+        pod.apply(Event::StartsAnnounced(1), NOW);
+        unidentified(&mut pod, process, 0, NOW);
+    }
+    assert_eq!(next(&pod, after(150)), QuitProxy);
+}
+
+#[test]
+fn before_the_proxy_runs_an_unidentified_end_may_be_an_init_containers() {
+    let mut pod = PodState::new(&WatchArgs::new(vec!["main".into()], RestartPolicy::Never), before(10));
+    assert_eq!(unidentified(&mut pod, "9-1", 0, NOW), None);
+    started(&mut pod, "istio-proxy", "p", NOW);
+    assert_eq!(next(&pod, after(3600)), Scan);
+}
+
+#[test]
+fn an_end_that_is_identified_late_does_not_replace_a_later_one() {
+    let mut pod = observed(&["main", "metrics"], RestartPolicy::OnFailure);
+    pod.containers[0].policy = "Never".parse().unwrap();
+    pod.apply(Event::StartsAnnounced(1), NOW);
+    unidentified(&mut pod, "9-1", 1, NOW);
+    started(&mut pod, "metrics", "b", before(1));
+    reaped(&mut pod, "b", Some(0), after(1));
+    // Now it is known that it was metrics' first attempt.
+    started(&mut pod, "main", "a", after(2));
+    reaped(&mut pod, "a", Some(0), after(3));
+    assert_eq!(next(&pod, after(3)), QuitProxy);
+}

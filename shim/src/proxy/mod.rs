@@ -1,0 +1,189 @@
+//! Asks the proxy to quit, again and again until it has ended, and before it the pod's other endpoints.
+
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use contract::args::WatchArgs;
+use contract::endpoint::Endpoint;
+use contract::names::{ENVOY_ADMIN_PORT, QUIT_PATH};
+use nix::poll::PollFd;
+
+use crate::log;
+use request::{QuitRequest, QuitResponse};
+
+/// Pause before an endpoint that has not accepted is asked again; doubled each time.
+const RETRY_BACKOFF_MIN: Duration = Duration::from_secs(1);
+const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Pause before a proxy is asked again that has accepted: it may drain. Where the shim is the proxy's parent, it sends
+/// SIGTERM after that.
+const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The requests that end a pod's proxy. Times are since the machine's boot.
+#[derive(Debug)]
+pub(crate) struct ProxyShutdown {
+    /// The pod's other endpoints, which are not asked again once they have accepted, and the proxy as the last.
+    targets: Vec<Target>,
+    /// When the proxy was asked first.
+    requested: Option<Duration>,
+    /// Whether and when the proxy is to get SIGTERM.
+    terminate_at: Option<Duration>,
+    in_flight: Option<InFlight>,
+}
+
+#[derive(Debug)]
+struct Target {
+    endpoint: Endpoint,
+    /// Where to ask if that does not accept.
+    fallback: Option<Endpoint>,
+    next: Duration,
+    backoff: Duration,
+    has_accepted: bool,
+}
+
+/// The one request on its way.
+#[derive(Debug)]
+struct InFlight {
+    request: QuitRequest,
+    /// The target's index.
+    target: usize,
+    is_fallback: bool,
+}
+
+impl ProxyShutdown {
+    pub(crate) fn new(args: &WatchArgs) -> Self {
+        let admin = on_localhost(ENVOY_ADMIN_PORT);
+        let proxy = match args.status_port {
+            0 => Target::new(admin, None),
+            // With Envoy, pilot-agent ends too.
+            port => Target::new(on_localhost(port), Some(admin)),
+        };
+        let endpoints = args.quit.iter().map(|endpoint| Target::new(endpoint.clone(), None));
+        Self { targets: endpoints.chain([proxy]).collect(), requested: None, terminate_at: None, in_flight: None }
+    }
+
+    /// Whether the proxy was asked, and has not ended since.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.is_some()
+    }
+
+    /// Goes on with the request that is on its way, and starts those that are due: of the proxy only where it runs.
+    pub(crate) fn advance(&mut self, proxy_runs: bool, now: Duration) {
+        loop {
+            if let Some(in_flight) = &mut self.in_flight {
+                let Some(response) = in_flight.request.advance(now) else { return };
+                let (target, is_fallback) = (in_flight.target, in_flight.is_fallback);
+                self.in_flight = None;
+                self.note(target, is_fallback, &response, now);
+            } else {
+                // The one that is due for longest: each is asked once before the proxy, and none keeps the others waiting.
+                let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
+                let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
+                self.start(target, false, now);
+            }
+        }
+    }
+
+    /// For a poll that wakes when the request on its way can go on.
+    pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
+        self.in_flight.as_ref().map(|in_flight| in_flight.request.poll_fd())
+    }
+
+    /// When [`advance`](Self::advance) has something to do by itself.
+    pub(crate) fn deadline(&self, proxy_runs: bool) -> Option<Duration> {
+        if let Some(in_flight) = &self.in_flight {
+            return Some(in_flight.request.deadline);
+        }
+        self.open_targets(proxy_runs).map(|(_, target)| target.next).chain(self.terminate_at).min()
+    }
+
+    /// Whether the proxy is to get SIGTERM now: its ports are closed, or it was asked and has not ended in time.
+    pub(crate) fn takes_sigterm(&mut self, now: Duration) -> bool {
+        let is_due = self.terminate_at.is_some_and(|at| now >= at);
+        if is_due {
+            self.terminate_at = Some(now + DRAIN_TIMEOUT);
+        }
+        is_due
+    }
+
+    /// The proxy has ended. Returns how long ago it was asked first, if it was. One that is restarted is asked again.
+    pub(crate) fn proxy_ended(&mut self, now: Duration) -> Option<Duration> {
+        let proxy = self.proxy();
+        self.in_flight.take_if(|in_flight| in_flight.target == proxy);
+        self.terminate_at = None;
+        self.targets[proxy].next = Duration::ZERO;
+        self.requested.take().map(|requested| now.saturating_sub(requested))
+    }
+
+    fn proxy(&self) -> usize {
+        self.targets.len() - 1
+    }
+
+    /// Those that are to be asked, or asked again.
+    fn open_targets(&self, proxy_runs: bool) -> impl Iterator<Item = (usize, &Target)> {
+        let proxy = self.proxy();
+        let targets = self.targets.iter().enumerate();
+        targets.filter(move |&(index, target)| !target.has_accepted && (proxy_runs || index != proxy))
+    }
+
+    fn start(&mut self, target: usize, is_fallback: bool, now: Duration) {
+        if target == self.proxy() {
+            self.requested.get_or_insert(now);
+            self.terminate_at.get_or_insert(now + DRAIN_TIMEOUT);
+        }
+        match QuitRequest::start(self.targets[target].url(is_fallback), now) {
+            Ok(request) => self.in_flight = Some(InFlight { request, target, is_fallback }),
+            Err(error) => self.note(target, is_fallback, &Err(error), now),
+        }
+    }
+
+    fn note(&mut self, index: usize, is_fallback: bool, response: &io::Result<QuitResponse>, now: Duration) {
+        let is_proxy = index == self.proxy();
+        let target = &mut self.targets[index];
+        let has_accepted = matches!(response, Ok(QuitResponse::Accepted(_)));
+        let is_refused = response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        let may_end = has_accepted || matches!(response, Ok(QuitResponse::ConnectionClosed));
+        let falls_back = !may_end && !is_fallback && target.fallback.is_some();
+        let endpoint = target.url(is_fallback);
+        let name = if is_proxy { "istio-proxy" } else { "quit endpoint" };
+        match response {
+            // Envoy is asked next.
+            Err(_) if is_refused && falls_back => {}
+            Ok(answer) if may_end && is_proxy => {
+                log::info("awaited containers finished, asked istio-proxy to quit", &[("answer", answer)]);
+            }
+            Ok(answer) if may_end => log::info("asked to quit", &[("endpoint", endpoint), ("answer", answer)]),
+            Ok(answer) => {
+                log::warn(&format!("{name} rejected the quit request"), &[("endpoint", endpoint), ("answer", answer)]);
+            }
+            Err(error) => log::warn(&format!("{name} did not answer"), &[("endpoint", endpoint), ("error", error)]),
+        }
+        if falls_back {
+            return self.start(index, true, now);
+        }
+        target.next = now + if has_accepted { DRAIN_TIMEOUT } else { target.backoff };
+        target.backoff = (target.backoff * 2).min(RETRY_BACKOFF_MAX);
+        target.has_accepted = has_accepted && !is_proxy;
+        if is_proxy && is_refused {
+            self.terminate_at = Some(now);
+        }
+    }
+}
+
+impl Target {
+    fn new(endpoint: Endpoint, fallback: Option<Endpoint>) -> Self {
+        Self { endpoint, fallback, next: Duration::ZERO, backoff: RETRY_BACKOFF_MIN, has_accepted: false }
+    }
+
+    fn url(&self, is_fallback: bool) -> &Endpoint {
+        self.fallback.as_ref().filter(|_| is_fallback).unwrap_or(&self.endpoint)
+    }
+}
+
+fn on_localhost(port: u16) -> Endpoint {
+    Endpoint { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path: QUIT_PATH.to_owned() }
+}

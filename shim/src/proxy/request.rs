@@ -1,0 +1,183 @@
+//! One `POST` to an endpoint on localhost, without ever blocking: one fixed request, one line of response.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use contract::endpoint::Endpoint;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a response may take: older pilot-agents drain for 5 s first (istio#55424).
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What became of a request that was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum QuitResponse {
+    /// This status line says that it was accepted.
+    Accepted(String),
+    /// This one says that it was not.
+    Rejected(String),
+    /// The connection was closed without a response: pilot-agent may be gone before its response is.
+    ConnectionClosed,
+}
+
+impl fmt::Display for QuitResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted(status) | Self::Rejected(status) => f.write_str(status),
+            Self::ConnectionClosed => f.write_str("none, connection closed"),
+        }
+    }
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct QuitRequest {
+    stream: TcpStream,
+    request: String,
+    is_sent: bool,
+    /// When it is given up, since the machine's boot.
+    pub(super) deadline: Duration,
+}
+
+impl QuitRequest {
+    pub(super) fn start(endpoint: &Endpoint, now: Duration) -> io::Result<Self> {
+        let Endpoint { address, path } = endpoint;
+        let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let stream = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
+        match connect(stream.as_raw_fd(), &SockaddrStorage::from(*address)) {
+            Ok(()) | Err(Errno::EINPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let request =
+            format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        Ok(Self { stream, request, is_sent: false, deadline: now + CONNECT_TIMEOUT })
+    }
+
+    /// For a poll that wakes when there is something to do.
+    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+        PollFd::new(self.stream.as_fd(), if self.is_sent { PollFlags::POLLIN } else { PollFlags::POLLOUT })
+    }
+
+    /// Goes on as far as it can without waiting. `None` where it is not finished.
+    pub(super) fn advance(&mut self, now: Duration) -> Option<io::Result<QuitResponse>> {
+        let result = self.exchange(now);
+        match result {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                (now >= self.deadline).then(|| Err(io::ErrorKind::TimedOut.into()))
+            }
+            Err(error) if self.is_sent && error.kind() == io::ErrorKind::ConnectionReset => {
+                Some(Ok(QuitResponse::ConnectionClosed))
+            }
+            result => Some(result),
+        }
+    }
+
+    fn exchange(&mut self, now: Duration) -> io::Result<QuitResponse> {
+        if !self.is_sent {
+            // A few bytes into the empty buffer of a new connection: all of them, or none while it is being made.
+            self.stream.write_all(self.request.as_bytes())?;
+            self.is_sent = true;
+            self.deadline = now + RESPONSE_TIMEOUT;
+        }
+        let mut response = [0; 256];
+        let length = self.stream.read(&mut response)?;
+        if length == 0 {
+            return Ok(QuitResponse::ConnectionClosed);
+        }
+        let text = String::from_utf8_lossy(&response[..length]);
+        let status = text.lines().next().unwrap_or_default().to_owned();
+        let is_accepted = status.split(' ').nth(1).is_some_and(|code| code.starts_with('2'));
+        Ok(if is_accepted { QuitResponse::Accepted(status) } else { QuitResponse::Rejected(status) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now;
+    use nix::poll::{PollTimeout, poll};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+
+    fn post(port: u16) -> io::Result<QuitResponse> {
+        let endpoint = Endpoint { address: (Ipv4Addr::LOCALHOST, port).into(), path: "/quitquitquit".to_owned() };
+        let mut request = QuitRequest::start(&endpoint, now())?;
+        loop {
+            if let Some(response) = request.advance(now()) {
+                return response;
+            }
+            poll(&mut [request.poll_fd()], PollTimeout::NONE).unwrap();
+        }
+    }
+
+    /// Answers one connection, and returns what was asked.
+    fn agent(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let asked = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                asked.push(byte[0]);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8(asked).unwrap()
+        });
+        (port, asked)
+    }
+
+    #[test]
+    fn posts_the_path_and_returns_the_status_line() {
+        let (port, asked) = agent("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK");
+        assert_eq!(post(port).unwrap(), QuitResponse::Accepted("HTTP/1.1 200 OK".into()));
+        let asked = asked.join().unwrap();
+        assert!(asked.starts_with("POST /quitquitquit HTTP/1.1\r\n"), "{asked}");
+        assert!(asked.contains(&format!("Host: 127.0.0.1:{port}\r\n")), "{asked}");
+        assert!(asked.contains("Content-Length: 0\r\n"), "{asked}");
+    }
+
+    #[test]
+    fn responses_are_classified_by_their_status() {
+        let cases = [
+            ("HTTP/1.1 204 No Content\r\n\r\n", QuitResponse::Accepted("HTTP/1.1 204 No Content".into())),
+            ("HTTP/1.1 405 Nope\r\n\r\n", QuitResponse::Rejected("HTTP/1.1 405 Nope".into())),
+            ("rubbish", QuitResponse::Rejected("rubbish".into())),
+            ("", QuitResponse::ConnectionClosed),
+        ];
+        for (text, response) in cases {
+            let (port, _asked) = agent(text);
+            assert_eq!(post(port).unwrap(), response, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_closed_port_refuses() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        // A freed port may be another test's listener at once. A client's own port is taken, and nobody listens there.
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let closed = client.local_addr().unwrap().port();
+        assert_eq!(post(closed).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_response_that_does_not_come_is_given_up() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let endpoint = Endpoint { address: listener.local_addr().unwrap(), path: "/".to_owned() };
+        let mut request = QuitRequest::start(&endpoint, now()).unwrap();
+        poll(&mut [request.poll_fd()], PollTimeout::NONE).unwrap();
+        let sent = now();
+        assert!(request.advance(sent).is_none());
+        let late = request.advance(sent + RESPONSE_TIMEOUT).unwrap();
+        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}

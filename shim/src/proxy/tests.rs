@@ -1,0 +1,81 @@
+//! Whom the shim asks to quit, and when, with ports of this machine and a clock of the test's.
+
+use super::*;
+use crate::clock::now;
+use contract::policy::RestartPolicy;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
+fn listen() -> (TcpListener, Endpoint) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let endpoint = on_localhost(listener.local_addr().unwrap().port());
+    (listener, endpoint)
+}
+
+/// A port that accepts connections and gives this answer to each.
+fn answering(answer: &'static str) -> Endpoint {
+    let (listener, endpoint) = listen();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 512]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    endpoint
+}
+
+fn shutdown_of(quit: &[Endpoint], proxy: &Endpoint, fallback: Option<Endpoint>) -> ProxyShutdown {
+    let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
+    args.quit = quit.to_vec();
+    args.status_port = proxy.address.port();
+    let mut shutdown = ProxyShutdown::new(&args);
+    shutdown.targets[quit.len()].fallback = fallback;
+    shutdown
+}
+
+/// Lets a minute go by in steps of 100 ms, or less until something is so. Returns how long that took.
+fn seconds_until(shutdown: &mut ProxyShutdown, is_so: impl Fn(&ProxyShutdown) -> bool) -> u64 {
+    let began = now();
+    let mut at = began;
+    while !is_so(shutdown) && at < began + Duration::from_mins(1) {
+        shutdown.advance(true, at);
+        thread::sleep(Duration::from_millis(2));
+        at += Duration::from_millis(100);
+    }
+    at.saturating_sub(began).as_secs()
+}
+
+#[test]
+fn endpoints_that_accept_and_stay_silent_delay_the_proxy_by_one_attempt_each() {
+    let (_listeners, silent): (Vec<TcpListener>, Vec<Endpoint>) = (0..4).map(|_| listen()).unzip();
+    let mut shutdown = shutdown_of(&silent, &answering("HTTP/1.1 200 OK\r\n\r\n"), None);
+    let seconds = seconds_until(&mut shutdown, ProxyShutdown::is_requested);
+    assert!((40..45).contains(&seconds), "{seconds} s");
+}
+
+#[test]
+fn envoy_is_asked_where_pilot_agent_is_silent_or_does_not_accept() {
+    let (_silent, silent) = listen();
+    for proxy in [silent, answering("HTTP/1.1 404 Not Found\r\n\r\n"), answering("HTTP/1.1 503 x\r\n\r\n")] {
+        let envoy = answering("HTTP/1.1 200 OK\r\n\r\n");
+        let mut shutdown = shutdown_of(&[], &proxy, Some(envoy));
+        // Whoever has accepted is asked again after a minute.
+        let began = now();
+        let has_accepted = |shutdown: &ProxyShutdown| shutdown.targets[0].next >= began + DRAIN_TIMEOUT;
+        let seconds = seconds_until(&mut shutdown, has_accepted);
+        assert!(seconds < 15, "{seconds} s");
+    }
+}
+
+#[test]
+fn a_proxy_that_does_not_end_gets_sigterm_after_a_minute() {
+    for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 404 Not Found\r\n\r\n"] {
+        let mut shutdown = shutdown_of(&[], &answering(answer), None);
+        let began = now();
+        shutdown.advance(true, began);
+        assert!(!shutdown.takes_sigterm(began + Duration::from_secs(59)), "{answer}");
+        assert!(shutdown.takes_sigterm(began + Duration::from_mins(1)), "{answer}");
+    }
+}

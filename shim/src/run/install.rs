@@ -1,0 +1,40 @@
+//! `aux-shim install`: the program copies itself to where the pod's other containers find it.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The copy's name.
+const NAME: &str = "aux-shim";
+
+/// Copies this program into a directory, whole or not at all.
+pub(crate) fn run(directory: &Path) -> io::Result<()> {
+    let part = directory.join("aux-shim.part");
+    fs::copy("/proc/self/exe", &part)?;
+    // Run by whatever user, changed by none.
+    fs::set_permissions(&part, Permissions::from_mode(0o555))?;
+    fs::rename(part, directory.join(NAME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installed_copy_is_whole_and_can_be_run_by_anyone() {
+        let directory = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            run(directory.path()).unwrap();
+        }
+        let copy = directory.path().join(NAME);
+        assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o555);
+        assert_eq!(fs::read(copy).unwrap(), fs::read("/proc/self/exe").unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_directory_is_an_error() {
+        assert_eq!(run(Path::new("/no/such")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

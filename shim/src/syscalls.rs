@@ -1,0 +1,102 @@
+//! The system calls that nix has no safe function for. The only unsafe code of the shim.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::sys::signal::SigSet;
+
+/// Opens a process of our PID namespace: a handle that never names another process, and becomes readable when this one
+/// ends. Linux 5.3.
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two integers and touches no memory of ours.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The kernel's `struct pidfd_info` in its first published size (`include/uapi/linux/pidfd.h`).
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct PidfdInfo {
+    mask: u64,
+    cgroup_id: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+const _: () = assert!(size_of::<PidfdInfo>() == 64 && std::mem::offset_of!(PidfdInfo, exit_code) == 60);
+
+/// `PIDFD_INFO_EXIT`: asks for `exit_code`, and says in the answer that it is there. Linux 6.15.
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+
+nix::ioctl_readwrite!(
+    /// `PIDFD_GET_INFO`.
+    pidfd_get_info,
+    0xFF,
+    11,
+    PidfdInfo
+);
+
+/// The wait status of a process that somebody has reaped; `None` where the kernel does not report it.
+pub(crate) fn pidfd_wait_status(pidfd: &OwnedFd) -> Option<c_int> {
+    let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
+    // SAFETY: the request carries the size of the struct that is passed, the kernel writes at most that much, and
+    // every bit pattern is a valid PidfdInfo.
+    unsafe { pidfd_get_info(pidfd.as_raw_fd(), &raw mut info) }.ok()?;
+    (info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
+}
+
+/// The command begins with no signal blocked, whatever this process has blocked.
+pub(crate) fn unblock_signals_in(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only sigprocmask is called, which signal-safety(7) lists.
+    unsafe { command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?)) }
+}
+
+/// SIGCHLD is not ignored, as it may have been by whoever started this process.
+pub(crate) fn default_sigchld() {
+    // SAFETY: no handler is installed. It fails for numbers that are no signals only.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// Sends a signal to a child. nix knows no real-time signals.
+pub(crate) fn kill(pid: i32, signal: c_int) {
+    // SAFETY: the call takes two integers. It fails where the child has just been reaped, which is no error here.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Reaps a child that has ended: its PID and wait status. nix loses the status of one that died by a real-time signal.
+pub(crate) fn wait_any() -> Option<(i32, c_int)> {
+    let mut status = 0;
+    // SAFETY: the kernel writes one integer into `status`, which lives until the call returns.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    (pid > 0).then_some((pid, status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_gone_cannot_be_opened() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        child.wait().unwrap();
+        assert_eq!(pidfd_open(pid).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn the_status_of_a_running_process_is_not_known() {
+        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pidfd = pidfd_open(child.id().cast_signed()).unwrap();
+        assert_eq!(pidfd_wait_status(&pidfd), None);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,212 @@
+//! What the kernel does to the shim: errors, processes that are unlike others, and bad moments.
+
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::pod::{self, ACCEPTED, Agent, Pod, Proxy, Shim, code, retry_window};
+
+const NOTHING: [&str; 0] = [];
+const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
+
+/// A shim whose calls of `pidfd_open` fail as strace says.
+fn watch_failing(pod: &Pod, proxy: &Proxy, injected: &str) -> Shim {
+    let (output, inject) = (pod.file("strace").display().to_string(), format!("inject=pidfd_open:{injected}"));
+    // The shim is the container's init process, and strace its grandchild.
+    let strace = ["strace", "-D", "-o", &output, "-e", "trace=pidfd_open", "-e", &inject];
+    pod.watch_under(&strace, proxy, &NEVER)
+}
+
+#[test]
+fn where_pidfd_open_fails_the_proxy_is_asked_after_the_payloads_end_only() {
+    // As before Linux 5.3; for flags that a kernel does not know; by seccomp profiles of that time.
+    for error in ["ENOSYS", "EINVAL", "EPERM"] {
+        let pod = Pod::new();
+        let proxy = Proxy::started(&pod);
+        let mut shim = watch_failing(&pod, &proxy, &format!("error={error}"));
+        shim.until_logged("container started container=istio-proxy");
+        let (main, metrics) = (pod.payload("main", 0), pod.payload("metrics", 0));
+        shim.until_logged("container started container=main");
+        shim.until_logged("container started container=metrics");
+        only_main_runs(&mut shim, &proxy, metrics);
+        main.finish();
+        let (status, log) = shim.end();
+        assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{error}: {log}");
+        assert_eq!(log.matches("WARN pidfd_open fails").count(), 1, "{error}: {log}");
+        assert!(log.contains("container exited container=main code=unknown"), "{error}: {log}");
+    }
+}
+
+/// Lets `metrics` end. Whoever has noticed that has looked at `main`, too.
+fn only_main_runs(shim: &mut Shim, proxy: &Proxy, metrics: pod::Payload) {
+    metrics.finish();
+    shim.until_logged("container exited container=metrics");
+    assert!(!shim.log().contains("container exited container=main"), "{}", shim.log());
+    assert_eq!(proxy.asked(), NOTHING, "main runs");
+}
+
+#[test]
+fn where_pidfd_open_fails_for_the_payload_alone_it_is_awaited_all_the_same() {
+    for error in ["ENOMEM", "EMFILE"] {
+        let pod = Pod::new();
+        let proxy = Proxy::started(&pod);
+        // The first two are the shim's own and the proxy's.
+        let mut shim = watch_failing(&pod, &proxy, &format!("error={error}:when=3"));
+        shim.until_logged("container started container=istio-proxy");
+        let main = pod.payload("main", 0);
+        shim.until_logged("container started container=main");
+        let metrics = pod.payload("metrics", 0);
+        shim.until_logged("container started container=metrics");
+        let calls = fs::read_to_string(pod.file("strace")).unwrap();
+        assert_eq!(calls.matches("(INJECTED)").count(), 1, "{calls}");
+        only_main_runs(&mut shim, &proxy, metrics);
+        main.finish();
+        let (status, log) = shim.end();
+        assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{error}: {log}");
+    }
+}
+
+/// Restarts the shim while `main` runs, after something has happened to that, and lets all end.
+fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl FnOnce(&str), end_main: impl FnOnce()) {
+    let proxy = Proxy::started(pod);
+    let state = format!("--state={}", pod.file("state").display());
+    let arguments = [&NEVER[..], &[&state]].concat();
+    let mut shim = pod.watch(&proxy, &arguments);
+    let metrics = pod.payload("metrics", 0);
+    for name in ["istio-proxy", "main", "metrics"] {
+        shim.until_logged(&format!("container started container={name}"));
+    }
+    happen(&main.init());
+    shim.kill();
+    let mut shim = pod.watch(&proxy, &arguments);
+    shim.until_logged("restarted: restored what was observed before");
+    only_main_runs(&mut shim, &proxy, metrics);
+    assert!(fs::exists(format!("/proc/{}", main.init())).unwrap());
+    end_main();
+    shim.until_logged(&format!("container exited container=main {}", code(0)));
+    shim.until_logged("istio-proxy ended");
+    let (status, log) = shim.terminate();
+    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_process_whose_name_is_no_utf8_is_awaited() {
+    let pod = Pod::new();
+    // The kernel cuts names at 15 bytes, in the middle of a character.
+    let (shell, gate) = (pod.file("обработка"), pod.file("gate"));
+    fs::copy("/bin/sh", &shell).unwrap();
+    let wait = format!("while ! [ -e {} ]; do sleep 0.01; done", gate.display());
+    let main = pod.run("main", &[shell.to_str().unwrap(), "-c", &wait]);
+    let comm = format!("/proc/{}/comm", main.init());
+    pod::until("the name", || fs::read(&comm).is_ok_and(|name| String::from_utf8(name).is_err()));
+    is_awaited_across_a_restart(&pod, &main, |_| {}, || fs::write(gate, "").unwrap());
+}
+
+/// A program whose first thread ends when there is a file, while another one waits for a second file.
+const LEADERLESS: &str = "
+#include <pthread.h>
+#include <unistd.h>
+static void *rest(void *gate) {
+    while (access(gate, F_OK) != 0) usleep(10000);
+    _exit(0);
+}
+int main(int count, char **words) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, rest, words[2]);
+    while (access(words[1], F_OK) != 0) usleep(10000);
+    pthread_exit(NULL);
+}
+";
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_awaited() {
+    let pod = Pod::new();
+    let (source, program, gate) = (pod.file("leaderless.c"), pod.file("leaderless"), pod.file("gate"));
+    fs::write(&source, LEADERLESS).unwrap();
+    assert!(Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).status().unwrap().success());
+    let first_gate = pod.file("first-gate");
+    let main = pod.run("main", &[&program, &first_gate, &gate].map(|word| word.to_str().unwrap()));
+    let lose_leader = |pid: &str| {
+        fs::write(&first_gate, "").unwrap();
+        pod::until("the end of the first thread", || pod::status_field(pid, "State").starts_with('Z'));
+    };
+    is_awaited_across_a_restart(&pod, &main, lose_leader, || fs::write(gate, "").unwrap());
+}
+
+#[test]
+fn signals_are_forwarded_while_an_exit_code_is_awaited_and_the_code_is_exact_however_late() {
+    let pod = Pod::new();
+    let seen = pod.file("seen");
+    let agent = Agent::that_does(&pod, &format!("trap 'touch {}' WINCH", seen.display()), 0);
+    let arguments = ["--await=main", "--restart-policy=OnFailure", &retry_window(5)];
+    let mut shim = pod.supervise(&agent, &arguments);
+    Agent::until_ready(&pod);
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    main.container.signal_parent("STOP");
+    main.release();
+    main.container.until_zombie();
+    shim.container.signal("WINCH");
+    pod::until("the signal", || seen.exists());
+    // However late the code is.
+    sleep(Duration::from_secs(2));
+    assert_eq!(agent.asked(), 0, "the code may be another one than 0");
+    assert!(!shim.log().contains("container exited"), "{}", shim.log());
+    main.container.signal_parent("CONT");
+    shim.until_logged(&format!("container exited container=main {}", code(0)));
+    let (status, log) = shim.end();
+    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_signal_while_the_agents_answer_is_awaited_changes_nothing() {
+    let pod = Pod::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let agent = Agent::new(&pod, 7).with_port(listener.local_addr().unwrap().port());
+    let (asked, heard) = mpsc::channel();
+    let (resume, resumed) = mpsc::channel();
+    pod::serve(listener, move |_, stream| {
+        asked.send(()).unwrap();
+        resumed.recv().unwrap();
+        stream.write_all(ACCEPTED).unwrap();
+    });
+    let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    main.finish();
+    heard.recv().unwrap();
+    for _ in 0..20 {
+        shim.container.signal("CHLD");
+        sleep(Duration::from_millis(5));
+    }
+    resume.send(()).unwrap();
+    shim.until_logged("asked istio-proxy to quit answer=\"HTTP/1.1 200 OK\"");
+    agent.end_unasked();
+    let (status, log) = shim.end();
+    assert_eq!(status, Some(7), "{log}");
+    assert!(!log.contains("sent SIGTERM"), "{log}");
+}
+
+#[test]
+fn an_agent_that_rejects_the_quit_request_and_whose_envoy_does_not_listen_gets_sigterm() {
+    let pod = Pod::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    pod::serve(listener, |_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    });
+    let agent = Agent::that_does(&pod, "trap 'exit 9' TERM", 0).with_port(port);
+    let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
+    Agent::until_ready(&pod);
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    main.finish();
+    shim.until_logged("istio-proxy rejected the quit request");
+    let (status, log) = shim.end();
+    assert_eq!(status, Some(9), "{log}");
+    assert_eq!(log.matches("sent SIGTERM to istio-proxy").count(), 1, "{log}");
+}

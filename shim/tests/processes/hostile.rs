@@ -1,0 +1,169 @@
+//! What a hostile payload can do to the shim, to the proxy and to other containers: no more than in a pod without us.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::pod::{self, Pod, Proxy, Shim, announced, code};
+
+const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
+/// The user whom the webhook gives the shim, and another one.
+const SHIM_USER: &str = "65019";
+const PAYLOAD_USER: &str = "1000";
+
+/// The payload ends, and then the pod does.
+fn ends_with(main: pod::Payload, proxy: &Proxy, mut shim: Shim) {
+    assert_eq!(proxy.asked().len(), 0, "{}", shim.log());
+    main.finish();
+    shim.until_logged(&format!("container exited container=main {}", code(0)));
+    let (status, log) = shim.end();
+    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_payload_of_another_user_can_neither_kill_nor_stop_nor_trace_the_shim() {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &[&NEVER[..], &["--helper=hostile"]].concat());
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    let pid = shim.container.pid_in_pod();
+    for attack in [
+        "kill -s KILL $0",
+        "kill -s STOP $0",
+        "kill -s TERM $0",
+        "strace -o /dev/null -p $0",
+        "cat /proc/$0/environ",
+        "ls /proc/$0/root/",
+        "ls /proc/$0/fd/",
+        "echo 1000 >/proc/$0/oom_score_adj",
+        "prlimit --pid $0 --nofile=64:64",
+        "renice 19 $0",
+    ] {
+        let script = format!("{attack} && exit 1; exit 42");
+        let command = [&pod::as_user(PAYLOAD_USER)[..], &["sh", "-c", &script, &pid]].concat();
+        assert_eq!(pod.run("hostile", &command).wait().code(), Some(42), "{attack}");
+    }
+    shim.until_logged("container exited container=hostile");
+    ends_with(main, &proxy, shim);
+}
+
+#[test]
+fn the_end_of_a_payload_that_stopped_the_shim_is_noticed_when_it_is_continued() {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
+    let pid = shim.container.pid_in_pod();
+    let mut main = pod.run("main", &["sh", "-c", "sleep 1; kill -s STOP $0", &pid]);
+    shim.until_logged("container started container=main");
+    main.wait();
+    assert_eq!(proxy.asked().len(), 0, "the proxy runs on, as in a pod without us");
+    shim.resume();
+    let (status, log) = shim.end();
+    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_shim_that_a_root_payload_kills_is_restarted_and_ends_the_proxy() {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    pod.command(&["install", "-d", "-m", "700", "-o", SHIM_USER, &pod.file("private").display().to_string()]);
+    let state = format!("--state={}", pod.file("private/state").display());
+    let arguments = [&NEVER[..], &["--helper=hostile", &state]].concat();
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &arguments);
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    let pid = shim.container.pid_in_pod();
+    let mut hostile = pod.run("hostile", &["sh", "-c", "kill -s KILL $0", &pid]);
+    hostile.wait();
+    shim.end();
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &arguments);
+    shim.until_logged("restarted: restored what was observed before");
+    main.finish();
+    shim.until_logged("istio-proxy ended");
+    let _ = shim.terminate();
+    assert_eq!(proxy.asked().len(), 1);
+}
+
+#[test]
+fn a_shim_that_a_root_payload_traces_works_on() {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    let (pid, output) = (shim.container.pid_in_pod(), pod.file("trace"));
+    let _tracer = pod.exec("main", &format!("exec strace -o {} -p {pid}", output.display()));
+    pod::until("strace", || pod::status_field(&shim.container.init(), "TracerPid") != "0");
+    ends_with(main, &proxy, shim);
+}
+
+#[test]
+fn a_flood_of_forks_delays_no_end() {
+    let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--await=metrics", "--helper=flood"]].concat());
+    pod.announce();
+    let flood = pod.start("flood", "while :; do (:) & (:) & (:) & (:) & wait; done");
+    shim.until_logged("container started container=flood");
+    for name in ["main", "metrics"] {
+        pod.announce();
+        let payload = pod.payload(name, 0);
+        shim.until_logged(&format!("container started container={name}"));
+        assert_eq!(proxy.asked().len(), 0);
+        payload.finish();
+        shim.until_logged(&format!("container exited container={name} {}", code(0)));
+    }
+    shim.until_logged("istio-proxy ended");
+    flood.kill();
+    assert_eq!((shim.end().0, proxy.asked().len()), (Some(0), 1));
+}
+
+#[test]
+fn a_flood_of_announcements_wakes_the_shim_a_bounded_number_of_times() {
+    let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--helper=flood"]].concat());
+    pod.announce();
+    let flood = pod.start("flood", "while :; do echo 127.0.0.1 x >/etc/hosts; chmod 644 /etc/hosts; done");
+    // Without a process for each.
+    let echoes = pod.exec("flood", "while :; do echo 127.0.0.1 x >/etc/hosts; done");
+    shim.until_logged("container started container=flood");
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    let before = shim.wake_ups();
+    sleep(Duration::from_secs(3));
+    let count = shim.wake_ups() - before;
+    assert!(count < 3 * 1000, "{count} times in 3 s");
+    main.finish();
+    shim.until_logged("istio-proxy ended");
+    assert_eq!(proxy.asked().len(), 1);
+    echoes.kill();
+    flood.kill();
+    assert_eq!(shim.end().0, Some(0));
+}
+
+#[test]
+fn a_shim_whose_state_file_has_no_room_goes_on() {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    let directory = pod.file("full").display().to_string();
+    std::fs::create_dir(&directory).unwrap();
+    pod.command(&["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", &directory]);
+    pod.command(&["sh", "-c", &format!("head -c 4096 /dev/zero >{directory}/filling")]);
+    let state = format!("--state={directory}/state");
+    let mut shim = pod.watch(&proxy, &[&NEVER[..], &[&state]].concat());
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    main.finish();
+    let (status, log) = shim.end();
+    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!(log.matches("WARN the state file cannot be written").count(), 1, "{log}");
+}
+
+#[test]
+fn a_shim_that_can_start_no_process_works_on() {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    // A limit of its user, in place of one of the pod that a payload has used up.
+    let limited = ["setpriv", "--reuid", "65020", "--clear-groups", "prlimit", "--nproc=1:1"];
+    let mut shim = pod.watch_under(&limited, &proxy, &NEVER);
+    let main = pod.payload("main", 0);
+    shim.until_logged("container started container=main");
+    ends_with(main, &proxy, shim);
+}

@@ -1,0 +1,329 @@
+//! A pod without a cluster: a PID namespace of its own, and processes that are put into it from outside, as a runtime
+//! does, with the mount by which the kubelet names containers. Needs root.
+
+mod proxy;
+mod shim;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub(crate) use proxy::{ACCEPTED, Agent, Proxy, closed_port, serve};
+pub(crate) use shim::Shim;
+
+/// How long anything may take before a test fails. Emulated machines are slow.
+const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// A PID namespace with a pause process.
+pub(crate) struct Pod {
+    pause: Child,
+    directory: TempDir,
+    starts: AtomicU32,
+}
+
+/// A container: the parent of its init process, outside the namespace, which reaps it.
+pub(crate) struct Container {
+    parent: Child,
+}
+
+/// A container that ends when a file appears.
+pub(crate) struct Payload {
+    pub(crate) container: Container,
+    gate: PathBuf,
+}
+
+impl Pod {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        // Containers run as other users, too.
+        set_mode(directory.path(), 0o755);
+        for file in ["termination-log", "hosts"] {
+            fs::write(directory.path().join(file), "").unwrap();
+        }
+        // Only the beginning of a mount table is read, and this machine may have the mounts of a whole node.
+        let others = r"umount -l $(awk '$5 ~ /\/(pods|containerd)\// { print $5 }' /proc/self/mountinfo) 2>/dev/null";
+        let hosts = format!("mount --bind {}/hosts /etc/hosts && exec sleep infinity", directory.path().display());
+        let pause = Command::new("unshare")
+            .args([
+                "--pid",
+                "--mount",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+                &format!("{others}; {hosts}"),
+            ])
+            .spawn()
+            .expect("unshare runs");
+        let pod = Self { pause, directory, starts: AtomicU32::new(0) };
+        let is_up = || fs::read_to_string(format!("/proc/{}/comm", pod.init())).is_ok_and(|comm| comm == "sleep\n");
+        until("the PID namespace (as root)", is_up);
+        pod
+    }
+
+    /// The pause process, as seen from outside.
+    fn init(&self) -> String {
+        first_child(self.pause.id()).unwrap_or_default()
+    }
+
+    /// A file that containers can share.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Announces the start of a container, as the kubelet does.
+    pub(crate) fn announce(&self) {
+        let hosts = self.file("hosts");
+        fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
+        set_mode(&hosts, 0o644);
+    }
+
+    /// Starts a container that runs a command.
+    pub(crate) fn run(&self, name: &str, command: &[&str]) -> Container {
+        Container { parent: self.enter(Some(&self.next_start(name)), command).spawn().unwrap() }
+    }
+
+    /// Starts a container that runs a shell script as root.
+    pub(crate) fn start(&self, name: &str, script: &str) -> Container {
+        self.run(name, &["sh", "-c", script])
+    }
+
+    /// Starts a container that ends with this code when it may: see [`Payload::finish`].
+    pub(crate) fn payload(&self, name: &str, code: u8) -> Payload {
+        self.payload_that(name, "", code)
+    }
+
+    /// The same, doing something again and again until then, at most 100 times a second.
+    pub(crate) fn payload_that(&self, name: &str, repeats: &str, code: u8) -> Payload {
+        let gate = self.file(&format!("gate-{}", self.starts.load(Ordering::Relaxed)));
+        let wait = format!("while ! [ -e {} ]; do {repeats} sleep 0.01; done; exit {code}", gate.display());
+        Payload { container: self.start(name, &wait), gate }
+    }
+
+    /// Starts a process in a container that has been started: the same mounts, a later start.
+    pub(crate) fn exec(&self, container: &str, script: &str) -> Container {
+        let start = self.last_start(container);
+        Container { parent: self.enter(Some(&start), &["sh", "-c", script]).spawn().unwrap() }
+    }
+
+    /// A shim that watches this pod. `arguments` come after the proxy's port.
+    pub(crate) fn watch(&self, proxy: &Proxy, arguments: &[&str]) -> Shim {
+        self.watch_under(&[], proxy, arguments)
+    }
+
+    /// The same by way of another program.
+    pub(crate) fn watch_under(&self, program: &[&str], proxy: &Proxy, arguments: &[&str]) -> Shim {
+        let port = proxy.port.to_string();
+        let command = [program, &[SHIM, "watch", "--status-port", &port], arguments].concat();
+        Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
+    }
+
+    /// The same as the user whom the webhook gives it.
+    pub(crate) fn watch_as(&self, user: &str, proxy: &Proxy, arguments: &[&str]) -> Shim {
+        let copy = self.file("aux-shim");
+        // The original may be in a directory that the user cannot enter.
+        fs::copy(SHIM, &copy).unwrap();
+        let (port, copy) = (proxy.port.to_string(), copy.display().to_string());
+        let command = [&as_user(user)[..], &[&copy, "watch", "--status-port", &port], arguments].concat();
+        Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
+    }
+
+    /// A shim that watches this pod, in which containers have no names.
+    pub(crate) fn watch_without_names(&self, proxy: &Proxy, arguments: &[&str]) -> Shim {
+        let port = proxy.port.to_string();
+        Shim::start(self.enter(None, &[&[SHIM, "watch", "--status-port", &port], arguments].concat()))
+    }
+
+    /// A shim as the init process of the proxy's container, with a stand-in for pilot-agent.
+    pub(crate) fn supervise(&self, agent: &Agent, arguments: &[&str]) -> Shim {
+        // The log ends with the shim, also where that leaves the agent behind.
+        let script = format!("exec 2>/dev/null; {}", agent.script);
+        let port = ["supervise", "--status-port", &agent.port];
+        let command = [&[SHIM], &port[..], arguments, &["--", "sh", "-c", &script]].concat();
+        Shim::start(self.enter(Some(&self.next_start("istio-proxy")), &command))
+    }
+
+    /// Runs a command in the pod to its end, in no container.
+    pub(crate) fn command(&self, words: &[&str]) {
+        assert!(self.enter(None, words).status().unwrap().success(), "{words:?}");
+    }
+
+    /// A command in the namespace, started from outside. With a `start`, it has the mount that names its container.
+    fn enter(&self, start: Option<&str>, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--pid", "--mount", "--target", &self.init()]);
+        if let Some(start) = start {
+            let mounted_at = self.file("termination-log");
+            let mount = format!("mount --bind {start} {} && exec \"$@\"", mounted_at.display());
+            command.args(["unshare", "--mount", "sh", "-c", &mount, "sh"]);
+        }
+        command.args(words).stdin(Stdio::null()).process_group(0);
+        command
+    }
+
+    /// A file like the one that the kubelet makes for each start of a container.
+    fn next_start(&self, container: &str) -> String {
+        let id = self.starts.fetch_add(1, Ordering::Relaxed);
+        let directory = self.directory.path().join("pods/8a0b/containers").join(container);
+        fs::create_dir_all(&directory).unwrap();
+        let file = directory.join(format!("{id:08x}"));
+        fs::write(&file, "").unwrap();
+        file.display().to_string()
+    }
+
+    fn last_start(&self, container: &str) -> String {
+        let directory = self.directory.path().join("pods/8a0b/containers").join(container);
+        let starts = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        starts.max().unwrap().display().to_string()
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let _ = self.pause.kill();
+        let _ = self.pause.wait();
+    }
+}
+
+impl Container {
+    /// The container's init process, as seen from outside.
+    pub(crate) fn init(&self) -> String {
+        let mut pid = None;
+        until("the container's init process", || {
+            pid = first_child(self.parent.id());
+            pid.is_some()
+        });
+        pid.unwrap()
+    }
+
+    /// The same as seen in the pod.
+    pub(crate) fn pid_in_pod(&self) -> String {
+        status_field(&self.init(), "NSpid").split_whitespace().last().unwrap().to_owned()
+    }
+
+    /// Ends the container's init process with SIGKILL, as the kubelet or the kernel does. Its parent reaps it.
+    pub(crate) fn kill(&self) {
+        self.signal("KILL");
+    }
+
+    /// Sends a signal to the container's init process.
+    pub(crate) fn signal(&self, name: &str) {
+        send(name, &self.init());
+    }
+
+    /// Sends a signal to the process that reaps the container's init process.
+    pub(crate) fn signal_parent(&self, name: &str) {
+        send(name, &self.parent.id().to_string());
+    }
+
+    /// Whether its init process has not been reaped.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.parent.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until the container's init process has ended, reaped or not.
+    pub(crate) fn until_zombie(&self) {
+        let pid = self.init();
+        until("the end of the init process", || status_field(&pid, "State").starts_with('Z'));
+    }
+
+    /// Waits until the container's init process has been reaped.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("a container's end", || {
+            status = self.parent.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Payload {
+    /// Lets it end.
+    pub(crate) fn release(&self) {
+        fs::write(&self.gate, "").unwrap();
+    }
+
+    /// Lets it end, and waits until it has been reaped.
+    pub(crate) fn finish(mut self) {
+        self.release();
+        self.container.wait();
+    }
+}
+
+const SHIM: &str = env!("CARGO_BIN_EXE_aux-shim");
+
+/// A pod whose starts are announced, with a shim that has observed the proxy's. It can rely on announcements then, and
+/// keeps a file `state`.
+pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {
+    let pod = Pod::new();
+    let mut proxy = Proxy::new();
+    let state = format!("--state={}", pod.file("state").display());
+    let mut shim = pod.watch(&proxy, &[arguments, &[&state]].concat());
+    // The kernel reports start times in hundredths of a second, and no kubelet starts two containers in one.
+    thread::sleep(Duration::from_millis(20));
+    pod.announce();
+    proxy.start(&pod);
+    shim.until_logged("container started container=istio-proxy");
+    (pod, proxy, shim)
+}
+
+/// Whether the kernel reports the exit code of a process to others than its parent: Linux 6.15.
+pub(crate) fn kernel_reports_codes() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+}
+
+/// An exit code as the shim logs it of a sibling container.
+pub(crate) fn code(code: i32) -> String {
+    if kernel_reports_codes() { format!("code={code}") } else { "code=unknown".to_owned() }
+}
+
+/// How long a container that ended with an unknown code may be restarted: so many seconds where every code of the test
+/// is known, and otherwise as long as an emulated machine takes to start one.
+pub(crate) fn retry_window(seconds: u32) -> String {
+    format!("--retry-window={}", if kernel_reports_codes() { seconds } else { 30 })
+}
+
+/// A line of `/proc/PID/status`; empty where there is none.
+pub(crate) fn status_field(pid: &str, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_default().trim().to_owned()
+}
+
+/// Waits for a condition.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < WAIT_TIMEOUT, "waited {WAIT_TIMEOUT:?} for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What runs a command as another user and group.
+pub(crate) fn as_user(user: &str) -> [&str; 6] {
+    ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
+}
+
+/// Sends a signal, by name or number.
+pub(crate) fn send(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args(["-s", signal, pid]).status().unwrap().success(), "kill -s {signal} {pid}");
+}
+
+fn set_mode(path: &std::path::Path, mode: u32) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+}
+
+fn first_child(pid: u32) -> Option<String> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next().map(str::to_owned)
+}

@@ -1,0 +1,96 @@
+//! A running shim, with its log line by line.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use super::{Container, WAIT_TIMEOUT, first_child, status_field};
+
+/// A shim that watches.
+pub(crate) struct Shim {
+    pub(crate) container: Container,
+    lines: mpsc::Receiver<String>,
+    log: String,
+}
+
+impl Shim {
+    /// Starts it, and waits until no start of a container can be missed.
+    pub(super) fn start(mut command: Command) -> Self {
+        let mut parent = command.stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(parent.stderr.take().unwrap());
+        let (send, lines) = mpsc::channel();
+        thread::spawn(move || log.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        let mut shim = Self { container: Container { parent }, lines, log: String::new() };
+        shim.until_logged("watching");
+        shim
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&mut self) -> &str {
+        for line in self.lines.try_iter() {
+            self.log += &(line + "\n");
+        }
+        &self.log
+    }
+
+    /// Waits for a line of the log with this text.
+    pub(crate) fn until_logged(&mut self, text: &str) {
+        self.until_logged_times(1, text);
+    }
+
+    /// Waits until the log has so many lines with this text.
+    pub(crate) fn until_logged_times(&mut self, times: usize, text: &str) {
+        let began = Instant::now();
+        while self.log.matches(text).count() < times {
+            match self.lines.recv_timeout(WAIT_TIMEOUT.saturating_sub(began.elapsed())) {
+                Ok(line) => self.log += &(line + "\n"),
+                Err(error) => panic!("no {text:?} in the log ({error}):\n{}", self.log),
+            }
+        }
+    }
+
+    /// Keeps the shim from running, as a busy node does, until it is resumed.
+    pub(crate) fn suspend(&self) {
+        self.container.signal("STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        // nsenter stops with its child, and continues it with itself.
+        self.container.signal_parent("CONT");
+        self.container.signal("CONT");
+    }
+
+    /// How often it has gone to sleep, and so has woken.
+    pub(crate) fn wake_ups(&self) -> u64 {
+        status_field(&self.container.init(), "voluntary_ctxt_switches").parse().unwrap()
+    }
+
+    /// Waits for the shim's end. Returns its exit code and its whole log.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let began = Instant::now();
+        loop {
+            // The log ends when the process does.
+            match self.lines.recv_timeout(WAIT_TIMEOUT.saturating_sub(began.elapsed())) {
+                Ok(line) => self.log += &(line + "\n"),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return (self.container.wait().code(), self.log),
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("the shim does not end:\n{}", self.log),
+            }
+        }
+    }
+
+    /// Sends SIGTERM, unless it has just ended by itself, and waits for its end.
+    pub(crate) fn terminate(self) -> (Option<i32>, String) {
+        if let Some(pid) = first_child(self.container.parent.id()) {
+            let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        }
+        self.end()
+    }
+
+    /// Sends SIGKILL, and returns its whole log.
+    pub(crate) fn kill(self) -> String {
+        self.container.kill();
+        self.end().1
+    }
+}

@@ -1,0 +1,56 @@
+//! How often the shim wakes: counts, and not times.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::pod::{Shim, announced, until};
+
+const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
+const FORKS: &str = "/bin/true;";
+
+/// How often it wakes in so many seconds.
+fn wake_ups_in(seconds: u64, shim: &Shim) -> u64 {
+    let before = shim.wake_ups();
+    sleep(Duration::from_secs(seconds));
+    shim.wake_ups() - before
+}
+
+#[test]
+fn a_shim_whose_containers_all_run_sleeps_beside_a_payload_that_forks() {
+    let (pod, _proxy, mut shim) = announced(&NEVER);
+    pod.announce();
+    let main = pod.payload_that("main", FORKS, 0);
+    shim.until_logged("container started container=main");
+    pod.announce();
+    let metrics = pod.payload_that("metrics", FORKS, 0);
+    shim.until_logged("container started container=metrics");
+    let count = wake_ups_in(5, &shim);
+    assert!(count <= 10, "{count} times in 5 s");
+    main.finish();
+    metrics.finish();
+    assert_eq!(shim.end().0, Some(0));
+}
+
+#[test]
+fn a_shim_whose_containers_sleep_sleeps() {
+    let (pod, _proxy, mut shim) = announced(&NEVER);
+    pod.announce();
+    let _main = pod.start("main", "exec sleep 1000");
+    shim.until_logged("container started container=main");
+    pod.announce();
+    let _metrics = pod.start("metrics", "exec sleep 1000");
+    shim.until_logged("container started container=metrics");
+    // Once nothing is new. A shim that wakes by itself never sleeps for so long.
+    until("two seconds without a wake-up", || wake_ups_in(2, &shim) == 0);
+}
+
+#[test]
+fn beside_a_payload_that_forks_a_container_that_is_still_to_start_costs_few_wake_ups() {
+    let (pod, _proxy, mut shim) = announced(&NEVER);
+    pod.announce();
+    let _main = pod.payload_that("main", FORKS, 0);
+    shim.until_logged("container started container=main");
+    // The image of metrics is being pulled.
+    let count = wake_ups_in(5, &shim);
+    assert!(count <= 15, "{count} times in 5 s");
+}

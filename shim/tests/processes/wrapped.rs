@@ -1,0 +1,188 @@
+//! `aux-shim supervise` beside wrapped containers, which report in directories of their own.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::pod::{self, Agent, Pod};
+
+/// The directory above those of the containers.
+fn lock_dir(pod: &Pod, containers: &[&str]) -> PathBuf {
+    let locks = pod.file("locks");
+    for name in containers {
+        fs::create_dir_all(locks.join(name)).unwrap();
+    }
+    locks
+}
+
+/// A wrapped container outside any namespace, that exits with a code when a file appears.
+fn wrapped(locks: &Path, name: &str, code: i32) -> (Child, PathBuf) {
+    let gate = locks.with_extension(format!("{name}-gate"));
+    let _ = fs::remove_file(&gate);
+    let script = format!("while ! [ -e {} ]; do sleep 0.01; done; exit {code}", gate.display());
+    let mut wrapper = Command::new(env!("CARGO_BIN_EXE_aux-shim"));
+    wrapper.args(["wrap", "--lock-dir"]).arg(locks.join(name)).args(["--", "sh", "-c", &script]);
+    (wrapper.stdin(Stdio::null()).spawn().unwrap(), gate)
+}
+
+#[test]
+fn wrapped_containers_are_awaited_by_their_locks() {
+    let pod = Pod::new();
+    let agent = Agent::new(&pod, 0);
+    let locks = lock_dir(&pod, &["early", "main"]);
+    // One has come and gone before anything watched.
+    let (mut early, gate) = wrapped(&locks, "early", 0);
+    fs::write(gate, "").unwrap();
+    early.wait().unwrap();
+    let lock_dir = format!("--lock-dir={}", locks.display());
+    let mut shim = pod.supervise(&agent, &["--await=main", "--await=early", "--restart-policy=OnFailure", &lock_dir]);
+    shim.until_logged("container exited container=early code=0");
+    // One is killed as a whole, is retried and fails, is retried and succeeds.
+    let (mut main, _) = wrapped(&locks, "main", 0);
+    shim.until_logged("container started container=main");
+    main.kill().unwrap();
+    main.wait().unwrap();
+    shim.until_logged("container exited container=main code=137");
+    for (attempt, code) in [(2, 5), (3, 0)] {
+        let (mut main, gate) = wrapped(&locks, "main", code);
+        shim.until_logged_times(attempt, "container started container=main");
+        assert_eq!(agent.asked(), 0);
+        fs::write(gate, "").unwrap();
+        main.wait().unwrap();
+        shim.until_logged(&format!("container exited container=main code={code}"));
+    }
+    let (status, log) = shim.end();
+    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_restarted_supervisor_ends_with_a_container_that_a_probe_might_have_ended() {
+    let pod = Pod::new();
+    let agent = Agent::new(&pod, 0);
+    let locks = lock_dir(&pod, &["main"]);
+    let lock_dir = format!("--lock-dir={}", locks.display());
+    let state = format!("--state={}", pod.file("state").display());
+    let arguments = ["--await=main", "--may-restart=main", "--restart-policy=OnFailure", &lock_dir, &state];
+    let mut shim = pod.supervise(&agent, &arguments);
+    let (mut main, gate) = wrapped(&locks, "main", 0);
+    shim.until_logged("container started container=main");
+    shim.kill();
+    let shim = pod.supervise(&agent, &arguments);
+    fs::write(gate, "").unwrap();
+    main.wait().unwrap();
+    let (status, log) = shim.end();
+    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_container_whose_directory_is_made_later_is_awaited() {
+    let pod = Pod::new();
+    let agent = Agent::new(&pod, 0);
+    let locks = lock_dir(&pod, &["main"]);
+    let lock_dir = format!("--lock-dir={}", locks.display());
+    let mut shim = pod.supervise(&agent, &["--await=main", "--await=late", "--restart-policy=Never", &lock_dir]);
+    let (mut main, gate) = wrapped(&locks, "main", 0);
+    fs::write(gate, "").unwrap();
+    main.wait().unwrap();
+    shim.until_logged("container exited container=main code=0");
+    assert_eq!(agent.asked(), 0);
+    fs::create_dir(locks.join("late")).unwrap();
+    let (mut late, gate) = wrapped(&locks, "late", 0);
+    shim.until_logged("container started container=late");
+    fs::write(gate, "").unwrap();
+    late.wait().unwrap();
+    assert_eq!((shim.end().0, agent.asked()), (Some(0), 1));
+}
+
+/// What a container may put in place of its lock.
+fn plant(what: &str, file: &Path) -> Option<File> {
+    match what {
+        "a pipe" => mkfifo(file, Mode::from_bits_truncate(0o666)).unwrap(),
+        "a link to another's report" => {
+            let other = file.with_extension("other");
+            fs::write(&other, "started 1\nexited 0\n").unwrap();
+            symlink(other, file).unwrap();
+        }
+        "a link to a device" => symlink("/dev/zero", file).unwrap(),
+        "a directory" => fs::create_dir(file).unwrap(),
+        "an endless text" => fs::write(file, vec![b'1'; 1 << 20]).unwrap(),
+        "a held lock" => {
+            fs::write(file, "started 1\n").unwrap();
+            let held = File::open(file).unwrap();
+            held.lock().unwrap();
+            return Some(held);
+        }
+        _ => unreachable!("{what}"),
+    }
+    None
+}
+
+const PLANTED: [&str; 6] =
+    ["a pipe", "a link to another's report", "a link to a device", "a directory", "an endless text", "a held lock"];
+
+#[test]
+fn whatever_a_container_plants_sigterm_still_reaches_the_agent() {
+    for what in PLANTED {
+        let pod = Pod::new();
+        let agent = Agent::that_does(&pod, "trap 'exit 6' TERM", 0);
+        let locks = lock_dir(&pod, &["main"]);
+        let _held = plant(what, &locks.join("main/lock"));
+        let lock_dir = format!("--lock-dir={}", locks.display());
+        let shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never", &lock_dir]);
+        Agent::until_ready(&pod);
+        let (status, log) = shim.terminate();
+        assert_eq!((status, agent.asked()), (Some(6), 0), "{what}: {log}");
+    }
+}
+
+#[test]
+fn whatever_a_container_plants_another_container_is_awaited() {
+    let pod = Pod::new();
+    let agent = Agent::new(&pod, 0);
+    let hostile: Vec<String> = (0..PLANTED.len()).map(|index| format!("hostile-{index}")).collect();
+    let names: Vec<&str> = hostile.iter().map(String::as_str).chain(["main"]).collect();
+    let locks = lock_dir(&pod, &names);
+    let _held: Vec<Option<File>> =
+        PLANTED.iter().zip(&hostile).map(|(what, name)| plant(what, &locks.join(name).join("lock"))).collect();
+    let helpers: Vec<String> = hostile.iter().map(|name| format!("--helper={name}")).collect();
+    let lock_dir = format!("--lock-dir={}", locks.display());
+    let mut arguments = vec!["--await=main", "--restart-policy=Never", &lock_dir];
+    arguments.extend(helpers.iter().map(String::as_str));
+    let mut shim = pod.supervise(&agent, &arguments);
+    let (mut main, gate) = wrapped(&locks, "main", 0);
+    shim.until_logged("container started container=main");
+    assert_eq!(agent.asked(), 0);
+    fs::write(gate, "").unwrap();
+    main.wait().unwrap();
+    let (status, log) = shim.end();
+    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+}
+
+#[test]
+fn a_container_that_replaces_its_lock_while_it_runs_is_awaited_to_its_end() {
+    for what in PLANTED {
+        let pod = Pod::new();
+        let agent = Agent::new(&pod, 0);
+        let locks = lock_dir(&pod, &["main", "metrics"]);
+        let lock_dir = format!("--lock-dir={}", locks.display());
+        let mut shim = pod.supervise(&agent, &["--await=main", "--await=metrics", "--restart-policy=Never", &lock_dir]);
+        let (mut main, gate) = wrapped(&locks, "main", 0);
+        shim.until_logged("container started container=main");
+        fs::remove_file(locks.join("main/lock")).unwrap();
+        let _held = plant(what, &locks.join("main/lock"));
+        let (mut metrics, metrics_gate) = wrapped(&locks, "metrics", 0);
+        fs::write(metrics_gate, "").unwrap();
+        metrics.wait().unwrap();
+        shim.until_logged("container exited container=metrics code=0");
+        assert!(!shim.log().contains("container exited container=main"), "{what}: {}", shim.log());
+        assert_eq!(agent.asked(), 0, "{what}");
+        fs::write(gate, "").unwrap();
+        main.wait().unwrap();
+        pod::until("the request", || agent.asked() == 1);
+        assert_eq!(shim.end().0, Some(0), "{what}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Keeps a self-signed certificate valid and trusted. Each replica runs one rotator, which carries out the actions that [`plan`]
+//! decides.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use tokio::time::{sleep, timeout};
+
+use super::plan::{self, Action, CaBundles, StoredCerts, TrustTimer};
+use super::serving_cert::{ServingCert, is_for, issue, now};
+use super::store::{CertificateStore, Error, Versioned};
+use crate::causes::with_causes;
+
+/// Pause after an error.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// How long one reconciliation may take, with its write.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Writes without a pause between them. A renewal takes fewer; more mean that another client undoes them.
+const MAX_CONSECUTIVE_WRITES: u32 = 5;
+/// Pause after too many consecutive writes.
+const CONFLICT_BACKOFF: Duration = Duration::from_secs(10);
+
+/// Where the current certificate is served.
+pub(crate) trait CertificateTarget {
+    /// Serves a certificate from now on. Returns false if it cannot be served.
+    fn serve(&self, cert: &ServingCert) -> bool;
+    /// Records that the certificate could not be kept valid and trusted. The one that is served stays.
+    fn record_failure(&self);
+}
+
+/// Renews a certificate, and keeps the webhook configuration's CA bundle in step with it.
+pub(crate) struct CertRotator<S> {
+    store: S,
+    /// The DNS name that the API server calls.
+    name: String,
+    /// How long a new certificate is valid.
+    valid_for: Duration,
+    served: Option<ServingCert>,
+    started: Instant,
+    trust_timer: TrustTimer,
+}
+
+impl<S: CertificateStore> CertRotator<S> {
+    pub(crate) fn new(store: S, name: &str, valid_for: Duration) -> Self {
+        Self {
+            store,
+            name: name.to_owned(),
+            valid_for,
+            served: None,
+            started: Instant::now(),
+            trust_timer: TrustTimer::default(),
+        }
+    }
+
+    /// Reconciles for ever.
+    pub(crate) async fn run(mut self, target: impl CertificateTarget) -> Infallible {
+        let (mut last_error, mut writes) = (None, 0);
+        loop {
+            let reconciled = timeout(RECONCILE_TIMEOUT, self.reconcile(&target)).await;
+            let reconciled = reconciled.unwrap_or(Err(Error::Timeout(RECONCILE_TIMEOUT)));
+            writes = if matches!(reconciled, Ok(Action::Idle)) { 0 } else { writes + 1 };
+            let pause = match reconciled {
+                Ok(Action::Idle) => {
+                    last_error = None;
+                    plan::reconcile_interval(self.valid_for)
+                }
+                Ok(_) | Err(Error::Conflict) if writes <= MAX_CONSECUTIVE_WRITES => Duration::ZERO,
+                Ok(_) | Err(Error::Conflict) => {
+                    tracing::warn!("another client keeps changing the Secret or the CA bundle of the certificate");
+                    CONFLICT_BACKOFF
+                }
+                Err(error) => {
+                    let error = with_causes(&error);
+                    if last_error.as_ref() != Some(&error) {
+                        tracing::warn!(error, "the certificate cannot be kept valid and trusted; retrying");
+                        target.record_failure();
+                    }
+                    last_error = Some(error);
+                    RETRY_DELAY
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Reads both objects, serves the current certificate, and takes the next action. The CA bundles are read before the
+    /// Secret. So a replica that patches them knows every CA that they may already hold, or its patch fails with a conflict.
+    async fn reconcile(&mut self, target: &impl CertificateTarget) -> Result<Action, Error> {
+        let bundles = self.store.read_ca_bundles().await?;
+        let stored = self.read_secret().await?;
+        self.serve(&stored.value, target);
+        let trusted_for = self.trust_timer.observe(&stored.value, &bundles.value, now(), self.started.elapsed());
+        let served = self.served.as_ref();
+        let action = plan::next_action(&stored.value, served, &bundles.value, now(), self.valid_for, trusted_for);
+        self.apply(&action, &bundles, &stored).await?;
+        Ok(action)
+    }
+
+    /// Reads the Secret. A certificate for another name or without its key counts as missing.
+    async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
+        let mut stored = self.store.read_secret().await?;
+        let is_good = |cert: &ServingCert| is_for(&cert.cert, &self.name) && cert.key_matches();
+        stored.value.current = stored.value.current.filter(is_good);
+        stored.value.next = stored.value.next.filter(is_good);
+        Ok(stored)
+    }
+
+    fn serve(&mut self, stored: &StoredCerts, target: &impl CertificateTarget) {
+        let Some(cert) = &stored.current else { return };
+        if self.served.as_ref() != Some(cert) && target.serve(cert) {
+            self.served = Some(cert.clone());
+        }
+    }
+
+    async fn apply(
+        &self,
+        action: &Action,
+        bundles: &Versioned<CaBundles>,
+        stored: &Versioned<StoredCerts>,
+    ) -> Result<(), Error> {
+        let done = match action {
+            Action::Idle => return Ok(()),
+            Action::PatchCaBundle(bundle) => {
+                self.store.write_ca_bundle(bundle, bundles).await?;
+                tracing::info!("updated the CA bundle of the webhook configuration");
+                return Ok(());
+            }
+            Action::RestoreSecret(_) => "restored the Secret, which had lost the certificate that is served",
+            Action::IssueCurrent => "issued a certificate",
+            Action::IssueNext => "issued the next certificate; it is served once its CA is trusted",
+            Action::Promote => "the next certificate is served from now on",
+            Action::RetirePreviousCa => "the previous CA is no longer trusted",
+        };
+        let issue = || {
+            issue(&self.name, now(), self.valid_for).map_err(|source| Error::Issue { name: self.name.clone(), source })
+        };
+        let after = plan::after(action, stored.value.clone(), issue)?;
+        self.store.write_secret(&after, stored).await?;
+        tracing::info!("{done}");
+        Ok(())
+    }
+}

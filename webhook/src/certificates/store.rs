@@ -1,0 +1,261 @@
+//! Reads and writes the Secret that stores the certificates, and the webhook configuration that trusts them. Each write
+//! carries the resourceVersion that was read. If the object has changed since, the write fails with [`Error::Conflict`].
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::plan::{CaBundles, StoredCerts};
+use super::serving_cert::ServingCert;
+
+/// An annotation of the Secret. While it is there, the replicas owe a renewal; its value is the time of the request.
+const RENEWAL_ANNOTATION: &str = "istio-aux.io/renewal-requested";
+
+/// An object with the resourceVersion that a write must still find.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Versioned<T> {
+    pub(crate) version: String,
+    pub(crate) value: T,
+}
+
+/// Why the certificates could not be read, made or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The object has changed since it was read.
+    #[error("another client has changed the object since it was read")]
+    Conflict,
+    /// The Secret does not exist.
+    #[error("there is no Secret {0}: apply the manifests again, which create it empty")]
+    NoSecret(String),
+    /// The API server does not answer.
+    #[error("the API server did not answer within {0:?}")]
+    Timeout(Duration),
+    /// No certificate can be made for the Service's name.
+    #[error("cannot make a certificate for {name}")]
+    Issue {
+        /// The DNS name.
+        name: String,
+        /// Why.
+        source: rcgen::Error,
+    },
+    /// Any other error of the API.
+    #[error("cannot {action}")]
+    Api {
+        /// What was tried.
+        action: String,
+        /// Why it failed.
+        source: Box<kube::Error>,
+    },
+}
+
+impl Error {
+    fn api(verb: &str, kind: &str, name: &str, source: kube::Error) -> Self {
+        Self::Api { action: format!("{verb} the {kind} {name}"), source: Box::new(source) }
+    }
+}
+
+/// Where certificates are stored, and the CA bundles of the webhook configuration.
+pub(crate) trait CertificateStore {
+    /// Reads the CA bundles. The version is empty if there is no configuration.
+    fn read_ca_bundles(&self) -> impl Future<Output = Result<Versioned<CaBundles>, Error>> + Send;
+    /// Reads the Secret.
+    fn read_secret(&self) -> impl Future<Output = Result<Versioned<StoredCerts>, Error>> + Send;
+    /// Writes one bundle to every webhook of the configuration.
+    fn write_ca_bundle(
+        &self,
+        bundle: &str,
+        read: &Versioned<CaBundles>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Writes the Secret.
+    fn write_secret(
+        &self,
+        certs: &StoredCerts,
+        read: &Versioned<StoredCerts>,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The store behind the Kubernetes API.
+pub(crate) struct KubeStore {
+    secrets: Api<Secret>,
+    configurations: Api<MutatingWebhookConfiguration>,
+    namespace: String,
+    secret: String,
+    configuration: String,
+}
+
+impl KubeStore {
+    /// The Secret and the configuration of these names.
+    pub(crate) fn new(client: &Client, namespace: &str, secret: &str, configuration: &str) -> Self {
+        Self {
+            secrets: Api::namespaced(client.clone(), namespace),
+            configurations: Api::all(client.clone()),
+            namespace: namespace.to_owned(),
+            secret: secret.to_owned(),
+            configuration: configuration.to_owned(),
+        }
+    }
+
+    fn secret_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.secret)
+    }
+}
+
+impl CertificateStore for KubeStore {
+    async fn read_ca_bundles(&self) -> Result<Versioned<CaBundles>, Error> {
+        let read = self.configurations.get_opt(&self.configuration).await;
+        let read = read.map_err(|error| Error::api("read", "webhook configuration", &self.configuration, error))?;
+        Ok(read.map_or(Versioned { version: String::new(), value: None }, |configuration| Versioned {
+            version: configuration.resource_version().unwrap_or_default(),
+            value: Some(ca_bundles(&configuration)),
+        }))
+    }
+
+    async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
+        let read = self.secrets.get_opt(&self.secret).await;
+        let read = read.map_err(|error| Error::api("read", "Secret", &self.secret_name(), error))?;
+        let secret = read.ok_or_else(|| Error::NoSecret(self.secret_name()))?;
+        Ok(Versioned { version: secret.resource_version().unwrap_or_default(), value: parse_secret(&secret) })
+    }
+
+    async fn write_ca_bundle(&self, bundle: &str, read: &Versioned<CaBundles>) -> Result<(), Error> {
+        let name = &self.configuration;
+        let bundle = ByteString(bundle.as_bytes().to_vec());
+        // A strategic merge patch finds the webhooks by name and leaves their other fields alone.
+        let webhooks = read
+            .value
+            .iter()
+            .flatten()
+            .map(|(webhook, _)| json!({"name": webhook, "clientConfig": {"caBundle": bundle}}));
+        let patch = json!({"metadata": {"resourceVersion": read.version}, "webhooks": webhooks.collect::<Vec<_>>()});
+        let patched = self.configurations.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        write_result(patched, "webhook configuration", name)
+    }
+
+    async fn write_secret(&self, certs: &StoredCerts, read: &Versioned<StoredCerts>) -> Result<(), Error> {
+        let patch = Patch::Merge(secret_patch(certs, &read.version));
+        let patched = self.secrets.patch(&self.secret, &PatchParams::default(), &patch).await;
+        write_result(patched, "Secret", &self.secret_name())
+    }
+}
+
+/// Asks the running replicas for a new CA and key, even if the stored ones are still good. The replicas renew as they do at
+/// two thirds of the validity: API servers trust both CAs before the new certificate is served. The old CA leaves the webhook
+/// configuration minutes later, and from then on the old key is of no use.
+pub(crate) async fn request_renewal(client: &Client, namespace: &str, secret_name: &str) -> Result<(), Error> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let requested_at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let patch = json!({"metadata": {"annotations": {RENEWAL_ANNOTATION: requested_at}}});
+    let name = format!("{namespace}/{secret_name}");
+    match secrets.patch(secret_name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Err(Error::NoSecret(name)),
+        patched => write_result(patched, "Secret", &name),
+    }
+}
+
+fn write_result<T>(result: kube::Result<T>, kind: &str, name: &str) -> Result<(), Error> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_conflict() => Err(Error::Conflict),
+        Err(error) => Err(Error::api("write", kind, name, error)),
+    }
+}
+
+/// The CA bundle of each webhook, by the webhook's name.
+fn ca_bundles(configuration: &MutatingWebhookConfiguration) -> BTreeMap<String, String> {
+    let bundle = |bytes: Option<&ByteString>| {
+        bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
+    };
+    let webhooks = configuration.webhooks.iter().flatten();
+    webhooks.map(|webhook| (webhook.name.clone(), bundle(webhook.client_config.ca_bundle.as_ref()))).collect()
+}
+
+const CURRENT: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
+const NEXT: [&str; 3] = ["next-ca.crt", "next.crt", "next.key"];
+const PREVIOUS_CA: &str = "previous-ca.crt";
+
+fn parse_secret(secret: &Secret) -> StoredCerts {
+    let text = |key: &str| {
+        let bytes = secret.data.as_ref()?.get(key)?;
+        String::from_utf8(bytes.0.clone()).ok()
+    };
+    let cert = |[ca, cert, key]: [&str; 3]| Some(ServingCert { ca: text(ca)?, cert: text(cert)?, key: text(key)? });
+    StoredCerts {
+        current: cert(CURRENT),
+        next: cert(NEXT),
+        previous_ca: text(PREVIOUS_CA),
+        is_renewal_requested: secret.annotations().contains_key(RENEWAL_ANNOTATION),
+    }
+}
+
+/// A JSON merge patch: null removes a key.
+fn secret_patch(certs: &StoredCerts, version: &str) -> Value {
+    let mut data = serde_json::Map::new();
+    let mut set = |key: &str, text: Option<&String>| {
+        let value = text.map_or(Value::Null, |text| json!(ByteString(text.as_bytes().to_vec())));
+        data.insert(key.to_owned(), value);
+    };
+    for (keys, cert) in [(CURRENT, &certs.current), (NEXT, &certs.next)] {
+        let cert = cert.as_ref();
+        let texts = [cert.map(|cert| &cert.ca), cert.map(|cert| &cert.cert), cert.map(|cert| &cert.key)];
+        keys.into_iter().zip(texts).for_each(|(key, text)| set(key, text));
+    }
+    set(PREVIOUS_CA, certs.previous_ca.as_ref());
+    let mut patch = json!({"metadata": {"resourceVersion": version}, "data": data});
+    if !certs.is_renewal_requested {
+        patch["metadata"]["annotations"] = json!({RENEWAL_ANNOTATION: null});
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cert(n: &str) -> ServingCert {
+        ServingCert { ca: format!("ca{n}"), cert: format!("cert{n}"), key: format!("key{n}") }
+    }
+
+    /// Applies a patch to a Secret as the API server does.
+    fn patched(mut secret: Value, patch: &Value) -> Secret {
+        json_patch::merge(&mut secret, patch);
+        serde_json::from_value(secret).unwrap()
+    }
+
+    #[test]
+    fn written_certificates_are_read_back_unchanged() {
+        let cases = [
+            StoredCerts::default(),
+            StoredCerts { current: Some(cert("1")), ..StoredCerts::default() },
+            StoredCerts {
+                current: Some(cert("1")),
+                next: Some(cert("2")),
+                previous_ca: Some("ca0".to_owned()),
+                is_renewal_requested: false,
+            },
+        ];
+        for certs in cases {
+            let secret = patched(json!({}), &secret_patch(&certs, "7"));
+            assert_eq!(secret.resource_version().as_deref(), Some("7"));
+            assert_eq!(parse_secret(&secret), certs);
+        }
+    }
+
+    #[test]
+    fn requested_renewal_is_read_and_removed_only_by_a_write_that_obeys_it() {
+        let requested = json!({"metadata": {"annotations": {RENEWAL_ANNOTATION: "2026-11-22T08:00:00Z", "a": "b"}}});
+        let pending = StoredCerts { current: Some(cert("1")), is_renewal_requested: true, ..StoredCerts::default() };
+        let kept = patched(requested.clone(), &secret_patch(&pending, "1"));
+        assert_eq!(parse_secret(&kept), pending);
+        let obeyed = StoredCerts { next: Some(cert("2")), is_renewal_requested: false, ..pending };
+        let removed = patched(requested, &secret_patch(&obeyed, "1"));
+        assert_eq!(parse_secret(&removed), obeyed);
+        assert_eq!(removed.annotations().get("a").map(String::as_str), Some("b"));
+    }
+}

@@ -1,0 +1,95 @@
+//! `istio-aux finish`.
+
+use std::time::Duration;
+
+use clap::{ArgGroup, Args};
+use serde_json::json;
+
+use super::CliResult;
+use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
+use super::output::{Output, OutputArgs};
+use crate::finish::{self, Outcome, PodSelection};
+
+/// End the proxies of pods that only their proxy keeps running
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("which").required(true).args(["all_stuck", "pods"]),
+    long_about = "End the proxies of pods that only their proxy keeps running.
+
+For pods that were created before istio-aux was installed. Posts to pilot-agent through a port that the API server
+forwards, so it needs get and create on pods/portforward. Pods with a container that still runs, or that the kubelet will
+restart, are left alone. Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
+    after_help = "examples:
+  istio-aux finish -n team hello-7jwpb
+  istio-aux finish --all-stuck -A --dry-run
+  istio-aux finish --all-stuck -n team -l job-name=hello -o json"
+)]
+pub(super) struct FinishArgs {
+    /// The pods
+    #[arg(value_name = "POD")]
+    pods: Vec<String>,
+    /// All stuck pods of the namespace or, with -A, of all namespaces
+    #[arg(long)]
+    all_stuck: bool,
+    /// The namespace; without it, the context's
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "pods"])]
+    all_namespaces: bool,
+    /// With --all-stuck, only pods with these labels
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "LABELS",
+        default_value = "",
+        hide_default_value = true,
+        conflicts_with = "pods"
+    )]
+    selector: String,
+    /// Print which pods would be finished, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// How long a pod may take to end
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(super) fn run(arguments: FinishArgs) -> CliResult {
+    let FinishArgs { pods, all_stuck, namespace, all_namespaces, selector, dry_run, timeout, output, cluster } =
+        arguments;
+    cluster.run(async |client| {
+        let namespace = namespace_or_default(namespace, &client);
+        let selection = if all_stuck {
+            PodSelection::AllStuck { namespace: (!all_namespaces).then_some(namespace), selector }
+        } else {
+            PodSelection::Named { namespace, names: pods }
+        };
+        let mut outcomes = Vec::new();
+        let report = |outcome: Outcome| {
+            // In text, each outcome is printed at once: a pod may take a minute.
+            if output.output == Output::Text {
+                print_outcome(&outcome);
+            }
+            outcomes.push(outcome);
+        };
+        finish::run(&client, selection, dry_run, timeout, report).await?;
+        let text = if outcomes.is_empty() { "no pod is stuck\n" } else { "" };
+        output.print(&json!({"pods": outcomes}), text)?;
+        Ok(exit_code(outcomes.iter().all(|outcome| outcome.succeeded)))
+    })
+}
+
+fn print_outcome(Outcome { namespace, name, succeeded, message }: &Outcome) {
+    if *succeeded {
+        println!("pod {namespace}/{name}: {message}");
+    } else if let Some(reason) = message.strip_prefix("is left alone") {
+        eprintln!("istio-aux: pod {namespace}/{name} is left alone{reason}");
+    } else {
+        eprintln!("istio-aux: pod {namespace}/{name}: {message}");
+    }
+}

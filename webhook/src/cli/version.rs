@@ -1,0 +1,92 @@
+//! `istio-aux version`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use super::CliResult;
+use super::cluster::{ClusterArgs, exit_code};
+use super::output::OutputArgs;
+use crate::installation::{Versions, client_version, versions};
+
+/// Print the versions of this program, of the webhook, and of the shims in pods
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print the versions of this program, of the webhook, and of the shims in pods.
+
+The webhook's is the image of its pods. A pod keeps the shim that it was created with, so several may be in use; pods that
+have ended are not counted. Exit status: 0 all could be read, 1 something could not, 2 wrong arguments.",
+    after_help = "examples:
+  istio-aux version
+  istio-aux version --client
+  istio-aux version -o json"
+)]
+pub(super) struct VersionArgs {
+    /// Print the version of this program only, without a cluster
+    #[arg(long)]
+    client: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(super) fn run(arguments: VersionArgs) -> CliResult {
+    let VersionArgs { client, output, cluster } = arguments;
+    if client {
+        let version = client_version();
+        output.print(&json!({"client": version}), &format!("client   {version}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    cluster.run(async |client| {
+        let versions = versions(&client).await;
+        for reason in &versions.unreadable {
+            eprintln!("istio-aux: {reason}");
+        }
+        output.print(&versions, &render(&versions))?;
+        Ok(exit_code(versions.unreadable.is_empty()))
+    })
+}
+
+fn render(versions: &Versions) -> String {
+    let mut text = format!("client   {}\n", versions.client);
+    if let Some(server) = &versions.server {
+        let _ = writeln!(text, "server   {server}");
+    }
+    images(&mut text, "webhook", &versions.webhook);
+    images(&mut text, "shim", &versions.shims);
+    text
+}
+
+fn images(text: &mut String, what: &str, images: &BTreeMap<String, usize>) {
+    if images.is_empty() {
+        let _ = writeln!(text, "{what:<8} none");
+    }
+    for (image, pods) in images {
+        let _ = writeln!(text, "{what:<8} {image} ({pods} pod(s))");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_printed_with_the_number_of_their_pods() {
+        let versions = Versions {
+            client: "0.1.0".to_owned(),
+            server: Some("v1.34.4".to_owned()),
+            webhook: [("r.example/webhook:0.1.0".to_owned(), 2)].into(),
+            ..Versions::default()
+        };
+        insta::assert_snapshot!(render(&versions), @r"
+        client   0.1.0
+        server   v1.34.4
+        webhook  r.example/webhook:0.1.0 (2 pod(s))
+        shim     none
+        ");
+    }
+}

@@ -1,0 +1,120 @@
+//! Whether the API server calls the webhook for a pod, by the labels of its namespace and its own. Pure.
+//!
+//! The same rules as the selectors of the webhook configuration.
+
+use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+use serde_json::Value;
+
+/// The namespace that no webhook configuration of ours selects.
+const SYSTEM_NAMESPACE: &str = "kube-system";
+
+/// Whether a pod is opted in, and by which label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OptIn {
+    /// Its namespace has this label.
+    ByNamespace(&'static str),
+    /// The pod has the label itself.
+    ByPod,
+    /// The pod has the label with the value `disabled`.
+    Disabled,
+    /// It is in a namespace that is never selected.
+    SystemNamespace,
+    /// Neither has the label.
+    Missing,
+}
+
+impl OptIn {
+    /// Whether the API server calls the webhook.
+    pub(crate) fn is_in(self) -> bool {
+        matches!(self, Self::ByNamespace(_) | Self::ByPod)
+    }
+
+    /// One clause, for messages.
+    pub(crate) fn describe(self) -> String {
+        match self {
+            Self::ByNamespace(label) => format!("its namespace has the label {label}={ENABLED}"),
+            Self::ByPod => format!("the pod has the label {INJECTION_LABEL}={ENABLED}"),
+            Self::Disabled => format!("the pod has the label {INJECTION_LABEL}={DISABLED}"),
+            Self::SystemNamespace => format!("pods of {SYSTEM_NAMESPACE} are never changed"),
+            Self::Missing => {
+                format!("neither its namespace nor the pod has the label {INJECTION_LABEL}={ENABLED}")
+            }
+        }
+    }
+}
+
+/// The opt-in of a pod. Both objects have at least `metadata`.
+pub(crate) fn opt_in(namespace: &Value, pod: &Value) -> OptIn {
+    let own = label(pod, INJECTION_LABEL);
+    if own == Some(DISABLED) {
+        return OptIn::Disabled;
+    }
+    if namespace["metadata"]["name"] == SYSTEM_NAMESPACE {
+        return OptIn::SystemNamespace;
+    }
+    match namespace_opt_in(namespace) {
+        Some(label) => OptIn::ByNamespace(label),
+        None if own == Some(ENABLED) => OptIn::ByPod,
+        None => OptIn::Missing,
+    }
+}
+
+/// The label by which a namespace is opted in.
+pub(crate) fn namespace_opt_in(namespace: &Value) -> Option<&'static str> {
+    [INJECTION_LABEL, LEGACY_INJECTION_LABEL].into_iter().find(|key| label(namespace, key) == Some(ENABLED))
+}
+
+/// Whether Istio's injector selects the pods of a namespace.
+pub(crate) fn is_in_mesh(namespace: &Value) -> bool {
+    match label(namespace, "istio-injection") {
+        Some(value) => value == "enabled",
+        None => label(namespace, "istio.io/rev").is_some(),
+    }
+}
+
+/// A label of an object.
+pub(crate) fn label<'o>(object: &'o Value, key: &str) -> Option<&'o str> {
+    object["metadata"]["labels"][key].as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn labelled(name: &str, labels: &Value) -> Value {
+        json!({"metadata": {"name": name, "labels": labels}})
+    }
+
+    #[test]
+    fn labels_of_namespace_and_pod_opt_a_pod_in_or_out() {
+        let key = INJECTION_LABEL;
+        let cases = [
+            ("team", json!({key: "enabled"}), json!({}), OptIn::ByNamespace(INJECTION_LABEL)),
+            ("team", json!({LEGACY_INJECTION_LABEL: "enabled"}), json!({}), OptIn::ByNamespace(LEGACY_INJECTION_LABEL)),
+            ("team", json!({}), json!({key: "enabled"}), OptIn::ByPod),
+            ("team", json!({key: "enabled"}), json!({key: "disabled"}), OptIn::Disabled),
+            ("team", json!({key: "true"}), json!({}), OptIn::Missing),
+            ("team", json!(null), json!(null), OptIn::Missing),
+            ("kube-system", json!({key: "enabled"}), json!({}), OptIn::SystemNamespace),
+        ];
+        for (name, namespace, pod, expected) in cases {
+            let opt_in = opt_in(&labelled(name, &namespace), &labelled("", &pod));
+            assert_eq!(opt_in, expected, "{name} {namespace} {pod}");
+            assert!(!opt_in.describe().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_in_the_mesh_by_either_of_istios_labels() {
+        let cases = [
+            (json!({"istio-injection": "enabled"}), true),
+            (json!({"istio.io/rev": "stable"}), true),
+            (json!({"istio-injection": "disabled", "istio.io/rev": "stable"}), false),
+            (json!({}), false),
+        ];
+        for (labels, expected) in cases {
+            assert_eq!(is_in_mesh(&labelled("team", &labels)), expected, "{labels}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The manifests of the webhook profile, for a namespace and images.
+//!
+//! `webhook.yaml` is what `kubectl kustomize deploy/overlays/self-signed` prints; `e2e/tests/kustomize.rs` compares them.
+
+use serde_json::Value;
+
+use super::INSTALLED;
+
+const RENDERED: &str = include_str!("webhook.yaml");
+/// The namespace in the rendered manifests.
+const NAMESPACE: &str = "istio-aux";
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+/// The variable of the webhook's container that its option `--shim-image` refers to.
+const SHIM_IMAGE_VARIABLE: &str = "SHIM_IMAGE";
+
+/// The images of an installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Images {
+    pub(crate) webhook: String,
+    pub(crate) shim: String,
+}
+
+/// The manifests in YAML, one document for each object.
+pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String, String> {
+    let mut text = String::new();
+    for mut object in objects()? {
+        set_namespace(&mut object, namespace);
+        if !is_namespaced(&object) {
+            // Kustomize gives a namespace to kinds that it does not know.
+            object["metadata"].as_object_mut().and_then(|metadata| metadata.shift_remove("namespace"));
+        }
+        if object["kind"] == "Namespace" {
+            object["metadata"]["name"] = namespace.into();
+        }
+        if object["kind"] == "Deployment" {
+            set_images(&mut object, images);
+        }
+        let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+        let document = serde_saphyr::to_string_with_options(&object, options);
+        text.push_str("---\n");
+        text.push_str(&document.map_err(|error| format!("the manifests cannot be written: {error}"))?);
+    }
+    Ok(text)
+}
+
+fn is_namespaced(object: &Value) -> bool {
+    INSTALLED.iter().any(|installed| installed.is_namespaced && object["kind"] == installed.kind.2)
+}
+
+fn objects() -> Result<Vec<Value>, String> {
+    serde_saphyr::from_multiple(RENDERED).map_err(|error| format!("the manifests cannot be read: {error}"))
+}
+
+/// Replaces the namespace wherever a field or an account refers to it.
+fn set_namespace(value: &mut Value, namespace: &str) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                if key == "namespace" && value == NAMESPACE {
+                    *value = namespace.into();
+                } else {
+                    set_namespace(value, namespace);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| set_namespace(item, namespace)),
+        Value::String(text) => {
+            *text = text.replace(&format!("{ACCOUNT_PREFIX}{NAMESPACE}:"), &format!("{ACCOUNT_PREFIX}{namespace}:"));
+        }
+        _ => {}
+    }
+}
+
+fn set_images(deployment: &mut Value, images: &Images) {
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array_mut();
+    for container in containers.into_iter().flatten() {
+        container["image"] = images.webhook.clone().into();
+        for variable in container["env"].as_array_mut().into_iter().flatten() {
+            if variable["name"] == SHIM_IMAGE_VARIABLE {
+                variable["value"] = images.shim.clone().into();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(namespace: &str) -> Vec<Value> {
+        let images = Images { webhook: "r.example/webhook:9".to_owned(), shim: "r.example/shim:9".to_owned() };
+        let text = manifests(namespace, &images).unwrap();
+        serde_saphyr::from_multiple(&text).unwrap()
+    }
+
+    fn of_kind<'v>(objects: &'v [Value], kind: &str) -> &'v Value {
+        objects.iter().find(|object| object["kind"] == kind).unwrap()
+    }
+
+    #[test]
+    fn images_reach_the_container_and_the_variable() {
+        let objects = rendered("istio-aux");
+        let container = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], "r.example/webhook:9");
+        assert_eq!(container["env"], serde_json::json!([{"name": "SHIM_IMAGE", "value": "r.example/shim:9"}]));
+        let args = container["args"].as_array().unwrap();
+        assert!(args.contains(&"--shim-image=$(SHIM_IMAGE)".into()), "{args:?}");
+    }
+
+    #[test]
+    fn another_namespace_reaches_every_reference() {
+        let objects = rendered("elsewhere");
+        assert_eq!(of_kind(&objects, "Namespace")["metadata"]["name"], "elsewhere");
+        let webhooks = of_kind(&objects, "MutatingWebhookConfiguration")["webhooks"].as_array().unwrap();
+        assert!(webhooks.iter().all(|webhook| webhook["clientConfig"]["service"]["namespace"] == "elsewhere"));
+        assert_eq!(of_kind(&objects, "ClusterRoleBinding")["subjects"][0]["namespace"], "elsewhere");
+        for object in &objects {
+            let text = object.to_string();
+            assert!(!text.contains(r#""namespace":"istio-aux""#), "{text}");
+            assert!(!text.contains("serviceaccount:istio-aux:") && !text.contains("istio-aux.svc"), "{text}");
+        }
+    }
+
+    #[test]
+    fn with_the_rendered_values_nothing_else_changes() {
+        let mut before = objects().unwrap();
+        let deployment = of_kind(&before, "Deployment").clone();
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let shim = container["env"][0]["value"].as_str();
+        let image = container["image"].as_str().unwrap().to_owned();
+        let images = Images { webhook: image, shim: shim.unwrap().to_owned() };
+        let text = manifests(NAMESPACE, &images).unwrap();
+        let after: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        for (before, after) in before.iter_mut().zip(&after) {
+            let name = before["metadata"]["name"].clone();
+            if before["kind"].as_str().unwrap().starts_with("ValidatingAdmissionPolicy") {
+                before["metadata"].as_object_mut().unwrap().shift_remove("namespace");
+            }
+            assert_eq!(*after, *before, "{name}");
+        }
+        assert_eq!(after.len(), before.len());
+    }
+
+    #[test]
+    fn what_is_installed_can_be_uninstalled() {
+        for object in objects().unwrap() {
+            let is_known = INSTALLED.iter().any(|installed| {
+                object["kind"] == installed.kind.2 && object["apiVersion"] == installed.kind.api_version()
+            });
+            assert!(is_known || object["kind"] == "Namespace", "{}: it is missing in INSTALLED", object["kind"]);
+            assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/name"], "istio-aux", "{object}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What each path responds.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use inject::Settings;
+use inject::review::{self, Outcome};
+use tokio::time::timeout;
+
+use super::connection_limit::{RequestGuard, UNCOUNTED_MEMORY_LIMIT};
+use super::tls::TlsReloader;
+use crate::metrics::Metrics;
+
+/// The largest review, in bytes. An API server takes objects of 3 MiB at most, and a review of a creation carries one. The
+/// rest is for the review around it, and for what JSON adds to an object that came as protobuf.
+pub(super) const BODY_LIMIT: usize = 4 << 20;
+/// How much of a body that is too large is read and discarded, in bytes, so that the client gets the response.
+const BODY_DISCARD_LIMIT: usize = 4 * BODY_LIMIT;
+/// How long a body may take. An API server waits no longer than 30 s for a webhook, and 5 s as istio-aux is installed.
+const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The media type of a review.
+const JSON: &str = "application/json";
+/// The media type of metrics.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What a listener serves.
+pub(super) trait Handler: Clone + Send + Sync + 'static {
+    /// Responds to one request.
+    fn handle(
+        self,
+        request: Request<Incoming>,
+        guard: RequestGuard,
+    ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
+}
+
+/// `/mutate`, and `/mutate-v1-pod`, which earlier installations registered.
+#[derive(Debug, Clone)]
+pub(super) struct AdmissionHandler {
+    settings: Arc<Settings>,
+    metrics: Arc<Metrics>,
+}
+
+impl AdmissionHandler {
+    pub(super) fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
+        Self { settings: Arc::new(settings), metrics }
+    }
+
+    async fn mutate(&self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
+        if let Some(other) = other_media_type(request.headers()) {
+            self.metrics.refused();
+            let line = format!("the body is {other}; this path takes {JSON}\n");
+            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, line);
+        }
+        let mut body = request.into_body();
+        let read = timeout(BODY_READ_TIMEOUT, read_body(&mut body, &guard)).await;
+        match read.unwrap_or(Err(ReadBodyError::Timeout)) {
+            Ok(body) => {
+                guard.mark_complete();
+                self.respond(&body, guard)
+            }
+            Err(error) => {
+                self.metrics.refused();
+                error.into_response()
+            }
+        }
+    }
+
+    fn respond(&self, body: &[u8], guard: RequestGuard) -> Response<Full<Bytes>> {
+        let started = Instant::now();
+        // A bug fails this request and no other.
+        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(body, &self.settings)));
+        let (outcome, response) = match answered {
+            Ok(Ok(answered)) => {
+                let mut response = Response::new(Full::new(counted(answered.body, guard)));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+                (answered.outcome, response)
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "rejected a request");
+                (Outcome::Refused, text(StatusCode::BAD_REQUEST, format!("{error}\n")))
+            }
+            Err(_) => {
+                tracing::error!("the decision failed, which is a bug of istio-aux");
+                (Outcome::Failed, text(StatusCode::INTERNAL_SERVER_ERROR, "the decision failed; see the log\n"))
+            }
+        };
+        self.metrics.review(outcome, started.elapsed());
+        response
+    }
+}
+
+impl Handler for AdmissionHandler {
+    async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
+        match (request.method(), request.uri().path()) {
+            (&Method::POST, "/mutate" | "/mutate-v1-pod") => self.mutate(request, guard).await,
+            (_, "/mutate" | "/mutate-v1-pod") => method_not_allowed("POST"),
+            (_, path) => not_found(path, "/mutate"),
+        }
+    }
+}
+
+/// Why a body was not read.
+#[derive(Debug)]
+enum ReadBodyError {
+    TooLarge,
+    Timeout,
+    Aborted(hyper::Error),
+}
+
+impl ReadBodyError {
+    fn into_response(self) -> Response<Full<Bytes>> {
+        match self {
+            Self::TooLarge => {
+                text(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n"))
+            }
+            Self::Timeout => {
+                text(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {BODY_READ_TIMEOUT:?}\n"))
+            }
+            Self::Aborted(error) => text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
+        }
+    }
+}
+
+/// Reads a body. It reserves the memory of its buffer as that grows, not the length that the client announced.
+async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>, ReadBodyError> {
+    let (mut buffer, mut length) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let data = frame.map_err(ReadBodyError::Aborted)?.into_data().unwrap_or_default();
+        length += data.len();
+        if length > BODY_DISCARD_LIMIT {
+            break;
+        }
+        if length > BODY_LIMIT {
+            buffer = Vec::new();
+            guard.record_memory(0);
+            continue;
+        }
+        if length > buffer.capacity() {
+            let capacity = length.next_power_of_two().clamp(UNCOUNTED_MEMORY_LIMIT, BODY_LIMIT);
+            guard.reserve(capacity).await;
+            buffer.reserve_exact(capacity - buffer.len());
+        }
+        buffer.extend_from_slice(&data);
+    }
+    if length > BODY_LIMIT { Err(ReadBodyError::TooLarge) } else { Ok(buffer) }
+}
+
+/// A response's bytes, which count as the request's memory until they are sent.
+fn counted(bytes: Vec<u8>, guard: RequestGuard) -> Bytes {
+    struct Counted(Vec<u8>, #[expect(dead_code, reason = "dropped with the bytes")] RequestGuard);
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    guard.record_memory(bytes.capacity());
+    Bytes::from_owner(Counted(bytes, guard))
+}
+
+/// `/healthz`, `/readyz` and `/metrics`.
+#[derive(Debug, Clone)]
+pub(super) struct HealthHandler {
+    ready: Arc<AtomicBool>,
+    tls: Arc<TlsReloader>,
+    metrics: Arc<Metrics>,
+}
+
+impl HealthHandler {
+    /// It is ready while the flag is set and the certificate is valid.
+    pub(super) fn new(ready: Arc<AtomicBool>, tls: Arc<TlsReloader>, metrics: Arc<Metrics>) -> Self {
+        Self { ready, tls, metrics }
+    }
+
+    fn readiness(&self) -> Response<Full<Bytes>> {
+        if !self.ready.load(Ordering::Relaxed) {
+            text(StatusCode::SERVICE_UNAVAILABLE, "starting, or stopping\n")
+        } else if let Some(reason) = self.tls.not_ready_reason() {
+            text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"))
+        } else {
+            text(StatusCode::OK, "ok\n")
+        }
+    }
+}
+
+impl Handler for HealthHandler {
+    async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
+        guard.mark_complete();
+        match (request.method(), request.uri().path()) {
+            (&(Method::GET | Method::HEAD), "/healthz") => text(StatusCode::OK, "ok\n"),
+            (&(Method::GET | Method::HEAD), "/readyz") => self.readiness(),
+            (&(Method::GET | Method::HEAD), "/metrics") => {
+                let mut response = text(StatusCode::OK, self.metrics.text());
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS));
+                response
+            }
+            (_, "/healthz" | "/readyz" | "/metrics") => method_not_allowed("GET"),
+            (_, path) => not_found(path, "/healthz, /readyz and /metrics"),
+        }
+    }
+}
+
+/// The media type that the client announced, if it is not that of a review.
+fn other_media_type(headers: &HeaderMap) -> Option<String> {
+    let announced = String::from_utf8_lossy(headers.get(CONTENT_TYPE)?.as_bytes()).into_owned();
+    let media_type = announced.split(';').next().unwrap_or_default().trim();
+    (!media_type.eq_ignore_ascii_case(JSON)).then(|| format!("{media_type:?}"))
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn method_not_allowed(method: &'static str) -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, format!("this path takes {method}\n"));
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(method));
+    response
+}
+
+fn not_found(path: &str, existing: &str) -> Response<Full<Bytes>> {
+    text(StatusCode::NOT_FOUND, format!("there is no {path:?} here; there is {existing}\n"))
+}
