@@ -2,11 +2,13 @@
 //! pods are replaced. In a binary of its own: it changes the webhook's deployment.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use e2e::admission::{expiries, until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN, client, client_as};
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
 use k8s_openapi::api::core::v1::Secret;
@@ -79,16 +81,26 @@ async fn set_arguments(ns: &Namespace, arguments: &[String]) {
     until_drained(ns).await;
 }
 
-async fn served_certificate() -> Vec<u8> {
+async fn stored_certificate() -> Vec<u8> {
     let secrets: Api<Secret> = Api::namespaced(client().await, ISTIO_AUX);
     let secret = secrets.get("istio-aux-certificate").await.expect("the Secret is read");
     secret.data.and_then(|mut data| data.remove("tls.crt")).expect("a certificate is kept").0
 }
 
-/// Waits until another certificate is served.
-async fn until_renewed(ns: &Namespace) {
-    let before = served_certificate().await;
-    ns.until("another certificate", async || (served_certificate().await != before).then_some(())).await;
+/// Waits until the Secret holds another certificate than `before`.
+async fn until_renewed(ns: &Namespace, before: Vec<u8>) {
+    ns.until("another certificate", async || (stored_certificate().await != before).then_some(())).await;
+}
+
+/// Waits until both replicas serve the same certificate, and it has at least an hour left.
+async fn until_a_long_lived_certificate_is_served(ns: &Namespace) {
+    let in_an_hour = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970") + Duration::from_hours(1);
+    let in_an_hour = i64::try_from(in_an_hour.as_secs()).expect("it is before the end of time");
+    ns.until("a long-lived certificate on both replicas", async || match expiries().await[..] {
+        [Some(one), Some(other)] => (one == other && one > in_an_hour).then_some(()),
+        _ => None,
+    })
+    .await;
 }
 
 /// The webhook's arguments, without a validity of certificates that an earlier run may have left.
@@ -100,6 +112,23 @@ async fn arguments() -> Vec<String> {
     arguments
 }
 
+/// Asks for a renewal, as `istio-aux renew` does.
+async fn request_renewal() {
+    let secrets: Api<Secret> = Api::namespaced(client().await, ISTIO_AUX);
+    let patch = json!({"metadata": {"annotations": {"istio-aux.io/renewal-requested": "now"}}});
+    let patched = secrets.patch("istio-aux-certificate", &PatchParams::default(), &Patch::Merge(patch)).await;
+    patched.expect("the Secret is patched");
+}
+
+/// How many CAs the first webhook of the configuration trusts.
+async fn trusted_cas() -> usize {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
+    let configuration = configurations.get(ISTIO_AUX).await.expect("the configuration is read");
+    let webhooks = configuration.webhooks.expect("it has webhooks");
+    let bundle = webhooks[0].client_config.ca_bundle.as_ref().expect("it has a CA bundle");
+    String::from_utf8_lossy(&bundle.0).matches("BEGIN CERTIFICATE").count()
+}
+
 #[tokio::test]
 async fn no_admission_is_lost_in_rollouts_and_renewals() {
     scenario("rollout", &[MESH, OPT_IN], async |ns: &Namespace| {
@@ -109,7 +138,7 @@ async fn no_admission_is_lost_in_rollouts_and_renewals() {
             while_pods_are_created(ns, "a rollout", async || set_arguments(ns, &short).await).await;
             while_pods_are_created(ns, "two renewals", async || {
                 for _ in 0..2 {
-                    until_renewed(ns).await;
+                    until_renewed(ns, stored_certificate().await).await;
                 }
             })
             .await;
@@ -118,15 +147,18 @@ async fn no_admission_is_lost_in_rollouts_and_renewals() {
         .await;
         while_pods_are_created(ns, "a rollout back, and a renewal", async || {
             set_arguments(ns, &arguments).await;
-            until_renewed(ns).await;
-            ns.until("all replicas to serve the renewed certificate", async || {
-                let expiries = expiries().await;
-                (expiries.len() == 2 && expiries[0].is_some() && expiries[0] == expiries[1]).then_some(())
-            })
-            .await;
+            until_a_long_lived_certificate_is_served(ns).await;
         })
         .await;
         with_short_ones.unwrap_or_else(|panic| resume_unwind(panic));
+        while_pods_are_created(ns, "a requested renewal", async || {
+            // After that no other renewal is due for months.
+            ns.until("the old CA to leave the configuration", async || (trusted_cas().await == 1).then_some(())).await;
+            let before = stored_certificate().await;
+            request_renewal().await;
+            until_renewed(ns, before).await;
+        })
+        .await;
     })
     .await;
 }
