@@ -133,6 +133,13 @@ impl Namespace {
         serde_json::to_value(object).expect("an object is JSON")
     }
 
+    /// The same, where there is one.
+    pub async fn find(&self, like: &Value) -> Option<Value> {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        let object = self.objects(like).get_opt(name).await.expect("the object is read");
+        object.map(|object| serde_json::to_value(object).expect("an object is JSON"))
+    }
+
     /// A Job.
     pub async fn job(&self, name: &str) -> Job {
         Api::namespaced(self.client.clone(), &self.name).get(name).await.expect("the Job is read")
