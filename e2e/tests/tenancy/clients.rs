@@ -2,9 +2,11 @@
 
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{GREETING, annotated, job, pod, pod_spec, server, shell};
-use e2e::tenancy::{TENANT, TOKEN, apply, header_filter, install, kubectl, profile_policy, reviewer, stand_in};
+use e2e::tenancy::{TENANT, TOKEN, apply, header_filter, kubectl, profile_policy, reviewer, stand_in};
 use e2e::{Namespace, PodView, is_complete, scenario};
 use serde_json::{Value, json};
+
+use crate::alone;
 
 /// A script that asks the stand-in for a namespace's runs, and prints the status and the body. `more` are options of curl.
 fn asks(stand_in: &str, namespace: &str, more: &str) -> String {
@@ -42,7 +44,7 @@ fn label(ns: &Namespace, label: &str) {
 
 #[tokio::test]
 async fn pipelines_answer_a_tenants_pod_by_its_token_and_its_binding() {
-    install();
+    let guard = alone().await;
     scenario("pipelines", &[MESH], async |pipelines: &Namespace| {
         let there = pipelines.name();
         apply(&stand_in(there));
@@ -78,6 +80,7 @@ async fn pipelines_answer_a_tenants_pod_by_its_token_and_its_binding() {
         kubectl(&["delete", "clusterrolebinding", &reviewer(there)]);
     })
     .await;
+    drop(guard);
 }
 
 /// Asks until the answer ends like this, for a minute: proxies hear of a new configuration a moment later.

@@ -1,24 +1,17 @@
 //! The controller: what its account may do, what it keeps, what it leaves alone, and that it converges.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::cluster::client;
 use e2e::rights::rules;
-use e2e::tenancy::{CONTROLLER, ROLE, TENANT, apply, install, kubectl, role, wait_for_controller};
+use e2e::tenancy::{CONTROLLER, ROLE, TENANT, apply, kubectl, role, wait_for_controller};
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
 use kube::api::Api;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, MutexGuard};
 
-/// Scenarios that change the controller, or what all tenants share, come one after the other.
-async fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::const_new(());
-    let guard = ALONE.lock().await;
-    install();
-    guard
-}
+use crate::alone;
 
 fn binding() -> Value {
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "istio-aux-pipelines"}})
@@ -154,17 +147,34 @@ async fn leader() -> Option<String> {
 async fn tenants_get_their_objects_when_the_leader_is_killed() {
     let guard = alone().await;
     scenario("kill", &[], async |ns: &Namespace| {
-        for round in 0..3 {
+        for _ in 0..3 {
             let holder = ns.until("a leader", leader).await;
-            label(ns, "enabled");
             kubectl(&["-n", CONTROLLER.0, "delete", "pod", &holder, "--grace-period=0", "--force", "--wait=false"]);
+            label(ns, "enabled");
             until_bound(ns).await;
+            ns.until("another leader", async || leader().await.filter(|next| *next != holder)).await;
             label(ns, "disabled");
             until_unbound(ns).await;
-            let next = ns.until("a leader", leader).await;
-            assert_ne!(next, holder, "round {round}");
         }
         wait_for_controller();
+    })
+    .await;
+    drop(guard);
+}
+
+#[tokio::test]
+async fn leader_that_vanished_is_replaced_when_its_lease_is_over() {
+    let guard = alone().await;
+    scenario("vanished", &[], async |ns: &Namespace| {
+        ns.until("a leader", leader).await;
+        let patch = r#"--patch={"spec":{"holderIdentity":"vanished"}}"#;
+        kubectl(&["-n", CONTROLLER.0, "patch", "lease", CONTROLLER.1, "--type=merge", patch]);
+        label(ns, "enabled");
+        let began = Instant::now();
+        let next = ns.until("another leader", async || leader().await.filter(|next| next != "vanished")).await;
+        let took = began.elapsed();
+        assert!(took > Duration::from_secs(10) && took < Duration::from_secs(30), "{next} took over after {took:?}");
+        until_bound(ns).await;
     })
     .await;
     drop(guard);
