@@ -46,9 +46,11 @@ pub const SHIM_UID: u32 = 65_019;
 pub const INSTALL_CONTAINER: &str = "aux-shim-install";
 /// The volume that the webhook adds: in mode native for the shim's state file, an emptyDir on disk; else for the shim's binary.
 pub const SHIM_VOLUME: &str = "istio-aux";
+/// The volume of the shim's binary in a Katib trial in whose pod [`SHIM_VOLUME`] does not hold it.
+pub const BINARY_VOLUME: &str = "istio-aux-binary";
 /// Where the shim's own container sees [`SHIM_VOLUME`].
 pub const STATE_DIR: &str = "/state";
-/// Where other containers see [`SHIM_VOLUME`].
+/// Where other containers see the volume of the shim's binary.
 pub const BINARY_DIR: &str = "/istio-aux";
 /// The shim's binary, where other containers see it.
 pub const SHIM_BINARY: &str = "/istio-aux/aux-shim";
@@ -116,6 +118,10 @@ pub const PIPELINES_ROLE: &str = "kubeflow-pipelines-edit";
 pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";
 /// Names that Katib gives its metrics collectors.
 pub const KATIB_COLLECTORS: [&str; 2] = ["metrics-logger-and-collector", "metrics-collector"];
+/// Option that only Katib's own collectors have: the service to report to.
+pub const KATIB_COLLECTOR_OPTION: &str = "-s-db";
+/// What Katib puts into the command of the container whose metrics it collects.
+pub const KATIB_COMPLETED_MARKER: &str = "echo completed > ";
 /// Pod label of Argo's workflows.
 pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
 /// Pod annotation: what Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers end.

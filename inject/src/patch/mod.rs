@@ -3,6 +3,7 @@
 mod native;
 mod proxy;
 mod shim;
+mod start_after;
 mod wrap;
 
 use json_patch::jsonptr::PointerBuf;
@@ -23,6 +24,10 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
             Change::Label { key, value } => patch.label(key, value),
             Change::HoldAtProxy { index } => patch.hold_at_proxy(*index),
             Change::Args { index, words } => patch.append_args(*index, words),
+            Change::StartAfterCollector { index, resources } => {
+                let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
+                start_after::add(&shim, *index, plan.mode, &mut patch);
+            }
             Change::Stay { init_index } => patch.stay(*init_index),
             Change::Shim { watch, resources } => {
                 let shim = shim::Shim { settings, facts, resources: resources.as_ref() };

@@ -48,6 +48,11 @@ pub(crate) enum Change {
         index: usize,
         words: &'static [&'static str],
     },
+    /// The command of the container at this index, a Katib training, starts after its metrics collector.
+    StartAfterCollector {
+        index: usize,
+        resources: Option<ResourceRequirements>,
+    },
     /// `--stay` is appended to the `args` of the native shim.
     Stay {
         init_index: usize,

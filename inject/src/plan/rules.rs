@@ -67,11 +67,11 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
         }
         Sidecar::None | Sidecar::Customised | Sidecar::Gateway => before_injector(facts, requested, &mut plan),
         Sidecar::Native => {
-            katib::disable_wait_all_processes(facts, &mut plan);
+            katib::let_collectors_end(facts, settings, &mut plan);
             Outcome::Final(Mode::Off, "istio-proxy is a native sidecar, which the kubelet ends")
         }
         Sidecar::Classic { .. } => {
-            katib::disable_wait_all_processes(facts, &mut plan);
+            katib::let_collectors_end(facts, settings, &mut plan);
             hold_start(facts, &mut plan);
             match facts.restart_policy {
                 Some(policy) => end_proxy(facts, policy, requested, settings, &mut plan),

@@ -87,6 +87,19 @@ impl Procfs {
         Ok(Lookup::Root(RootProcess { pid, started, has_mounts: !mounts.is_empty(), instance: instance_in(&mounts) }))
     }
 
+    /// Whether a process is the first one of a container, and was started with this argument.
+    pub(crate) fn is_root_with_argument(&self, pid: i32, argument: &str) -> bool {
+        let is_root = matches!(self.parent_and_start(pid), Ok(Some((0, _))));
+        is_root && self.read(pid, "cmdline").ok().flatten().is_some_and(|line| has_argument(&line, argument))
+    }
+
+    /// Whether every thread of a process sleeps: none runs, is about to run, or waits for a disk.
+    pub(crate) fn is_asleep(&self, pid: i32) -> bool {
+        let tasks = fs::read_dir(self.root.join(pid.to_string()).join("task"));
+        let mut stats = tasks.into_iter().flatten().flatten().map(|task| fs::read(task.path().join("stat"))).peekable();
+        stats.peek().is_some() && stats.all(|stat| stat.is_ok_and(|stat| state(&stat) == Some(b'S')))
+    }
+
     /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
     pub(crate) fn own_instance(&self) -> Option<ContainerInstance> {
         instance_in(&self.mounts_of("self").ok()?)
@@ -131,6 +144,17 @@ fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
+}
+
+/// The state of a thread, from its `stat`: the letter after the command.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(end_of_command + 2).copied()
+}
+
+/// Whether a command line, whose arguments end with a NUL byte each, has this argument.
+fn has_argument(cmdline: &[u8], argument: &str) -> bool {
+    cmdline.split(|&byte| byte == 0).any(|word| word == argument.as_bytes())
 }
 
 /// Whether a number is a process' and not one of its other threads', which `/proc` opens too though it does not list them.
@@ -262,6 +286,42 @@ mod tests {
                 Lookup::Root(RootProcess { pid: 50, started: 400, has_mounts: false, instance: None })
             ]
         );
+    }
+
+    #[test]
+    fn a_root_process_is_found_by_a_whole_argument() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid: i32, parent, cmdline: &str| {
+            fake::process(root.path(), pid, parent, 100, "");
+            fs::write(root.path().join(format!("{pid}/cmdline")), cmdline.replace(' ', "\0")).unwrap();
+        };
+        process(7, 0, "collector -t trial -s-db db:6789 ");
+        process(8, 0, "aux-shim start-after --argument=-s-db -- sh ");
+        process(9, 7, "collector -s-db db:6789 ");
+        process(10, 0, ""); // a zombie
+        process(11, 0, "collector -s-db"); // it has overwritten the end of its arguments
+        let procfs = Procfs::new(root.path());
+        let found = [7, 8, 9, 10, 11, 12].map(|pid| procfs.is_root_with_argument(pid, "-s-db"));
+        assert_eq!(found, [true, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_process_is_asleep_when_all_its_threads_are() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid: i32, states: &[&str]| {
+            let tasks = root.path().join(format!("{pid}/task"));
+            for (thread, state) in states.iter().enumerate() {
+                let thread = tasks.join(thread.to_string());
+                fs::create_dir_all(&thread).unwrap();
+                fs::write(thread.join("stat"), stat(pid, "x) R", 0, 1).replace("R) S", &format!("R) {state}")))
+                    .unwrap();
+            }
+        };
+        process(1, &["S", "S"]);
+        process(2, &["S", "R"]);
+        process(3, &["D"]);
+        let procfs = Procfs::new(root.path());
+        assert_eq!([1, 2, 3, 4].map(|pid| procfs.is_asleep(pid)), [true, false, false, false]);
     }
 
     #[test]
