@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::Label;
 use crate::command::{printed, run};
-use crate::manifests::{container, deployment, pod_spec};
+use crate::manifests::{annotated, container, deployment, job, pod, pod_spec, shell};
 use crate::rendered::on_top_of;
+use crate::{Namespace, PodView, is_complete};
 
 /// The namespace, and the Deployment, of the controller.
 pub const CONTROLLER: (&str, &str) = ("istio-aux", "istio-aux-tenancy");
@@ -176,4 +177,80 @@ pub fn header_filter(stand_in: &str) -> Value {
             }},
         }]},
     })
+}
+
+/// As the SDK of Kubeflow Pipelines sends its token.
+pub const WITH_TOKEN: &str = r#"-H "Authorization: Bearer $(cat "$KF_PIPELINES_SA_TOKEN_PATH")""#;
+
+/// A script that asks the stand-in for a namespace's runs, and prints the body and the status. `more` are options of curl.
+#[must_use]
+pub fn asks(stand_in: &str, namespace: &str, more: &str) -> String {
+    let url = format!("http://ml-pipeline.{stand_in}:8888/cgi-bin/runs?namespace={namespace}");
+    format!("curl -sS --max-time 20 -w ' %{{http_code}}' {more} '{url}'")
+}
+
+/// A script that asks a server for its page, and prints it and the status.
+#[must_use]
+pub fn greets(host: &str) -> String {
+    format!("curl -sS --max-time 20 -w ' %{{http_code}}' http://{host}/ 2>&1")
+}
+
+/// Runs a script until its output matches a pattern of the shell, for a minute, and prints the last output: proxies hear of a
+/// new configuration a moment after it is there.
+#[must_use]
+pub fn until_said(script: &str, pattern: &str) -> String {
+    format!(
+        "n=0; until said=$({script}); case $said in {pattern}) true;; *) [ $n = 60 ];; esac; do n=$((n + 1)); sleep 1; done; printf %s \"$said\""
+    )
+}
+
+/// What a pod's container `main` prints until its end.
+pub async fn output_of(ns: &Namespace, pod: Value) -> String {
+    let name = pod["metadata"]["name"].as_str().expect("a pod has a name").to_owned();
+    ns.create_object(pod).await;
+    ns.pod_until(&name, "the end", |pod| PodView(pod).final_phase()).await;
+    ns.logs(&name, "main").await
+}
+
+/// What a script prints in a pod of its own.
+pub async fn said(ns: &Namespace, name: &str, script: &str) -> String {
+    output_of(ns, pod(name, &pod_spec("Never", &[shell("main", script)]))).await
+}
+
+/// What a script prints in a Job whose template keeps Istio's injector away, as the compiler of Kubeflow Pipelines writes it.
+/// The Job completes.
+pub async fn said_by_job(ns: &Namespace, name: &str, script: &str) -> String {
+    let kept_out =
+        annotated(job(name, &pod_spec("Never", &[shell("main", script)])), "sidecar.istio.io/inject", "false");
+    ns.create_object(kept_out).await;
+    ns.until(&format!("Job {name}"), async || is_complete(&ns.job(name).await).then_some(())).await;
+    let pod = ns.pod_of_job(name).await;
+    ns.logs(&pod, "main").await
+}
+
+/// Labels a namespace.
+pub fn label(ns: &Namespace, label: &str) {
+    kubectl(&["label", "namespace", ns.name(), "--overwrite", label]);
+}
+
+/// Waits until a Deployment's pods are ready.
+pub fn until_available(ns: &Namespace, deployment: &str) {
+    let deployment = format!("deployment/{deployment}");
+    kubectl(&["-n", ns.name(), "rollout", "status", &deployment, "--timeout=150s"]);
+}
+
+/// The `RoleBinding` that the controller keeps, by its kind and name.
+#[must_use]
+pub fn binding() -> Value {
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "istio-aux-pipelines"}})
+}
+
+/// Waits for that binding.
+pub async fn until_bound(ns: &Namespace) -> Value {
+    ns.until("the binding", async || ns.find(&binding()).await).await
+}
+
+/// Waits until there is none.
+pub async fn until_unbound(ns: &Namespace) {
+    ns.until("the binding to go", async || ns.find(&binding()).await.is_none().then_some(())).await;
 }

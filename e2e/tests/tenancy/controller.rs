@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use e2e::cluster::client;
 use e2e::rights::rules;
-use e2e::tenancy::{CONTROLLER, ROLE, TENANT, apply, kubectl, role, wait_for_controller};
+use e2e::tenancy::{
+    CONTROLLER, ROLE, TENANT, apply, binding, kubectl, role, until_bound, until_unbound, wait_for_controller,
+};
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
@@ -13,20 +15,8 @@ use serde_json::{Value, json};
 
 use crate::alone;
 
-fn binding() -> Value {
-    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "istio-aux-pipelines"}})
-}
-
 fn label(ns: &Namespace, value: &str) {
-    kubectl(&["label", "namespace", ns.name(), "--overwrite", &format!("{}={value}", TENANT.0)]);
-}
-
-async fn until_bound(ns: &Namespace) -> Value {
-    ns.until("the binding", async || ns.find(&binding()).await).await
-}
-
-async fn until_unbound(ns: &Namespace) {
-    ns.until("the binding to go", async || ns.find(&binding()).await.is_none().then_some(())).await;
+    e2e::tenancy::label(ns, &format!("{}={value}", TENANT.0));
 }
 
 /// Waits for an event of this reason in the namespace, and returns what it says.
