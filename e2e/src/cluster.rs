@@ -79,6 +79,13 @@ impl Namespace {
         namespace
     }
 
+    /// A namespace that somebody else creates, once pods may be created in it. It is not removed.
+    pub async fn found(name: &str) -> Self {
+        let namespace = Self { client: client().await, name: name.to_owned() };
+        namespace.wait_for_service_account().await;
+        namespace
+    }
+
     /// Pods are refused until the controller manager has made the namespace's account.
     async fn wait_for_service_account(&self) {
         use k8s_openapi::api::core::v1::ServiceAccount;
@@ -131,6 +138,13 @@ impl Namespace {
         let name = like["metadata"]["name"].as_str().expect("an object has a name");
         let object = self.objects(like).get(name).await.expect("the object is read");
         serde_json::to_value(object).expect("an object is JSON")
+    }
+
+    /// The same, where there is one.
+    pub async fn find(&self, like: &Value) -> Option<Value> {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        let object = self.objects(like).get_opt(name).await.expect("the object is read");
+        object.map(|object| serde_json::to_value(object).expect("an object is JSON"))
     }
 
     /// A Job.

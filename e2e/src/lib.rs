@@ -11,6 +11,8 @@ pub mod manifests;
 pub mod observe;
 pub mod policies;
 pub mod rendered;
+pub mod rights;
+pub mod tenancy;
 pub mod ways;
 
 pub use cluster::{Namespace, scenario};

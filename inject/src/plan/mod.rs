@@ -15,7 +15,7 @@ use contract::args::WatchArgs;
 
 pub use self::mode::Mode;
 pub(crate) use self::resources::ResourceRequirements;
-pub(crate) use self::rules::plan;
+pub(crate) use self::rules::{plan, reason_without_shim};
 use self::warnings::Warnings;
 
 /// The plan for a pod.
