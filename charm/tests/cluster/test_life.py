@@ -7,7 +7,7 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
 
-import certificates
+from certs import serving_cert
 from tests.cluster.model import Model
 
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
@@ -24,7 +24,7 @@ def entries(model: Model) -> list[tuple[str, str | None, str]]:
 def trusted(model: Model) -> set[str]:
     bundles = {bundle for _, _, bundle in entries(model)}
     assert len(bundles) == 1
-    return set(certificates.split(base64.b64decode(bundles.pop()).decode()))
+    return set(serving_cert.split(base64.b64decode(bundles.pop()).decode()))
 
 
 def labels(model: Model, namespace: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
 
     first = app.kept().current
     app.act(0, "rotate-certificates")
-    assert trusted(model) == {first.authority.strip(), app.kept().current.authority.strip()}
+    assert trusted(model) == {first.ca.strip(), app.kept().current.ca.strip()}
     for unit in (1, 2):
         app.secret_changed(unit)
     assert {app.served(unit) for unit in app.units} == {app.kept().current.text}
@@ -99,7 +99,7 @@ def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted:
     assert [app.status(unit) for unit in (0, 1)] == [NO_TRUST, ActiveStatus()]
     untrusted.until_nothing_is_left()
     with pytest.raises(testing.ActionFailed) as failed:
-        app.act(0, "list-missed-pods")
+        app.act(0, "list-uninjected-pods")
     assert failed.value.message == "no rights in the cluster; run: juju trust istio-aux --scope=cluster"
     with pytest.raises(testing.ActionFailed):
         app.act(0, "rotate-certificates")
@@ -131,13 +131,15 @@ def test_api_that_is_away_is_waited_for(model: Model) -> None:
     app.update(0)
     assert app.status() == waiting
     with pytest.raises(testing.ActionFailed, match="the Kubernetes API does not answer; try again"):
-        app.act(0, "list-missed-pods")
+        app.act(0, "list-uninjected-pods")
     model.back()
     app.update(0)
     assert app.status() == ActiveStatus()
 
 
-@pytest.mark.parametrize("action", ["list-missed-pods", "roll-missed-pods", "enable-namespace", "disable-namespace"])
+@pytest.mark.parametrize(
+    "action", ["list-uninjected-pods", "restart-uninjected-pods", "enable-namespace", "disable-namespace"]
+)
 def test_action_on_an_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
     app = model.app()
     app.deploy(1)

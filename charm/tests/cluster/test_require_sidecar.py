@@ -133,15 +133,15 @@ def test_without_the_option_the_pod_comes_up_without_a_sidecar_and_is_found_and_
         assert containers(pod) == {"main"}
         assert refusals(model, team) == []
     until("the injector to be back", lambda: is_injected(model, team))
-    missed = app.act(0, "list-missed-pods", namespace=team)
+    missed = app.act(0, "list-uninjected-pods", namespace=team)
     assert missed["pods"] == f"{team}/Pod/db-0 no-sidecar {team}/StatefulSet/db"
-    app.act(0, "roll-missed-pods", namespace=team)
-    assert app.act(0, "list-missed-pods", namespace=team)["count"] == 1, "a dry run rolls nothing"
-    rolled = app.act(0, "roll-missed-pods", namespace=team, **{"dry-run": False})
-    assert rolled["rolled"] == f"{team}/StatefulSet/db"
+    app.act(0, "restart-uninjected-pods", namespace=team)
+    assert app.act(0, "list-uninjected-pods", namespace=team)["count"] == 1, "a dry run rolls nothing"
+    rolled = app.act(0, "restart-uninjected-pods", namespace=team, **{"dry-run": False})
+    assert rolled["restarted"] == f"{team}/StatefulSet/db"
     until("the new pod", lambda: (pod := the_pod(model, team, "db")) and "istio-proxy" in containers(pod))
     until("the new pod to be ready", lambda: is_ready(the_pod(model, team, "db")))
-    assert app.act(0, "list-missed-pods", namespace=team)["count"] == 0
+    assert app.act(0, "list-uninjected-pods", namespace=team)["count"] == 0
 
 
 def test_chosen_workload_joins_the_mesh_and_leaves_it(model: Model) -> None:
