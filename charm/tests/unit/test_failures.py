@@ -120,7 +120,7 @@ def test_webhook_has_the_time_to_drain_that_it_takes(app: App) -> None:
     drain = re.search(r"`--drain-delay[^|]*\|[^\n]*?`?(\d+)s", configuration)
     assert drain
     delay = app.container(0).plan.services["webhook"].kill_delay
-    assert int(delay.rstrip("s")) > int(drain[1])
+    assert int(str(delay).rstrip("s")) > int(drain[1])
 
 
 @pytest.mark.parametrize("call", ["replan", "pull", "push"])
