@@ -204,7 +204,7 @@ def test_application_takes_over_from_one_that_is_gone(app: App, api: Api) -> Non
 def test_policy_that_an_earlier_model_of_this_name_left_is_deleted(app: App, api: Api) -> None:
     earlier = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "earlier"}}
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-        api.put(kind, "istio-aux-kubeflow", metadata=earlier, spec={"policyName": "istio-aux-kubeflow"})
+        api.put(kind, "istio-aux-kubeflow", metadata=earlier, spec={"policyName": "x", "validationActions": ["Deny"]})
     app.deploy()
     assert objects(api) == INSTALLED
 
