@@ -15,7 +15,8 @@ SERVICE = "webhook"
 ADMISSION_PORT = 8443
 HEALTH_PORT = 8080
 USER = 65018
-"""The image's user, whose name no file in it tells."""
+"""The image's user. Pebble runs as it, too (charmcraft.yaml), so the layer names none: without a file of users in the image,
+Pebble would not know that it is this user already, and fail to become it."""
 CERTIFICATE_FILE = "/certificate/webhook.pem"
 """Certificate and key in one file: two could be read while only one of them is new."""
 
@@ -37,8 +38,6 @@ def layer(settings: Settings, log_targets: Mapping[str, pebble.LogTargetDict]) -
                 "summary": "the admission webhook",
                 "command": command(settings),
                 "startup": "enabled",
-                "user-id": USER,
-                "group-id": USER,
                 "kill-delay": KILL_DELAY,
                 "on-check-failure": {LIVE: "restart"},
             },
@@ -100,9 +99,7 @@ class Webhook:
 
     def serve(self, cert: ServingCert) -> None:
         """Have this served. A webhook that runs notices within a second."""
-        self._container.push(
-            CERTIFICATE_FILE, cert.text, permissions=0o600, user_id=USER, group_id=USER, make_dirs=True
-        )
+        self._container.push(CERTIFICATE_FILE, cert.text, permissions=0o600, make_dirs=True)
 
     def trust(self, ca_bundle: str) -> bool:
         """Have Pebble trust these CAs, or those of the image where there are none. Returns whether it trusts any."""

@@ -51,16 +51,13 @@ def running(app: App, binary: pathlib.Path) -> Iterator["subprocess.Popen[bytes]
     shutil.copy(binary, root / "istio-aux")
     root.chmod(0o755)
     service: ops.pebble.Service = app.container(0).plan.services[webhook.SERVICE]
-    assert service.user_id is not None
-    assert service.group_id is not None
-    user, group = service.user_id, service.group_id
 
     def enter() -> None:
         os.chroot(root)
         os.chdir("/")
         os.setgroups([])
-        os.setgid(group)
-        os.setuid(user)
+        os.setgid(webhook.USER)
+        os.setuid(webhook.USER)
 
     words = shlex.split(service.command)
     process = subprocess.Popen(words, env=dict(service.environment), preexec_fn=enter)  # noqa: PLW1509

@@ -9,6 +9,7 @@ from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
 
 from certs import serving_cert
 from tests.cluster.model import Model
+from tests.cluster.test_require_sidecar import REQUIRED
 
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
 
@@ -37,8 +38,8 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
     app = model.app()
     app.config = {"namespaces": team, "require-sidecar": True}
     app.deploy(1)
-    assert app.status() == ActiveStatus()
-    assert len(model.written()) == 4
+    assert app.status() == REQUIRED
+    assert len(model.written()) == 6
     assert labels(model, team)["istio-aux.io/injection"] == "enabled"
 
     for unit in (1, 2):
@@ -57,7 +58,7 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
     app.update(0)
     assert "istio-aux.io/injection" not in labels(model, team)
     assert {policy for _, policy, _ in entries(model)} == {"Ignore"}
-    assert len(model.written()) == 2, "the policy and its binding are gone with the option"
+    assert len(model.written()) == 3, "the policy and its binding are gone with the option"
 
     app.config = {"namespaces": team}
     app.update(0)
@@ -77,7 +78,7 @@ def test_units_after_none_bring_everything_back(model: Model) -> None:
     app.planned = None
     app.deploy(1)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == 2
+    assert len(model.written()) == 3
 
 
 def test_reconciling_again_changes_nothing(model: Model) -> None:
@@ -105,8 +106,8 @@ def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted:
         app.act(0, "rotate-certificates")
     untrusted.trust()
     app.run(0, app.contexts[0].on.config_changed())
-    assert app.status() == ActiveStatus()
-    assert len(untrusted.written()) == 4
+    assert app.status() == REQUIRED
+    assert len(untrusted.written()) == 6
     app.planned = 0
     app.remove(0)
     untrusted.until_nothing_is_left()

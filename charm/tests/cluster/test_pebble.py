@@ -13,6 +13,7 @@ import subprocess
 import tarfile
 import threading
 import time
+import unittest.mock
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -46,17 +47,21 @@ class Pod:
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
         unpack_image(root)
-        (root / "charm/bin").mkdir(parents=True)
+        for folder in ("charm/bin", "proc", "dev"):
+            (root / folder).mkdir(parents=True)
         os.link(needed("PEBBLE"), root / "charm/bin/pebble")
         # Juju mounts a volume of the pod's here, which its fsGroup may write to.
         (root / "charm/container").mkdir()
         os.chown(root / "charm/container", webhook.USER, webhook.USER)
         self.log = root.parent / f"{root.name}.log"
         self.process = self._start()
-        socket_path = str(root / "charm/container/pebble.socket")
+
+    def connect(self) -> None:
+        """Wait for Pebble, and let the charm's own code speak to it."""
+        socket_path = str(self.root / "charm/container/pebble.socket")
         client = pebble.Client(socket_path=socket_path)
         until("Pebble", lambda: self._answers(client))
-        backend: Any = None
+        backend: Any = unittest.mock.MagicMock()
         self.container = ops.Container("webhook", backend, pebble_client=client)
         self.webhook = Webhook(self.container)
 
@@ -66,21 +71,19 @@ class Pod:
             "PEBBLE_SOCKET": "/charm/container/pebble.socket",
             "PEBBLE_COPY_ONCE": "/var/lib/pebble/default",
         }
-
-        def enter() -> None:
-            os.setsid()
-            os.chroot(self.root)
-            os.chdir("/")
-            os.setgroups([])
-            os.setgid(webhook.USER)
-            os.setuid(webhook.USER)
-
-        words = ["/charm/bin/pebble", "run", "--create-dirs", "--hold", "--http", ":38813", "--verbose"]
+        # All of these replace themselves by the next: the process is Pebble in the end. Its mounts go with it.
+        user = f"{webhook.USER}:{webhook.USER}"
+        run = "/charm/bin/pebble run --create-dirs --hold --http :38813 --verbose"
+        script = f"mount -t proc proc proc && mount --rbind /dev dev && exec chroot --userspec={user} --groups= . {run}"
+        words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+        environment["PATH"] = os.environ["PATH"]
         with self.log.open("wb") as log:
-            return subprocess.Popen(words, env=environment, preexec_fn=enter, stdout=log, stderr=log)  # noqa: PLW1509
+            return subprocess.Popen(
+                words, cwd=self.root, env=environment, start_new_session=True, stdout=log, stderr=log
+            )
 
-    @staticmethod
-    def _answers(client: pebble.Client) -> bool:
+    def _answers(self, client: pebble.Client) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
         with contextlib.suppress(pebble.Error):
             client.get_system_info()
             return True
@@ -88,22 +91,18 @@ class Pod:
 
     def pid(self) -> int | None:
         """The webhook's process, a child of Pebble's; None while there is none."""
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        children = [child for task in tasks for child in task.read_text().split()]
         running = [int(child) for child in children if b"/istio-aux" in cmdline(child)]
         return running[0] if running else None
 
     def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        if child := self.pid_left():
+        # The webhook has a process group of its own.
+        child = self.pid()
+        self.process.kill()
+        if child:
             os.kill(child, signal.SIGKILL)
         self.process.wait()
-
-    def pid_left(self) -> int | None:
-        """The webhook's process, which has a process group of its own."""
-        with contextlib.suppress(OSError):
-            return self.pid()
-        return None
 
 
 def cmdline(pid: str) -> bytes:
@@ -142,6 +141,7 @@ def pod(tmp_path: pathlib.Path) -> Iterator[Pod]:
         folder.chmod(0o755)
     pod = Pod(tmp_path / "root")
     try:
+        pod.connect()
         yield pod
     finally:
         pod.end()
