@@ -30,9 +30,9 @@ pub(crate) fn run(args: &StartAfterArgs, command: &[OsString]) -> StartError {
     let mut wait = Wait::default();
     let began = now();
     let mut report_at = began + REPORT_DELAY;
-    while !wait.is_over(observe(&procfs, &args.argument), now() - began) {
+    while !wait.is_over(observe(&procfs, &args.argument), now().saturating_sub(began)) {
         if now() >= report_at {
-            let seconds = (now() - began).as_secs();
+            let seconds = now().saturating_sub(began).as_secs();
             let container: [(&str, &dyn std::fmt::Display); 2] = [("argument", &args.argument), ("seconds", &seconds)];
             log::info("the command waits for another container of this pod to start", &container);
             report_at = now() + REPORT_INTERVAL;
@@ -64,7 +64,7 @@ impl Wait {
         let is_ready = match seen {
             Seen::Absent => self.was_there,
             Seen::Busy => false,
-            Seen::Asleep => waited - *self.asleep_since.get_or_insert(waited) >= IDLE_TIME,
+            Seen::Asleep => waited.saturating_sub(*self.asleep_since.get_or_insert(waited)) >= IDLE_TIME,
         };
         self.was_there |= seen != Seen::Absent;
         if seen == Seen::Busy {
