@@ -89,9 +89,10 @@ mod tests {
 
     #[test]
     fn the_command_runs_once_the_other_container_has_slept_for_a_while_or_has_ended() {
+        type Scans<'a> = &'a [(u64, Seen)];
         use Seen::{Absent, Asleep, Busy};
         let ms = Duration::from_millis;
-        let cases: [(&str, &[(u64, Seen)], bool); 7] = [
+        let cases: [(&str, Scans, bool); 7] = [
             ("not started", &[(0, Absent), (60_000, Absent)], false),
             ("starting", &[(0, Absent), (20, Busy), (60_000, Busy)], false),
             ("asleep, not for long", &[(0, Asleep), (499, Asleep)], false),
