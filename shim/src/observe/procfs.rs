@@ -54,8 +54,6 @@ pub(crate) struct Procfs {
     root: PathBuf,
 }
 
-/// The kernel reports times in hundredths of a second on every machine.
-const TICK: Duration = Duration::from_millis(10);
 /// PID 1 of a shared namespace is the pod's pause process.
 const PAUSE: i32 = 1;
 /// How much of a mount table is read. That of a container is a tenth of it; one that the runtime has not made a
@@ -120,12 +118,6 @@ impl Procfs {
             activity.cpu += Duration::from_millis(10 * ticks);
         }
         Some(activity)
-    }
-
-    /// The CPU time that a process has used; none where it has ended.
-    pub(crate) fn cpu_time(&self, pid: i32) -> Duration {
-        let stat = self.read(pid, "stat").ok().flatten();
-        stat.and_then(|stat| cpu_time(&stat)).unwrap_or_default()
     }
 
     /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
