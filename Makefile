@@ -90,7 +90,7 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: test-matrix
-test-matrix: ## Run the scenarios on a fresh one-node cluster for each way of installing (WAYS="helm ipv6")
+test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")
 	@tools/ensure rust images
 	@e2e/matrix $(WAYS)
 

@@ -2,44 +2,45 @@
 
 import dataclasses
 import datetime
+import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import ops
 from lightkube.resources.apps_v1 import Deployment, ReplicaSet, StatefulSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
-import metadata
-import namespaces
-import pods
+import names
 import statuses
-import workloads
 from application import Application
-from cluster import ALL_NAMESPACES, Cluster, ClusterError, Forbidden, Unavailable
-from installation import Installation
-from marks import CONFIG
-from workloads import Owner, Workload
+from cluster import metadata
+from cluster.client import ALL_NAMESPACES, Cluster, ClusterError, Forbidden, Unavailable
+from cluster.resources import ClusterResources
+from mesh import namespaces, pods, workloads
+from mesh.label_ownership import ACTION, CONFIG
+from mesh.workloads import Owner, Workload
+from settings import Settings
 
 Results = dict[str, str | int]
 P = TypeVar("P")
 
 
 @dataclasses.dataclass(frozen=True)
-class Where:
+class NamespaceParams:
     """Parameters: a namespace, or all where that is empty."""
 
     namespace: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Roll(Where):
-    """Parameters of `roll-missed-pods`."""
+class Restart(NamespaceParams):
+    """Parameters of `restart-uninjected-pods`."""
 
     dry_run: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
-class Enable(Where):
+class Enable(NamespaceParams):
     """Parameters of `enable-namespace`."""
 
     istio_injection: bool = False
@@ -51,73 +52,82 @@ class Enable(Where):
         return [name.strip() for name in self.workloads.split(",") if name.strip()]
 
 
-class Failed(Exception):
+class ActionFailed(Exception):
     """The action cannot be done. The message says what to do."""
+
+
+class Charm(Protocol):
+    """What actions need of the charm."""
+
+    @property
+    def settings(self) -> Settings | None:
+        """The options; None where they are wrong and none were kept."""
+
+    def rotate(self) -> str | None:
+        """Rotate the certificate. Returns why it is not served yet, if so."""
 
 
 class Actions(ops.Object):
     """What operators may ask for. None of it is done by itself."""
 
-    def __init__(
-        self, charm: ops.CharmBase, application: Application, cluster: Cluster, rotate: Callable[[], bool]
-    ) -> None:
+    def __init__(self, charm: ops.CharmBase, application: Application, cluster: Cluster, reconciler: Charm) -> None:
         super().__init__(charm, "actions")
         self._charm = charm
+        self._reconciler = reconciler
         self._application = application
         self._cluster = cluster
-        self._installation = Installation(application, cluster)
-        self._rotate = rotate
+        self._resources = ClusterResources(application, cluster)
         for action, handler in (
-            ("list-missed-pods", self._on_list_missed_pods),
-            ("roll-missed-pods", self._on_roll_missed_pods),
+            ("list-uninjected-pods", self._on_list_uninjected_pods),
+            ("restart-uninjected-pods", self._on_restart_uninjected_pods),
             ("enable-namespace", self._on_enable_namespace),
             ("disable-namespace", self._on_disable_namespace),
             ("rotate-certificates", self._on_rotate_certificates),
         ):
             self.framework.observe(charm.on[action].action, handler)
 
-    def _on_list_missed_pods(self, event: ops.ActionEvent) -> None:
-        self._answer(event, Where, self.list_missed_pods)
+    def _on_list_uninjected_pods(self, event: ops.ActionEvent) -> None:
+        self._answer(event, NamespaceParams, self.list_uninjected_pods)
 
-    def _on_roll_missed_pods(self, event: ops.ActionEvent) -> None:
-        self._answer(event, Roll, self.roll_missed_pods)
+    def _on_restart_uninjected_pods(self, event: ops.ActionEvent) -> None:
+        self._answer(event, Restart, self.restart_uninjected_pods)
 
     def _on_enable_namespace(self, event: ops.ActionEvent) -> None:
         self._answer(event, Enable, self.enable_namespace)
 
     def _on_disable_namespace(self, event: ops.ActionEvent) -> None:
-        self._answer(event, Where, self.disable_namespace)
+        self._answer(event, NamespaceParams, self.disable_namespace)
 
     def _on_rotate_certificates(self, event: ops.ActionEvent) -> None:
-        self._answer(event, Where, self.rotate_certificates)
+        self._answer(event, NamespaceParams, self.rotate_certificates)
 
     def _answer(self, event: ops.ActionEvent, params: type[P], act: Callable[[P], Results]) -> None:
         try:
             event.set_results(act(event.load_params(params)))
-        except Failed as failed:
+        except ActionFailed as failed:
             event.fail(str(failed))
         except Forbidden:
-            event.fail(statuses.not_trusted(self._application.name).message)
+            event.fail(statuses.missing_juju_trust(self._application.name).message)
         except Unavailable as error:
             event.fail(f"the Kubernetes API does not answer; try again: {error}")
         except ClusterError as error:
             event.fail(f"the Kubernetes API refuses this: {error}")
 
-    def list_missed_pods(self, params: Where) -> Results:
+    def list_uninjected_pods(self, params: NamespaceParams) -> Results:
         """Pods that run without the shim or the sidecar that they should have got."""
         missed = list(self._missed(params))
         lines = [f"{_itself(pod)} {kind} {owner or '-'}" for pod, kind, owner in missed]
         return {"count": len(lines), "pods": "\n".join(sorted(lines))}
 
-    def roll_missed_pods(self, params: Roll) -> Results:
+    def restart_uninjected_pods(self, params: Restart) -> Results:
         """Have the owners of such pods replace them; only say which, unless asked for more."""
-        makers = sorted({owner or _itself(pod) for pod, _, owner in self._missed(params)})
-        rollable = [maker for maker in makers if maker.kind in workloads.ROLLABLE]
-        others = [maker for maker in makers if maker.kind not in workloads.ROLLABLE]
+        owners = sorted({owner or _itself(pod) for pod, _, owner in self._missed(params)})
+        restartable = [owner for owner in owners if owner.kind in workloads.RESTARTABLE]
+        others = [owner for owner in owners if owner.kind not in workloads.RESTARTABLE]
         if not params.dry_run:
-            self._restart(rollable)
+            self._restart(restartable)
         return {
-            "would-roll" if params.dry_run else "rolled": "\n".join(map(str, rollable)),
+            "would-restart" if params.dry_run else "restarted": "\n".join(map(str, restartable)),
             "to-delete-by-hand": "\n".join(map(str, others)),
         }
 
@@ -125,29 +135,29 @@ class Actions(ops.Object):
         """Opt a namespace in, or only some workloads of it."""
         namespace = self._namespace(params)
         if params.chosen and params.istio_injection:
-            raise Failed("workloads and istio-injection exclude each other: the latter is for all of the namespace")
+            raise ActionFailed(
+                "workloads and istio-injection exclude each other: the latter is for all of the namespace"
+            )
         if params.chosen:
             return self._enable_workloads(namespace, params.chosen)
         name = metadata.name(namespace)
-        if name == self._application.model:
-            self._installation.protect_model()
+        self._resources.protect({name})
         patch = namespaces.enable(namespace, self._application.title, istio_injection=params.istio_injection)
         if patch:
             self._cluster.patch(Namespace, name, patch)
         return {"namespace": name, "changed": "yes" if patch else "no, it was enabled"}
 
-    def disable_namespace(self, params: Where) -> Results:
+    def disable_namespace(self, params: NamespaceParams) -> Results:
         """Opt a namespace out, and the workloads of it that `enable-namespace` put in."""
         namespace = self._namespace(params)
-        name, mark = metadata.name(namespace), namespaces.mark_of(namespace)
-        if mark and (mark.application, mark.through) == (self._application.title, CONFIG):
-            raise Failed(f"the option namespaces lists {name}: take it out there")
+        name = metadata.name(namespace)
+        self._refuse_what_an_option_undoes(namespace)
         patch = namespaces.disable(namespace)
         if patch:
             self._cluster.patch(Namespace, name, patch)
         taken_out: list[str] = []
         for workload in self._workloads(name):
-            template = workloads.take_out_of_the_mesh(workload)
+            template = workloads.take_back(workload, ACTION)
             if template:
                 self._cluster.patch(type(workload), metadata.name(workload), template, name)
                 taken_out.append(metadata.name(workload))
@@ -157,23 +167,38 @@ class Actions(ops.Object):
             "workloads": ", ".join(taken_out),
         }
 
-    def rotate_certificates(self, _params: Where) -> Results:
+    def rotate_certificates(self, _params: NamespaceParams) -> Results:
         """Make a new certificate, have the API server trust it, then serve it."""
         if not self._charm.unit.is_leader():
-            raise Failed(f"only the leader can; run it on {self._application.name}/leader")
+            raise ActionFailed(f"only the leader can; run it on {self._application.name}/leader")
         if self._charm.model.get_relation("certificates"):
-            raise Failed("the relation certificates issues the certificate: have its provider renew it")
-        if not self._rotate():
-            raise Failed(f"made, but not served yet: {self._charm.unit.status.message or 'see juju debug-log'}")
-        return {"rotated": "yes; other units follow as they hear of it"}
+            raise ActionFailed("the relation certificates issues the certificate: have its provider renew it")
+        if problem := self._reconciler.rotate():
+            raise ActionFailed(f"made, but not served yet: {problem}")
+        return {"rotated": "yes; other units follow at their next event"}
 
-    def _missed(self, params: Where) -> Iterator[tuple[Pod, str, Owner | None]]:
+    def _refuse_what_an_option_undoes(self, namespace: Namespace) -> None:
+        """Raise ActionFailed where an option would opt the namespace in again at the next event."""
+        settings, name = self._reconciler.settings, metadata.name(namespace)
+        owner = namespaces.ownership_of(namespace)
+        if settings and name in settings.namespaces:
+            raise ActionFailed(f"the option namespaces lists {name}: take it out there")
+        if owner and owner.source == CONFIG and owner.application != self._application.title:
+            raise ActionFailed(f"the option namespaces of {owner.application} lists {name}: take it out there")
+        selector = settings.namespace_selector if settings else None
+        if selector and selector.matches(metadata.labels(namespace)):
+            label = f"{names.INJECTION_LABEL}={names.DISABLED}"
+            raise ActionFailed(f"the option namespace-selector selects {name}: label it {label}")
+
+    def _missed(self, params: NamespaceParams) -> Iterator[tuple[Pod, str, Owner | None]]:
         chosen = [self._namespace(params)] if params.namespace else self._cluster.list(Namespace)
+        settings = self._reconciler.settings
+        selector = settings.namespace_selector if settings else None
         by_name = {metadata.name(namespace): namespace for namespace in chosen}
         within = params.namespace or ALL_NAMESPACES
         for pod in self._cluster.list(Pod, within):
             namespace = by_name.get(metadata.namespace(pod) or "")
-            kind = pods.missed(pod, namespace, self._application.name) if namespace else None
+            kind = pods.missed(pod, namespace, self._application.name, selector) if namespace else None
             if kind:
                 yield pod, kind, self._owner(pod)
 
@@ -188,23 +213,28 @@ class Actions(ops.Object):
     def _restart(self, owners: Iterable[Owner]) -> None:
         patch = workloads.restart(datetime.datetime.now(datetime.UTC))
         for owner in owners:
-            self._cluster.patch(workloads.ROLLABLE[owner.kind], owner.name, patch, owner.namespace)
+            self._cluster.patch(workloads.RESTARTABLE[owner.kind], owner.name, patch, owner.namespace)
 
-    def _namespace(self, params: Where) -> Namespace:
+    def _namespace(self, params: NamespaceParams) -> Namespace:
         namespace = self._cluster.get(Namespace, params.namespace) if params.namespace else None
         if not namespace:
-            raise Failed(f"there is no namespace {params.namespace}")
+            raise ActionFailed(f"there is no namespace {params.namespace}")
         return namespace
 
     def _enable_workloads(self, namespace: Namespace, chosen: list[str]) -> Results:
         name = metadata.name(namespace)
+        protected = {names.MODEL_OPERATOR}
+        if name == self._application.model:
+            protected.add(self._application.name)
+        if kept_out := sorted(protected & set(chosen)):
+            raise ActionFailed(f"{', '.join(kept_out)} cannot be in the mesh: the API server calls its pods directly")
         there = {metadata.name(workload): workload for workload in self._workloads(name)}
         absent = [each for each in chosen if each not in there]
         if absent:
-            raise Failed(f"namespace {name} has no StatefulSet or Deployment {', '.join(absent)}")
+            raise ActionFailed(f"namespace {name} has no StatefulSet or Deployment {', '.join(absent)}")
         changed: list[str] = []
         for each in chosen:
-            patch = workloads.put_into_the_mesh(there[each], self._application.title)
+            patch = workloads.put_into_the_mesh(there[each], self._application.title, controller_ports())
             if patch:
                 self._cluster.patch(type(there[each]), each, patch, name)
                 changed.append(each)
@@ -217,3 +247,9 @@ class Actions(ops.Object):
 
 def _itself(pod: Pod) -> Owner:
     return Owner(metadata.namespace(pod) or "", "Pod", metadata.name(pod))
+
+
+def controller_ports() -> list[str]:
+    """Ports of the Juju controller's API, as Juju tells them to each hook."""
+    addresses = os.environ.get("JUJU_API_ADDRESSES", "").split()
+    return sorted({address.rsplit(":", 1)[1] for address in addresses if ":" in address}) or [names.CONTROLLER_PORT]

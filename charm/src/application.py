@@ -28,6 +28,11 @@ class Application:
         return f"{self.name}-admission"
 
     @property
+    def requirement(self) -> str:
+        """Name of the ConfigMap without which the policy of `require-sidecar` allows every pod."""
+        return f"{self.name}-require-sidecar"
+
+    @property
     def dns_names(self) -> tuple[str, ...]:
         """How the Service is called, the name that the API server verifies first."""
         name = f"{self.service}.{self.model}"
@@ -40,7 +45,11 @@ class Application:
 
     @property
     def owned(self) -> dict[str, str]:
-        """Labels by which its objects are found again, by this charm and by Juju 3.6.11 and later."""
+        """Labels by which its objects are found again, by this charm and by Juju.
+
+        Juju 3.6.11 and later delete by them what an application or a model leaves (`Delete` in
+        internal/provider/kubernetes/application/application.go, and modelteardown.go beside it).
+        """
         return {
             names.CREATED_BY: self.name,
             names.MODEL_NAME: self.model,

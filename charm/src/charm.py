@@ -8,29 +8,37 @@ import time
 from collections.abc import Iterable
 
 import ops
+import pydantic
+from charmlibs.interfaces.certificate_transfer import CertificateTransferRequires
 from ops import StatusBase, pebble
 
-import keystore
+import observability
+import rolling_restart
+import settings as options
 import statuses
-import trust
 import webhook
 from actions import Actions
 from application import Application
-from certificates import Pair, issue
-from cluster import Cluster, ClusterError, Forbidden, Unavailable
-from installation import Conflict, Installation
-from issued import Issued
-from keystore import Keystore
+from certs import ca_trust, self_signed, serving_cert
+from certs.ca_trust import TrustedCAs
+from certs.self_signed import SelfSigned
+from certs.serving_cert import ServingCert
+from certs.tls_relation import TlsRelation
+from cluster.client import Cluster, ClusterError, Forbidden, Unavailable
+from cluster.resources import ClusterResources, Conflict
 from observability import Observability
-from settings import Settings, WrongOptions
-from trust import Trusted
+from settings import Settings
 from webhook import Webhook
 
 logger = logging.getLogger(__name__)
 
-PEERS = "peers"
+PEERS, CA_CERTIFICATES = "peers", "receive-ca-cert"
 _LAST_GOOD = "options"
 """Key of the application's peer data: the options as they were when they were last all good."""
+_REMOVAL_RETRIES = (1, 2, 4)
+"""Seconds between the attempts of the last hook, before Juju retries it."""
+_READY_TIMEOUT = 5
+"""Seconds that a hook waits for the webhook to be ready after its start. A later event takes note of it otherwise."""
 
 
 class IstioAuxCharm(ops.CharmBase):
@@ -38,21 +46,34 @@ class IstioAuxCharm(ops.CharmBase):
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
+        self._statuses: list[StatusBase] = []
         self._application = Application(self.app.name, self.model.name, self.model.uuid)
         cluster = Cluster(self.model.name)
-        self._installation = Installation(self._application, cluster)
-        self._secret = keystore.Secret(self)
-        # Before this charm's own observers: it has the certificate ready when they run.
-        self._issued = Issued(self, self._application)
-        self._observability = Observability(self, self._application)
+        self._resources = ClusterResources(self._application, cluster)
+        self._secret = self_signed.Secret(self)
+        # Before this charm's own observers: the libraries have their certificates ready when those run.
+        self._tls_relation = TlsRelation(self, self._application)
+        self._ca_certificates = CertificateTransferRequires(self, CA_CERTIFICATES)
+        self._observability = Observability(self)
         self._webhook = Webhook(self.unit.get_container(webhook.CONTAINER))
-        self._actions = Actions(self, self._application, cluster, self.rotate)
+        self._actions = Actions(self, self._application, cluster, self)
         for event in self._events():
             framework.observe(event, self._on_event)
-        framework.observe(self.on.secret_rotate, self._on_secret_rotate)
+        framework.observe(self.on.secret_remove, self._on_secret_remove)
+        framework.observe(self.on.remove, self._on_remove)
+        framework.observe(self.on.collect_unit_status, self._on_collect_unit_status)
+
+    @property
+    def settings(self) -> Settings | None:
+        """The options; where they are wrong the last good ones, which the leader keeps for all units."""
+        try:
+            return self.load_config(Settings)
+        except pydantic.ValidationError:
+            peers = self.model.get_relation(PEERS)
+            return _last_good(peers.data[self.app].get(_LAST_GOOD)) if peers else None
 
     def _events(self) -> Iterable[ops.BoundEvent]:
-        relations = (PEERS, "certificates", "metrics-endpoint", "grafana-dashboard", "logging")
+        relations = (PEERS, "certificates", CA_CERTIFICATES, "metrics-endpoint", "grafana-dashboard", "logging")
         for events in (self.on[name] for name in relations):
             yield from (
                 events.relation_created,
@@ -64,142 +85,204 @@ class IstioAuxCharm(ops.CharmBase):
         container = self.on[webhook.CONTAINER]
         yield from (container.pebble_ready, container.pebble_check_failed, container.pebble_check_recovered)
         on = self.on
-        yield from (on.install, on.start, on.upgrade_charm, on.config_changed, on.update_status)
-        yield from (on.leader_elected, on.secret_changed, on.secret_expired, on.secret_remove)
-        yield from (on.stop, on.remove)
+        yield from (on.install, on.start, on.stop, on.upgrade_charm, on.config_changed, on.update_status)
+        yield from (on.leader_elected, on.secret_changed, on.secret_expired)
 
     def _on_event(self, _event: ops.EventBase) -> None:
         self.reconcile()
 
-    def _on_secret_rotate(self, event: ops.SecretRotateEvent) -> None:
-        self.reconcile(rotate=event.secret.label == keystore.LABEL)
+    def _on_secret_remove(self, event: ops.SecretRemoveEvent) -> None:
+        if event.secret.label == self_signed.LABEL:
+            event.remove_revision()
+        self.reconcile()
 
-    def rotate(self) -> bool:
-        """Make a new certificate, have it trusted, then serve it. Returns whether this unit does."""
+    def _on_remove(self, _event: ops.RemoveEvent) -> None:
+        """The last hook. A transient failure is retried, then raised: Juju runs a hook again that has failed."""
+        if self.app.planned_units() > 0:
+            self.reconcile()
+            return
+        for delay in (*_REMOVAL_RETRIES, None):
+            try:
+                self._resources.delete()
+            except Forbidden as error:
+                self._statuses = [self._status_for(error)]
+                return
+            except ClusterError:
+                if delay is None:
+                    raise
+                time.sleep(delay)
+            else:
+                self._statuses = [statuses.REMOVED]
+                return
+
+    def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
+        for status in self._statuses:
+            event.add_status(status)
+
+    def rotate(self) -> str | None:
+        """Make a new certificate, have it trusted, then serve it. Returns why this unit does not serve it, if so."""
         self.reconcile(rotate=True)
-        time.sleep(trust.SETTLING.total_seconds())
+        time.sleep(ca_trust.SETTLING.total_seconds())
         self.reconcile()
         kept = self._secret.read()
-        return kept is not None and self._webhook.is_up and self._webhook.served == kept.current.text
+        if kept and self._webhook.is_up and self._webhook.served == kept.current.text:
+            return None
+        return self._statuses[0].message or "see juju debug-log"
 
     def reconcile(self, *, rotate: bool = False) -> None:
-        """Bring everything to what it should be, as far as this unit may, and say how it is."""
+        """Bring everything to what it should be, as far as this unit may, and note how it is."""
+        self._statuses = list(self._reconcile(rotate=rotate)) or [ops.ActiveStatus()]
+
+    def _reconcile(self, *, rotate: bool) -> Iterable[StatusBase]:
         if self.app.planned_units() == 0:
-            self.unit.status = self._take_down()
+            yield from self._delete()
             return
         peers = self.model.get_relation(PEERS)
         if not peers:
-            self.unit.status = statuses.NO_PEERS
+            yield statuses.NO_PEERS
             return
-        found: list[StatusBase] = []
-        settings = self._settings(peers, found)
+        settings = self.settings
+        yield from self._check_options(peers)
         self._observability.publish()
         kept = self._keep_certificate(rotate=rotate)
-        pair = self._wanted_pair(kept, found)
-        if pair:
-            trust.want(peers.data[self.unit], pair)
+        cert = self._tls_relation.cert or (kept.current if kept else None)
+        if cert:
+            ca_trust.announce_desired(peers.data[self.unit], cert)
+        if not kept:
+            yield statuses.NO_CERTIFICATE
+        if self._tls_relation.is_related and not self._tls_relation.cert:
+            yield statuses.NOT_ISSUED
         if settings and kept and self.unit.is_leader():
-            found += self._bring_up(settings, kept, peers)
+            yield from self._apply(settings, kept, peers)
         if settings:
-            found += self._serve(settings, pair, peers)
-        self.unit.status = statuses.worst(found)
+            yield from self._serve(settings, cert, peers)
 
-    def _settings(self, peers: ops.Relation, found: list[StatusBase]) -> Settings | None:
-        """The options; where they are wrong the last good ones, which the leader keeps for all units."""
+    def _check_options(self, peers: ops.Relation) -> Iterable[StatusBase]:
+        """Say which options are wrong; have the leader keep them where none is."""
         try:
-            settings = Settings.parse(self.config)
-        except WrongOptions as wrong:
-            found.append(statuses.wrong_options(wrong))
-            return _last_good(peers.data[self.app].get(_LAST_GOOD))
+            self.load_config(Settings)
+        except pydantic.ValidationError as error:
+            yield statuses.wrong_options(options.problems(error))
+            return
         if self.unit.is_leader():
             peers.data[self.app][_LAST_GOOD] = json.dumps(dict(self.config), sort_keys=True)
-        return settings
 
-    def _keep_certificate(self, *, rotate: bool) -> Keystore | None:
+    def _keep_certificate(self, *, rotate: bool) -> SelfSigned | None:
         """The application's own certificate, made or renewed by the leader where that is due."""
         kept = self._secret.read()
-        names, now = self._application.dns_names, _now()
-        if self.unit.is_leader() and (rotate or keystore.due(kept, names, now)):
-            pair = issue(names, now)
-            kept = kept.rotated(pair) if kept else Keystore(pair)
+        dns_names, now = self._application.dns_names, _now()
+        if self.unit.is_leader() and (rotate or self_signed.is_due(kept, dns_names, now)):
+            cert = serving_cert.issue(dns_names, now)
+            kept = kept.rotated(cert) if kept else SelfSigned(cert)
             self._secret.write(kept)
             logger.info("made a new certificate")
         return kept
 
-    def _wanted_pair(self, kept: Keystore | None, found: list[StatusBase]) -> Pair | None:
-        """What this unit is to serve: what the relation issues, else the application's own."""
-        issued = self._issued.pair
-        if issued:
-            return issued
-        if self._issued.is_related:
-            found.append(statuses.NOT_ISSUED)
-        if not kept:
-            found.append(statuses.NO_CERTIFICATE)
-            return None
-        return kept.current
-
-    def _bring_up(self, settings: Settings, kept: Keystore, peers: ops.Relation) -> list[StatusBase]:
-        """The leader's part: the cluster objects, and the note of what they trust."""
+    def _apply(self, settings: Settings, kept: SelfSigned, peers: ops.Relation) -> Iterable[StatusBase]:
+        """The leader's part: the cluster objects, and the note of the CAs that they trust."""
         data = peers.data[self.app]
         units = [peers.data[unit] for unit in (self.unit, *sorted(peers.units, key=lambda unit: unit.name))]
-        authorities = trust.authorities(kept.authorities, units)
+        cas = ca_trust.ca_certificates(kept.ca_certificates, units)
         try:
-            lacking = self._installation.bring_up(settings, authorities)
-            Trusted.load(data).after(authorities, _now()).save(data)
-            absent = self._installation.label(settings)
+            lacking = self._resources.apply(settings, cas)
+            TrustedCAs.load(data).after(cas, _now()).save(data)
+            absent = self._resources.label(settings)
+            if settings.require_sidecar and not lacking:
+                yield statuses.exempt_from_sidecars(self._resources.istio_charms())
         except Conflict as conflict:
-            return [statuses.conflict(str(conflict))]
+            yield statuses.conflict(str(conflict))
         except ClusterError as error:
-            return [self._told(error)]
-        found = [statuses.conflict(each) for each in lacking]
-        return [*found, statuses.absent_namespaces(absent)] if absent else found
+            yield self._status_for(error)
+        else:
+            yield from map(statuses.conflict, lacking)
+            if absent:
+                yield statuses.absent_namespaces(absent)
 
-    def _serve(self, settings: Settings, pair: Pair | None, peers: ops.Relation) -> list[StatusBase]:
-        """This unit's part: the container, and the certificate once it is trusted."""
+    def _serve(self, settings: Settings, cert: ServingCert | None, peers: ops.Relation) -> Iterable[StatusBase]:
+        """This unit's part: the container, the certificate once it is trusted, and the label of its pod."""
         if not self._webhook.is_up:
-            return [statuses.NO_CONTAINER]
+            yield statuses.NO_CONTAINER
+            return
         try:
-            return self._serve_in_container(settings, pair, peers)
+            yield from self._serve_in_container(settings, cert, peers)
         except pebble.Error as error:
             logger.warning("%s: %s", type(error).__name__, error)
-            return [statuses.DOES_NOT_START]
+            yield statuses.DOES_NOT_START
 
-    def _serve_in_container(self, settings: Settings, pair: Pair | None, peers: ops.Relation) -> list[StatusBase]:
+    def _serve_in_container(
+        self, settings: Settings, cert: ServingCert | None, peers: ops.Relation
+    ) -> Iterable[StatusBase]:
+        data = peers.data[self.unit]
         served = self._webhook.served
-        if pair and served != pair.text:
-            if Trusted.load(peers.data[self.app]).may_serve(pair, _now(), instead=served is not None):
-                self._webhook.serve(pair)
-                trust.serve(peers.data[self.unit], pair)
+        if cert and served != cert.text:
+            if TrustedCAs.load(peers.data[self.app]).may_serve(cert, _now(), instead=served is not None):
+                self._webhook.serve(cert)
+                ca_trust.announce_served(data, cert)
             elif not served:
-                return [statuses.NOT_TRUSTED_YET]
-        if not pair and not served:
-            return []
-        self._webhook.run(webhook.layer(settings, self._observability.log_targets))
-        failing = self._webhook.failing_checks
-        return [statuses.failing(failing)] if failing else []
+                yield statuses.NOT_TRUSTED_YET
+                return
+        if not cert and not served:
+            return
+        targets = self._observability.log_targets
+        if not self._webhook.trust(self._ca_bundle()) and any(map(observability.is_tls, targets.values())):
+            targets = {name: target for name, target in targets.items() if not observability.is_tls(target)}
+            yield statuses.NO_CA_FOR_LOKI
+        command = webhook.command(settings)
+        layer = webhook.layer(settings, targets)
+        others = {unit.name: peers.data[unit] for unit in peers.units}
+        if self._webhook.would_restart(layer) and not rolling_restart.is_its_turn(
+            self.unit.name, data, others, command, _now()
+        ):
+            yield statuses.RESTART_WAITS
+            return
+        self._webhook.run(layer)
+        yield from self._mark_ready()
+        rolling_restart.announce(data, command)
 
-    def _take_down(self) -> StatusBase:
-        """Nobody is to be left: whichever unit still has a hook leaves nothing in the cluster."""
+    def _mark_ready(self) -> Iterable[StatusBase]:
+        """Have the Service lead to this unit once its webhook answers."""
+        if failing := self._webhook.failing_checks:
+            yield statuses.failing(failing)
+            return
+        for _ in range(_READY_TIMEOUT):
+            if webhook.is_ready():
+                break
+            time.sleep(1)
+        else:
+            yield statuses.NOT_READY
+            return
         try:
-            self._installation.take_down()
+            self._resources.mark_serving(self.unit.name.replace("/", "-"))
         except ClusterError as error:
-            return self._told(error)
-        return statuses.REMOVED
+            yield self._status_for(error)
 
-    def _told(self, error: ClusterError) -> StatusBase:
+    def _ca_bundle(self) -> str:
+        certificates = sorted(self._ca_certificates.get_all_certificates())
+        return "".join(f"{certificate.strip()}\n" for certificate in certificates)
+
+    def _delete(self) -> Iterable[StatusBase]:
+        """No unit is to be left: whichever unit still has a hook leaves nothing in the cluster."""
+        try:
+            self._resources.delete()
+        except ClusterError as error:
+            yield self._status_for(error)
+        else:
+            yield statuses.REMOVED
+
+    def _status_for(self, error: ClusterError) -> StatusBase:
         logger.warning("%s: %s", type(error).__name__, error)
         if isinstance(error, Forbidden):
-            return statuses.not_trusted(self.app.name)
+            return statuses.missing_juju_trust(self.app.name)
         if isinstance(error, Unavailable):
-            return statuses.API_AWAY
-        return statuses.refused(str(error))
+            return statuses.API_UNAVAILABLE
+        return statuses.rejected(str(error))
 
 
-def _last_good(options: str | None) -> Settings | None:
+def _last_good(kept: str | None) -> Settings | None:
     """Options as the leader kept them; None where there are none, or where they were an earlier revision's."""
     try:
-        return Settings.parse(json.loads(options)) if options else None
-    except WrongOptions:
+        return Settings.parse(json.loads(kept)) if kept else None
+    except pydantic.ValidationError:
         return None
 
 

@@ -1,12 +1,13 @@
 """The webhook's container: what Pebble is to run in it is pure, `Webhook` puts it there."""
 
 import shlex
+import urllib.request
 from collections.abc import Mapping
 
 import ops
 from ops import pebble
 
-from certificates import Pair
+from certs.serving_cert import ServingCert
 from settings import Settings
 
 CONTAINER = "webhook"
@@ -14,9 +15,15 @@ SERVICE = "webhook"
 ADMISSION_PORT = 8443
 HEALTH_PORT = 8080
 USER = 65018
-"""The image's user, whose name no file in it tells."""
+"""The image's user. Pebble runs as it, too (charmcraft.yaml), so the layer names none: without a file of users in the image,
+Pebble would not know that it is this user already, and fail to become it."""
 CERTIFICATE_FILE = "/certificate/webhook.pem"
 """Certificate and key in one file: two could be read while only one of them is new."""
+
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+"""Where Pebble, which sends the log to Loki, looks for CAs. It reads them once, before its first connection."""
+KILL_DELAY = "20s"
+"""Longer than the webhook takes to end: it answers for 10 s after SIGTERM, so that API servers turn to other units."""
 
 LIVE, READY = "live", "ready"
 
@@ -31,8 +38,7 @@ def layer(settings: Settings, log_targets: Mapping[str, pebble.LogTargetDict]) -
                 "summary": "the admission webhook",
                 "command": command(settings),
                 "startup": "enabled",
-                "user-id": USER,
-                "group-id": USER,
+                "kill-delay": KILL_DELAY,
                 "on-check-failure": {LIVE: "restart"},
             },
         },
@@ -91,14 +97,28 @@ class Webhook:
         except pebble.PathError:
             return None
 
-    def serve(self, pair: Pair) -> None:
+    def serve(self, cert: ServingCert) -> None:
         """Have this served. A webhook that runs notices within a second."""
-        self._container.push(
-            CERTIFICATE_FILE, pair.text, permissions=0o600, user_id=USER, group_id=USER, make_dirs=True
-        )
+        self._container.push(CERTIFICATE_FILE, cert.text, permissions=0o600, make_dirs=True)
+
+    def trust(self, ca_bundle: str) -> bool:
+        """Have Pebble trust these CAs, or those of the image where there are none. Returns whether it trusts any."""
+        if not ca_bundle:
+            return self._container.exists(CA_BUNDLE)
+        if not self._container.exists(CA_BUNDLE) or self._container.pull(CA_BUNDLE).read() != ca_bundle:
+            self._container.push(CA_BUNDLE, ca_bundle, permissions=0o644, make_dirs=True)
+        return True
+
+    def would_restart(self, desired: pebble.LayerDict) -> bool:
+        """Whether the webhook runs, and would be restarted to run this."""
+        planned = self._container.get_plan().services.get(SERVICE)
+        running = self._container.get_services(SERVICE).get(SERVICE)
+        if not planned or not running or not running.is_running():
+            return False
+        return planned != pebble.Service(SERVICE, desired.get("services", {})[SERVICE])
 
     def run(self, desired: pebble.LayerDict) -> None:
-        """Run this, and start again only what it changes."""
+        """Run this, and restart only what it changes."""
         planned = self._container.get_plan().to_dict().get("log-targets", {})
         self._container.add_layer(CONTAINER, _with_stopped_targets(desired, planned), combine=True)
         self._container.replan()
@@ -108,6 +128,15 @@ class Webhook:
         """Names of the checks that are down."""
         checks = self._container.get_checks().values()
         return sorted(check.name for check in checks if check.status == pebble.CheckStatus.DOWN)
+
+
+def is_ready() -> bool:
+    """Whether this unit's webhook says that it serves. The containers of a pod share their network."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{HEALTH_PORT}/readyz", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
 
 
 def _with_stopped_targets(desired: pebble.LayerDict, planned: Mapping[str, pebble.LogTargetDict]) -> pebble.LayerDict:

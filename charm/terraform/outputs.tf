@@ -14,7 +14,8 @@ output "provides" {
 output "requires" {
   description = "Endpoints that the application requires"
   value = {
-    certificates = "certificates"
-    logging      = "logging"
+    certificates    = "certificates"
+    logging         = "logging"
+    receive_ca_cert = "receive-ca-cert"
   }
 }

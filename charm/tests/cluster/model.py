@@ -55,7 +55,7 @@ class Model:
     def namespace(self, **labels: str) -> str:
         """A namespace beside the model's."""
         name = f"{self.name}-{len(self._namespaces)}"
-        named = {label.replace("_", "-"): value for label, value in labels.items()}
+        named = {spelled(label): value for label, value in labels.items()}
         self.admin.create(Namespace(metadata=ObjectMeta(name=name, labels=named)))
         self._namespaces.append(name)
         return name
@@ -137,3 +137,10 @@ class Model:
         environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
         done = subprocess.run(["kubectl", *can], env=environment, capture_output=True, text=True, check=False)
         return done.stdout.strip() == "yes"
+
+
+def spelled(label: str) -> str:
+    """A label of a keyword argument: `a_b` for a-b, and `app_kubernetes_io__part_of` for app.kubernetes.io/part-of."""
+    prefix, slash, name = label.rpartition("__")
+    prefix = prefix.replace("istio_aux", "istio-aux").replace("_", ".")
+    return f"{prefix}{'/' if slash else ''}{name.replace('_', '-')}"

@@ -20,8 +20,8 @@ import pytest
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from ops import ActiveStatus
 
-import certificates
 import webhook
+from certs import serving_cert
 from tests.cluster.model import Model
 from tests.cluster.waiting import until
 from tests.unit.juju import App
@@ -51,16 +51,13 @@ def running(app: App, binary: pathlib.Path) -> Iterator["subprocess.Popen[bytes]
     shutil.copy(binary, root / "istio-aux")
     root.chmod(0o755)
     service: ops.pebble.Service = app.container(0).plan.services[webhook.SERVICE]
-    assert service.user_id is not None
-    assert service.group_id is not None
-    user, group = service.user_id, service.group_id
 
     def enter() -> None:
         os.chroot(root)
         os.chdir("/")
         os.setgroups([])
-        os.setgid(group)
-        os.setuid(user)
+        os.setgid(webhook.USER)
+        os.setuid(webhook.USER)
 
     words = shlex.split(service.command)
     process = subprocess.Popen(words, env=dict(service.environment), preexec_fn=enter)  # noqa: PLW1509
@@ -129,12 +126,12 @@ def test_webhook_answers_and_serves_a_rotated_certificate_without_a_restart(mode
         assert answer["allowed"] is True
         patch = base64.b64decode(answer["patch"]).decode()
         assert "holdApplicationUntilProxyStarts" in patch
-        assert certificates.fingerprint(served) == certificates.fingerprint(app.kept().current.certificate)
+        assert serving_cert.fingerprint(served) == serving_cert.fingerprint(app.kept().current.certificate)
 
         app.act(0, "rotate-certificates")
         give_to_user(app)
-        rotated = certificates.fingerprint(app.kept().current.certificate)
-        assert rotated != certificates.fingerprint(served)
+        rotated = serving_cert.fingerprint(app.kept().current.certificate)
+        assert rotated != serving_cert.fingerprint(served)
         # Every answer on the way is trusted: a review that is not would raise.
-        until("the new certificate", lambda: certificates.fingerprint(review(app, model, POD)[0]) == rotated)
+        until("the new certificate", lambda: serving_cert.fingerprint(review(app, model, POD)[0]) == rotated)
         assert process.poll() is None, "the same process serves it"

@@ -7,8 +7,9 @@ from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfigur
 from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
 
-import certificates
+from certs import serving_cert
 from tests.cluster.model import Model
+from tests.cluster.test_require_sidecar import REQUIRED
 
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
 
@@ -24,7 +25,7 @@ def entries(model: Model) -> list[tuple[str, str | None, str]]:
 def trusted(model: Model) -> set[str]:
     bundles = {bundle for _, _, bundle in entries(model)}
     assert len(bundles) == 1
-    return set(certificates.split(base64.b64decode(bundles.pop()).decode()))
+    return set(serving_cert.split(base64.b64decode(bundles.pop()).decode()))
 
 
 def labels(model: Model, namespace: str) -> dict[str, str]:
@@ -37,8 +38,8 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
     app = model.app()
     app.config = {"namespaces": team, "require-sidecar": True}
     app.deploy(1)
-    assert app.status() == ActiveStatus()
-    assert len(model.written()) == 4
+    assert app.status() == REQUIRED
+    assert len(model.written()) == 6
     assert labels(model, team)["istio-aux.io/injection"] == "enabled"
 
     for unit in (1, 2):
@@ -48,7 +49,7 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
 
     first = app.kept().current
     app.act(0, "rotate-certificates")
-    assert trusted(model) == {first.authority.strip(), app.kept().current.authority.strip()}
+    assert trusted(model) == {first.ca.strip(), app.kept().current.ca.strip()}
     for unit in (1, 2):
         app.secret_changed(unit)
     assert {app.served(unit) for unit in app.units} == {app.kept().current.text}
@@ -57,7 +58,7 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
     app.update(0)
     assert "istio-aux.io/injection" not in labels(model, team)
     assert {policy for _, policy, _ in entries(model)} == {"Ignore"}
-    assert len(model.written()) == 2, "the policy and its binding are gone with the option"
+    assert len(model.written()) == 3, "the policy and its binding are gone with the option"
 
     app.config = {"namespaces": team}
     app.update(0)
@@ -77,7 +78,7 @@ def test_units_after_none_bring_everything_back(model: Model) -> None:
     app.planned = None
     app.deploy(1)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == 2
+    assert len(model.written()) == 3
 
 
 def test_reconciling_again_changes_nothing(model: Model) -> None:
@@ -99,14 +100,14 @@ def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted:
     assert [app.status(unit) for unit in (0, 1)] == [NO_TRUST, ActiveStatus()]
     untrusted.until_nothing_is_left()
     with pytest.raises(testing.ActionFailed) as failed:
-        app.act(0, "list-missed-pods")
+        app.act(0, "list-uninjected-pods")
     assert failed.value.message == "no rights in the cluster; run: juju trust istio-aux --scope=cluster"
     with pytest.raises(testing.ActionFailed):
         app.act(0, "rotate-certificates")
     untrusted.trust()
     app.run(0, app.contexts[0].on.config_changed())
-    assert app.status() == ActiveStatus()
-    assert len(untrusted.written()) == 4
+    assert app.status() == REQUIRED
+    assert len(untrusted.written()) == 6
     app.planned = 0
     app.remove(0)
     untrusted.until_nothing_is_left()
@@ -131,13 +132,15 @@ def test_api_that_is_away_is_waited_for(model: Model) -> None:
     app.update(0)
     assert app.status() == waiting
     with pytest.raises(testing.ActionFailed, match="the Kubernetes API does not answer; try again"):
-        app.act(0, "list-missed-pods")
+        app.act(0, "list-uninjected-pods")
     model.back()
     app.update(0)
     assert app.status() == ActiveStatus()
 
 
-@pytest.mark.parametrize("action", ["list-missed-pods", "roll-missed-pods", "enable-namespace", "disable-namespace"])
+@pytest.mark.parametrize(
+    "action", ["list-uninjected-pods", "restart-uninjected-pods", "enable-namespace", "disable-namespace"]
+)
 def test_action_on_an_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
     app = model.app()
     app.deploy(1)

@@ -29,6 +29,8 @@ class Api:
         """Raised by every call."""
         self.refused: dict[str, Exception] = {}
         """Raised by every call for a kind."""
+        self.vanishing: set[str] = set()
+        """Names of objects that are deleted between a list and a patch."""
         self.writes: list[tuple[str, str]] = []
         """What was written, as verb and name."""
 
@@ -60,7 +62,14 @@ class Client:
     def get(self, res: type, name: str, *, namespace: str | None = None) -> object:
         return self._typed(res, self._there(res, name, namespace))
 
-    def list(self, res: type, *, namespace: str | None = None, labels: dict[str, str] | None = None) -> list[object]:
+    def list(
+        self,
+        res: type,
+        *,
+        namespace: str | None = None,
+        labels: dict[str, str] | None = None,
+        fields: dict[str, str] | None = None,
+    ) -> list[object]:
         self._answer(res)
         within = self._within(res, namespace)
         assert not any(isinstance(value, Operator) for value in (labels or {}).values())
@@ -69,6 +78,7 @@ class Client:
             for (kind, there, _), value in sorted(self._api.objects.items(), key=lambda item: item[0][2])
             if kind == res.__name__ and within in ("*", there)
         ]
+        found = [each for each in found if (fields or {}).get("metadata.name") in (None, each["metadata"]["name"])]
         wanted = (labels or {}).items()
         return [self._typed(res, each) for each in found if wanted <= each["metadata"].get("labels", {}).items()]
 
@@ -83,6 +93,8 @@ class Client:
 
     def patch(self, res: type, name: str, obj: Json, *, patch_type: PatchType, namespace: str | None = None) -> None:
         assert patch_type == PatchType.MERGE
+        if name in self._api.vanishing:
+            raise refusal(404, f"{name} not found")
         there = self._there(res, name, namespace)
         self._api.objects[self._key(res, name, namespace)] = _merged(there, obj)
         self._api.writes.append(("patch", f"{res.__name__}/{name}"))

@@ -16,7 +16,10 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     api.put("Namespace", "team")
     api.put("Deployment", "modeloperator", "kubeflow", spec=template)
     api.put("StatefulSet", "istio-aux", "kubeflow", spec={**template, "serviceName": "istio-aux-endpoints"})
+    for unit in range(3):
+        api.put("Pod", f"istio-aux-{unit}", "kubeflow", spec={"containers": []})
     monkeypatch.setattr(lightkube, "Client", api.client)
+    monkeypatch.setattr("webhook.is_ready", lambda: True)
     return api
 
 
@@ -25,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The charm's clock. Whoever sleeps has it go on."""
     clock = Clock()
     monkeypatch.setattr("charm._now", lambda: clock.now)
-    monkeypatch.setattr("time.sleep", clock.passes)
+    monkeypatch.setattr("time.sleep", clock.sleep)
     return clock
 
 

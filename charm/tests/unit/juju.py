@@ -4,16 +4,19 @@ import dataclasses
 import datetime
 import pathlib
 import tempfile
+from collections.abc import Callable
 from typing import Any, cast
 
 import ops
+import yaml
 from ops import testing
 
-import keystore
 import webhook
+from certs import self_signed
 from charm import IstioAuxCharm
 
-CHARM = pathlib.Path(__file__).parents[2]
+PROJECT: dict[str, Any] = yaml.safe_load((pathlib.Path(__file__).parents[2] / "charmcraft.yaml").read_text())
+META = ("name", "containers", "resources", "peers", "requires", "provides")
 MODEL = testing.Model(name="kubeflow", uuid="11111111-2222-4333-8444-555555555555", type="kubernetes")
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -23,6 +26,12 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = START
+        self.on_sleep: Callable[[], object] = lambda: None
+        """What happens while the charm sleeps."""
+
+    def sleep(self, seconds: float) -> None:
+        self.passes(seconds)
+        self.on_sleep()
 
     def passes(self, seconds: float = 0, days: float = 0) -> None:
         self.now += datetime.timedelta(seconds=seconds, days=days)
@@ -48,7 +57,15 @@ class App:
         """A new unit, on which no event has run yet."""
         self.units[unit] = testing.State(containers={_new_container(up=up)}, model=self.model)
         self.unit_data[unit] = {}
-        self.contexts[unit] = testing.Context(IstioAuxCharm, charm_root=CHARM, app_name=self.name, unit_id=unit)
+        # Without a charm_root: contexts of two processes would write the same files there.
+        self.contexts[unit] = testing.Context(
+            IstioAuxCharm,
+            meta={key: PROJECT[key] for key in META},
+            actions=PROJECT["actions"],
+            config=PROJECT["config"],
+            app_name=self.name,
+            unit_id=unit,
+        )
 
     def deploy(self, units: int = 1) -> None:
         """Units that have gone through the events of their first minutes, the leader first."""
@@ -67,7 +84,12 @@ class App:
 
     def run(self, unit: int, event: Any, *, peers: bool = True) -> testing.State:
         """Run an event on a unit, and keep what it changed. The event may be made of the state it runs on."""
-        state = dataclasses.replace(
+        state = self._state(unit, peers=peers)
+        out = self.contexts[unit].run(cast("Any", event(state) if callable(event) else event), state)
+        return self._keep(unit, out)
+
+    def _state(self, unit: int, *, peers: bool = True) -> testing.State:
+        return dataclasses.replace(
             self.units[unit],
             leader=unit == self.leader,
             planned_units=len(self.units) if self.planned is None else self.planned,
@@ -75,8 +97,6 @@ class App:
             secrets=self._secrets(unit),
             relations=self._relations(unit, peers=peers),
         )
-        out = self.contexts[unit].run(cast("Any", event(state) if callable(event) else event), state)
-        return self._keep(unit, out)
 
     def peers_changed(self, unit: int) -> testing.State:
         return self.run(unit, lambda state: self.contexts[unit].on.relation_changed(state.get_relations("peers")[0]))
@@ -84,15 +104,19 @@ class App:
     def secret_changed(self, unit: int) -> testing.State:
         """Juju tells this only to units that may not write the secret."""
         on = self.contexts[unit].on
-        return self.run(unit, lambda state: on.secret_changed(state.get_secret(label=keystore.LABEL)))
+        return self.run(unit, lambda state: on.secret_changed(state.get_secret(label=self_signed.LABEL)))
 
-    def secret_rotate(self, unit: int) -> testing.State:
-        on = self.contexts[unit].on
-        return self.run(unit, lambda state: on.secret_rotate(state.get_secret(label=keystore.LABEL)))
+    def rotate(self, unit: int) -> None:
+        """Have the leader make a new certificate, without waiting for anything."""
+        context = self.contexts[unit]
+        state = self._state(unit)
+        with context(context.on.update_status(), state) as manager:
+            manager.charm.reconcile(rotate=True)
+            self._keep(unit, manager.run())
 
     def secret_expired(self, unit: int) -> testing.State:
         on = self.contexts[unit].on
-        return self.run(unit, lambda state: on.secret_expired(state.get_secret(label=keystore.LABEL), revision=1))
+        return self.run(unit, lambda state: on.secret_expired(state.get_secret(label=self_signed.LABEL), revision=1))
 
     def update(self, unit: int) -> testing.State:
         return self.run(unit, self.contexts[unit].on.update_status())
@@ -149,13 +173,13 @@ class App:
     def served(self, unit: int) -> str | None:
         return self.file(unit).read_text() if self.file(unit).exists() else None
 
-    def kept(self) -> keystore.Keystore:
+    def kept(self) -> self_signed.SelfSigned:
         assert self.secret
         assert self.secret.latest_content
-        return keystore.Keystore.of(self.secret.latest_content)
+        return self_signed.SelfSigned.of(self.secret.latest_content)
 
     def _secrets(self, unit: int) -> frozenset[testing.Secret]:
-        own = {secret for secret in self.units[unit].secrets if secret.label != keystore.LABEL}
+        own = {secret for secret in self.units[unit].secrets if secret.label != self_signed.LABEL}
         if not self.secret:
             return frozenset(own)
         owner = "app" if unit == self.leader else None
@@ -178,15 +202,18 @@ class App:
             if unit == self.leader:
                 self.data = dict(relation.local_app_data)
         if unit == self.leader:
-            found = [secret for secret in out.secrets if secret.label == keystore.LABEL]
+            found = [secret for secret in out.secrets if secret.label == self_signed.LABEL]
             self.secret = found[0] if found else None
         return out
 
 
 def _new_container(*, up: bool) -> testing.Container:
     """A container whose files last until it is replaced."""
-    location = str(pathlib.Path(webhook.CERTIFICATE_FILE).parent)
-    source = pathlib.Path(tempfile.mkdtemp(prefix="istio-aux-charm-")) / location.strip("/")
-    source.mkdir()
-    folder = testing.Mount(location=location, source=source)
-    return testing.Container("webhook", can_connect=up, mounts={"certificate": folder})
+    root = pathlib.Path(tempfile.mkdtemp(prefix="istio-aux-charm-"))
+    mounts: dict[str, testing.Mount] = {}
+    for name, file in (("certificate", webhook.CERTIFICATE_FILE), ("cas", webhook.CA_BUNDLE)):
+        location = str(pathlib.Path(file).parent)
+        source = root / location.strip("/")
+        source.mkdir(parents=True)
+        mounts[name] = testing.Mount(location=location, source=source)
+    return testing.Container("webhook", can_connect=up, mounts=mounts)

@@ -4,29 +4,40 @@ import base64
 
 from ops import BlockedStatus, MaintenanceStatus, WaitingStatus
 
-import certificates
+from certs import serving_cert
 from tests.unit.api import Api
 from tests.unit.juju import App
 
 CONFIGURATION = ("MutatingWebhookConfiguration", "istio-aux-kubeflow")
-OURS = ("MutatingWebhookConfiguration", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Service")
+OURS = (
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "ConfigMap",
+    "PodDisruptionBudget",
+    "Service",
+)
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
-API_AWAY = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
-REMOVED = MaintenanceStatus("taken out of the cluster: no unit is planned")
+API_UNAVAILABLE = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
+REMOVED = MaintenanceStatus("removed from the cluster: no unit is planned")
 
 
 def trusted(api: Api) -> set[str]:
-    """The authorities of every entry's caBundle."""
+    """The CAs of every entry's caBundle."""
     bundles = {entry["clientConfig"]["caBundle"] for entry in api.get(*CONFIGURATION)["webhooks"]}
     assert len(bundles) == 1
-    return set(certificates.split(base64.b64decode(bundles.pop()).decode()))
+    return set(serving_cert.split(base64.b64decode(bundles.pop()).decode()))
 
 
 def objects(api: Api) -> dict[str, list[str]]:
     return {kind: api.names(kind) for kind in OURS if api.names(kind)}
 
 
-INSTALLED = {"MutatingWebhookConfiguration": ["istio-aux-kubeflow"], "Service": ["istio-aux-admission"]}
+INSTALLED = {
+    "MutatingWebhookConfiguration": ["istio-aux-kubeflow"],
+    "PodDisruptionBudget": ["istio-aux-admission"],
+    "Service": ["istio-aux-admission"],
+}
 
 
 def command(app: App, unit: int = 0) -> str:

@@ -1,5 +1,6 @@
 """The actions, and the one line with which each fails."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.seen import trusted
 
 MESH = {"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}
 OPT_IN = {"istio-aux.io/injection": "enabled"}
+EXCLUDED = "traffic.sidecar.istio.io/excludeOutboundPorts"
 MAIN, PROXY = {"name": "main"}, {"name": "istio-proxy"}
 
 
@@ -34,13 +36,17 @@ def missed(app: App, api: Api) -> App:
         metadata={"ownerReferences": controlled_by("Deployment", "web")},
         spec={"selector": {}},
     )
-    for kind, name in (("Deployment", "web"), ("StatefulSet", "db")):
+    for kind, name in (("Deployment", "web"), ("StatefulSet", "db"), ("DaemonSet", "early")):
         api.put(kind, name, "team", spec={"selector": {}, "template": {"metadata": {"labels": {}}}, "serviceName": ""})
     put_pod(api, "web-1-a", ("ReplicaSet", "web-1"), MAIN, restart="Always")
     put_pod(api, "web-1-b", ("ReplicaSet", "web-1"), MAIN, restart="Always")
     put_pod(api, "lost-a", ("ReplicaSet", "gone"), MAIN, restart="Always")
     put_pod(api, "db-0", ("StatefulSet", "db"), MAIN, restart="Always")
     put_pod(api, "well-0", ("StatefulSet", "well"), MAIN, PROXY, restart="Always")
+    api.get("Pod", "well-0", "team")["metadata"]["annotations"] = {
+        "proxy.istio.io/config": '{"holdApplicationUntilProxyStarts": true}'
+    }
+    put_pod(api, "early-0", ("DaemonSet", "early"), MAIN, PROXY, restart="Always")
     put_pod(api, "job-a", ("Job", "job"), MAIN, PROXY, restart="Never")
     put_pod(api, "alone", None, MAIN, restart="Always")
     app.deploy()
@@ -48,11 +54,12 @@ def missed(app: App, api: Api) -> App:
 
 
 def test_missed_pods_are_listed_with_what_they_miss_and_their_owners(missed: App) -> None:
-    results = missed.act(0, "list-missed-pods")
-    assert results["count"] == 6
+    results = missed.act(0, "list-uninjected-pods")
+    assert results["count"] == 7
     assert results["pods"].splitlines() == [
         "team/Pod/alone no-sidecar -",
         "team/Pod/db-0 no-sidecar team/StatefulSet/db",
+        "team/Pod/early-0 no-hold team/DaemonSet/early",
         "team/Pod/job-a no-shim team/Job/job",
         "team/Pod/lost-a no-sidecar team/ReplicaSet/gone",
         "team/Pod/web-1-a no-sidecar team/Deployment/web",
@@ -63,26 +70,30 @@ def test_missed_pods_are_listed_with_what_they_miss_and_their_owners(missed: App
 def test_missed_pods_of_one_namespace(missed: App, api: Api) -> None:
     api.put("Namespace", "other", metadata={"labels": MESH})
     api.put("Pod", "one", "other", spec={"containers": [MAIN], "restartPolicy": "Always"})
-    assert missed.act(0, "list-missed-pods")["count"] == 7
-    assert missed.act(0, "list-missed-pods", namespace="other")["pods"] == "other/Pod/one no-sidecar -"
+    assert missed.act(0, "list-uninjected-pods")["count"] == 8
+    assert missed.act(0, "list-uninjected-pods", namespace="other")["pods"] == "other/Pod/one no-sidecar -"
 
 
-ROLLABLE = "team/Deployment/web\nteam/StatefulSet/db"
+RESTARTABLE = "team/DaemonSet/early\nteam/Deployment/web\nteam/StatefulSet/db"
 BY_HAND = "team/Job/job\nteam/Pod/alone\nteam/ReplicaSet/gone"
 
 
-def test_roll_is_a_dry_run_unless_told(missed: App, api: Api) -> None:
+def test_restart_is_a_dry_run_unless_told_otherwise(missed: App, api: Api) -> None:
     writes = len(api.writes)
-    results = missed.act(0, "roll-missed-pods", namespace="team")
-    assert results == {"would-roll": ROLLABLE, "to-delete-by-hand": BY_HAND}
+    results = missed.act(0, "restart-uninjected-pods", namespace="team")
+    assert results == {"would-restart": RESTARTABLE, "to-delete-by-hand": BY_HAND}
     assert len(api.writes) == writes
 
 
-def test_roll_restarts_each_owner_once(missed: App, api: Api) -> None:
+def test_each_owner_is_restarted_once(missed: App, api: Api) -> None:
     before = len(api.writes)
-    results = missed.act(0, "roll-missed-pods", **{"dry-run": False})
-    assert results == {"rolled": ROLLABLE, "to-delete-by-hand": BY_HAND}
-    assert api.writes[before:] == [("patch", "Deployment/web"), ("patch", "StatefulSet/db")]
+    results = missed.act(0, "restart-uninjected-pods", **{"dry-run": False})
+    assert results == {"restarted": RESTARTABLE, "to-delete-by-hand": BY_HAND}
+    assert api.writes[before:] == [
+        ("patch", "DaemonSet/early"),
+        ("patch", "Deployment/web"),
+        ("patch", "StatefulSet/db"),
+    ]
     annotations = api.get("Deployment", "web", "team")["spec"]["template"]["metadata"]["annotations"]
     assert list(annotations) == ["kubectl.kubernetes.io/restartedAt"]
 
@@ -110,8 +121,8 @@ def test_enabling_the_model_keeps_its_operator_out_of_the_mesh(app: App, api: Ap
     app.act(0, "enable-namespace", namespace="kubeflow")
     for kind, name in (("Deployment", "modeloperator"), ("StatefulSet", "istio-aux")):
         labels = api.get(kind, name, "kubeflow")["spec"]["template"]["metadata"]["labels"]
-        assert labels == {"sidecar.istio.io/inject": "false"}
-    patched = [name for verb, name in api.writes if verb == "patch"]
+        assert labels == {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+    patched = [name for verb, name in api.writes if verb == "patch" and not name.startswith("Pod/")]
     assert patched == ["Deployment/modeloperator", "StatefulSet/istio-aux", "Namespace/kubeflow"]
 
 
@@ -145,18 +156,104 @@ def test_disabled_namespace_keeps_istios_own_label_and_workloads_that_are_not_ou
 def test_rotated_certificate_is_trusted_then_served(app: App, api: Api, clock: Clock) -> None:
     app.deploy()
     first = app.kept().current
-    assert app.act(0, "rotate-certificates") == {"rotated": "yes; other units follow as they hear of it"}
+    assert app.act(0, "rotate-certificates") == {"rotated": "yes; other units follow at their next event"}
     assert app.kept().current != first
     assert app.served(0) == app.kept().current.text
-    assert first.authority.strip() in trusted(api)
+    assert first.ca.strip() in trusted(api)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "before", "ports"),
+    [
+        ("", {}, "17070"),
+        ("10.0.0.1:17070 10.0.0.2:17070", {}, "17070"),
+        ("controller.example:443 [fd00::1]:17070", {}, "17070,443"),
+        ("", {EXCLUDED: "5432"}, "5432,17070"),
+    ],
+)
+def test_charms_pod_in_the_mesh_reaches_its_controller_past_the_proxy(
+    app: App, api: Api, monkeypatch: pytest.MonkeyPatch, addresses: str, before: dict[str, str], ports: str
+) -> None:
+    monkeypatch.setattr("actions.os.environ", {"JUJU_API_ADDRESSES": addresses})
+    template = {
+        "metadata": {"labels": {}, "annotations": before},
+        "spec": {"initContainers": [{"name": "charm-init"}], "containers": []},
+    }
+    api.put("StatefulSet", "katib", "team", spec={"selector": {}, "template": template, "serviceName": ""})
+    app.deploy()
+    app.act(0, "enable-namespace", namespace="team", workloads="katib")
+    template = api.get("StatefulSet", "katib", "team")["spec"]["template"]
+    assert template["metadata"]["annotations"] == {EXCLUDED: ports}
+    app.act(0, "disable-namespace", namespace="team")
+    template = api.get("StatefulSet", "katib", "team")["spec"]["template"]
+    assert template["metadata"] == {"labels": {}, "annotations": before}
+
+
+def test_option_and_action_may_both_name_a_namespace(app: App, api: Api) -> None:
+    app.config = {"namespaces": "team"}
+    app.deploy()
+    assert app.act(0, "enable-namespace", namespace="team")["changed"] == "yes"
+    app.config = {}
+    app.update(0)
+    assert api.labels("team") == OPT_IN, "the action stays in force without the option"
+    app.act(0, "disable-namespace", namespace="team")
+    assert api.labels("team") == {}
+
+
+def test_value_of_a_person_is_restored(app: App, api: Api) -> None:
+    api.put("Namespace", "team", metadata={"labels": {"istio-aux.io/injection": "disabled", "istio-injection": "no"}})
+    app.deploy()
+    app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})
+    assert api.labels("team") == MESH
+    app.planned = 0
+    app.update(0)
+    assert api.labels("team") == {"istio-aux.io/injection": "disabled", "istio-injection": "no"}
+
+
+def test_value_that_a_person_changed_since_is_left_alone(app: App, api: Api) -> None:
+    app.config = {"namespaces": "team"}
+    app.deploy()
+    api.labels("team")["istio-aux.io/injection"] = "disabled"
+    app.planned = 0
+    app.update(0)
+    assert api.labels("team") == {"istio-aux.io/injection": "disabled"}
+
+
+def test_pods_of_selected_namespaces_are_listed(missed: App, api: Api) -> None:
+    api.put("Namespace", "team", metadata={"labels": {"istio-injection": "enabled", "profile": "a"}})
+    assert missed.act(0, "list-uninjected-pods")["count"] == 0
+    missed.config = {"namespace-selector": "profile"}
+    assert missed.act(0, "list-uninjected-pods")["count"] == 7
+
+
+EXCLUDED_FROM_THE_MESH = "cannot be in the mesh: the API server calls its pods directly"
 FAILURES: list[tuple[str, dict[str, Any], str]] = [
-    ("list-missed-pods", {"namespace": "gone"}, "there is no namespace gone"),
-    ("roll-missed-pods", {"namespace": "gone"}, "there is no namespace gone"),
+    ("list-uninjected-pods", {"namespace": "gone"}, "there is no namespace gone"),
+    ("restart-uninjected-pods", {"namespace": "gone"}, "there is no namespace gone"),
     ("enable-namespace", {"namespace": "gone"}, "there is no namespace gone"),
     ("disable-namespace", {"namespace": "gone"}, "there is no namespace gone"),
     ("disable-namespace", {"namespace": "listed"}, "the option namespaces lists listed: take it out there"),
+    ("disable-namespace", {"namespace": "both"}, "the option namespaces lists both: take it out there"),
+    (
+        "disable-namespace",
+        {"namespace": "theirs"},
+        "the option namespaces of other/aux lists theirs: take it out there",
+    ),
+    (
+        "disable-namespace",
+        {"namespace": "profile"},
+        "the option namespace-selector selects profile: label it istio-aux.io/injection=disabled",
+    ),
+    (
+        "enable-namespace",
+        {"namespace": "team", "workloads": "modeloperator"},
+        f"modeloperator {EXCLUDED_FROM_THE_MESH}",
+    ),
+    (
+        "enable-namespace",
+        {"namespace": "kubeflow", "workloads": "modeloperator,istio-aux"},
+        f"istio-aux, modeloperator {EXCLUDED_FROM_THE_MESH}",
+    ),
     (
         "enable-namespace",
         {"namespace": "team", "workloads": "db, nothing, none"},
@@ -176,7 +273,12 @@ def test_action_fails_with_one_line_and_changes_nothing(
 ) -> None:
     api.put("Namespace", "listed")
     api.put("StatefulSet", "db", "team", spec={"selector": {}, "template": {}, "serviceName": ""})
-    app.config = {"namespaces": "listed"}
+    theirs = {"application": "other/aux", "source": "config", "labels": {}, "annotations": {}}
+    annotations = {"istio-aux.io/labelled-by": json.dumps(theirs)}
+    api.put("Namespace", "theirs", metadata={"labels": OPT_IN, "annotations": annotations})
+    api.put("Namespace", "both", metadata={"labels": OPT_IN})
+    api.put("Namespace", "profile", metadata={"labels": {"part-of": "profile"}})
+    app.config = {"namespaces": "listed,both", "namespace-selector": "part-of=profile"}
     app.deploy()
     writes = len(api.writes)
     with pytest.raises(testing.ActionFailed) as failed:
@@ -197,7 +299,7 @@ def test_action_says_how_the_cluster_fails(app: App, api: Api, failure: Exceptio
     app.deploy()
     api.broken = failure
     with pytest.raises(testing.ActionFailed) as failed:
-        app.act(0, "list-missed-pods")
+        app.act(0, "list-uninjected-pods")
     assert failed.value.message == message
 
 

@@ -54,6 +54,25 @@ def test_user_is_the_images() -> None:
     assert re.search(rf"^image webhook .* {webhook.USER}$", build, re.M)
 
 
+def test_neither_charm_nor_workload_runs_as_root() -> None:
+    assert CHARMCRAFT["charm-user"] == "non-root"
+    assert CHARMCRAFT["containers"]["webhook"].items() >= {"uid": webhook.USER, "gid": webhook.USER}.items()
+    service = webhook.layer(Settings(), {}).get("services", {})["webhook"]
+    assert not {"user", "user-id", "group", "group-id"} & service.keys(), "Pebble's own user is the image's already"
+
+
+def test_images_of_both_ways_to_build_let_pebble_run_without_root() -> None:
+    folders = {str(pathlib.Path(file).parent) for file in (webhook.CERTIFICATE_FILE, webhook.CA_BUNDLE)}
+    for file in ("deploy/images/build", "Dockerfile.webhook"):
+        text = (CHARM.parent / file).read_text()
+        writable = re.search(r"install -d -m 1777 (.*?)( &&|$)", text, re.M)
+        assert writable
+        assert {re.sub(r'^("\$1"|\$1|/image)', "", each.strip('"')) for each in writable[1].split()} == folders
+        assert re.search(r"install -m 644 deploy/images/pebble-layer.yaml \S*/var/lib/pebble/default/layers/\d+-", text)
+    layer = yaml.safe_load((CHARM.parent / "deploy/images/pebble-layer.yaml").read_text())
+    assert layer["checks"].keys() <= webhook.layer(Settings(), {}).get("checks", {}).keys(), "the charm replaces them"
+
+
 def test_terraform_module_has_the_bundles_shape() -> None:
     files = {path.name for path in (CHARM / "terraform").iterdir() if path.is_file()}
     assert {"main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md"} <= files

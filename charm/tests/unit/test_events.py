@@ -6,11 +6,11 @@ import stat
 from typing import Any
 
 import pytest
-from ops import ActiveStatus, WaitingStatus, pebble, testing
+from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
 
 from tests.unit.api import Api, refusal
-from tests.unit.juju import App
-from tests.unit.seen import API_AWAY, CONFIGURATION, INSTALLED, NO_TRUST, OURS, REMOVED, objects, trusted
+from tests.unit.juju import App, Clock
+from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, INSTALLED, NO_TRUST, OURS, REMOVED, objects, trusted
 
 # Install
 
@@ -20,7 +20,7 @@ def test_first_unit_installs_and_serves(app: App, api: Api) -> None:
     assert app.status() == ActiveStatus()
     assert objects(api) == INSTALLED
     assert app.served(0) == app.kept().current.text
-    assert trusted(api) == {app.kept().current.authority.strip()}
+    assert trusted(api) == {app.kept().current.ca.strip()}
     assert stat.S_IMODE(app.file(0).stat().st_mode) == 0o600
     assert app.container(0).service_statuses["webhook"] == pebble.ServiceStatus.ACTIVE
 
@@ -181,7 +181,63 @@ def test_removal_leaves_other_applications_objects(app: App, api: Api) -> None:
     assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux-other"]}
 
 
-@pytest.mark.parametrize(("failure", "status"), [(refusal(403), NO_TRUST), (refusal(503), API_AWAY)])
+def test_removal_leaves_another_application_of_the_model_alone(app: App, api: Api) -> None:
+    app.deploy()
+    second = App("aux")
+    second.deploy()
+    second.planned = 0
+    second.remove(0)
+    assert objects(api) == INSTALLED
+
+
+def test_application_takes_over_from_one_that_is_gone(app: App, api: Api) -> None:
+    api.put("StatefulSet", "aux", "kubeflow", spec={"selector": {}, "template": {}, "serviceName": ""})
+    App("aux").deploy()
+    app.deploy()
+    assert app.status() == BlockedStatus("application aux of this model already is istio-aux; remove one of the two")
+    del api.objects["StatefulSet", "kubeflow", "aux"]
+    app.update(0)
+    assert app.status() == ActiveStatus()
+    assert api.get(*CONFIGURATION)["metadata"]["labels"]["app.juju.is/created-by"] == "istio-aux"
+
+
+def test_policy_that_an_earlier_model_of_this_name_left_is_deleted(app: App, api: Api) -> None:
+    earlier = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "earlier"}}
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        api.put(kind, "istio-aux-kubeflow", metadata=earlier, spec={"policyName": "x", "validationActions": ["Deny"]})
+    app.deploy()
+    assert objects(api) == INSTALLED
+
+
+def test_last_hook_waits_for_the_api(app: App, api: Api, clock: Clock) -> None:
+    app.deploy()
+    app.planned, api.broken = 0, refusal(503)
+    app.run(0, app.contexts[0].on.stop())
+    assert app.status() == API_UNAVAILABLE
+    clock.on_sleep = lambda: setattr(api, "broken", None)
+    app.run(0, app.contexts[0].on.remove())
+    assert objects(api) == {}
+    assert app.status() == REMOVED
+
+
+@pytest.mark.parametrize("failure", [refusal(503), refusal(409), refusal(422)])
+def test_last_hook_fails_where_the_api_does_so_that_juju_runs_it_again(app: App, api: Api, failure: Exception) -> None:
+    app.deploy()
+    app.planned, api.broken = 0, failure
+    with pytest.raises(testing.errors.UncaughtCharmError):
+        app.run(0, app.contexts[0].on.remove())
+    api.broken = None
+    app.run(0, app.contexts[0].on.remove())
+    assert objects(api) == {}
+
+
+def test_last_hook_of_a_unit_among_others_removes_nothing(app: App, api: Api) -> None:
+    app.deploy(2)
+    app.run(1, app.contexts[1].on.remove())
+    assert objects(api) == INSTALLED
+
+
+@pytest.mark.parametrize(("failure", "status"), [(refusal(403), NO_TRUST), (refusal(503), API_UNAVAILABLE)])
 def test_removal_that_fails_is_said_and_done_at_the_next_event(
     app: App, api: Api, failure: Exception, status: testing.UnknownStatus
 ) -> None:

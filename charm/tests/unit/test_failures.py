@@ -1,6 +1,8 @@
 """The cluster refuses, pods come and go, the webhook is not well."""
 
 import dataclasses
+import pathlib
+import re
 
 import httpx2
 import ops
@@ -9,7 +11,7 @@ from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
 
 from tests.unit.api import Api, refusal
 from tests.unit.juju import App
-from tests.unit.seen import API_AWAY, INSTALLED, NO_TRUST, objects
+from tests.unit.seen import API_UNAVAILABLE, INSTALLED, NO_TRUST, objects
 
 # The cluster refuses
 
@@ -31,7 +33,7 @@ def test_missing_trust_is_said_with_the_command(app: App, api: Api) -> None:
 def test_api_that_is_away_is_waited_for(app: App, api: Api, failure: Exception) -> None:
     api.broken = failure
     app.deploy()
-    assert app.status() == API_AWAY
+    assert app.status() == API_UNAVAILABLE
     api.broken = None
     app.update(0)
     assert app.status() == ActiveStatus()
@@ -85,6 +87,40 @@ def test_webhook_that_is_not_healthy_is_said(app: App) -> None:
     app.change_container(0, check_infos=frozenset({infos[0], well}))
     app.run(0, app.contexts[0].on.pebble_check_recovered(app.container(0), well))
     assert app.status() == ActiveStatus()
+
+
+def is_serving(api: Api, unit: int) -> bool:
+    labels = api.get("Pod", f"istio-aux-{unit}", "kubeflow")["metadata"].get("labels", {})
+    return labels.get("istio-aux.io/serving") == "true"
+
+
+def test_service_leads_to_a_unit_once_its_webhook_is_ready(app: App, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as starting:
+        starting.setattr("webhook.is_ready", lambda: False)
+        app.deploy()
+        assert app.status() == WaitingStatus("waiting for the webhook, which is not ready; see its log")
+        assert not is_serving(api, 0)
+    app.update(0)
+    assert app.status() == ActiveStatus()
+    assert is_serving(api, 0)
+    writes = len(api.writes)
+    app.update(0)
+    assert len(api.writes) == writes
+
+
+def test_pod_that_is_gone_is_no_failure(app: App, api: Api) -> None:
+    del api.objects["Pod", "kubeflow", "istio-aux-0"]
+    app.deploy()
+    assert app.status() == ActiveStatus()
+
+
+def test_webhook_has_the_time_to_drain_that_it_takes(app: App) -> None:
+    app.deploy()
+    configuration = (pathlib.Path(__file__).parents[3] / "docs/configuration.md").read_text()
+    drain = re.search(r"`--drain-delay[^|]*\|[^\n]*?`?(\d+)s", configuration)
+    assert drain
+    delay = app.container(0).plan.services["webhook"].kill_delay
+    assert int(str(delay).rstrip("s")) > int(drain[1])
 
 
 @pytest.mark.parametrize("call", ["replan", "pull", "push"])

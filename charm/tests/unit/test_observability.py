@@ -8,9 +8,10 @@ import re
 from typing import Any
 
 import pytest
-from ops import testing
+from ops import ActiveStatus, testing
 
 import observability
+import webhook
 from tests.unit.api import Api
 from tests.unit.juju import App
 
@@ -57,7 +58,7 @@ def test_prometheus_is_told_what_to_scrape(app: App, monkeypatch: pytest.MonkeyP
 def test_alert_rules_say_whose_they_are(app: App) -> None:
     app.deploy()
     groups = json.loads(related(app, "metrics-endpoint").local_app_data["alert_rules"])["groups"]
-    assert [group["name"] for group in groups] == ["kubeflow_11111111_istio-aux_istio-aux_alerts"]
+    assert [group["name"] for group in groups] == ["kubeflow_11111111_istio_aux_istio_aux_rules"]
     for rule in groups[0]["rules"]:
         assert rule["labels"].items() >= {"juju_model": "kubeflow", "juju_application": "istio-aux"}.items()
         assert rule["labels"]["severity"] in ("warning", "critical")
@@ -96,6 +97,29 @@ def test_log_goes_to_loki_for_as_long_as_it_is_related(app: App) -> None:
     assert app.container(0).plan == plan
     related(app, "logging", remote_units_data=LOKI)
     assert app.container(0).plan.log_targets["loki-5-cos-0"].services == ["all"]
+
+
+TLS_LOKI = {0: {"endpoint": json.dumps({"url": "https://loki/loki/api/v1/push"})}}
+NO_CA = ActiveStatus("logs are not sent: Loki's address is https; relate receive-ca-cert to its CA")
+
+
+def test_log_goes_to_a_loki_behind_tls_once_its_ca_is_known(app: App) -> None:
+    app.deploy()
+    related(app, "logging", remote_units_data=TLS_LOKI)
+    assert app.container(0).plan.log_targets == {}, "Pebble reads CAs once: it must not connect before it can trust"
+    assert app.status() == NO_CA
+    relation = testing.Relation(
+        "receive-ca-cert",
+        id=6,
+        remote_app_name="ca",
+        remote_app_data={"certificates": json.dumps(["CA two", "CA one"])},
+    )
+    app.relate(0, relation)
+    on = app.contexts[0].on
+    app.run(0, lambda state: on.relation_changed(state.get_relations("receive-ca-cert")[0]))
+    assert (app.root(0) / webhook.CA_BUNDLE.strip("/")).read_text() == "CA one\nCA two\n"
+    assert set(app.container(0).plan.log_targets) == {"loki-5-cos-0"}
+    assert app.status() == ActiveStatus()
 
 
 def exposed() -> set[str]:

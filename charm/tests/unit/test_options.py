@@ -1,9 +1,10 @@
 """What each option changes, and what a wrong one does not."""
 
+import json
 from typing import Any
 
 import pytest
-from ops import ActiveStatus, BlockedStatus
+from ops import ActiveStatus, BlockedStatus, WaitingStatus
 
 from tests.unit.api import Api, refusal
 from tests.unit.juju import App, Clock
@@ -11,8 +12,8 @@ from tests.unit.seen import CONFIGURATION, INSTALLED, command, objects
 
 WRONG: dict[str, Any] = {"webhook-timeout": 99, "failure-policy": "never"}
 WRONG_MESSAGE = (
-    'wrong options, the ones before are kept: failure-policy: "never" is none of fail, ignore; '
-    'webhook-timeout: "99" is not within 1 to 30 seconds'
+    "wrong options, the ones before are kept: failure-policy: \"never\", but it takes 'fail' or 'ignore'; "
+    'webhook-timeout: "99", but it takes less than or equal to 30'
 )
 
 
@@ -42,7 +43,7 @@ def test_under_wrong_options_the_ones_before_serve_new_units_and_renewals(app: A
     first = app.kept().current
     clock.passes(days=300)
     app.update(0)
-    assert app.kept().previous_authority == first.authority
+    assert app.kept().previous_ca == first.ca
 
 
 def test_options_wrong_from_the_first_start_nothing(app: App, api: Api) -> None:
@@ -54,6 +55,45 @@ def test_options_wrong_from_the_first_start_nothing(app: App, api: Api) -> None:
     app.config = {}
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == ActiveStatus()
+
+
+def test_option_that_a_refresh_adds_has_its_default_while_wrong_options_are_kept(app: App) -> None:
+    app.deploy()
+    app.data["options"] = json.dumps({"log-level": "debug"})
+    app.config = WRONG
+    app.churn(0)
+    app.run(0, app.contexts[0].on.pebble_ready(app.container(0)))
+    assert "--log-level debug" in command(app)
+    assert "--delivery copy" in command(app)
+
+
+def test_options_are_taken_by_one_unit_after_another(app: App, clock: Clock) -> None:
+    app.deploy(3)
+    app.config = {"log-level": "debug"}
+    for unit in (2, 1):
+        app.run(unit, app.contexts[unit].on.config_changed())
+        assert "--log-level info" in command(app, unit)
+        assert app.status(unit) == WaitingStatus("waiting for other units to restart the webhook with the new options")
+    app.run(0, app.contexts[0].on.config_changed())
+    assert "--log-level debug" in command(app, 0)
+    app.peers_changed(2)
+    assert "--log-level info" in command(app, 2)
+    app.peers_changed(1)
+    app.peers_changed(2)
+    assert "--log-level debug" in command(app, 1)
+    assert "--log-level debug" in command(app, 2)
+
+
+def test_unit_does_not_wait_for_ever_for_one_that_is_unavailable(app: App, clock: Clock) -> None:
+    app.deploy(2)
+    app.config = {"log-level": "debug"}
+    app.update(1)
+    clock.passes(seconds=299)
+    app.update(1)
+    assert "--log-level info" in command(app, 1)
+    clock.passes(seconds=1)
+    app.update(1)
+    assert "--log-level debug" in command(app, 1)
 
 
 def test_namespaces_are_labelled_and_unlabelled_as_the_option_says(app: App, api: Api) -> None:
@@ -69,8 +109,7 @@ def test_namespaces_are_labelled_and_unlabelled_as_the_option_says(app: App, api
 def test_namespace_that_is_not_there_is_said_and_labelled_once_it_is(app: App, api: Api) -> None:
     app.config = {"namespaces": "team,later"}
     app.deploy()
-    message = "namespaces: there is no later; create it, or take it out of the option"
-    assert app.status() == BlockedStatus(message)
+    assert app.status() == ActiveStatus("namespaces: there is no later; it is labelled once it is created")
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
     assert app.served(0)
     api.put("Namespace", "later")
@@ -79,11 +118,22 @@ def test_namespace_that_is_not_there_is_said_and_labelled_once_it_is(app: App, a
     assert api.labels("later") == {"istio-aux.io/injection": "enabled"}
 
 
-def template_labels(api: Api, kind: str, name: str) -> dict[str, str]:
-    return api.get(kind, name, "kubeflow")["spec"]["template"]["metadata"]["labels"]
+def template_labels(api: Api, kind: str, name: str, namespace: str = "kubeflow") -> dict[str, str]:
+    return api.get(kind, name, namespace)["spec"]["template"]["metadata"]["labels"]
 
 
-@pytest.mark.parametrize("labels", [{"istio-injection": "enabled"}, {"istio-aux.io/injection": "enabled"}, None])
+OUT_OF_THE_MESH = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"istio-injection": "enabled"},
+        {"istio-aux.io/injection": "enabled"},
+        {"istio.io/dataplane-mode": "ambient"},
+        None,
+    ],
+)
 def test_model_operator_and_own_pods_stay_out_of_the_mesh_when_the_model_is_opted_in(
     app: App, api: Api, labels: dict[str, str] | None
 ) -> None:
@@ -93,7 +143,7 @@ def test_model_operator_and_own_pods_stay_out_of_the_mesh_when_the_model_is_opte
         app.config = {"namespaces": "kubeflow"}
     app.deploy()
     for kind, name in (("Deployment", "modeloperator"), ("StatefulSet", "istio-aux")):
-        assert template_labels(api, kind, name) == {"sidecar.istio.io/inject": "false"}
+        assert template_labels(api, kind, name) == OUT_OF_THE_MESH
     writes = [write for write in api.writes if write[1] == "Deployment/modeloperator"]
     app.update(0)
     assert [write for write in api.writes if write[1] == "Deployment/modeloperator"] == writes
@@ -102,32 +152,53 @@ def test_model_operator_and_own_pods_stay_out_of_the_mesh_when_the_model_is_opte
 def test_model_operator_is_not_touched_otherwise_nor_where_somebody_decided(app: App, api: Api) -> None:
     app.deploy()
     assert template_labels(api, "Deployment", "modeloperator") == {}
-    template_labels(api, "Deployment", "modeloperator")["sidecar.istio.io/inject"] = "true"
+    decided = {"sidecar.istio.io/inject": "true", "istio.io/dataplane-mode": "ambient"}
+    template_labels(api, "Deployment", "modeloperator").update(decided)
     del api.objects["StatefulSet", "kubeflow", "istio-aux"]
     app.config = {"namespaces": "kubeflow"}
     app.update(0)
-    assert template_labels(api, "Deployment", "modeloperator") == {"sidecar.istio.io/inject": "true"}
+    assert template_labels(api, "Deployment", "modeloperator") == decided
 
 
-def test_requirement_of_sidecars_comes_and_goes(app: App, api: Api) -> None:
-    service = {"name": "istiod", "namespace": "mesh"}
-    webhooks = [
-        {"name": "a", "clientConfig": {"service": service}},
-        {"name": "b", "clientConfig": {"url": "https://x"}},
-    ]
-    for webhook in webhooks:
-        webhook.update(admissionReviewVersions=["v1"], sideEffects="None")
+def test_model_operators_of_other_models_in_the_mesh_are_kept_out_until_the_application_is_removed(
+    app: App, api: Api
+) -> None:
+    template = {"template": {"metadata": {"labels": {}}, "spec": {"containers": []}}, "selector": {}}
+    for model, labels in (("in-the-mesh", {"istio-injection": "enabled"}), ("outside", {})):
+        api.put("Namespace", model, metadata={"labels": labels})
+        api.put("Deployment", "modeloperator", model, spec=template)
+    app.deploy()
+    assert template_labels(api, "Deployment", "modeloperator", "in-the-mesh") == OUT_OF_THE_MESH
+    assert template_labels(api, "Deployment", "modeloperator", "outside") == {}
+    app.planned = 0
+    app.remove(0)
+    assert template_labels(api, "Deployment", "modeloperator", "in-the-mesh") == {}
+
+
+def test_namespace_that_vanishes_before_it_is_labelled_is_passed_over(app: App, api: Api) -> None:
+    api.put("Namespace", "a-gone")
+    app.config = {"namespaces": "a-gone,team"}
+    api.vanishing.add("a-gone")
+    app.deploy()
+    assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
+    assert app.status() == ActiveStatus()
+
+
+def test_requirement_of_sidecars_comes_and_goes_and_exempts_the_charm_that_runs_istiod(app: App, api: Api) -> None:
     injector = "istio-sidecar-injector"
-    api.put(
-        "MutatingWebhookConfiguration", injector, metadata={"labels": {"app": "sidecar-injector"}}, webhooks=webhooks
-    )
+    labels = {"app": "sidecar-injector", "app.juju.is/created-by": "pilot-of-ours"}
+    api.put("MutatingWebhookConfiguration", injector, metadata={"labels": labels})
     app.config = {"require-sidecar": True}
     app.deploy()
+    exempt = "istio-k8s, istio-pilot, pilot-of-ours"
+    assert app.status() == ActiveStatus(f"sidecars required, except of istiod and {exempt}")
     del api.objects["MutatingWebhookConfiguration", None, injector]
     app.update(0)
     constraints = api.get("ValidatingAdmissionPolicy", "istio-aux-kubeflow")["spec"]["matchConstraints"]
-    exempt = constraints["namespaceSelector"]["matchExpressions"][0]["values"]
-    assert exempt == ["istio-system", "kube-system", "mesh"]
+    namespaces, pods = (constraints[f"{kind}Selector"]["matchExpressions"] for kind in ("namespace", "object"))
+    assert namespaces[0]["values"] == ["istio-system", "kube-system"], "the model is not exempt, even with istiod in it"
+    applications = next(each["values"] for each in pods if each["key"] == "app.kubernetes.io/name")
+    assert applications == ["istio-aux", "istio-k8s", "istio-pilot", "pilot-of-ours"], "remembered without the injector"
     app.config = {}
     app.update(0)
     assert objects(api) == INSTALLED
@@ -140,7 +211,7 @@ def test_requirement_of_sidecars_on_an_old_server_is_said(app: App, api: Api) ->
     app.config["namespaces"] = "team"
     app.deploy()
     assert app.status() == BlockedStatus("require-sidecar: needs Kubernetes 1.30 or newer; set it to false")
-    assert objects(api) == INSTALLED
+    assert objects(api) == {**INSTALLED, "ConfigMap": ["istio-aux-require-sidecar"]}
     assert api.labels("team"), "all the rest is done"
     assert app.act(0, "rotate-certificates")
     app.config = {}

@@ -5,18 +5,20 @@ from typing import Any, cast
 import pytest
 from lightkube.resources.core_v1 import Pod
 
-import pods
+from mesh import pods
 from tests.unit.test_namespaces import namespace
 
 MESH = {"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}
 OPT_IN = {"istio-aux.io/injection": "enabled"}
 MAIN, PROXY = {"name": "main"}, {"name": "istio-proxy"}
 NATIVE_PROXY = {"name": "istio-proxy", "restartPolicy": "Always"}
+HELD_PROXY = {"name": "istio-proxy", "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
+HOLD = {"proxy.istio.io/config": '{"holdApplicationUntilProxyStarts": true}'}
 INJECT = "sidecar.istio.io/inject"
 
 
 def pod(
-    *containers: dict[str, str],
+    *containers: dict[str, Any],
     restart: str = "Never",
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
@@ -37,7 +39,12 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
     ("classic proxy, no shim", MESH, pod(MAIN, PROXY), "no-shim"),
     ("OnFailure completes too", MESH, pod(MAIN, PROXY, restart="OnFailure"), "no-shim"),
     ("with its shim", MESH, pod(MAIN, PROXY, labels={"istio-aux.io/shim": "native"}), None),
-    ("runs always", MESH, pod(MAIN, PROXY, restart="Always"), None),
+    ("runs always, no hold", MESH, pod(MAIN, PROXY, restart="Always"), "no-hold"),
+    ("runs always with the hold", MESH, pod(MAIN, PROXY, restart="Always", annotations=HOLD), None),
+    ("hold of the whole mesh", MESH, pod(MAIN, HELD_PROXY, restart="Always"), None),
+    ("hold not wanted", MESH, pod(MAIN, PROXY, restart="Always", annotations={"istio-aux.io/mode": "off"}), None),
+    ("gateway", MESH, pod(PROXY, restart="Always"), None),
+    ("native proxy starts first", MESH, pod(MAIN, restart="Always", initContainers=[NATIVE_PROXY]), None),
     ("native proxy needs no shim", MESH, pod(MAIN, initContainers=[NATIVE_PROXY]), None),
     ("webhook left it alone", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/status": "{}"}), None),
     ("user left it alone", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/mode": "hold"}), None),

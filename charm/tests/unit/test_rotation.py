@@ -2,10 +2,11 @@
 
 import json
 
+import pytest
+from charmlibs.interfaces.tls_certificates import TLSCertificatesRequiresV4
 from ops import ActiveStatus, WaitingStatus
 
-import certificates
-import keystore
+from certs import self_signed, serving_cert
 from tests.unit.api import Api, refusal
 from tests.unit.juju import App, Clock
 from tests.unit.seen import CONFIGURATION, trusted
@@ -18,14 +19,14 @@ def test_renewal_leaves_no_moment_in_which_a_unit_is_not_trusted(app: App, api: 
     app.secret_expired(0)
     second = app.kept().current
     assert second != first
-    assert trusted(api) == {first.authority.strip(), second.authority.strip()}
+    assert trusted(api) == {first.ca.strip(), second.ca.strip()}
     assert [app.served(unit) for unit in (0, 1)] == [first.text, first.text], "the new one is not known everywhere yet"
     clock.passes(seconds=10)
     app.secret_changed(1)
     assert app.served(1) == second.text
     app.update(0)
     assert app.served(0) == second.text
-    assert trusted(api) == {first.authority.strip(), second.authority.strip()}
+    assert trusted(api) == {first.ca.strip(), second.ca.strip()}
 
 
 def test_certificate_that_is_not_due_is_not_renewed_by_an_event(app: App) -> None:
@@ -35,26 +36,28 @@ def test_certificate_that_is_not_due_is_not_renewed_by_an_event(app: App) -> Non
     assert app.kept() == kept
 
 
-def test_rotation_that_juju_asks_for_is_done(app: App) -> None:
+def test_revision_of_the_secret_that_no_unit_reads_is_removed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The library of the certificates relation removes revisions of any secret; that is not to be relied on.
+    monkeypatch.setattr(TLSCertificatesRequiresV4, "_on_secret_remove", lambda *_: None)
     app.deploy()
-    first = app.kept().current
-    app.secret_rotate(0)
-    assert app.kept().previous_authority == first.authority
+    context = app.contexts[0]
+    app.run(0, lambda state: context.on.secret_remove(state.get_secret(label=self_signed.LABEL), revision=7))
+    assert context.removed_secret_revisions == [7]
 
 
 def test_unit_that_lags_behind_two_rotations_is_still_trusted(app: App, api: Api, clock: Clock) -> None:
     app.deploy(2)
     first = app.kept().current
     for _ in range(2):
-        app.secret_rotate(0)
+        app.rotate(0)
         clock.passes(seconds=10)
         app.update(0)
     assert app.served(1) == first.text
-    assert first.authority.strip() in trusted(api)
+    assert first.ca.strip() in trusted(api)
     app.update(1)
     app.peers_changed(0)
     assert app.served(1) == app.kept().current.text
-    assert app.kept().current.authority.strip() in trusted(api)
+    assert app.kept().current.ca.strip() in trusted(api)
 
 
 def test_new_unit_does_not_serve_what_is_not_trusted(app: App, api: Api, clock: Clock) -> None:
@@ -76,8 +79,8 @@ def test_new_unit_does_not_serve_what_is_not_trusted(app: App, api: Api, clock: 
 def test_secret_tells_the_leader_when_the_certificate_is_due(app: App) -> None:
     app.deploy()
     assert app.secret
-    assert app.secret.expire == certificates.renewal(app.kept().current.certificate)
-    assert app.secret.label == keystore.LABEL
+    assert app.secret.expire == serving_cert.renewal(app.kept().current.certificate)
+    assert app.secret.label == self_signed.LABEL
 
 
 def test_configuration_that_somebody_changed_is_mended(app: App, api: Api) -> None:

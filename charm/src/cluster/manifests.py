@@ -1,4 +1,4 @@
-"""The cluster objects that are to be there, as values: pure but for reading the templates beside it."""
+"""The manifests of the objects that the charm keeps in the cluster: pure but for reading the templates beside it."""
 
 import base64
 import pathlib
@@ -12,6 +12,7 @@ from lightkube.codecs import AnyResource
 
 import names
 from application import Application
+from mesh.selectors import Selector
 from settings import Settings
 from webhook import ADMISSION_PORT
 
@@ -29,38 +30,40 @@ _TEMPLATES = jinja2.Environment(
 
 
 def desired(
-    application: Application, settings: Settings, authorities: Iterable[str], istiod_namespaces: Iterable[str]
+    application: Application, settings: Settings, ca_certificates: Iterable[str], istio_charms: Iterable[str]
 ) -> list[AnyResource]:
     """All objects of an application, in the order in which they are to be written."""
-    objects = [*_service(application), *_webhook_configuration(application, settings, authorities)]
+    objects = [*_service(application), *_webhook_configuration(application, settings, ca_certificates)]
     if settings.require_sidecar:
-        objects += _require_sidecar(application, istiod_namespaces)
+        objects += _require_sidecar(application, settings, istio_charms)
     return objects
 
 
 def _service(application: Application) -> list[AnyResource]:
+    pod_labels = {names.POD_APPLICATION: application.name}
     return _render(
         "service",
         application,
         port=ADMISSION_PORT,
-        pod_labels={names.POD_APPLICATION: application.name},
+        pod_labels=pod_labels,
+        serving_labels={**pod_labels, names.SERVING_LABEL: "true"},
     )
 
 
 def _webhook_configuration(
-    application: Application, settings: Settings, authorities: Iterable[str]
+    application: Application, settings: Settings, ca_certificates: Iterable[str]
 ) -> list[AnyResource]:
-    bundle = "".join(f"{authority.strip()}\n" for authority in authorities)
+    bundle = "".join(f"{certificate.strip()}\n" for certificate in ca_certificates)
     return _render(
         "webhook-configuration",
         application,
         timeout=settings.webhook_timeout,
         ca_bundle=base64.b64encode(bundle.encode()).decode(),
-        ways=_WAYS,
+        ways=[*_WAYS, *_selected(settings.namespace_selector)],
         kinds=[
             {
                 "name": "run-to-completion",
-                "failure_policy": settings.failure_policy,
+                "failure_policy": settings.failure_policy.capitalize(),
                 "condition": "object.spec.restartPolicy != 'Always'",
             },
             {
@@ -74,18 +77,21 @@ def _webhook_configuration(
     )
 
 
-def _require_sidecar(application: Application, istiod_namespaces: Iterable[str]) -> list[AnyResource]:
-    without = sorted({names.NEVER_INJECTED, names.ISTIO_SYSTEM, *istiod_namespaces})
+def _require_sidecar(application: Application, settings: Settings, istio_charms: Iterable[str]) -> list[AnyResource]:
+    selector = settings.namespace_selector
     return _render(
         "require-sidecar",
         application,
-        namespaces=[_not_in("kubernetes.io/metadata.name", *without)],
+        requirement=application.requirement,
+        namespaces=[_not_in("kubernetes.io/metadata.name", names.ISTIO_SYSTEM, names.NEVER_INJECTED)],
         pods=[
             _not_in(names.INJECTION_LABEL, names.DISABLED),
             _not_in(names.ISTIO_INJECT, "false"),
             _not_in("app", "istiod"),
-            *_left_alone(application),
+            *_left_alone(application, istio_charms),
         ],
+        selected=selector.cel("variables.namespaceLabels") if selector else "false",
+        disabled=names.DISABLED,
         injection=names.INJECTION_LABEL,
         legacy=names.LEGACY_INJECTION_LABEL,
         enabled=names.ENABLED,
@@ -107,11 +113,11 @@ def _render(template: str, application: Application, **values: object) -> list[A
     return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER)]
 
 
-def _left_alone(application: Application) -> list[Expression]:
-    """Pods that neither webhook nor policy may touch: this application's, and Juju's model operator."""
-    own = sorted({"istio-aux", application.name}, key=lambda name: name != "istio-aux")
+def _left_alone(application: Application, others: Iterable[str] = ()) -> list[Expression]:
+    """Pods that may not be touched: this application's and other ones', and Juju's model operator."""
+    applications = dict.fromkeys(["istio-aux", application.name, *sorted(others)])
     return [
-        _not_in(names.POD_APPLICATION, *own),
+        _not_in(names.POD_APPLICATION, *applications),
         *({"key": label, "operator": "DoesNotExist"} for label in names.MODEL_OPERATOR_LABELS),
     ]
 
@@ -140,3 +146,15 @@ _WAYS: list[dict[str, Any]] = [
         "pod": [_OPTED_IN],
     },
 ]
+
+
+def _selected(selector: Selector | None) -> list[dict[str, Any]]:
+    """The entry of the option `namespace-selector`; it never matches a pod that another entry matches."""
+    if not selector:
+        return []
+    unlabelled = [
+        _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED),
+        _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED),
+    ]
+    undecided = _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED)
+    return [{"name": "selector", "namespace": [*unlabelled, *selector.expressions], "pod": [undecided]}]

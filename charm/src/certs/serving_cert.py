@@ -1,4 +1,4 @@
-"""Certificates of the webhook's server, and the authorities that sign them: made and read. Pure but for randomness."""
+"""Certificates of the webhook's server, and the CAs that sign them: made and read. Pure but for randomness."""
 
 import dataclasses
 import datetime
@@ -18,13 +18,13 @@ _PEM_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICA
 
 
 @dataclasses.dataclass(frozen=True)
-class Pair:
+class ServingCert:
     """What a server proves who it is with, in PEM."""
 
-    authority: str
-    """Certificate of the authority that clients have to trust."""
+    ca: str
+    """Certificate of the CA that clients have to trust."""
     certificate: str
-    """The server's certificate, followed by what leads to the authority where that is needed."""
+    """The server's certificate, followed by what leads to the CA where that is needed."""
     key: str
 
     @property
@@ -33,21 +33,21 @@ class Pair:
         return f"{self.certificate.strip()}\n{self.key.strip()}\n"
 
 
-def issue(dns_names: Iterable[str], now: datetime.datetime, validity: datetime.timedelta = VALIDITY) -> Pair:
-    """Make a key, a certificate for it, and an authority for this one certificate.
+def issue(dns_names: Iterable[str], now: datetime.datetime, validity: datetime.timedelta = VALIDITY) -> ServingCert:
+    """Make a key, a certificate for it, and a CA for this one certificate.
 
-    Nobody has the authority's key afterwards, so nothing else can ever be signed by what is trusted.
+    Nobody has the CA's key afterwards, so nothing else can ever be signed by what is trusted.
     """
     begins, ends = now - _EARLIER, now + validity
     names = list(dns_names)
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer = _called(f"istio-aux authority of {now:%Y-%m-%dT%H:%M:%SZ}")
-    authority = (
-        _certificate(issuer, issuer, authority_key.public_key(), begins, ends)
+    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = _called(f"istio-aux CA of {now:%Y-%m-%dT%H:%M:%SZ}")
+    ca = (
+        _certificate(issuer, issuer, ca_key.public_key(), begins, ends)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
     )
     certificate = (
         _certificate(_called("istio-aux"), issuer, key.public_key(), begins, ends)
@@ -55,10 +55,10 @@ def issue(dns_names: Iterable[str], now: datetime.datetime, validity: datetime.t
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
     )
-    return Pair(_pem(authority), _pem(certificate), _key_pem(key))
+    return ServingCert(_pem(ca), _pem(certificate), _key_pem(key))
 
 
 def renewal(certificate: str) -> datetime.datetime:

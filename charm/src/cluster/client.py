@@ -16,11 +16,13 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
-from lightkube.resources.core_v1 import Service
+from lightkube.resources.core_v1 import ConfigMap, Service
+from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.types import PatchType
 
-import metadata
+import names
 from application import Application
+from cluster import metadata
 
 FIELD_MANAGER = "istio-aux-charm"
 ALL_NAMESPACES = "*"
@@ -29,6 +31,8 @@ KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicy,
+    ConfigMap,
+    PodDisruptionBudget,
     Service,
 )
 """Every kind that the charm has ever made, in the order in which they are removed: what refuses pods goes first."""
@@ -52,11 +56,11 @@ class Unavailable(ClusterError):
     """The API server is away, busy or broken. It is to be asked again later."""
 
 
-class Unknown(ClusterError):
+class NotFound(ClusterError):
     """There is no such object, or the server knows no such kind."""
 
 
-class Refused(ClusterError):
+class Rejected(ClusterError):
     """The API server does not want it, and says why."""
 
 
@@ -78,33 +82,49 @@ class Cluster:
 
     def get(self, kind: type[R], name: str, namespace: str | None = None) -> R | None:
         """An object, or None where there is none."""
-        with contextlib.suppress(Unknown), _errors():
+        with contextlib.suppress(NotFound), _errors():
             return cast("R", self._client.get(kind, name, **_within(namespace)))
         return None
 
-    def list(self, kind: type[R], namespace: str | None = None, labels: Mapping[str, str] | None = None) -> list[R]:
+    def list(
+        self,
+        kind: type[R],
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> list[R]:
         """Objects of a kind, of one namespace or of ALL_NAMESPACES; none where the server does not know the kind."""
-        with contextlib.suppress(Unknown), _errors():
-            found = self._client.list(kind, labels=dict(labels or {}), **_within(namespace))
+        fields = {"metadata.name": name} if name else {}
+        with contextlib.suppress(NotFound), _errors():
+            found = self._client.list(kind, labels=dict(labels or {}), fields=fields, **_within(namespace))
             return cast("list[R]", list(found))
         return []
 
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
     ) -> None:
-        """Change fields of an object that somebody else owns."""
-        with _errors():
+        """Change fields of an object that somebody else owns, unless it is gone."""
+        with contextlib.suppress(NotFound), _errors():
             self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, **_within(namespace))
 
     def owned(self, application: Application) -> Iterator[AnyResource]:
-        """All that the application has made here, of any kind and revision."""
+        """All that the application has made here, of any kind and revision.
+
+        Objects without a namespace are found by name, too: those of an earlier model of this name have another UUID.
+        """
         for kind in KINDS:
-            namespace = application.model if issubclass(kind, NamespacedResource) else None
-            yield from cast("list[AnyResource]", self.list(kind, namespace, application.owned))
+            is_namespaced = issubclass(kind, NamespacedResource)
+            namespace = application.model if is_namespaced else None
+            found = {metadata.name(each): each for each in self.list(kind, namespace, application.owned)}
+            if not is_namespaced and application.cluster_name not in found:
+                leftover = self.get(kind, application.cluster_name)
+                if leftover and metadata.labels(leftover).get(names.CREATED_BY) == application.name:
+                    found[application.cluster_name] = leftover
+            yield from cast("list[AnyResource]", list(found.values()))
 
     def delete(self, unwanted: AnyResource) -> None:
         """Delete an object, which may be gone already."""
-        with contextlib.suppress(Unknown), _errors():
+        with contextlib.suppress(NotFound), _errors():
             self._client.delete(type(unwanted), metadata.name(unwanted), **_within(metadata.namespace(unwanted)))
 
 
@@ -129,8 +149,8 @@ def _of_status(code: int, message: str) -> ClusterError:
     if code == 403:
         return Forbidden(message)
     if code == 404:
-        return Unknown(message)
+        return NotFound(message)
     # 401: the account's token has just been replaced, or this server does not know it yet. 409: somebody was faster.
     if code in (401, 408, 409, 429) or code >= 500:
         return Unavailable(message)
-    return Refused(message)
+    return Rejected(message)

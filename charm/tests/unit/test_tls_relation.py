@@ -1,4 +1,4 @@
-"""The relation `certificates`: it takes over, changes its authority, and hands back; no unit is untrusted meanwhile."""
+"""The relation `certificates`: it takes over, changes its CA, and hands back; no unit is untrusted meanwhile."""
 
 import dataclasses
 import datetime
@@ -29,7 +29,7 @@ class Provider:
     def __init__(self, name: str) -> None:
         self.key = PrivateKey.generate()
         attributes = CertificateRequestAttributes(common_name=name, is_ca=True)
-        self.authority = Certificate.generate_self_signed_ca(attributes, self.key, validity=YEAR)
+        self.ca = Certificate.generate_self_signed_ca(attributes, self.key, validity=YEAR)
 
     def answer(self, app: App, unit: int) -> None:
         """Sign what a unit asks for, and have it hear of that."""
@@ -38,13 +38,13 @@ class Provider:
         signed: list[dict[str, object]] = []
         for request in requests:
             csr = CertificateSigningRequest.from_string(request["certificate_signing_request"])
-            certificate = csr.sign(self.authority, self.key, validity=YEAR)
+            certificate = csr.sign(self.ca, self.key, validity=YEAR)
             signed.append(
                 {
                     "certificate": str(certificate),
                     "certificate_signing_request": str(csr),
-                    "ca": str(self.authority),
-                    "chain": [str(certificate), str(self.authority)],
+                    "ca": str(self.ca),
+                    "chain": [str(certificate), str(self.ca)],
                 }
             )
         answered = dataclasses.replace(relation, remote_app_data={"certificates": json.dumps(signed)})  # type: ignore[call-arg]
@@ -52,7 +52,7 @@ class Provider:
         changed(app, unit)
 
     def pem(self) -> str:
-        return str(self.authority).strip()
+        return str(self.ca).strip()
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def changed(app: App, unit: int) -> None:
 
 
 def relate(app: App, unit: int) -> None:
-    app.relate(unit, testing.Relation("certificates", id=7, remote_app_name="authority"))
+    app.relate(unit, testing.Relation("certificates", id=7, remote_app_name="ca-certificate"))
     on = app.contexts[unit].on
     app.run(unit, lambda state: on.relation_created(state.get_relations("certificates")[0]))
 
@@ -89,7 +89,7 @@ def served_by(app: App, unit: int) -> x509.Certificate:
 
 
 def is_of(app: App, unit: int, provider: Provider) -> bool:
-    issuer = x509.load_pem_x509_certificate(str(provider.authority).encode())
+    issuer = x509.load_pem_x509_certificate(str(provider.ca).encode())
     return served_by(app, unit).issuer == issuer.subject
 
 
@@ -104,7 +104,7 @@ def test_issued_certificate_is_served_once_it_is_trusted(app: App, api: Api, clo
     app.deploy()
     relate(app, 0)
     provider.answer(app, 0)
-    assert trusted(api) == {provider.pem(), app.kept().current.authority.strip()}
+    assert trusted(api) == {provider.pem(), app.kept().current.ca.strip()}
     assert app.served(0) == app.kept().current.text
     clock.passes(seconds=10)
     app.update(0)
@@ -118,11 +118,11 @@ def test_each_unit_has_its_own_and_the_leader_trusts_all(
     app: App, api: Api, clock: Clock, provider: Provider, another: Provider
 ) -> None:
     app.deploy(2)
-    for unit, authority in ((0, provider), (1, another)):
+    for unit, ca in ((0, provider), (1, another)):
         relate(app, unit)
-        authority.answer(app, unit)
+        ca.answer(app, unit)
     app.peers_changed(0)
-    assert trusted(api) == {provider.pem(), another.pem(), app.kept().current.authority.strip()}
+    assert trusted(api) == {provider.pem(), another.pem(), app.kept().current.ca.strip()}
     clock.passes(seconds=10)
     app.peers_changed(1)
     app.update(0)
@@ -164,7 +164,7 @@ def test_own_certificate_is_served_again_when_the_relation_ends(
         unrelate(app, unit)
         assert app.served(unit) == app.kept().current.text
         assert app.status(unit) == ActiveStatus()
-    assert app.kept().current.authority.strip() in trusted(api)
+    assert app.kept().current.ca.strip() in trusted(api)
 
 
 def test_events_out_of_order_end_the_same(app: App, clock: Clock, provider: Provider) -> None:

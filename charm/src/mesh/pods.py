@@ -3,29 +3,33 @@
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.resources.core_v1 import Namespace, Pod
 
-import metadata
 import names
-import namespaces
+from cluster import metadata
+from mesh import namespaces
+from mesh.selectors import Selector
 
-NO_SHIM, NO_SIDECAR = "no-shim", "no-sidecar"
-_LEFT_ALONE_MODES = ("off", "hold", "istio")
+NO_SHIM, NO_SIDECAR, NO_HOLD = "no-shim", "no-sidecar", "no-hold"
+_WITHOUT_SHIM, _WITHOUT_HOLD = ("off", "hold", "istio"), ("off",)
+"""Values of the mode annotation under which the webhook adds none."""
 
 
-def missed(pod: Pod, namespace: Namespace, application: str) -> str | None:
+def missed(pod: Pod, namespace: Namespace, application: str, selector: Selector | None = None) -> str | None:
     """What a pod of an opted-in namespace, or one that opted in itself, should have got and has not.
 
     A pod that has ended misses nothing, nor one of which the webhook wrote why it left it alone.
     """
-    if not _is_ours(pod, namespace, application) or _has_ended(pod):
+    if not _is_ours(pod, namespace, application, selector) or _has_ended(pod):
         return None
     if _is_due_a_sidecar(pod, namespace) and not _proxies(pod):
         return NO_SIDECAR
     if _is_due_a_shim(pod):
         return NO_SHIM
+    if _is_due_the_hold(pod):
+        return NO_HOLD
     return None
 
 
-def _is_ours(pod: Pod, namespace: Namespace, application: str) -> bool:
+def _is_ours(pod: Pod, namespace: Namespace, application: str, selector: Selector | None) -> bool:
     labels = metadata.labels(pod)
     if labels.get(names.INJECTION_LABEL) == names.DISABLED:
         return False
@@ -33,11 +37,11 @@ def _is_ours(pod: Pod, namespace: Namespace, application: str) -> bool:
         return False
     if any(label in labels for label in names.MODEL_OPERATOR_LABELS):
         return False
-    return namespaces.is_opted_in(namespace) or labels.get(names.INJECTION_LABEL) == names.ENABLED
+    return namespaces.is_opted_in(namespace, selector) or labels.get(names.INJECTION_LABEL) == names.ENABLED
 
 
 def _has_ended(pod: Pod) -> bool:
-    return bool(pod.status and pod.status.phase in ("Succeeded", "Failed"))
+    return bool(pod.status and pod.status.phase in ("Succeeded", "ActionFailed"))
 
 
 def _is_due_a_sidecar(pod: Pod, namespace: Namespace) -> bool:
@@ -55,11 +59,29 @@ def _is_due_a_shim(pod: Pod) -> bool:
     annotations = metadata.annotations(pod)
     return (
         _spec(pod).restartPolicy in ("Never", "OnFailure")
-        and any(container.name == names.PROXY_CONTAINER for container in _spec(pod).containers)
+        and _has_classic_proxy(pod)
         and names.SHIM_LABEL not in metadata.labels(pod)
         and names.STATUS_ANNOTATION not in annotations
-        and annotations.get(names.MODE_ANNOTATION) not in _LEFT_ALONE_MODES
+        and annotations.get(names.MODE_ANNOTATION) not in _WITHOUT_SHIM
     )
+
+
+def _is_due_the_hold(pod: Pod) -> bool:
+    """Whether a pod that runs always started beside its proxy. The hold may also be Istio's default for the mesh."""
+    annotations = metadata.annotations(pod)
+    return (
+        _spec(pod).restartPolicy not in ("Never", "OnFailure")
+        and _has_classic_proxy(pod)
+        and len(_spec(pod).containers) > 1
+        and names.HOLD_FIELD not in annotations.get(names.PROXY_CONFIG_ANNOTATION, "")
+        and not any(proxy.lifecycle and proxy.lifecycle.postStart for proxy in _proxies(pod))
+        and names.STATUS_ANNOTATION not in annotations
+        and annotations.get(names.MODE_ANNOTATION) not in _WITHOUT_HOLD
+    )
+
+
+def _has_classic_proxy(pod: Pod) -> bool:
+    return any(container.name == names.PROXY_CONTAINER for container in _spec(pod).containers)
 
 
 def _proxies(pod: Pod) -> list[Container]:

@@ -9,13 +9,13 @@ from charmlibs.interfaces.tls_certificates import (
 )
 
 from application import Application
-from certificates import Pair
+from certs.serving_cert import ServingCert
 
 RELATION = "certificates"
 _LONGEST_COMMON_NAME = 64
 
 
-class Issued:
+class TlsRelation:
     """What is issued to this unit. The library keeps the key in a secret of the unit, and asks anew before the end."""
 
     def __init__(self, charm: ops.CharmBase, application: Application) -> None:
@@ -37,17 +37,17 @@ class Issued:
         return self._charm.model.get_relation(RELATION) is not None
 
     @property
-    def pair(self) -> Pair | None:
+    def cert(self) -> ServingCert | None:
         """The certificate, once it is issued and for as long as the relation lasts."""
         if not self.is_related:
             return None
         found, key = self._requirer.get_assigned_certificates()
         if not found or not key:
             return None
-        return Pair(str(found[0].ca), _with_intermediates(found[0]), str(key))
+        return ServingCert(str(found[0].ca), _with_intermediates(found[0]), str(key))
 
 
 def _with_intermediates(issued: ProviderCertificate) -> str:
-    """The certificate and what leads from it to the authority, which clients have."""
+    """The certificate and what leads from it to the CA, which clients have."""
     between = [each for each in issued.chain if each not in (issued.certificate, issued.ca)]
     return "\n".join(str(each).strip() for each in (issued.certificate, *between))

@@ -9,53 +9,53 @@ from collections.abc import Mapping
 
 import ops
 
-import certificates
-from certificates import Pair
+from certs import serving_cert
+from certs.serving_cert import ServingCert
 
 LABEL = "webhook-certificate"
 
 
 @dataclasses.dataclass(frozen=True)
-class Keystore:
-    """The certificate to be served, and the authority of the one before it."""
+class SelfSigned:
+    """The certificate to be served, and the CA of the one before it."""
 
-    current: Pair
-    previous_authority: str | None = None
+    current: ServingCert
+    previous_ca: str | None = None
     """Trusted until the next rotation, so that units which still serve the certificate before are reached."""
 
-    def rotated(self, pair: Pair) -> "Keystore":
+    def rotated(self, cert: ServingCert) -> "SelfSigned":
         """The keystore after this pair has taken the place of the current one."""
-        return Keystore(pair, self.current.authority)
+        return SelfSigned(cert, self.current.ca)
 
     @property
-    def authorities(self) -> tuple[str, ...]:
-        """The authorities that clients have to trust."""
-        return tuple(filter(None, (self.current.authority, self.previous_authority)))
+    def ca_certificates(self) -> tuple[str, ...]:
+        """The CAs that clients have to trust."""
+        return tuple(filter(None, (self.current.ca, self.previous_ca)))
 
     @property
     def content(self) -> dict[str, str]:
         """The secret's content. Juju takes no empty values."""
         content = {
-            "authority": self.current.authority,
+            "ca-certificate": self.current.ca,
             "certificate": self.current.certificate,
             "private-key": self.current.key,
-            "previous-authority": self.previous_authority,
+            "previous-ca-certificate": self.previous_ca,
         }
         return {key: value for key, value in content.items() if value}
 
     @classmethod
-    def of(cls, content: Mapping[str, str]) -> "Keystore":
+    def of(cls, content: Mapping[str, str]) -> "SelfSigned":
         """Read the secret's content."""
-        pair = Pair(content["authority"], content["certificate"], content["private-key"])
-        return cls(pair, content.get("previous-authority"))
+        cert = ServingCert(content["ca-certificate"], content["certificate"], content["private-key"])
+        return cls(cert, content.get("previous-ca-certificate"))
 
 
-def due(kept: Keystore | None, dns_names: tuple[str, ...], now: datetime.datetime) -> bool:
+def is_due(kept: SelfSigned | None, dns_names: tuple[str, ...], now: datetime.datetime) -> bool:
     """Whether a new certificate is to be made: there is none, it is old, or for other names."""
     if kept is None:
         return True
     certificate = kept.current.certificate
-    return now >= certificates.renewal(certificate) or not certificates.serves(certificate, dns_names)
+    return now >= serving_cert.renewal(certificate) or not serving_cert.serves(certificate, dns_names)
 
 
 class Secret:
@@ -65,17 +65,17 @@ class Secret:
         self._app = charm.app
         self._model = charm.model
 
-    def read(self) -> Keystore | None:
+    def read(self) -> SelfSigned | None:
         """What the newest revision holds; None where the leader has not made it yet."""
         try:
             secret = self._model.get_secret(label=LABEL)
         except ops.SecretNotFoundError:
             return None
-        return Keystore.of(secret.get_content(refresh=True))
+        return SelfSigned.of(secret.get_content(refresh=True))
 
-    def write(self, keystore: Keystore) -> None:
+    def write(self, keystore: SelfSigned) -> None:
         """Keep this. Juju tells the leader when the certificate is due."""
-        expire = certificates.renewal(keystore.current.certificate)
+        expire = serving_cert.renewal(keystore.current.certificate)
         try:
             secret = self._model.get_secret(label=LABEL)
         except ops.SecretNotFoundError:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-import objects
 from application import Application
+from cluster import manifests
+from mesh.selectors import Selector
 from settings import Settings
 from tests.unit.test_settings import DEFAULTS
 
@@ -19,6 +20,7 @@ BASE = yaml.safe_load((REPOSITORY / "deploy/base/webhook-configuration.yaml").re
 
 APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
 SETTINGS = Settings.parse(DEFAULTS)
+REQUIRED = SETTINGS.model_copy(update={"require_sidecar": True})
 JUJU_EXCLUSIONS = [
     {"key": "operator.juju.is/name", "operator": "DoesNotExist"},
     {"key": "juju-modeloperator", "operator": "DoesNotExist"},
@@ -27,14 +29,14 @@ JUJU_EXCLUSIONS = [
 
 
 def rendered(
-    application: Application = APPLICATION, settings: Settings = SETTINGS, istiod: tuple[str, ...] = ()
+    application: Application = APPLICATION, settings: Settings = SETTINGS, istio_charms: tuple[str, ...] = ()
 ) -> dict[str, dict[str, Any]]:
-    made = objects.desired(application, settings, ["CA one", "CA two\n"], istiod)
+    made = manifests.desired(application, settings, ["CA one", "CA two\n"], istio_charms)
     return {type(each).__name__: each.to_dict() for each in made}
 
 
 def entries(**changes: Any) -> list[dict[str, Any]]:
-    made = rendered(settings=dataclasses.replace(SETTINGS, **changes))
+    made = rendered(settings=SETTINGS.model_copy(update=changes))
     return made["MutatingWebhookConfiguration"]["webhooks"]
 
 
@@ -57,7 +59,7 @@ def test_own_pods_are_left_alone_under_another_name_too() -> None:
 
 
 def test_failure_policy_is_that_of_pods_that_complete() -> None:
-    policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="Ignore")}
+    policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="ignore")}
     assert policies == {"run-to-completion": "Ignore", "long-running": "Ignore"}
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries()}
     assert policies == {"run-to-completion": "Fail", "long-running": "Ignore"}
@@ -74,8 +76,8 @@ def test_configuration_sorts_before_istios() -> None:
 
 
 def test_every_object_carries_jujus_labels_and_not_the_one_by_which_juju_finds_its_own() -> None:
-    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
-    assert len(made) == 4
+    made = rendered(settings=REQUIRED)
+    assert len(made) == 6
     for each in made.values():
         labels = each["metadata"]["labels"]
         assert labels["app.juju.is/created-by"] == "istio-aux"
@@ -90,21 +92,24 @@ def test_service_leads_to_the_applications_pods() -> None:
     assert service["metadata"]["name"] not in ("istio-aux", "istio-aux-endpoints")
     assert service["metadata"]["namespace"] == "kubeflow"
     assert service["spec"] == {
-        "selector": {"app.kubernetes.io/name": "istio-aux"},
+        "selector": {"app.kubernetes.io/name": "istio-aux", "istio-aux.io/serving": "true"},
         "ports": [{"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"}],
     }
 
 
 def test_sidecars_are_required_only_on_demand() -> None:
-    assert set(rendered()) == {"Service", "MutatingWebhookConfiguration"}
+    assert set(rendered()) == {"Service", "PodDisruptionBudget", "MutatingWebhookConfiguration"}
 
 
 def test_policy_is_bound_and_denies() -> None:
-    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    made = rendered(settings=REQUIRED)
     binding = made["ValidatingAdmissionPolicyBinding"]["spec"]
-    assert binding == {"policyName": "istio-aux-kubeflow", "validationActions": ["Deny"]}
+    parameter = {"name": "istio-aux-require-sidecar", "namespace": "kubeflow", "parameterNotFoundAction": "Allow"}
+    assert binding == {"policyName": "istio-aux-kubeflow", "validationActions": ["Deny"], "paramRef": parameter}
+    assert made["ConfigMap"]["metadata"]["name"] == parameter["name"]
     policy = made["ValidatingAdmissionPolicy"]["spec"]
     assert policy["failurePolicy"] == "Fail"
+    assert policy["paramKind"] == {"apiVersion": "v1", "kind": "ConfigMap"}
     assert policy["validations"][0]["reason"] == "Forbidden"
     assert "Istio's injector did not add it" in policy["validations"][0]["message"]
     assert "\n" not in policy["validations"][0]["message"].strip()
@@ -114,25 +119,39 @@ def test_policy_is_bound_and_denies() -> None:
     {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["disabled"]},
     {"key": "sidecar.istio.io/inject", "operator": "NotIn", "values": ["false"]},
     {"key": "app", "operator": "NotIn", "values": ["istiod"]},
-    {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux"]},
+    {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "pilot"]},
     *JUJU_EXCLUSIONS,
 ])  # fmt: skip
 def test_policy_exempts_pods(expression: dict[str, Any]) -> None:
-    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    made = rendered(settings=REQUIRED, istio_charms=("pilot",))
     constraints = made["ValidatingAdmissionPolicy"]["spec"]["matchConstraints"]
     assert expression in constraints["objectSelector"]["matchExpressions"]
 
 
-def test_policy_exempts_the_namespaces_of_istiod() -> None:
-    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True), istiod=("mesh", "istio-system"))
-    constraints = made["ValidatingAdmissionPolicy"]["spec"]["matchConstraints"]
-    assert constraints["namespaceSelector"]["matchExpressions"] == [
-        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["istio-system", "kube-system", "mesh"]}
+def test_disruption_leaves_all_but_one_unit() -> None:
+    budget = rendered()["PodDisruptionBudget"]["spec"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}}}
+
+
+def test_selected_namespaces_have_entries_that_no_other_entry_overlaps() -> None:
+    selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
+    made = entries(namespace_selector=selector)
+    assert [entry["name"] for entry in made[:6]] == [entry["name"] for entry in entries()]
+    assert [entry["name"] for entry in made[6:]] == [
+        "run-to-completion.selector.istio-aux.io",
+        "long-running.selector.istio-aux.io",
     ]
+    for entry in made[6:]:
+        namespaces = entry["namespaceSelector"]["matchExpressions"]
+        assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in namespaces
+        assert {"key": "io.datastrophic/istio-aux", "operator": "NotIn", "values": ["enabled"]} in namespaces
+        assert namespaces[-1]["values"] == ["kubeflow-profile"]
+        pods = entry["objectSelector"]["matchExpressions"]
+        assert pods[0] == {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]}
 
 
 def test_policys_expressions_name_only_variables_that_it_has() -> None:
-    made = rendered(settings=dataclasses.replace(SETTINGS, require_sidecar=True))
+    made = rendered(settings=REQUIRED)
     policy = made["ValidatingAdmissionPolicy"]["spec"]
     names = {variable["name"] for variable in policy["variables"]}
     text = " ".join(each["expression"] for each in (*policy["variables"], *policy["validations"]))

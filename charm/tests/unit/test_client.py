@@ -9,8 +9,10 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.resources.core_v1 import Namespace, Service
 
 from application import Application
-from cluster import Cluster, ClusterError, Forbidden, Refused, Unavailable, Unknown
+from cluster.client import Cluster, ClusterError, Forbidden, NotFound, Rejected, Unavailable
 from tests.unit.api import Api, refusal
+
+SERVICE: Any = Service.from_dict({"metadata": {"name": "gone", "namespace": "kubeflow"}})
 
 
 def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
@@ -22,9 +24,9 @@ def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
     ("failure", "expected"),
     [
         (refusal(403), Forbidden),
-        (refusal(404), Unknown),
-        (refusal(400), Refused),
-        (refusal(422), Refused),
+        (refusal(404), NotFound),
+        (refusal(400), Rejected),
+        (refusal(422), Rejected),
         (refusal(401), Unavailable),
         (refusal(409), Unavailable),
         (refusal(429), Unavailable),
@@ -44,7 +46,7 @@ def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
 def test_failure_is_one_of_four(api: Api, failure: Exception, expected: type[ClusterError]) -> None:
     api.broken = failure
     with pytest.raises(ClusterError) as raised:
-        Cluster("kubeflow").patch(Namespace, "team", {})
+        Cluster("kubeflow").apply(SERVICE)
     assert type(raised.value) is expected
 
 
@@ -66,8 +68,8 @@ def test_error_without_words_has_its_name(api: Api) -> None:
 def test_what_is_not_there_is_none_and_gone_already_is_deleted(api: Api) -> None:
     cluster = Cluster("kubeflow")
     assert cluster.get(Namespace, "gone") is None
-    gone: Any = Service.from_dict({"metadata": {"name": "gone", "namespace": "kubeflow"}})
-    cluster.delete(gone)
+    cluster.delete(SERVICE)
+    cluster.patch(Namespace, "gone", {"metadata": {"labels": {"a": "b"}}})
     api.broken = refusal(404)
     assert cluster.list(Namespace) == []
     assert list(cluster.owned(Application("a", "m", "u"))) == []

@@ -1,0 +1,1 @@
+"""The webhook's serving certificate: where it comes from, and when the API server trusts it."""

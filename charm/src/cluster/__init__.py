@@ -1,0 +1,1 @@
+"""The Kubernetes API, and the objects that the charm keeps in it."""

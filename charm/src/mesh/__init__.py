@@ -1,0 +1,1 @@
+"""What is in the mesh: namespaces, workloads and pods, as values."""

@@ -1,0 +1,48 @@
+"""What Juju deletes without the charm's hooks, read in its source (juju/juju, 3.6.11 and later).
+
+An application, also by `--force`: `Delete` in internal/provider/kubernetes/application/application.go. A model:
+internal/provider/kubernetes/modelteardown.go, and its namespace. Neither lists policies of the admission API.
+"""
+
+from tests.cluster.model import Model
+
+APPLICATION_KINDS = (
+    "statefulsets",
+    "deployments",
+    "daemonsets",
+    "services",
+    "configmaps",
+    "roles",
+    "rolebindings",
+    "serviceaccounts",
+    "ingresses",
+    "clusterroles",
+    "clusterrolebindings",
+    "customresourcedefinitions",
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+)
+MODEL_KINDS = (
+    "clusterroles",
+    "clusterrolebindings",
+    "customresourcedefinitions",
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+    "storageclasses",
+)
+
+
+def remove_application(model: Model) -> None:
+    """What `juju remove-application --force` deletes."""
+    labels = f"app.juju.is/created-by=istio-aux,{_model_labels(model)}"
+    model.kubectl("delete", ",".join(APPLICATION_KINDS), "-n", model.name, "-l", labels)
+
+
+def destroy_model(model: Model) -> None:
+    """What `juju destroy-model --force` deletes."""
+    model.kubectl("delete", ",".join(MODEL_KINDS), "-l", _model_labels(model))
+    model.kubectl("delete", "namespace", model.name, "--wait=false")
+
+
+def _model_labels(model: Model) -> str:
+    return f"model.juju.is/name={model.name},model.juju.is/id={model.juju.uuid}"
