@@ -10,7 +10,7 @@ pub const WATCH: &str = "watch";
 pub const SUPERVISE: &str = "supervise";
 /// Subcommand: be the parent of one container's command, and report its start and end in a directory.
 pub const WRAP: &str = "wrap";
-/// Subcommand: run one container's command once another container has started and is idle.
+/// Subcommand: run one container's command once another container has started, and is idle or loaded.
 pub const START_AFTER: &str = "start-after";
 /// Subcommand: copy the binary into a directory.
 pub const INSTALL: &str = "install";

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::libc::{EINVAL, ENOENT, ESRCH};
 
@@ -42,6 +43,8 @@ pub(crate) struct Procfs {
     root: PathBuf,
 }
 
+/// The kernel reports times in hundredths of a second on every machine.
+const TICK: Duration = Duration::from_millis(10);
 /// PID 1 of a shared namespace is the pod's pause process.
 const PAUSE: i32 = 1;
 /// How much of a mount table is read. That of a container is a tenth of it; one that the runtime has not made a
@@ -100,6 +103,12 @@ impl Procfs {
         stats.peek().is_some() && stats.all(|stat| stat.is_ok_and(|stat| state(&stat) == Some(b'S')))
     }
 
+    /// The CPU time that a process has used; none where it has ended.
+    pub(crate) fn cpu_time(&self, pid: i32) -> Duration {
+        let stat = self.read(pid, "stat").ok().flatten();
+        stat.and_then(|stat| cpu_time(&stat)).unwrap_or_default()
+    }
+
     /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
     pub(crate) fn own_instance(&self) -> Option<ContainerInstance> {
         instance_in(&self.mounts_of("self").ok()?)
@@ -144,6 +153,15 @@ fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
+}
+
+/// User and system time, from a `stat`.
+fn cpu_time(stat: &[u8]) -> Option<Duration> {
+    let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace();
+    let user: u64 = fields.nth(11)?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(TICK * u32::try_from(user + system).unwrap_or(u32::MAX))
 }
 
 /// The state of a thread, from its `stat`: the letter after the command.
@@ -303,6 +321,16 @@ mod tests {
         let procfs = Procfs::new(root.path());
         let found = [7, 8, 9, 10, 11, 12].map(|pid| procfs.is_root_with_argument(pid, "-s-db"));
         assert_eq!(found, [true, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn cpu_time_is_user_and_system_time() {
+        let of = |times: &str| {
+            cpu_time(format!("7 (a) b) R 0 7 7 0 -1 4194560 1 0 0 0 {times} 9 9 20 0 1 0 100 1 1\n").as_bytes())
+        };
+        assert_eq!(of("99 1"), Some(Duration::from_secs(1)));
+        assert_eq!(of("0 0"), Some(Duration::ZERO));
+        assert_eq!(cpu_time(b"7 (cut"), None);
     }
 
     #[test]

@@ -19,6 +19,9 @@ const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 /// A container is idle when all threads of its process have slept in each scan of this time. One that is starved of CPU is
 /// runnable, and one that is being loaded waits for the disk, which are other states.
 const IDLE_TIME: Duration = Duration::from_millis(500);
+/// A container that has used as much CPU has been loaded, and looked. Katib's collector never sleeps before the training has
+/// begun to write: it looks for the metrics' file in a loop (`checkMetricFile` in its `main.go`).
+const LOADED_CPU_TIME: Duration = Duration::from_secs(1);
 /// A container that has not started by then is taken for one that cannot, and the command runs without it.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 const REPORT_DELAY: Duration = Duration::from_secs(10);
@@ -46,7 +49,8 @@ pub(crate) fn run(args: &StartAfterArgs, command: &[OsString]) -> StartError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Absent,
-    Busy,
+    /// The CPU time that it has used.
+    Busy(Duration),
     Asleep,
 }
 
@@ -63,11 +67,11 @@ impl Wait {
     fn is_over(&mut self, seen: Seen, waited: Duration) -> bool {
         let is_ready = match seen {
             Seen::Absent => self.was_there,
-            Seen::Busy => false,
+            Seen::Busy(used) => used >= LOADED_CPU_TIME,
             Seen::Asleep => waited - *self.asleep_since.get_or_insert(waited) >= IDLE_TIME,
         };
         self.was_there |= seen != Seen::Absent;
-        if seen == Seen::Busy {
+        if matches!(seen, Seen::Busy(_)) {
             self.asleep_since = None;
         }
         is_ready || waited >= START_TIMEOUT
@@ -79,7 +83,7 @@ fn observe(procfs: &Procfs, argument: &str) -> Seen {
     match found {
         None => Seen::Absent,
         Some(pid) if procfs.is_asleep(pid) => Seen::Asleep,
-        Some(_) => Seen::Busy,
+        Some(pid) => Seen::Busy(procfs.cpu_time(pid)),
     }
 }
 
@@ -88,16 +92,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_runs_once_the_other_container_has_slept_for_a_while_or_has_ended() {
+    fn the_command_runs_once_the_other_container_has_slept_or_computed_for_a_while_or_has_ended() {
         use Seen::{Absent, Asleep, Busy};
         let ms = Duration::from_millis;
-        let cases: [(&str, &[(u64, Seen)], bool); 7] = [
+        let starting = Busy(ms(990));
+        let cases: [(&str, &[(u64, Seen)], bool); 8] = [
             ("not started", &[(0, Absent), (60_000, Absent)], false),
-            ("starting", &[(0, Absent), (20, Busy), (60_000, Busy)], false),
+            ("starved of CPU", &[(0, Absent), (20, starting), (60_000, starting)], false),
+            ("computing for long enough", &[(0, Absent), (20, starting), (1_500, Busy(ms(1000)))], true),
             ("asleep, not for long", &[(0, Asleep), (499, Asleep)], false),
-            ("asleep long enough", &[(0, Busy), (20, Asleep), (520, Asleep)], true),
-            ("busy in between", &[(0, Asleep), (400, Busy), (420, Asleep), (900, Asleep)], false),
-            ("ended", &[(0, Busy), (20, Absent)], true),
+            ("asleep long enough", &[(0, starting), (20, Asleep), (520, Asleep)], true),
+            ("busy in between", &[(0, Asleep), (400, starting), (420, Asleep), (900, Asleep)], false),
+            ("ended", &[(0, starting), (20, Absent)], true),
             ("never started", &[(0, Absent), (900_000, Absent)], true),
         ];
         for (name, scans, expected) in cases {

@@ -39,6 +39,14 @@ fn a_training_starts_when_its_collector_is_idle_and_keeps_its_pid_and_exit_code(
 }
 
 #[test]
+fn a_training_starts_beside_a_collector_that_never_sleeps() {
+    let pod = Pod::new();
+    let mut training = pod.run("training", &[SHIM, "start-after", "--argument=-s-db", "--", "sh", "-c", "exit 7"]);
+    let _collector = collector(&pod, "");
+    assert_eq!(training.wait().code(), Some(7));
+}
+
+#[test]
 fn a_training_starts_after_a_collector_that_has_ended() {
     let pod = Pod::new();
     let mut training = training(&pod);
