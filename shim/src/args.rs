@@ -161,12 +161,15 @@ fn start_after(parser: Parser) -> Result<Command, Error> {
     Ok(Command::StartAfter(StartAfterArgs { argument }, command))
 }
 
+/// The value of the one option of a subcommand, and the command.
+type OptionAndCommand = (Option<String>, Vec<OsString>);
+
 /// Reads the one option of a subcommand, and its command; `None` where help is asked for.
 fn option_and_command(
     subcommand: &'static str,
     option: &'static str,
     mut parser: Parser,
-) -> Result<Option<(Option<String>, Vec<OsString>)>, Error> {
+) -> Result<Option<OptionAndCommand>, Error> {
     let mut value = None;
     loop {
         match parser.next()? {

@@ -33,9 +33,9 @@ pub(crate) fn run(args: &StartAfterArgs, command: &[OsString]) -> StartError {
     let mut wait = Wait::default();
     let began = now();
     let mut report_at = began + REPORT_DELAY;
-    while !wait.is_over(observe(&procfs, &args.argument), now() - began) {
+    while !wait.is_over(observe(&procfs, &args.argument), now().saturating_sub(began)) {
         if now() >= report_at {
-            let seconds = (now() - began).as_secs();
+            let seconds = now().saturating_sub(began).as_secs();
             let container: [(&str, &dyn std::fmt::Display); 2] = [("argument", &args.argument), ("seconds", &seconds)];
             log::info("the command waits for another container of this pod to start", &container);
             report_at = now() + REPORT_INTERVAL;
@@ -68,7 +68,7 @@ impl Wait {
         let is_ready = match seen {
             Seen::Absent => self.was_there,
             Seen::Busy(used) => used >= LOADED_CPU_TIME,
-            Seen::Asleep => waited - *self.asleep_since.get_or_insert(waited) >= IDLE_TIME,
+            Seen::Asleep => waited.saturating_sub(*self.asleep_since.get_or_insert(waited)) >= IDLE_TIME,
         };
         self.was_there |= seen != Seen::Absent;
         if matches!(seen, Seen::Busy(_)) {
@@ -93,10 +93,11 @@ mod tests {
 
     #[test]
     fn the_command_runs_once_the_other_container_has_slept_or_computed_for_a_while_or_has_ended() {
+        type Scans<'a> = &'a [(u64, Seen)];
         use Seen::{Absent, Asleep, Busy};
         let ms = Duration::from_millis;
         let starting = Busy(ms(990));
-        let cases: [(&str, &[(u64, Seen)], bool); 8] = [
+        let cases: [(&str, Scans, bool); 8] = [
             ("not started", &[(0, Absent), (60_000, Absent)], false),
             ("starved of CPU", &[(0, Absent), (20, starting), (60_000, starting)], false),
             ("computing for long enough", &[(0, Absent), (20, starting), (1_500, Busy(ms(1000)))], true),
