@@ -147,6 +147,19 @@ impl Namespace {
         object.map(|object| serde_json::to_value(object).expect("an object is JSON"))
     }
 
+    /// The objects of the kind of `like` with a label, `key=value`.
+    pub async fn list(&self, like: &Value, label: &str) -> Vec<Value> {
+        let objects = self.objects(like).list(&ListParams::default().labels(label)).await.expect("objects are listed");
+        objects.into_iter().map(|object| serde_json::to_value(object).expect("an object is JSON")).collect()
+    }
+
+    /// Changes an object, by the kind and name of `like`, as `kubectl patch --type=merge` does.
+    pub async fn patch(&self, like: &Value, patch: Value) {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        let patched = self.objects(like).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.expect("the object is changed");
+    }
+
     /// A Job.
     pub async fn job(&self, name: &str) -> Job {
         Api::namespaced(self.client.clone(), &self.name).get(name).await.expect("the Job is read")
@@ -228,12 +241,17 @@ impl Namespace {
 
     /// Asks again and again until there is an answer, and fails naming `what` when there is none for too long.
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+        self.until_within(PATIENCE, what, ask).await
+    }
+
+    /// The same for what takes longer.
+    pub async fn until_within<T>(&self, limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
         let began = Instant::now();
         loop {
             if let Some(answer) = ask().await {
                 return answer;
             }
-            assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}{}", self.as_it_is().await);
+            assert!(began.elapsed() < limit, "waited {limit:?} for {what}{}", self.as_it_is().await);
             tokio::time::sleep(POLL_EVERY).await;
         }
     }

@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod cluster;
 pub mod command;
+pub mod kubeflow;
 pub mod manifests;
 pub mod observe;
 pub mod policies;
@@ -16,4 +17,4 @@ pub mod tenancy;
 pub mod ways;
 
 pub use cluster::{Namespace, scenario};
-pub use observe::{PodView, is_complete};
+pub use observe::{PodView, has_condition, is_complete};
