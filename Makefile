@@ -93,11 +93,11 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: test-kubeflow
-test-kubeflow: install ## Run the scenarios with Kubeflow's own components: JobSet, Trainer
+test-kubeflow: install ## Run the scenarios with Kubeflow's own components: JobSet, Trainer, profiles, PodDefaults, Katib
 	@tools/ensure rust
-	@$(call ADD,jobset trainer python)
-	cargo build --locked --package e2e --features kubeflow --test kubeflow
-	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow -- --test-threads 4
+	@$(call ADD,jobset trainer python profiles poddefaults katib)
+	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
+	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")
