@@ -37,6 +37,7 @@ pub struct Metrics {
     reviews: Family<ReviewLabels, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
+    certificate_start: Gauge,
     certificate_failures: Counter,
     evictions: Counter,
 }
@@ -85,6 +86,9 @@ impl Metrics {
         let certificate_expiry = Gauge::default();
         let help = "When the served certificate expires, in seconds since 1970";
         registry.register("certificate_expiry_timestamp_seconds", help, certificate_expiry.clone());
+        let certificate_start = Gauge::default();
+        let help = "When the served certificate became valid, in seconds since 1970";
+        registry.register("certificate_start_timestamp_seconds", help, certificate_start.clone());
         let certificate_failures = Counter::default();
         let help = "How often a certificate could not be read, stored or used, so that the one before stayed in use";
         registry.register("certificate_reload_failures", help, certificate_failures.clone());
@@ -92,7 +96,7 @@ impl Metrics {
         let help =
             "Connections that were closed because there were too many, or because their requests held too much memory";
         registry.register("evicted_connections", help, evictions.clone());
-        Self { registry, reviews, duration, certificate_expiry, certificate_failures, evictions }
+        Self { registry, reviews, duration, certificate_expiry, certificate_start, certificate_failures, evictions }
     }
 
     /// Counts a review.
@@ -106,8 +110,9 @@ impl Metrics {
         self.reviews.get_or_create(&Outcome::Refused.into()).inc();
     }
 
-    /// Sets when the served certificate expires, in seconds since 1970.
-    pub fn certificate(&self, expires: i64) {
+    /// Sets from when to when the served certificate is valid, in seconds since 1970.
+    pub fn certificate(&self, begins: i64, expires: i64) {
+        self.certificate_start.set(begins);
         self.certificate_expiry.set(expires);
     }
 
@@ -147,12 +152,13 @@ mod tests {
         for outcome in [Outcome::Patched(Mode::Native), Outcome::Patched(Mode::Native), Outcome::Refused] {
             metrics.review(outcome, Duration::from_micros(20));
         }
-        metrics.certificate(1_795_245_043);
+        metrics.certificate(1_763_709_043, 1_795_245_043);
         let text = metrics.text();
         for line in [
             r#"istio_aux_admission_reviews_total{result="patched",mode="native"} 2"#,
             r#"istio_aux_admission_reviews_total{result="refused",mode="off"} 1"#,
             "istio_aux_admission_duration_seconds_count 3",
+            "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",
             concat!("istio_aux_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
