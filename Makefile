@@ -17,6 +17,8 @@ SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/test deploy/install deplo
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
   UP :=
+  # That cluster has what it has.
+  ADD :=
   SCENARIOS := --package e2e
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
@@ -25,6 +27,7 @@ else
   # The name under which they are loaded.
   export REGISTRY := registry.invalid/istio-aux
   UP := cluster-up
+  ADD = $(CLUSTER_COMMAND) add $(1)
   SCENARIOS := --package e2e --features one-node
 endif
 
@@ -89,8 +92,15 @@ ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) charm/test cluster
 endif
 
+.PHONY: test-kubeflow
+test-kubeflow: install ## Run the scenarios with Kubeflow's own components: JobSet, Trainer
+	@tools/ensure rust
+	@$(call ADD,jobset trainer python)
+	cargo build --locked --package e2e --features kubeflow --test kubeflow
+	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow -- --test-threads 4
+
 .PHONY: test-matrix
-test-matrix: ## Run the scenarios on a fresh one-node cluster for each way of installing (WAYS="helm ipv6")
+test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")
 	@tools/ensure rust images
 	@e2e/matrix $(WAYS)
 

@@ -10,6 +10,8 @@ pub const WATCH: &str = "watch";
 pub const SUPERVISE: &str = "supervise";
 /// Subcommand: be the parent of one container's command, and report its start and end in a directory.
 pub const WRAP: &str = "wrap";
+/// Subcommand: run one container's command once another container has started, and is idle or loaded.
+pub const START_AFTER: &str = "start-after";
 /// Subcommand: copy the binary into a directory.
 pub const INSTALL: &str = "install";
 /// Option: a container to wait for; repeatable.
@@ -38,6 +40,8 @@ pub const STAY: &str = "stay";
 /// Option: the directory in which wrapped containers report; each has a subdirectory of its name.
 /// Of `wrap`: the container's own subdirectory.
 pub const LOCK_DIR: &str = "lock-dir";
+/// Option of `start-after`: an argument of the other container's command.
+pub const ARGUMENT: &str = "argument";
 /// What ends the options, before a command.
 pub const END_OF_OPTIONS: &str = "--";
 
@@ -88,6 +92,21 @@ impl WrapArgs {
     #[must_use]
     pub fn to_command(&self, binary: &str) -> Vec<String> {
         vec![binary.to_owned(), WRAP.to_owned(), option(LOCK_DIR, &self.lock_dir), END_OF_OPTIONS.to_owned()]
+    }
+}
+
+/// Arguments of `aux-shim start-after` before its command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartAfterArgs {
+    /// An argument of the other container's command, by which its process is found in a shared PID namespace.
+    pub argument: String,
+}
+
+impl StartAfterArgs {
+    /// The words before a container's own command, the first being the binary.
+    #[must_use]
+    pub fn to_command(&self, binary: &str) -> Vec<String> {
+        vec![binary.to_owned(), START_AFTER.to_owned(), option(ARGUMENT, &self.argument), END_OF_OPTIONS.to_owned()]
     }
 }
 

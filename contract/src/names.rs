@@ -9,6 +9,19 @@ pub const ENABLED: &str = "enabled";
 /// Value of [`INJECTION_LABEL`] on a pod that opts it out.
 pub const DISABLED: &str = "disabled";
 
+/// Namespace label: pods that run to completion, and notebooks, get a token for Kubeflow Pipelines; the value is [`ENABLED`].
+pub const PIPELINES_TOKEN_LABEL: &str = "istio-aux.io/pipelines-token";
+/// Namespace label: pods that run to completion get Istio's sidecar, too; the value is [`COMPLETING`].
+pub const MESH_LABEL: &str = "istio-aux.io/mesh";
+/// Value of [`MESH_LABEL`].
+pub const COMPLETING: &str = "completing";
+/// Namespace label: `istio-aux tenancy` keeps the objects that a tenant of Kubeflow needs; the value is [`ENABLED`].
+pub const TENANCY_LABEL: &str = "istio-aux.io/tenancy";
+/// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: `default`.
+pub const PIPELINES_ACCOUNTS_ANNOTATION: &str = "istio-aux.io/pipelines-accounts";
+/// Who keeps the objects of a tenant: the value of the label `app.kubernetes.io/managed-by`, and the field manager.
+pub const TENANCY_MANAGER: &str = "istio-aux-tenancy";
+
 /// Pod annotation: the containers to wait for, separated by commas. Without it: all but the proxy and the shim.
 pub const WAIT_FOR_ANNOTATION: &str = "istio-aux.io/wait-for";
 /// Pod annotation: other endpoints to `POST` to before the proxy's, separated by commas.
@@ -33,9 +46,11 @@ pub const SHIM_UID: u32 = 65_019;
 pub const INSTALL_CONTAINER: &str = "aux-shim-install";
 /// The volume that the webhook adds: in mode native for the shim's state file, an emptyDir on disk; else for the shim's binary.
 pub const SHIM_VOLUME: &str = "istio-aux";
+/// The volume of the shim's binary in a Katib trial in whose pod [`SHIM_VOLUME`] does not hold it.
+pub const BINARY_VOLUME: &str = "istio-aux-binary";
 /// Where the shim's own container sees [`SHIM_VOLUME`].
 pub const STATE_DIR: &str = "/state";
-/// Where other containers see [`SHIM_VOLUME`].
+/// Where other containers see the volume of the shim's binary.
 pub const BINARY_DIR: &str = "/istio-aux";
 /// The shim's binary, where other containers see it.
 pub const SHIM_BINARY: &str = "/istio-aux/aux-shim";
@@ -80,10 +95,33 @@ pub const QUIT_PATH: &str = "/quitquitquit";
 /// What the names of runtime classes for gVisor and Kata Containers contain.
 pub const SANDBOXED_RUNTIMES: [&str; 3] = ["gvisor", "runsc", "kata"];
 
+/// Pod label of Kubeflow's notebooks: the Notebook's name.
+pub const NOTEBOOK_LABEL: &str = "notebook-name";
+/// Pod label that has the `PodDefault` of the same name applied. A pod that has it, with whatever value, decides for itself.
+pub const ACCESS_PIPELINES_LABEL: &str = "access-ml-pipeline";
+/// The volume of the token for Kubeflow Pipelines.
+pub const PIPELINES_TOKEN_VOLUME: &str = "istio-aux-pipelines-token";
+/// Where containers see that token. Kubeflow's own `PodDefault` mounts it there, too.
+pub const PIPELINES_TOKEN_DIR: &str = "/var/run/secrets/kubeflow/pipelines";
+/// The file of the token in that directory.
+pub const PIPELINES_TOKEN_FILE: &str = "token";
+/// The environment variable by which the SDK of Kubeflow Pipelines finds the token.
+pub const PIPELINES_TOKEN_ENV: &str = "KF_PIPELINES_SA_TOKEN_PATH";
+/// The audience of the token, which the API server of Kubeflow Pipelines asks for when it reviews one.
+pub const PIPELINES_AUDIENCE: &str = "pipelines.kubeflow.org";
+/// How long the token is valid, in seconds. The kubelet renews it before that.
+pub const PIPELINES_TOKEN_SECONDS: i64 = 7200;
+/// The `ClusterRole` of Kubeflow that lets an account use pipelines in its namespace.
+pub const PIPELINES_ROLE: &str = "kubeflow-pipelines-edit";
+
 /// Pod label of Katib's trials.
 pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";
 /// Names that Katib gives its metrics collectors.
 pub const KATIB_COLLECTORS: [&str; 2] = ["metrics-logger-and-collector", "metrics-collector"];
+/// Option that only Katib's own collectors have: the service to report to.
+pub const KATIB_COLLECTOR_OPTION: &str = "-s-db";
+/// What Katib puts into the command of the container whose metrics it collects.
+pub const KATIB_COMPLETED_MARKER: &str = "echo completed > ";
 /// Pod label of Argo's workflows.
 pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
 /// Pod annotation: what Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers end.

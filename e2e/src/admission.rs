@@ -15,6 +15,11 @@ use crate::{Namespace, PodView};
 /// The webhook's namespace.
 const ISTIO_AUX: &str = "istio-aux";
 
+/// The webhook's pods: other components of istio-aux may run in its namespace.
+fn webhooks() -> ListParams {
+    ListParams::default().labels("app.kubernetes.io/name=istio-aux")
+}
+
 /// Creates pods every 100 ms, by dry run, until told to stop: each must come back with its shim. Returns how many did.
 async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
     let count = AtomicUsize::new(0);
@@ -52,7 +57,7 @@ pub async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl Async
 pub async fn until_drained(ns: &Namespace) {
     let pods: Api<Pod> = Api::namespaced(client().await, ISTIO_AUX);
     ns.until("the webhook's old pods to go", async || {
-        let pods = pods.list(&ListParams::default()).await.expect("the pods are listed").items;
+        let pods = pods.list(&webhooks()).await.expect("the pods are listed").items;
         (pods.len() == 2 && pods.iter().all(|pod| PodView(pod).is_ready("webhook"))).then_some(())
     })
     .await;
@@ -62,7 +67,7 @@ pub async fn until_drained(ns: &Namespace) {
 pub async fn expiries() -> Vec<Option<i64>> {
     let client = client().await;
     let pods: Api<Pod> = Api::namespaced(client.clone(), ISTIO_AUX);
-    let pods = pods.list(&ListParams::default()).await.expect("the pods are listed").items;
+    let pods = pods.list(&webhooks()).await.expect("the pods are listed").items;
     let each = pods.iter().map(|pod| expiry_at(&client, pod.name_any()));
     futures::future::join_all(each).await
 }

@@ -79,6 +79,13 @@ impl Namespace {
         namespace
     }
 
+    /// A namespace that somebody else creates, once pods may be created in it. It is not removed.
+    pub async fn found(name: &str) -> Self {
+        let namespace = Self { client: client().await, name: name.to_owned() };
+        namespace.wait_for_service_account().await;
+        namespace
+    }
+
     /// Pods are refused until the controller manager has made the namespace's account.
     async fn wait_for_service_account(&self) {
         use k8s_openapi::api::core::v1::ServiceAccount;
@@ -131,6 +138,26 @@ impl Namespace {
         let name = like["metadata"]["name"].as_str().expect("an object has a name");
         let object = self.objects(like).get(name).await.expect("the object is read");
         serde_json::to_value(object).expect("an object is JSON")
+    }
+
+    /// The same, where there is one.
+    pub async fn find(&self, like: &Value) -> Option<Value> {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        let object = self.objects(like).get_opt(name).await.expect("the object is read");
+        object.map(|object| serde_json::to_value(object).expect("an object is JSON"))
+    }
+
+    /// The objects of the kind of `like` with a label, `key=value`.
+    pub async fn list(&self, like: &Value, label: &str) -> Vec<Value> {
+        let objects = self.objects(like).list(&ListParams::default().labels(label)).await.expect("objects are listed");
+        objects.into_iter().map(|object| serde_json::to_value(object).expect("an object is JSON")).collect()
+    }
+
+    /// Changes an object, by the kind and name of `like`, as `kubectl patch --type=merge` does.
+    pub async fn patch(&self, like: &Value, patch: Value) {
+        let name = like["metadata"]["name"].as_str().expect("an object has a name");
+        let patched = self.objects(like).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.expect("the object is changed");
     }
 
     /// A Job.
@@ -214,12 +241,17 @@ impl Namespace {
 
     /// Asks again and again until there is an answer, and fails naming `what` when there is none for too long.
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+        self.until_within(PATIENCE, what, ask).await
+    }
+
+    /// The same for what takes longer.
+    pub async fn until_within<T>(&self, limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
         let began = Instant::now();
         loop {
             if let Some(answer) = ask().await {
                 return answer;
             }
-            assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}{}", self.as_it_is().await);
+            assert!(began.elapsed() < limit, "waited {limit:?} for {what}{}", self.as_it_is().await);
             tokio::time::sleep(POLL_EVERY).await;
         }
     }

@@ -7,11 +7,14 @@
 pub mod admission;
 pub mod cluster;
 pub mod command;
+pub mod kubeflow;
 pub mod manifests;
 pub mod observe;
 pub mod policies;
 pub mod rendered;
+pub mod rights;
+pub mod tenancy;
 pub mod ways;
 
 pub use cluster::{Namespace, scenario};
-pub use observe::{PodView, is_complete};
+pub use observe::{PodView, has_condition, is_complete};

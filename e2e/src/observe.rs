@@ -4,6 +4,7 @@ use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
 
 /// Whether a Job has its condition Complete.
 #[must_use]
@@ -11,6 +12,13 @@ pub fn is_complete(job: &Job) -> bool {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions
         .is_some_and(|all| all.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True"))
+}
+
+/// Whether an object of any kind has a condition of this type that is true.
+#[must_use]
+pub fn has_condition(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == kind && one["status"] == "True"))
 }
 
 /// A pod's status.

@@ -5,21 +5,20 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use e2e::admission::{expiries, until_drained, while_pods_are_created};
-use e2e::cluster::{MESH, OPT_IN, client, client_as};
+use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::rights::rules;
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
 
 const ISTIO_AUX: &str = "istio-aux";
 
 #[tokio::test]
 async fn account_may_do_nothing_but_keep_its_certificate() {
-    let reviews: Api<SelfSubjectRulesReview> = Api::all(client_as(ISTIO_AUX, ISTIO_AUX).await);
     for (namespace, expected) in [
         (
             ISTIO_AUX,
@@ -30,32 +29,8 @@ async fn account_may_do_nothing_but_keep_its_certificate() {
         ),
         ("default", &["get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux]"]),
     ] {
-        let review = serde_json::from_value(json!({"spec": {"namespace": namespace}})).expect("it is a review");
-        let review = reviews.create(&PostParams::default(), &review).await.expect("every account may ask");
-        let rules =
-            serde_json::to_value(review.status.expect("it is answered").resource_rules).expect("rules are JSON");
-        let mut lines: Vec<String> =
-            rules.as_array().expect("a list").iter().filter(|rule| !is_everybodys(rule)).map(in_a_line).collect();
-        lines.sort_unstable();
-        assert_eq!(lines, expected, "{namespace}");
+        assert_eq!(rules(ISTIO_AUX, ISTIO_AUX, namespace).await, expected, "{namespace}");
     }
-}
-
-fn words(rule: &Value, field: &str) -> String {
-    let list = rule[field].as_array().into_iter().flatten().filter_map(Value::as_str);
-    list.collect::<Vec<_>>().join(",")
-}
-
-/// What every account may: ask about itself.
-fn is_everybodys(rule: &Value) -> bool {
-    words(rule, "verbs") == "create"
-        && words(rule, "resources").split(',').all(|resource| resource.starts_with("selfsubject"))
-}
-
-fn in_a_line(rule: &Value) -> String {
-    let [verbs, groups, resources, names] =
-        ["verbs", "apiGroups", "resources", "resourceNames"].map(|field| words(rule, field));
-    format!("{verbs} {groups}/{resources} [{names}]")
 }
 
 async fn deployments() -> Api<Deployment> {

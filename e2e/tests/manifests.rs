@@ -32,13 +32,20 @@ fn without_helms_own(objects: Objects) -> Objects {
 #[test]
 fn chart_and_overlays_give_the_same_objects() {
     let components = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]";
-    let cases: [(&str, Objects, &[&str], usize); 5] = [
+    let with_tenancy = "components: [../../deploy/components/monitoring, ../../deploy/components/tenancy]";
+    let cases: [(&str, Objects, &[&str], usize); 6] = [
         ("policy", overlay("overlays/policy"), &["--set=profile=policy"], 8),
         (
             "components",
             on_top_of("with-components", "self-signed", components),
             &["--set=monitoring.enabled=true", "--set=networkPolicy=true"],
             15,
+        ),
+        (
+            "tenancy",
+            on_top_of("with-tenancy", "self-signed", with_tenancy),
+            &["--set=monitoring.enabled=true", "--set=tenancy.enabled=true"],
+            23,
         ),
         ("self-signed", overlay("overlays/self-signed"), &[], 12),
         ("failure-ignore", overlay("overlays/failure-ignore"), &["--set=failurePolicy=Ignore"], 12),
@@ -60,7 +67,9 @@ fn the_policy_selects_the_pods_that_the_webhook_selects() {
     let own = json!({"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux"]});
     let webhooks = &overlay("overlays/self-signed")["MutatingWebhookConfiguration istio-aux"]["webhooks"];
     let policies = overlay("overlays/policy");
-    for webhook in webhooks.as_array().expect("there are webhooks") {
+    // The policy profile has nothing for Kubeflow's tenants.
+    let of_tenants = |webhook: &&Value| webhook["clientConfig"]["service"]["path"] != "/mutate";
+    for webhook in webhooks.as_array().expect("there are webhooks").iter().filter(|webhook| !of_tenants(webhook)) {
         let name = webhook["name"].as_str().expect("it has a name").trim_end_matches(".istio-aux.io").to_owned();
         let binding = format!("MutatingAdmissionPolicyBinding istio-aux-{}", name.replace('.', "-"));
         let resources = &policies[&binding]["spec"]["matchResources"];
@@ -73,7 +82,12 @@ fn the_policy_selects_the_pods_that_the_webhook_selects() {
 
 #[test]
 fn every_object_of_the_chart_has_helms_labels_and_the_common_ones() {
-    let everything = ["--set=monitoring.enabled=true", "--set=networkPolicy=true", "--set=commonLabels.owner=platform"];
+    let everything = [
+        "--set=monitoring.enabled=true",
+        "--set=networkPolicy=true",
+        "--set=tenancy.enabled=true",
+        "--set=commonLabels.owner=platform",
+    ];
     for profile in ["--set=profile=webhook", "--set=profile=policy"] {
         for (name, object) in chart(&[&everything[..], &[profile]].concat()) {
             let labels = &object["metadata"]["labels"];
@@ -100,7 +114,9 @@ fn the_account_is_limited_to_the_ca_bundle_where_the_server_has_validating_polic
 fn every_object_of_the_overlays_and_the_chart_passes_the_servers_dry_run() {
     // cert-manager's and Prometheus' kinds may not be there, and no namespace is.
     let ours = |name: &str| !["PodMonitor", "PrometheusRule"].iter().any(|kind| name.starts_with(kind));
-    for objects in [overlay("overlays/self-signed"), chart(&["--set=networkPolicy=true"])] {
+    let with_tenancy = on_top_of("dry-run-tenancy", "self-signed", "components: [../../deploy/components/tenancy]");
+    let by_chart = chart(&["--set=networkPolicy=true", "--set=tenancy.enabled=true"]);
+    for objects in [overlay("overlays/self-signed"), with_tenancy, by_chart] {
         for (name, mut object) in objects.into_iter().filter(|(name, _)| ours(name)) {
             if object["metadata"]["namespace"].is_string() {
                 object["metadata"]["namespace"] = json!("default");

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use inject::pod::Pod;
-use inject::review::answer;
+use inject::review::{Entry, answer};
 use inject::{Settings, decide};
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn decisions(criterion: &mut Criterion) {
             });
         });
         group.bench_function("review to answer", |bencher| {
-            bencher.iter(|| answer(black_box(review.as_bytes()), &settings).expect("it is a review"));
+            bencher.iter(|| answer(Entry::Injection, black_box(review.as_bytes()), &settings).expect("it is a review"));
         });
     }
 }
@@ -101,7 +101,7 @@ fn hostile_pods(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(format!("{name} ({} bytes)", pod.len()));
         group.sample_size(10);
         group.bench_function("review to answer", |bencher| {
-            bencher.iter(|| answer(black_box(review.as_bytes()), &settings).expect("it is a review"));
+            bencher.iter(|| answer(Entry::Injection, black_box(review.as_bytes()), &settings).expect("it is a review"));
         });
     }
 }

@@ -3,7 +3,7 @@
 //! The API server calls the webhook twice for most pods: before Istio's injector, when the annotation for the startup hold
 //! still reaches the injector, and again after it, when the shim is added beside the proxy.
 //!
-//! [`decide`] decides; [`review`] speaks the admission API around it.
+//! [`decide`] decides, and [`tenancy`] for what else Kubeflow's tenants need; [`review`] speaks the admission API around them.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod quantity;
 mod raw_json;
 pub mod review;
 mod settings;
+pub mod tenancy;
 
 use json_patch::Patch;
 

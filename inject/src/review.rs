@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide};
+use crate::{Decision, Mode, Settings, decide, tenancy};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -85,7 +85,43 @@ struct AdmissionResponse<'a> {
     warnings: &'a [String],
 }
 
-/// What became of a review.
+/// Which decision a review asks for: the paths of the webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Entry {
+    /// The startup hold and the shim.
+    Injection,
+    /// The token for Kubeflow Pipelines.
+    PipelinesToken,
+    /// A place in the mesh for pods that run to completion.
+    Mesh,
+}
+
+impl Entry {
+    /// All entries.
+    pub const ALL: [Self; 3] = [Self::Injection, Self::PipelinesToken, Self::Mesh];
+
+    /// The name in logs and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Injection => "injection",
+            Self::PipelinesToken => "pipelines-token",
+            Self::Mesh => "mesh",
+        }
+    }
+
+    fn decide(self, pod: &Pod, settings: &Settings) -> Decision {
+        let tenancy = match self {
+            Self::Injection => return decide(pod, settings),
+            Self::PipelinesToken => tenancy::add_pipelines_token(pod),
+            Self::Mesh => tenancy::join_mesh(pod, settings),
+        };
+        let tenancy::TenancyDecision { patch, reason, warnings } = tenancy;
+        Decision { patch, mode: Mode::Off, reason, warnings }
+    }
+}
+
+/// What became of a review. Its mode is [`Mode::Off`] for every entry but [`Entry::Injection`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The pod is changed so that it has this mode.
@@ -110,14 +146,14 @@ pub struct Answered {
 }
 
 /// Answers a review, and logs the decision in one line. A pod that cannot be read is admitted as it is, with a warning.
-pub fn answer(body: &[u8], settings: &Settings) -> Result<Answered, Error> {
+pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
     let (request, pod) = read(body)?;
     let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings);
     let (body, outcome) = match &pod {
         Ok(Some(pod)) => {
-            let decision = decide(pod, settings);
-            log_decision(&request, pod, &decision, began);
+            let decision = entry.decide(pod, settings);
+            log_decision(entry, &request, pod, &decision, began);
             let outcome = if decision.patch.is_empty() { Outcome::Unchanged } else { Outcome::Patched };
             (respond(&request.uid, &decision.patch, &decision.warnings), outcome(decision.mode))
         }
@@ -173,8 +209,9 @@ fn respond(uid: &str, patch: &Patch, warnings: &[String]) -> Result<Vec<u8>, ser
     serde_json::to_vec(&AnsweredReview { api_version: API_VERSION, kind: KIND, response })
 }
 
-fn log_decision(request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {
+fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {
     tracing::info!(
+        entry = entry.as_str(),
         uid = request.uid,
         namespace = request.namespace,
         name = pod.display_name(),
@@ -208,7 +245,7 @@ mod tests {
     }
 
     fn answered(review: &Value) -> Value {
-        let body = answer(review.to_string().as_bytes(), &settings()).unwrap();
+        let body = answer(Entry::Injection, review.to_string().as_bytes(), &settings()).unwrap();
         serde_json::from_slice(&body.body).unwrap()
     }
 
@@ -226,6 +263,19 @@ mod tests {
         let patch: Value = serde_json::from_slice(&patch).unwrap();
         assert_eq!(patch[0]["path"], "/metadata/annotations");
         assert_eq!(patch[1]["path"], "/metadata/annotations/proxy.istio.io~1config");
+    }
+
+    #[test]
+    fn each_entry_has_a_decision_of_its_own() {
+        let first_path = |entry: Entry| {
+            let answered = answer(entry, review(&a_pod()).to_string().as_bytes(), &settings()).unwrap();
+            let body: Value = serde_json::from_slice(&answered.body).unwrap();
+            let patch = BASE64_STANDARD.decode(body["response"]["patch"].as_str().unwrap()).unwrap();
+            let patch: Value = serde_json::from_slice(&patch).unwrap();
+            patch[0]["path"].as_str().unwrap().to_owned()
+        };
+        let expected = ["/metadata/annotations", "/spec/containers/0/volumeMounts", "/metadata/labels"];
+        assert_eq!(Entry::ALL.map(first_path), expected);
     }
 
     #[test]
@@ -279,7 +329,11 @@ mod tests {
             ),
         ];
         for (body, message) in cases {
-            assert_eq!(answer(body.as_bytes(), &settings()).unwrap_err().to_string(), message, "{body}");
+            assert_eq!(
+                answer(Entry::Injection, body.as_bytes(), &settings()).unwrap_err().to_string(),
+                message,
+                "{body}"
+            );
         }
     }
 }

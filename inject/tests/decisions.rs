@@ -148,6 +148,40 @@ fn katibs_collectors_are_told_not_to_wait_for_the_proxy() {
 }
 
 #[test]
+fn a_katib_training_starts_after_its_collector() {
+    let reports = ["-s-db", "katib-db-manager:6789", "-w", "false"];
+    let marked = json!(["python train.py 1>/m 2>&1 && echo completed > /var/log/katib/$$$$.pid"]);
+    for (before, mode, volume) in [
+        (CLASSIC_PROXY, "native", "istio-aux-binary"),
+        (CLASSIC_PROXY, "proxy", "istio-aux"),
+        (NATIVE_PROXY, "off", "istio-aux-binary"),
+    ] {
+        let mut pod = trial(before, "collector", &reports);
+        pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!(if mode == "off" { "auto" } else { mode });
+        pod["spec"]["shareProcessNamespace"] = json!(true);
+        let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+        let training = containers.iter_mut().find(|container| container["name"] == "main").unwrap();
+        training["command"] = json!(["sh", "-c"]);
+        training["args"] = marked.clone();
+        let after = patched(&pod);
+        let containers = after["spec"]["containers"].as_array().unwrap();
+        let training = containers.iter().find(|container| container["name"] == "main").unwrap();
+        let command = ["/istio-aux/aux-shim", "start-after", "--argument=-s-db", "--", "sh", "-c"];
+        assert_eq!((&training["command"], &training["args"]), (&json!(command), &marked), "{mode}");
+        let mount = json!({"name": volume, "mountPath": "/istio-aux", "readOnly": true});
+        assert!(training["volumeMounts"].as_array().unwrap().contains(&mount), "{mode}");
+        let installer =
+            after["spec"]["initContainers"].as_array().unwrap().iter().find(|c| c["name"] == "aux-shim-install");
+        assert_eq!(installer.unwrap()["volumeMounts"][0]["name"], volume, "{mode}");
+        for (field, value) in [("shareProcessNamespace", json!(false)), ("restartPolicy", json!("Always"))] {
+            let mut other = pod.clone();
+            other["spec"][field] = value;
+            assert!(!patched(&other).to_string().contains("start-after"), "{mode} {field}");
+        }
+    }
+}
+
+#[test]
 fn argos_steps_are_wrapped_and_their_proxy_is_left_to_the_shim() {
     let kill = "workflows.argoproj.io/kill-cmd-istio-proxy";
     let step = with(CLASSIC_PROXY, "/metadata/labels", json!({"workflows.argoproj.io/workflow": "wf"}));

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use contract::args::{
-    AWAIT, CONTAINER_POLICY, HELPER, INSTALL, LOCK_DIR, MAY_RESTART, PROXY, QUIT, RESTART_POLICY, RETRY_WINDOW, STATE,
-    STATUS_PORT, STAY, SUPERVISE, WATCH, WRAP, WatchArgs, WrapArgs,
+    ARGUMENT, AWAIT, CONTAINER_POLICY, HELPER, INSTALL, LOCK_DIR, MAY_RESTART, PROXY, QUIT, RESTART_POLICY,
+    RETRY_WINDOW, START_AFTER, STATE, STATUS_PORT, STAY, SUPERVISE, StartAfterArgs, WATCH, WRAP, WatchArgs, WrapArgs,
 };
 use contract::endpoint::ParseEndpointError;
 use contract::policy::{ContainerPolicy, RestartPolicy};
@@ -20,12 +20,15 @@ aux-shim ends a pod's Istio proxy when the containers it served have finished.
 usage: aux-shim watch --await NAME [--await NAME …] --restart-policy Never|OnFailure [options]
        aux-shim supervise --await NAME … --restart-policy Never|OnFailure [options] -- COMMAND …
        aux-shim wrap --lock-dir DIRECTORY -- COMMAND …
+       aux-shim start-after --argument ARGUMENT -- COMMAND …
        aux-shim install DIRECTORY
 
 watch      watches the containers of a pod with shareProcessNamespace: true
 supervise  the same, as the parent of the proxy's COMMAND, whose exit status it passes on
 wrap       the parent of a container's COMMAND, whose exit status it passes on; supervise --lock-dir watches it
            in a pod whose containers do not share a PID namespace
+start-after
+           waits until a container of the pod has a process with this ARGUMENT, and that is idle; then becomes COMMAND
 install    copies this program into DIRECTORY
 
 options of watch and supervise:
@@ -49,12 +52,16 @@ options of watch and supervise:
 option of wrap:
   --lock-dir DIRECTORY     where to report; no other container may write there
 
-It uses no Kubernetes API. Exit status: of watch always 0; of supervise and wrap their COMMAND's, 127 where there is
-no such command, 126 where it cannot be run; 2 for wrong arguments.
+option of start-after:
+  --argument ARGUMENT      one argument of the other container's command, as a whole
+
+It uses no Kubernetes API. Exit status: of watch always 0; of supervise, wrap and start-after their COMMAND's, 127
+where there is no such command, 126 where it cannot be run; 2 for wrong arguments.
 
 example: aux-shim watch --await main --await metrics --restart-policy OnFailure
 example: aux-shim supervise --await main --restart-policy Never -- /usr/local/bin/pilot-agent proxy sidecar
 example: aux-shim wrap --lock-dir /istio-aux-locks -- python3 train.py
+example: aux-shim start-after --argument=-s-db -- python3 train.py
 ";
 
 /// What the command line asks for.
@@ -65,6 +72,8 @@ pub(crate) enum Command {
     Supervise(WatchArgs, Vec<OsString>),
     /// Be the parent of this command.
     Wrap(WrapArgs, Vec<OsString>),
+    /// Become this command once another container is idle.
+    StartAfter(StartAfterArgs, Vec<OsString>),
     /// Copy this program into a directory.
     Install(PathBuf),
     /// Print this text and end: help, version.
@@ -76,7 +85,7 @@ pub(crate) enum Command {
 pub(crate) enum Error {
     #[error("no command: try aux-shim watch --await NAME --restart-policy Never, or --help")]
     NoCommand,
-    #[error("unknown command {0:?}: there are watch, supervise, wrap and install; see --help")]
+    #[error("unknown command {0:?}: there are watch, supervise, wrap, start-after and install; see --help")]
     UnknownCommand(String),
     #[error("{command}: {reason}")]
     Incomplete { command: &'static str, reason: &'static str },
@@ -99,6 +108,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Some(WATCH) => watch(parser, false),
             Some(SUPERVISE) => watch(parser, true),
             Some(WRAP) => wrap(parser),
+            Some(START_AFTER) => start_after(parser),
             Some(INSTALL) => install(parser),
             _ => Err(Error::UnknownCommand(word.to_string_lossy().into_owned())),
         },
@@ -138,19 +148,38 @@ fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
     }
 }
 
-fn wrap(mut parser: Parser) -> Result<Command, Error> {
-    let mut lock_dir = None;
-    let command = loop {
-        match parser.next()? {
-            Some(Arg::Long("help") | Arg::Short('h')) => return Ok(help()),
-            Some(Arg::Long(LOCK_DIR)) => lock_dir = Some(name(LOCK_DIR, &mut parser)?),
-            Some(Arg::Value(first)) => break command_from(first, &mut parser)?,
-            Some(other) => return Err(other.unexpected().into()),
-            None => return Err(nothing_to_run(WRAP)),
-        }
-    };
+fn wrap(parser: Parser) -> Result<Command, Error> {
+    let Some((lock_dir, command)) = option_and_command(WRAP, LOCK_DIR, parser)? else { return Ok(help()) };
     let lock_dir = lock_dir.ok_or_else(|| wrong(LOCK_DIR, "is missing; it takes the directory to report in"))?;
     Ok(Command::Wrap(WrapArgs { lock_dir }, command))
+}
+
+fn start_after(parser: Parser) -> Result<Command, Error> {
+    let Some((argument, command)) = option_and_command(START_AFTER, ARGUMENT, parser)? else { return Ok(help()) };
+    let argument =
+        argument.ok_or_else(|| wrong(ARGUMENT, "is missing; it takes an argument of the other container"))?;
+    Ok(Command::StartAfter(StartAfterArgs { argument }, command))
+}
+
+/// The value of the one option of a subcommand, and the command.
+type OptionAndCommand = (Option<String>, Vec<OsString>);
+
+/// Reads the one option of a subcommand, and its command; `None` where help is asked for.
+fn option_and_command(
+    subcommand: &'static str,
+    option: &'static str,
+    mut parser: Parser,
+) -> Result<Option<OptionAndCommand>, Error> {
+    let mut value = None;
+    loop {
+        match parser.next()? {
+            Some(Arg::Long("help") | Arg::Short('h')) => return Ok(None),
+            Some(Arg::Long(long)) if long == option => value = Some(name(option, &mut parser)?),
+            Some(Arg::Value(first)) => return Ok(Some((value, command_from(first, &mut parser)?))),
+            Some(other) => return Err(other.unexpected().into()),
+            None => return Err(nothing_to_run(subcommand)),
+        }
+    }
 }
 
 fn install(mut parser: Parser) -> Result<Command, Error> {

@@ -1,6 +1,6 @@
 //! `aux-shim`: ends a pod's Istio proxy when the containers it served have finished.
 //!
-//! Exit status: of `watch` always 0; of `supervise` and `wrap` their command's; 1 where `install` failed; 2 for wrong
+//! Exit status: of `watch` always 0; of `supervise`, `wrap` and `start-after` their command's; 1 where `install` failed; 2 for wrong
 //! arguments.
 
 #![deny(unsafe_code)]
@@ -25,6 +25,11 @@ fn main() -> ExitCode {
         }
         Ok(args::Command::Supervise(arguments, command)) => run::supervise(&arguments, &command).exit_like_child(),
         Ok(args::Command::Wrap(arguments, command)) => run::wrap::run(&arguments, &command).exit_like_child(),
+        Ok(args::Command::StartAfter(arguments, command)) => {
+            let error = run::start_after::run(&arguments, &command);
+            eprintln!("aux-shim: {error}");
+            error.exit().exit_like_child()
+        }
         Ok(args::Command::Install(directory)) => match run::install::run(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -1,7 +1,8 @@
 //! istio-aux: lets pods with an Istio sidecar start after their proxy, and complete.
 //!
 //! The package `inject` decides, as pure functions over a pod, and speaks the admission API. Here [`serve`] listens for reviews,
-//! [`offline`] does the same to manifests without a cluster, and [`cli`] is the command line.
+//! [`offline`] does the same to manifests without a cluster, and [`cli`] is the command line. `tenancy` is a controller of its own,
+//! with an account of its own.
 
 #![forbid(unsafe_code)]
 
@@ -20,3 +21,4 @@ pub mod serve;
 mod server_version;
 mod stuck;
 mod support_bundle;
+mod tenancy;

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use inject::{Mode, review::Outcome};
+use inject::Mode;
+use inject::review::{Entry, Outcome};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -30,11 +31,15 @@ const OUTCOMES: [Outcome; 14] = [
     Outcome::Failed,
 ];
 
+/// The results of reviews.
+const RESULTS: [&str; 5] = ["patched", "unchanged", "unreadable", "refused", "failed"];
+
 /// The webhook's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     reviews: Family<ReviewLabels, Counter>,
+    tenancy_reviews: Family<TenancyReviewLabels, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
     certificate_start: Gauge,
@@ -46,6 +51,12 @@ pub struct Metrics {
 struct ReviewLabels {
     result: &'static str,
     mode: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TenancyReviewLabels {
+    entry: &'static str,
+    result: &'static str,
 }
 
 impl From<Outcome> for ReviewLabels {
@@ -76,6 +87,17 @@ impl Metrics {
             "Admission reviews by result, and by the mode of the pod after it",
             reviews.clone(),
         );
+        let tenancy_reviews = Family::default();
+        for entry in Entry::ALL.into_iter().filter(|entry| *entry != Entry::Injection).map(Entry::as_str) {
+            for result in RESULTS {
+                drop(tenancy_reviews.get_or_create(&TenancyReviewLabels { entry, result }));
+            }
+        }
+        registry.register(
+            "tenancy_reviews",
+            "Admission reviews for Kubeflow's tenants, by what they ask for and by result",
+            tenancy_reviews.clone(),
+        );
         // A decision takes microseconds. Much longer times are those of a busy machine.
         let duration = Histogram::new([10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]);
         registry.register(
@@ -96,12 +118,27 @@ impl Metrics {
         let help =
             "Connections that were closed because there were too many, or because their requests held too much memory";
         registry.register("evicted_connections", help, evictions.clone());
-        Self { registry, reviews, duration, certificate_expiry, certificate_start, certificate_failures, evictions }
+        Self {
+            registry,
+            reviews,
+            tenancy_reviews,
+            duration,
+            certificate_expiry,
+            certificate_start,
+            certificate_failures,
+            evictions,
+        }
     }
 
     /// Counts a review.
-    pub fn review(&self, outcome: Outcome, took: Duration) {
-        self.reviews.get_or_create(&outcome.into()).inc();
+    pub fn review(&self, entry: Entry, outcome: Outcome, took: Duration) {
+        let labels = ReviewLabels::from(outcome);
+        if entry == Entry::Injection {
+            self.reviews.get_or_create(&labels).inc();
+        } else {
+            let labels = TenancyReviewLabels { entry: entry.as_str(), result: labels.result };
+            self.tenancy_reviews.get_or_create(&labels).inc();
+        }
         self.duration.observe(took.as_secs_f64());
     }
 
@@ -150,14 +187,17 @@ mod tests {
     fn reviews_are_counted_by_result_and_mode() {
         let metrics = Metrics::new();
         for outcome in [Outcome::Patched(Mode::Native), Outcome::Patched(Mode::Native), Outcome::Refused] {
-            metrics.review(outcome, Duration::from_micros(20));
+            metrics.review(Entry::Injection, outcome, Duration::from_micros(20));
         }
+        metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
         metrics.certificate(1_763_709_043, 1_795_245_043);
         let text = metrics.text();
         for line in [
             r#"istio_aux_admission_reviews_total{result="patched",mode="native"} 2"#,
             r#"istio_aux_admission_reviews_total{result="refused",mode="off"} 1"#,
-            "istio_aux_admission_duration_seconds_count 3",
+            r#"istio_aux_tenancy_reviews_total{entry="mesh",result="patched"} 1"#,
+            r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
+            "istio_aux_admission_duration_seconds_count 4",
             "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",

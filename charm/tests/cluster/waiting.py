@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 150
+PATIENCE = 50
 """How long anything may take, in seconds, on two busy cores."""
 
 T = TypeVar("T")

@@ -15,9 +15,21 @@ start_daemon() {
   shift
   if daemon_is_alive "$name"; then return; fi
   mkdir -p "$PIDS" "$LOGS"
-  setsid "$@" >"$LOGS/$name.log" 2>&1 </dev/null &
+  (
+    close_inherited_files
+    exec setsid "$@"
+  ) >"$LOGS/$name.log" 2>&1 </dev/null &
   pid=$!
   echo "$pid $(start_time_of "$pid")" >"$PIDS/$name"
+}
+
+# A lock of the caller's (`flock FILE cluster …`) would be held for as long as the daemon runs.
+close_inherited_files() {
+  local file
+  for file in "/proc/$BASHPID/fd"/*; do
+    file=${file##*/}
+    if [ "$file" -gt 2 ] && [ -e "/proc/$BASHPID/fd/$file" ]; then eval "exec $file>&-"; fi
+  done
 }
 
 # stop_daemons NAME…: asks all, then waits for each, and insists after 10 s.

@@ -24,20 +24,22 @@ build_images() {
   for image in "${IMAGES[@]}"; do
     n=$((n + 1))
     if [ -f "$(image_archive "$image")" ]; then continue; fi
-    logged "[$n/${#IMAGES[@]}] image $image" "$LOGS/image-$image.log" build_image "$image" "$(image_archive "$image")"
+    logged "[$n/${#IMAGES[@]}] image $image" "$LOGS/image-$image.log" build_image "$image" "$(image_archive "$image")" "rootfs_$image"
   done
 }
 
+# build_image NAME ARCHIVE COMMAND…: the command fills the current folder, which becomes the image's root.
 build_image() {
   set -e
-  local work
+  local work name=$1 archive=$2
+  shift 2
   work=$(mktemp -d)
-  mkdir -p "$(dirname "$2")" "$work/rootfs"
+  mkdir -p "$(dirname "$archive")" "$work/rootfs"
   ARGUMENTS=()
   (
     cd "$work/rootfs"
-    "rootfs_$1"
-    python3 "$REPO/deploy/images/oci_archive.py" . "$(image_name "$1")" "$2" "${ARGUMENTS[@]}"
+    "$@"
+    python3 "$REPO/deploy/images/oci_archive.py" . "$(image_name "$name")" "$archive" "${ARGUMENTS[@]}"
   )
   rm -rf "$work"
 }
@@ -125,6 +127,26 @@ rootfs_cert-manager-webhook() { rootfs_of_cert_manager webhook; }
 # shellcheck disable=SC2329
 rootfs_cert-manager-cainjector() { rootfs_of_cert_manager cainjector; }
 
+# Python with its standard library, for payloads that are programs and not scripts of a line.
+# shellcheck disable=SC2329
+rootfs_python() {
+  local python library
+  rootfs_payload
+  python=$(readlink -f /usr/bin/python3)
+  copy_programs /usr/bin "$python"
+  ln -sf "${python##*/}" usr/bin/python3
+  library=/usr/lib/${python##*/}
+  mkdir -p usr/lib
+  cp -a "$library" usr/lib/
+  find "usr/lib/${python##*/}" -depth \( -name __pycache__ -o -name 'config-*' -o -name test -o -name idlelib \) -exec rm -rf {} +
+  for library in "usr/lib/${python##*/}"/lib-dynload/*.so; do
+    ldd "$library" | grep -o '/[^ ]*' || :
+  done | sort -u | while read -r library; do
+    if [ ! -e ".$library" ]; then mkdir -p ".$(dirname "$library")" && cp -L "$library" ".$library"; fi
+  done
+  ARGUMENTS=(--user 65532:65532)
+}
+
 rootfs_of_cert_manager() {
   certificates_and_tmp
   cp "$(part_folder cert-manager)/bin/$1" .
@@ -141,13 +163,16 @@ certificates_and_tmp() {
 load_archive() { ctr -a "$CONTAINERD_SOCKET" -n k8s.io images import "$1"; }
 
 load_images() {
-  local image archive mark
+  local image
+  for image in "${IMAGES[@]}"; do load_image_once "$image" "$(image_archive "$image")"; done
+}
+
+# load_image_once NAME ARCHIVE
+load_image_once() {
+  local mark
+  mark=$STATE/loaded/$(basename "$2")
+  if [ -f "$mark" ]; then return; fi
+  load_archive "$2" >"$LOGS/load-$1.log" 2>&1 || fail_with_log "image $1 could not be loaded into containerd" "$LOGS/load-$1.log"
   mkdir -p "$STATE/loaded"
-  for image in "${IMAGES[@]}"; do
-    archive=$(image_archive "$image")
-    mark=$STATE/loaded/$(basename "$archive")
-    if [ -f "$mark" ]; then continue; fi
-    load_archive "$archive" >"$LOGS/load-$image.log" 2>&1 || fail_with_log "image $image could not be loaded into containerd" "$LOGS/load-$image.log"
-    touch "$mark"
-  done
+  touch "$mark"
 }

@@ -1,9 +1,14 @@
 # shellcheck shell=bash
-# The cluster's own programs: one small Go module each below parts/, built once and kept by the hash of what they are built from.
+# The cluster's own programs, each below parts/: a small Go module, or a file `source` that names a git repository (git.sh).
+# Built once, and kept by the hash of what they are built from.
 
 part_hash() {
   local folder=$CLUSTER_DIR/parts/$1
-  { cat "$folder/go.mod" "$folder/go.sum"; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+  if [ -f "$folder/source" ]; then
+    sha256sum <"$folder/source" | cut -c1-16
+  else
+    { cat "$folder/go.mod" "$folder/go.sum"; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+  fi
 }
 
 part_ldflags() {
@@ -18,19 +23,31 @@ part_extras() {
     gateway-api) echo sigs.k8s.io/gateway-api config/crd/standard ;;
     cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
+    trainer) echo github.com/kubeflow/trainer/v2 manifests ;;
   esac
 }
 
 build_parts() {
-  local part n=0
-  for part in "${PARTS[@]}"; do
-    n=$((n + 1))
-    [ -f "$CLUSTER_DIR/parts/$part/go.mod" ] || fail "there is no part '$part'" "KUBERNETES takes one of: $(known_kubernetes)"
-    if [ -f "$(part_folder "$part")/complete" ]; then continue; fi
-    say "[$n/${#PARTS[@]}] building $part (once; kept in $CACHE)"
-    logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
-  done
+  [ -d "$CLUSTER_DIR/parts/kubernetes-$KUBERNETES" ] || fail "there is no part 'kubernetes-$KUBERNETES'" "KUBERNETES takes one of: $(known_kubernetes)"
+  build_each_part "${PARTS[@]}"
   find_parts
+}
+
+build_each_part() {
+  local part n=0
+  for part in "$@"; do
+    n=$((n + 1))
+    if [ -f "$(part_folder "$part")/complete" ]; then continue; fi
+    say "[$n/$#] building $part (once; kept in $CACHE)"
+    if [ -f "$CLUSTER_DIR/parts/$part/source" ]; then
+      clone_part "$part" "$(part_folder "$part").clone"
+      ensure_go
+      logged "$part" "$LOGS/build-$part.log" build_part_from_git "$part" "$(part_folder "$part")"
+    else
+      ensure_go
+      logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
+    fi
+  done
 }
 
 find_parts() {

@@ -47,6 +47,9 @@ API=https://127.0.0.1:6443
 CONTAINERD_SOCKET=$RUN/containerd.sock
 IMAGE_PREFIX=docker.io/istio-aux-cluster
 
+# Where the repositories are of the parts that are built from git, as URL/OWNER/REPOSITORY.
+SOURCES=${SOURCES:-https://github.com}
+
 # The parts' folders in the cache; known once parts.sh has hashed what they are built from.
 part_folder() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
 K8S_BIN=

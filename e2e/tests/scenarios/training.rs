@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::tf_job;
-use e2e::{Namespace, PodView, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::Value;
 
 const WORKERS: usize = 2;
@@ -15,8 +15,7 @@ fn train() -> Value {
 }
 
 fn succeeded(tf_job: &Value) -> bool {
-    let conditions = tf_job["status"]["conditions"].as_array();
-    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Succeeded" && one["status"] == "True"))
+    has_condition(tf_job, "Succeeded")
 }
 
 async fn workers_in(ns: &Namespace, is_so: impl Fn(PodView) -> bool) -> bool {

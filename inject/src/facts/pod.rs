@@ -343,6 +343,22 @@ impl Container<'_> {
         self.security_context.as_ref()?.run_as_user
     }
 
+    /// Whether it sets this environment variable itself.
+    pub(crate) fn sets_env(&self, name: &str) -> bool {
+        self.env.iter().flatten().any(|variable| variable.name.as_str() == name)
+    }
+
+    /// Whether something is mounted at this path.
+    pub(crate) fn mounts_at(&self, path: &str) -> bool {
+        let mounts = self.volume_mounts.iter().flatten();
+        mounts.map(|mount| mount.mount_path.as_str().trim_end_matches('/')).any(|mounted| mounted == path)
+    }
+
+    /// Whether it has environment variables of its own.
+    pub(crate) fn has_env(&self) -> bool {
+        self.env.is_some()
+    }
+
     /// Whether it has a command of its own, instead of the image's.
     pub(crate) fn has_command(&self) -> bool {
         self.command.as_ref().is_some_and(|command| !command.is_empty())

@@ -3,6 +3,7 @@
 mod native;
 mod proxy;
 mod shim;
+mod start_after;
 mod wrap;
 
 use json_patch::jsonptr::PointerBuf;
@@ -23,6 +24,10 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
             Change::Label { key, value } => patch.label(key, value),
             Change::HoldAtProxy { index } => patch.hold_at_proxy(*index),
             Change::Args { index, words } => patch.append_args(*index, words),
+            Change::StartAfterCollector { index, resources } => {
+                let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
+                start_after::add(&shim, *index, plan.mode, &mut patch);
+            }
             Change::Stay { init_index } => patch.stay(*init_index),
             Change::Shim { watch, resources } => {
                 let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
@@ -38,7 +43,7 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
 }
 
 /// Collects the operations for one pod.
-struct PatchBuilder<'p> {
+pub(crate) struct PatchBuilder<'p> {
     pod: &'p Pod<'p>,
     operations: Vec<PatchOperation>,
     /// The parents that an operation has created.
@@ -48,11 +53,11 @@ struct PatchBuilder<'p> {
 }
 
 impl<'p> PatchBuilder<'p> {
-    fn new(pod: &'p Pod<'p>) -> Self {
+    pub(crate) fn new(pod: &'p Pod<'p>) -> Self {
         Self { pod, operations: Vec::new(), created: Vec::new(), front: None }
     }
 
-    fn finish(mut self) -> Patch {
+    pub(crate) fn finish(mut self) -> Patch {
         // Last, because it changes the indexes of containers.
         if let Some(index) = self.front.filter(|&index| index > 0) {
             let path = |index: usize| pointer(&["spec", "containers", &index.to_string()]);
@@ -68,7 +73,7 @@ impl<'p> PatchBuilder<'p> {
         }
     }
 
-    fn label(&mut self, key: &str, value: &str) {
+    pub(crate) fn label(&mut self, key: &str, value: &str) {
         if self.pod.label(key) != Some(value) {
             let exists = self.pod.metadata.as_ref().is_some_and(|metadata| metadata.labels.is_some());
             self.set_metadata("labels", exists, key, value);
@@ -90,7 +95,7 @@ impl<'p> PatchBuilder<'p> {
     }
 
     /// Appends to `volumes`, unless one of this name is there.
-    fn volume(&mut self, volume: Value) {
+    pub(crate) fn volume(&mut self, volume: Value) {
         let volumes = &self.pod.spec.volumes;
         if !volumes.iter().flatten().any(|other| volume["name"] == other.name.as_str()) {
             self.append(&["spec", "volumes"], volumes.is_some(), volume);
@@ -98,11 +103,17 @@ impl<'p> PatchBuilder<'p> {
     }
 
     /// Appends to a container's `volumeMounts`, unless one of the same volume is there.
-    fn mount(&mut self, index: usize, mount: Value) {
+    pub(crate) fn mount(&mut self, index: usize, mount: Value) {
         let mounts = &self.container(index).volume_mounts;
         if !mounts.iter().flatten().any(|other| mount["name"] == other.name.as_str()) {
             self.append(&["spec", "containers", &index.to_string(), "volumeMounts"], mounts.is_some(), mount);
         }
+    }
+
+    /// Appends to a container's `env`.
+    pub(crate) fn env(&mut self, index: usize, variable: Value) {
+        let exists = self.container(index).has_env();
+        self.append(&["spec", "containers", &index.to_string(), "env"], exists, variable);
     }
 
     fn command(&mut self, index: usize, words: &[String]) {

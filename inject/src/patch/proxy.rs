@@ -1,7 +1,7 @@
 //! Mode proxy: the shim is the parent of pilot-agent, and sees the other containers in a shared PID namespace.
 
 use contract::args::WatchArgs;
-use contract::names::{ISTIO_DATA_VOLUME, SHIM_BINARY};
+use contract::names::{ISTIO_DATA_VOLUME, SHIM_BINARY, SHIM_VOLUME};
 
 use super::PatchBuilder;
 use super::shim::{self, Shim};
@@ -9,16 +9,16 @@ use crate::Delivery;
 use crate::facts::pod::{BorrowedStr, Container};
 
 pub(super) fn add(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
-    deliver(shim, patch);
+    deliver(shim, SHIM_VOLUME, patch);
     patch.share_process_namespace();
     supervise(shim, watch, patch);
 }
 
 /// Brings the binary to the containers that mount it.
-pub(super) fn deliver(shim: &Shim, patch: &mut PatchBuilder) {
-    patch.volume(shim::binary_volume(shim.settings));
+pub(super) fn deliver(shim: &Shim, volume: &str, patch: &mut PatchBuilder) {
+    patch.volume(shim::binary_volume(volume, shim.settings));
     if shim.settings.delivery == Delivery::Copy {
-        patch.init_container(shim.installer());
+        patch.init_container(shim.installer(volume));
     }
 }
 
@@ -26,7 +26,7 @@ pub(super) fn deliver(shim: &Shim, patch: &mut PatchBuilder) {
 /// before it.
 pub(super) fn supervise(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
     let Some((index, proxy)) = shim.facts.classic_proxy() else { return };
-    patch.mount(index, shim::binary_mount());
+    patch.mount(index, shim::binary_mount(SHIM_VOLUME));
     let watch = WatchArgs { state: state_file(proxy), ..watch.clone() };
     let mut words = watch.to_supervising_command(SHIM_BINARY);
     words.extend(command_of(proxy));

@@ -19,23 +19,23 @@ pub(super) struct Shim<'a> {
 impl Shim<'_> {
     /// The shim's own container.
     pub(super) fn native_sidecar(&self, watch: &WatchArgs) -> Value {
-        let mut container = self.container(SHIM_CONTAINER, &watch.to_args(), STATE_DIR);
+        let mut container = self.container(SHIM_CONTAINER, &watch.to_args(), SHIM_VOLUME, STATE_DIR);
         container["restartPolicy"] = "Always".into();
         container
     }
 
     /// The init container that copies the binary to where [`binary_mount`] shows it.
-    pub(super) fn installer(&self) -> Value {
-        self.container(INSTALL_CONTAINER, &[INSTALL.to_owned(), BINARY_DIR.to_owned()], BINARY_DIR)
+    pub(super) fn installer(&self, volume: &str) -> Value {
+        self.container(INSTALL_CONTAINER, &[INSTALL.to_owned(), BINARY_DIR.to_owned()], volume, BINARY_DIR)
     }
 
-    fn container(&self, name: &str, args: &[String], mount_path: &str) -> Value {
+    fn container(&self, name: &str, args: &[String], volume: &str, mount_path: &str) -> Value {
         let mut container = json!({
             "name": name,
             "image": self.settings.shim_image,
             "imagePullPolicy": self.settings.pull_policy.as_str(),
             "args": args,
-            "volumeMounts": [{"name": SHIM_VOLUME, "mountPath": mount_path}],
+            "volumeMounts": [{"name": volume, "mountPath": mount_path}],
             "securityContext": self.security_context(),
         });
         if let Some(resources) = self.resources {
@@ -76,19 +76,19 @@ pub(super) fn state_volume() -> Value {
 }
 
 /// The volume of the shim's binary.
-pub(super) fn binary_volume(settings: &Settings) -> Value {
+pub(super) fn binary_volume(name: &str, settings: &Settings) -> Value {
     match settings.delivery {
-        Delivery::Copy => empty_dir(SHIM_VOLUME, "2Mi"),
+        Delivery::Copy => empty_dir(name, "2Mi"),
         Delivery::ImageVolume => json!({
-            "name": SHIM_VOLUME,
+            "name": name,
             "image": {"reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str()},
         }),
     }
 }
 
 /// Where a container finds the binary.
-pub(super) fn binary_mount() -> Value {
-    json!({"name": SHIM_VOLUME, "mountPath": BINARY_DIR, "readOnly": true})
+pub(super) fn binary_mount(volume: &str) -> Value {
+    json!({"name": volume, "mountPath": BINARY_DIR, "readOnly": true})
 }
 
 /// The volume in which wrapped containers report. It is on disk, as the state file is.

@@ -1,26 +1,49 @@
-//! Katib's metrics collectors wait for every process that they see, pilot-agent and the shim among them, unless an option
-//! disables that (katib#1383, katib#2614).
+//! Katib's metrics collectors find the training among the processes of the pod, pilot-agent and the shim among them.
 
-use contract::names::KATIB_COLLECTORS;
+use contract::names::{KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS, KATIB_COMPLETED_MARKER};
 
-use super::{Change, Plan};
+use super::{Change, Plan, resources};
 use crate::facts::Facts;
 use crate::facts::pod::{BorrowedStr, Container};
+use crate::settings::Settings;
 
 /// The spellings of the collector's option to wait for all processes.
 const WAIT_ALL: [&str; 3] = ["w", "wait_all", "wait_all_processes"];
-/// An option that only Katib's own collectors have: where they report to.
-const REPORTS_TO: &str = "-s-db";
 
-/// Has a trial's collectors wait for the training alone, unless the user has set what they wait for.
-pub(super) fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
-    if !facts.is_katib_trial {
-        return;
+/// What a trial needs, so that its collectors end: in every mode, and with native sidecars.
+pub(super) fn let_collectors_end(facts: &Facts, settings: &Settings, plan: &mut Plan) {
+    if facts.is_katib_trial {
+        disable_wait_all_processes(facts, plan);
+        start_training_after_collector(facts, settings, plan);
     }
+}
+
+/// Collectors wait for every process that they see, unless an option disables that (katib#1383, katib#2614). A user's
+/// own option stands.
+fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     for (index, container) in facts.pod.spec.containers.iter().enumerate() {
         if is_collector(container) && !sets_wait_all(container) {
             plan.changes.push(Change::Args { index, words: &["-w", "false"] });
         }
+    }
+}
+
+/// A collector looks for the training once, when it starts. If that has ended by then, the collector waits for another
+/// container instead, which may never end (`GetMainProcesses` in Katib's `pns.go`).
+fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut Plan) {
+    let spec = &facts.pod.spec;
+    let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed() && !facts.is_argo_step;
+    let mut collectors = spec.containers.iter().flat_map(args);
+    if facts.restart_policy.is_none() || !sees_collector || !collectors.any(|arg| arg == KATIB_COLLECTOR_OPTION) {
+        return;
+    }
+    let is_training = |container: &Container| {
+        let is_delayed = container.is_run_by_shim(contract::args::START_AFTER);
+        !is_delayed && container.has_command() && args(container).any(|arg| arg.contains(KATIB_COMPLETED_MARKER))
+    };
+    for (index, _) in spec.containers.iter().enumerate().filter(|(_, container)| is_training(container)) {
+        let resources = resources::for_shim(facts, &settings.resources, &mut plan.warnings);
+        plan.changes.push(Change::StartAfterCollector { index, resources });
     }
 }
 
@@ -29,7 +52,7 @@ fn args<'c>(container: &'c Container) -> impl Iterator<Item = &'c str> {
 }
 
 fn is_collector(container: &Container) -> bool {
-    KATIB_COLLECTORS.contains(&container.name.as_str()) || args(container).any(|arg| arg == REPORTS_TO)
+    KATIB_COLLECTORS.contains(&container.name.as_str()) || args(container).any(|arg| arg == KATIB_COLLECTOR_OPTION)
 }
 
 fn sets_wait_all(container: &Container) -> bool {

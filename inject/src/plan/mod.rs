@@ -15,7 +15,7 @@ use contract::args::WatchArgs;
 
 pub use self::mode::Mode;
 pub(crate) use self::resources::ResourceRequirements;
-pub(crate) use self::rules::plan;
+pub(crate) use self::rules::{plan, reason_without_shim};
 use self::warnings::Warnings;
 
 /// The plan for a pod.
@@ -47,6 +47,11 @@ pub(crate) enum Change {
     Args {
         index: usize,
         words: &'static [&'static str],
+    },
+    /// The command of the container at this index, a Katib training, starts after its metrics collector.
+    StartAfterCollector {
+        index: usize,
+        resources: Option<ResourceRequirements>,
     },
     /// `--stay` is appended to the `args` of the native shim.
     Stay {

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::hold::{self, HoldEdit};
 use super::mode::{self, Mode, ModeChoice, RequestedMode};
+use super::warnings::Warnings;
 use super::{Change, Plan, argo, katib, quit, resources, restarts, wait_for};
 use crate::Settings;
 use crate::facts::{Facts, Sidecar};
@@ -17,10 +18,34 @@ use crate::facts::{Facts, Sidecar};
 /// A pod with more containers is left alone, which bounds the time of a decision.
 const CONTAINER_COUNT_LIMIT: usize = 500;
 
+const OPTED_OUT_BY_LABEL: &str = "the pod opted out, by its label istio-aux.io/injection";
+const OPTED_OUT_BY_MODE: &str = "the pod opted out, by istio-aux.io/mode";
+
+/// Why nothing would end the proxy of a pod that runs to completion, if Istio's injector added an ordinary one; `None` where
+/// the shim, or the kubelet, would.
+pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<&'static str> {
+    if facts.pod.label(INJECTION_LABEL) == Some(DISABLED) {
+        return Some(OPTED_OUT_BY_LABEL);
+    }
+    if let Some(reason) = unsupported_reason(facts) {
+        return Some(reason);
+    }
+    let mut warnings = Warnings::default();
+    let requested = mode::requested(facts.pod, &mut warnings);
+    match requested {
+        RequestedMode::This(Mode::Off) => return Some(OPTED_OUT_BY_MODE),
+        RequestedMode::This(Mode::Istio) => return None,
+        RequestedMode::This(_) | RequestedMode::Auto => {}
+    }
+    let split = wait_for::split(facts, &mut warnings);
+    let choice = mode::choose(requested, facts, &split.awaited, settings, &mut warnings);
+    (!choice.mode.has_shim()).then_some(choice.reason)
+}
+
 /// Plans for a pod. The plan for a pod that was changed as planned changes nothing.
 pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
     if facts.pod.label(INJECTION_LABEL) == Some(DISABLED) {
-        return Plan::unchanged("the pod opted out, by its label istio-aux.io/injection");
+        return Plan::unchanged(OPTED_OUT_BY_LABEL);
     }
     if facts.sidecar == Sidecar::Gateway {
         return Plan::unchanged("the pod is a gateway or waypoint of Istio");
@@ -34,7 +59,7 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
     let mut plan = Plan::unchanged("");
     let requested = mode::requested(facts.pod, &mut plan.warnings);
     if requested == RequestedMode::This(Mode::Off) {
-        return Plan::unchanged("the pod opted out, by istio-aux.io/mode");
+        return Plan::unchanged(OPTED_OUT_BY_MODE);
     }
     let outcome = match facts.sidecar {
         Sidecar::None | Sidecar::Customised if istio_injection_disabled(facts) => {
@@ -42,11 +67,11 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
         }
         Sidecar::None | Sidecar::Customised | Sidecar::Gateway => before_injector(facts, requested, &mut plan),
         Sidecar::Native => {
-            katib::disable_wait_all_processes(facts, &mut plan);
+            katib::let_collectors_end(facts, settings, &mut plan);
             Outcome::Final(Mode::Off, "istio-proxy is a native sidecar, which the kubelet ends")
         }
         Sidecar::Classic { .. } => {
-            katib::disable_wait_all_processes(facts, &mut plan);
+            katib::let_collectors_end(facts, settings, &mut plan);
             hold_start(facts, &mut plan);
             match facts.restart_policy {
                 Some(policy) => end_proxy(facts, policy, requested, settings, &mut plan),

@@ -27,13 +27,19 @@ fn what_the_webhook_writes_is_what_the_shim_reads() {
     let wrap = WrapArgs { lock_dir: "/locks".into() };
     let words = wrap.to_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
     assert_eq!(parse(words).unwrap(), Command::Wrap(wrap, command.to_vec()));
+    let after = StartAfterArgs { argument: "-s-db".into() };
+    let words = after.to_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
+    assert_eq!(parse(words).unwrap(), Command::StartAfter(after, command.to_vec()));
 }
 
 #[test]
 fn wrong_arguments_are_named_in_one_line() {
     let cases = [
         ("aux-shim", "no command: try aux-shim watch --await NAME --restart-policy Never, or --help"),
-        ("aux-shim sleep", "unknown command \"sleep\": there are watch, supervise, wrap and install; see --help"),
+        (
+            "aux-shim sleep",
+            "unknown command \"sleep\": there are watch, supervise, wrap, start-after and install; see --help",
+        ),
         ("aux-shim watch", "--restart-policy: is missing; it takes Never or OnFailure"),
         ("aux-shim watch --restart-policy Never", "--await: is missing; name at least one container"),
         (
@@ -94,6 +100,8 @@ fn wrong_arguments_of_commands_with_a_command_are_named_in_one_line() {
         ("aux-shim supervise -x -- agent", "invalid option '-x'; see --help"),
         ("aux-shim wrap --lock-dir /x", "wrap: no command to run; put it at the end, after --"),
         ("aux-shim wrap --lock-dir /x --other", "invalid option '--other'; see --help"),
+        ("aux-shim start-after -- true", "--argument: is missing; it takes an argument of the other container"),
+        ("aux-shim start-after --argument=-x", "start-after: no command to run; put it at the end, after --"),
         ("aux-shim wrap -- true", "--lock-dir: is missing; it takes the directory to report in"),
         ("aux-shim install", "install: takes a directory"),
     ];
@@ -110,7 +118,7 @@ fn assert_refused(cases: &[(&str, &str)]) {
 fn help_shows_examples_that_parse() {
     let Command::Show(help) = parse_line("aux-shim --help").unwrap() else { panic!("no help") };
     let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("example: ")).collect();
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
     for example in examples {
         assert!(!matches!(parse_line(example), Err(_) | Ok(Command::Show(_))), "{example}");
     }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::libc::{EINVAL, ENOENT, ESRCH};
 
@@ -24,6 +25,17 @@ pub(crate) struct RootProcess {
     pub(crate) has_mounts: bool,
     /// `None` where those are not a container's: the runtime is still creating it.
     pub(crate) instance: Option<ContainerInstance>,
+}
+
+/// What the threads of a process do.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// Whether any does something else than sleep.
+    pub(crate) runs: bool,
+    /// Whether any waits for a disk, as those do whose program is being loaded.
+    pub(crate) waits_for_disk: bool,
+    /// The CPU time of all.
+    pub(crate) cpu: Duration,
 }
 
 /// What a PID is.
@@ -87,6 +99,27 @@ impl Procfs {
         Ok(Lookup::Root(RootProcess { pid, started, has_mounts: !mounts.is_empty(), instance: instance_in(&mounts) }))
     }
 
+    /// The program of a container's first process, if that was started with this argument.
+    pub(crate) fn program_with_argument(&self, pid: i32, argument: &str) -> Option<String> {
+        let Ok(Some((0, _))) = self.parent_and_start(pid) else { return None };
+        let cmdline = self.read(pid, "cmdline").ok()??;
+        let mut words = cmdline.split(|&byte| byte == 0);
+        let program = String::from_utf8_lossy(words.next()?).into_owned();
+        words.any(|word| word == argument.as_bytes()).then_some(program)
+    }
+
+    /// What the threads of a process do; `None` where that cannot be read.
+    pub(crate) fn activity(&self, pid: i32) -> Option<Activity> {
+        let mut activity = Activity::default();
+        for task in fs::read_dir(self.root.join(pid.to_string()).join("task")).ok()?.flatten() {
+            let (state, ticks) = state_and_ticks(&fs::read(task.path().join("stat")).ok()?)?;
+            activity.runs |= state != b'S';
+            activity.waits_for_disk |= state == b'D';
+            activity.cpu += Duration::from_millis(10 * ticks);
+        }
+        Some(activity)
+    }
+
     /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
     pub(crate) fn own_instance(&self) -> Option<ContainerInstance> {
         instance_in(&self.mounts_of("self").ok()?)
@@ -133,6 +166,16 @@ fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
     Some((parent, started))
 }
 
+/// The state of a thread and its CPU time in clock ticks, user's and kernel's, from its `stat`.
+fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
+    let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace();
+    let state = fields.next()?.as_bytes()[0];
+    let user: u64 = fields.nth(10)?.parse().ok()?;
+    let kernel: u64 = fields.next()?.parse().ok()?;
+    Some((state, user + kernel))
+}
+
 /// Whether a number is a process' and not one of its other threads', which `/proc` opens too though it does not list them.
 fn is_thread_group_leader(pid: i32, status: &[u8]) -> bool {
     let status = String::from_utf8_lossy(status);
@@ -164,7 +207,7 @@ pub(crate) mod fake {
     }
 
     pub(crate) fn stat(pid: i32, command: &str, parent: i32, started: u64) -> String {
-        format!("{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {started} 123 45 1 1 1\n")
+        format!("{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 60 13 0 0 20 0 1 0 {started} 123 45 1 1 1\n")
     }
 
     pub(crate) fn process(root: &Path, pid: i32, parent: i32, started: u64, mounts: &str) {
@@ -262,6 +305,47 @@ mod tests {
                 Lookup::Root(RootProcess { pid: 50, started: 400, has_mounts: false, instance: None })
             ]
         );
+    }
+
+    #[test]
+    fn a_root_process_is_found_by_a_whole_argument() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid: i32, parent, cmdline: &str| {
+            fake::process(root.path(), pid, parent, 100, "");
+            fs::write(root.path().join(format!("{pid}/cmdline")), cmdline.replace(' ', "\0")).unwrap();
+        };
+        process(7, 0, "collector -t trial -s-db db:6789 ");
+        process(8, 0, "aux-shim start-after --argument=-s-db -- sh ");
+        process(9, 7, "collector -s-db db:6789 ");
+        process(10, 0, ""); // a zombie
+        process(11, 0, "collector -s-db"); // it has overwritten the end of its arguments
+        let procfs = Procfs::new(root.path());
+        let found = [7, 8, 9, 10, 11, 12].map(|pid| procfs.program_with_argument(pid, "-s-db").is_some());
+        assert_eq!(found, [true, false, false, false, true, false]);
+        assert_eq!(procfs.program_with_argument(7, "-s-db").as_deref(), Some("collector"));
+    }
+
+    #[test]
+    fn the_activity_of_a_process_is_that_of_its_threads() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |pid: i32, states: &[&str]| {
+            let tasks = root.path().join(format!("{pid}/task"));
+            for (thread, state) in states.iter().enumerate() {
+                let thread = tasks.join(thread.to_string());
+                fs::create_dir_all(&thread).unwrap();
+                fs::write(thread.join("stat"), stat(pid, "x) R", 0, 1).replace("R) S", &format!("R) {state}")))
+                    .unwrap();
+            }
+        };
+        process(1, &["S", "S"]);
+        process(2, &["S", "R"]);
+        process(3, &["D"]);
+        let procfs = Procfs::new(root.path());
+        let cpu = Duration::from_millis(730);
+        let activity = |runs, waits_for_disk, cpu| Some(Activity { runs, waits_for_disk, cpu });
+        let expected =
+            [activity(false, false, 2 * cpu), activity(true, false, 2 * cpu), activity(true, true, cpu), None];
+        assert_eq!([1, 2, 3, 4].map(|pid| procfs.activity(pid)), expected);
     }
 
     #[test]

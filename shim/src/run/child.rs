@@ -111,6 +111,12 @@ impl Child {
     }
 }
 
+/// Becomes a command, in this process. Returns only where that failed.
+pub(crate) fn become_command(command: &[OsString]) -> StartError {
+    let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
+    StartError { command: program.clone(), cause: process::Command::new(program).args(arguments).exec() }
+}
+
 /// Where standard input is our terminal, the command's group becomes the one that reads it and gets its signals.
 fn hand_over_terminal(group: Pid) {
     let stdin = io::stdin();

@@ -2,6 +2,7 @@
 
 pub(crate) mod child;
 pub(crate) mod install;
+pub(crate) mod start_after;
 pub(crate) mod wrap;
 
 use std::ffi::OsString;

@@ -5,6 +5,7 @@ mod faults;
 mod hostile;
 mod pod;
 mod restarting;
+mod starting_after;
 mod supervising;
 mod waking;
 mod watching;

@@ -3,7 +3,7 @@
 #![no_main]
 
 use inject::pod::Pod;
-use inject::review::answer;
+use inject::review::{Entry, answer};
 use inject::{Settings, decide};
 use libfuzzer_sys::fuzz_target;
 use nix::time::{ClockId, clock_gettime};
@@ -30,7 +30,9 @@ fn within_time<T>(length: usize, run: impl FnOnce() -> T) -> T {
 
 fuzz_target!(|bytes: &[u8]| {
     let settings = Settings::new("shim:1");
-    within_time(bytes.len(), || drop(answer(bytes, &settings)));
+    for entry in Entry::ALL {
+        within_time(bytes.len(), || drop(answer(entry, bytes, &settings)));
+    }
     // The API server sends no key twice.
     let Ok(mut value) = serde_json::from_slice::<Value>(bytes) else { return };
     let text = value.to_string();

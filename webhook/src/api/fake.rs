@@ -44,6 +44,11 @@ impl Answer {
         Self { parameter, ..self }
     }
 
+    /// The same answer with another body.
+    pub(crate) fn with_body(self, body: Value) -> Self {
+        Self { body, ..self }
+    }
+
     pub(crate) fn warning(self, warning: &'static str) -> Self {
         Self { warning: Some(warning), ..self }
     }

@@ -111,10 +111,23 @@ pub(crate) async fn list(client: &Client, kind: Kind, selection: Selection<'_>) 
     Ok(all)
 }
 
+/// All objects of a kind; none where the server does not have the kind.
+pub(crate) async fn list_if_served(
+    client: &Client,
+    kind: Kind,
+    selection: Selection<'_>,
+) -> Result<Vec<Value>, String> {
+    list_parts(client, kind, selection, Parts::All).await
+}
+
 /// The metadata of all objects of a kind; none where the server does not have the kind.
 pub(crate) async fn list_metadata(client: &Client, kind: Kind, selection: Selection<'_>) -> Result<Vec<Value>, String> {
+    list_parts(client, kind, selection, Parts::Metadata).await
+}
+
+async fn list_parts(client: &Client, kind: Kind, selection: Selection<'_>, parts: Parts) -> Result<Vec<Value>, String> {
     let mut all = Vec::new();
-    match read_pages(client, kind, selection, Parts::Metadata, |object| all.push(object)).await {
+    match read_pages(client, kind, selection, parts, |object| all.push(object)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         Err(error) => Err(unreadable(kind, selection.namespace, error)),
         Ok(()) => Ok(all),

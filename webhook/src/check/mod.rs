@@ -7,6 +7,7 @@ mod pods;
 mod preflight;
 mod probe;
 mod snapshot;
+mod tenant;
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};

@@ -4,6 +4,7 @@ use contract::names::ISTIO_STATUS_ANNOTATION;
 use inject::Settings;
 use serde_json::Value;
 
+use super::tenant::TenantPod;
 use crate::explain::{Decision, OptIn, decide_now, opt_in, recorded};
 use crate::stuck::{StuckPod, check_stuck, is_proxy};
 
@@ -17,6 +18,8 @@ pub(super) struct PodFacts {
     pub(super) stuck: Vec<StuckPod>,
     /// One for each pod, where they were asked for.
     pub(super) decisions: Vec<PodDecision>,
+    /// What matters where the namespace is a tenant's of Kubeflow, of the same pods.
+    pub(super) tenants: Vec<TenantPod>,
 }
 
 /// What was decided for a pod, or would be.
@@ -40,6 +43,7 @@ impl PodFacts {
         }
         self.stuck.extend(check_stuck(pod).ok());
         if let Some((namespace, settings)) = decide {
+            self.tenants.extend(TenantPod::of(pod));
             self.decisions.push(PodDecision {
                 name: pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
                 opt_in: opt_in(namespace, pod),

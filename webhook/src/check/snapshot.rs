@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Scope;
 use super::pods::PodFacts;
+use super::tenant::{self, Tenant};
 use crate::api::{self, DEPLOYMENTS, Kind, NAMESPACES, PODS, Selection, WEBHOOK_CONFIGURATIONS, describe_error};
 use crate::server_version::{self, Version};
 
@@ -40,6 +41,8 @@ pub(super) struct Snapshot {
     /// The metadata of the namespaces.
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: PodFacts,
+    /// The one namespace that is checked, where it is a tenant's of Kubeflow.
+    pub(super) tenant: Option<Tenant>,
     /// Istio's control planes.
     pub(super) istiods: Vec<Value>,
     /// The mesh configuration of each control plane, in YAML.
@@ -68,6 +71,13 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
     snapshot.namespaces = snapshot.note(namespaces).unwrap_or_default();
     let pods = read_pods(client, &snapshot, scope, &scope.settings).await;
     snapshot.pods = snapshot.note(pods).unwrap_or_default();
+    if let (Some(name), [found]) = (namespace, snapshot.namespaces.as_slice())
+        && tenant::is_tenant(found)
+    {
+        let (tenant, unreadable) = tenant::read(client, name).await;
+        snapshot.tenant = Some(tenant);
+        snapshot.unreadable.extend(unreadable);
+    }
     snapshot
 }
 

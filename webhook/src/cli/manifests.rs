@@ -78,7 +78,7 @@ fn image(given: Option<&str>, registry: Option<&str>, name: &str) -> String {
 }
 
 /// A DNS label, as names of namespaces are.
-fn namespace(text: &str) -> Result<String, String> {
+pub(super) fn namespace(text: &str) -> Result<String, String> {
     let is_label = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     let has_ends = !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.len() <= 63;
     if is_label && has_ends {

@@ -5,6 +5,7 @@ mod check;
 mod cluster;
 mod finish;
 mod inject;
+mod log;
 mod manifests;
 mod output;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod renew;
 mod serve;
 mod shim;
 mod support_bundle;
+mod tenancy;
 mod uninstall;
 mod verify_injection;
 mod version;
@@ -61,6 +63,7 @@ enum Command {
     Renew(renew::RenewArgs),
     Version(version::VersionArgs),
     SupportBundle(support_bundle::SupportBundleArgs),
+    Tenancy(tenancy::TenancyArgs),
     #[command(hide = true)]
     VerifyInjection(verify_injection::VerifyInjectionArgs),
     Completions(Completions),
@@ -128,6 +131,7 @@ fn run(command: Command) -> CliResult {
         Command::Renew(arguments) => renew::run(arguments),
         Command::Version(arguments) => version::run(arguments),
         Command::SupportBundle(arguments) => support_bundle::run(arguments),
+        Command::Tenancy(arguments) => tenancy::run(arguments),
         Command::VerifyInjection(arguments) => verify_injection::run(&arguments),
         Command::Completions(Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "istio-aux", &mut std::io::stdout());

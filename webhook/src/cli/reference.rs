@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use clap::{Arg, Command, CommandFactory};
-use inject::review::Outcome;
+use inject::review::{Entry, Outcome};
 
 use super::Cli;
 use super::cluster::CLUSTER_HEADING;
 use crate::metrics::Metrics;
+use crate::tenancy::TenancyMetrics;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
 
@@ -17,7 +18,7 @@ fn reference() -> String {
     let mut cli = Cli::command();
     cli.build();
     for command in cli.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
-        options(&mut text, command);
+        options(&mut text, "istio-aux", command);
     }
     metrics(&mut text);
     text
@@ -36,10 +37,14 @@ fn is_of_cluster(argument: &Arg) -> bool {
     argument.get_help_heading() == Some(CLUSTER_HEADING)
 }
 
-fn options(text: &mut String, command: &Command) {
+fn options(text: &mut String, parent: &str, command: &Command) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    let _ = write!(text, "\n## istio-aux {}\n\n{about}.\n\n", command.get_name());
+    let name = format!("{parent} {}", command.get_name());
+    let _ = write!(text, "\n## {name}\n\n{about}.\n\n");
     table(text, command.get_arguments().filter(|argument| argument.get_id() != "help" && !is_of_cluster(argument)));
+    for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        options(text, &name, command);
+    }
 }
 
 fn table<'a>(text: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
@@ -69,9 +74,14 @@ fn default(argument: &Arg) -> String {
 
 fn metrics(text: &mut String) {
     let metrics = Metrics::new();
-    metrics.review(Outcome::Refused, std::time::Duration::ZERO);
+    metrics.review(Entry::Injection, Outcome::Refused, std::time::Duration::ZERO);
     text.push_str("\n## Metrics\n\nAt `/metrics` of `--health-listen`, in OpenMetrics' format.\n\n| metric | kind | what |\n| --- | --- | --- |\n");
-    let exposed = metrics.text();
+    table_of_metrics(text, &metrics.text());
+    text.push_str("\nOf `istio-aux tenancy`:\n\n| metric | kind | what |\n| --- | --- | --- |\n");
+    table_of_metrics(text, &TenancyMetrics::new().text());
+}
+
+fn table_of_metrics(text: &mut String, exposed: &str) {
     let help = exposed.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
     for (name, help) in help {
         let kind = exposed.lines().find_map(|line| line.strip_prefix(&format!("# TYPE {name} "))).unwrap_or_default();

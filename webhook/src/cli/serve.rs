@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use tracing_subscriber::filter::LevelFilter;
 
 use super::CliResult;
+use super::log::LogArgs;
 use super::shim::ShimArgs;
 use crate::causes::with_causes;
 use crate::serve::{self, Options, SelfSigned, Source};
@@ -52,12 +52,8 @@ pub(super) struct Serve {
     /// How long new connections are still accepted after SIGTERM, until API servers use other replicas
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_delay: Duration,
-    /// What to log: off, error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: LevelFilter,
-    /// How to log
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
+    #[command(flatten)]
+    log: LogArgs,
     #[command(flatten)]
     shim: ShimArgs,
     #[command(flatten)]
@@ -94,12 +90,6 @@ enum NativeSidecars {
     Disabled,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogFormat {
-    Text,
-    Json,
-}
-
 fn validity(text: &str) -> Result<Duration, String> {
     let validity =
         humantime::parse_duration(text).ok().filter(|validity| (VALIDITY_MIN..=VALIDITY_MAX).contains(validity));
@@ -107,7 +97,7 @@ fn validity(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(arguments: Serve) -> CliResult {
-    log_as(arguments.log_format, arguments.log_level);
+    arguments.log.start();
     let certificate = match (arguments.tls_cert, arguments.tls_key) {
         (Some(cert), Some(key)) => Source::Files { cert, key },
         _ => Source::SelfSigned(SelfSigned {
@@ -128,12 +118,4 @@ pub(super) fn run(arguments: Serve) -> CliResult {
         ask_for_native_sidecars: arguments.native_sidecars == NativeSidecars::Auto,
     };
     serve::run(options).map(|()| ExitCode::SUCCESS).map_err(|error| with_causes(&error))
-}
-
-fn log_as(format: LogFormat, level: LevelFilter) {
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(false);
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
 }

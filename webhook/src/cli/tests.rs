@@ -61,7 +61,7 @@ fn without_a_command_all_commands_are_listed() {
     assert_eq!(
         rejection("istio-aux"),
         "no command: it takes serve, check, why, finish, inject, uninject, manifests, policy, uninstall, renew, version, \
-         support-bundle or completions; see --help"
+         support-bundle, tenancy or completions; see --help"
     );
 }
 

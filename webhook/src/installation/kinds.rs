@@ -27,7 +27,7 @@ const fn namespaced(kind: Kind) -> InstalledKind {
 }
 
 /// In the order of removal. What calls the webhook comes first: without a webhook, it rejects pods.
-pub(crate) const INSTALLED: [InstalledKind; 19] = [
+pub(crate) const INSTALLED: [InstalledKind; 20] = [
     global(WEBHOOK_CONFIGURATIONS),
     global(Kind(ADMISSION, "v1", "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings")),
     global(Kind(ADMISSION, "v1", "MutatingAdmissionPolicy", "mutatingadmissionpolicies")),
@@ -41,6 +41,7 @@ pub(crate) const INSTALLED: [InstalledKind; 19] = [
     namespaced(Kind(MONITORING, "v1", "PrometheusRule", "prometheusrules")),
     namespaced(Kind(CERTIFICATES, "v1", "Certificate", "certificates")),
     namespaced(Kind(CERTIFICATES, "v1", "Issuer", "issuers")),
+    namespaced(Kind("coordination.k8s.io", "v1", "Lease", "leases")),
     namespaced(Kind("", "v1", "Secret", "secrets")),
     namespaced(Kind(RBAC, "v1", "RoleBinding", "rolebindings")),
     namespaced(Kind(RBAC, "v1", "Role", "roles")),

@@ -1,14 +1,14 @@
 //! Removes from a pod what the webhook adds. Pure.
 
-use contract::args::{END_OF_OPTIONS, SUPERVISE, WRAP};
+use contract::args::{END_OF_OPTIONS, START_AFTER, SUPERVISE, WRAP};
 use contract::names::{
-    HOLD_FIELD, INSTALL_CONTAINER, LOCK_VOLUME, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION,
-    SHIM_BINARY, SHIM_CONTAINER, SHIM_LABEL, SHIM_VOLUME, STATUS_ANNOTATION,
+    BINARY_VOLUME, HOLD_FIELD, INSTALL_CONTAINER, LOCK_VOLUME, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION,
+    PROXY_CONFIG_ANNOTATION, SHIM_BINARY, SHIM_CONTAINER, SHIM_LABEL, SHIM_VOLUME, STATUS_ANNOTATION,
 };
 use serde_json::{Map, Value};
 
 const OUR_CONTAINERS: [&str; 2] = [SHIM_CONTAINER, INSTALL_CONTAINER];
-const OUR_VOLUMES: [&str; 2] = [SHIM_VOLUME, LOCK_VOLUME];
+const OUR_VOLUMES: [&str; 3] = [SHIM_VOLUME, BINARY_VOLUME, LOCK_VOLUME];
 
 /// Removes the shim, its marks and the startup hold.
 pub(super) fn remove(pod: &mut Value) {
@@ -91,7 +91,9 @@ fn remove_named(list: &mut Value, names: &[&str]) -> bool {
 /// Removes the shim in front of a container's command. Returns whether it was there.
 fn unwrap_command(command: &mut Value) -> bool {
     let Some(words) = command.as_array_mut() else { return false };
-    let is_shim = words.len() > 2 && words[0] == SHIM_BINARY && (words[1] == WRAP || words[1] == SUPERVISE);
+    let is_shim = words.len() > 2
+        && words[0] == SHIM_BINARY
+        && [WRAP, SUPERVISE, START_AFTER].iter().any(|subcommand| words[1] == *subcommand);
     let end = words.iter().position(|word| word == END_OF_OPTIONS).filter(|_| is_shim);
     if let Some(end) = end {
         words.drain(..=end);

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,11 +10,10 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use inject::Settings;
-use inject::review::{self, Outcome};
+use inject::review::{self, Entry, Outcome};
 use tokio::time::timeout;
 
 use super::connection_limit::{RequestGuard, UNCOUNTED_MEMORY_LIMIT};
-use super::tls::TlsReloader;
 use crate::metrics::Metrics;
 
 /// The largest review, in bytes. An API server takes objects of 3 MiB at most, and a review of a creation carries one. The
@@ -40,7 +38,7 @@ pub(super) trait Handler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
 }
 
-/// `/mutate`, and `/mutate-v1-pod`, which earlier installations registered.
+/// The paths of the webhook configuration, below `/mutate`.
 #[derive(Debug, Clone)]
 pub(super) struct AdmissionHandler {
     settings: Arc<Settings>,
@@ -52,7 +50,7 @@ impl AdmissionHandler {
         Self { settings: Arc::new(settings), metrics }
     }
 
-    async fn mutate(&self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
+    async fn mutate(&self, entry: Entry, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
         if let Some(other) = other_media_type(request.headers()) {
             self.metrics.refused();
             let line = format!("the body is {other}; this path takes {JSON}\n");
@@ -63,7 +61,7 @@ impl AdmissionHandler {
         match read.unwrap_or(Err(ReadBodyError::Timeout)) {
             Ok(body) => {
                 guard.mark_complete();
-                self.respond(&body, guard)
+                self.respond(entry, &body, guard)
             }
             Err(error) => {
                 self.metrics.refused();
@@ -72,10 +70,10 @@ impl AdmissionHandler {
         }
     }
 
-    fn respond(&self, body: &[u8], guard: RequestGuard) -> Response<Full<Bytes>> {
+    fn respond(&self, entry: Entry, body: &[u8], guard: RequestGuard) -> Response<Full<Bytes>> {
         let started = Instant::now();
         // A bug fails this request and no other.
-        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(body, &self.settings)));
+        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(entry, body, &self.settings)));
         let (outcome, response) = match answered {
             Ok(Ok(answered)) => {
                 let mut response = Response::new(Full::new(counted(answered.body, guard)));
@@ -91,18 +89,28 @@ impl AdmissionHandler {
                 (Outcome::Failed, text(StatusCode::INTERNAL_SERVER_ERROR, "the decision failed; see the log\n"))
             }
         };
-        self.metrics.review(outcome, started.elapsed());
+        self.metrics.review(entry, outcome, started.elapsed());
         response
     }
 }
 
 impl Handler for AdmissionHandler {
     async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
-        match (request.method(), request.uri().path()) {
-            (&Method::POST, "/mutate" | "/mutate-v1-pod") => self.mutate(request, guard).await,
-            (_, "/mutate" | "/mutate-v1-pod") => method_not_allowed("POST"),
-            (_, path) => not_found(path, "/mutate"),
+        match (request.method(), entry(request.uri().path())) {
+            (&Method::POST, Some(entry)) => self.mutate(entry, request, guard).await,
+            (_, Some(_)) => method_not_allowed("POST"),
+            (_, None) => not_found(request.uri().path(), "/mutate, /mutate/pipelines-token and /mutate/mesh"),
         }
+    }
+}
+
+/// The decision that a path asks for. Earlier installations registered `/mutate-v1-pod`.
+fn entry(path: &str) -> Option<Entry> {
+    match path {
+        "/mutate" | "/mutate-v1-pod" => Some(Entry::Injection),
+        "/mutate/pipelines-token" => Some(Entry::PipelinesToken),
+        "/mutate/mesh" => Some(Entry::Mesh),
+        _ => None,
     }
 }
 
@@ -165,27 +173,19 @@ fn counted(bytes: Vec<u8>, guard: RequestGuard) -> Bytes {
 }
 
 /// `/healthz`, `/readyz` and `/metrics`.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct HealthHandler {
-    ready: Arc<AtomicBool>,
-    tls: Arc<TlsReloader>,
-    metrics: Arc<Metrics>,
+    readiness: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
 impl HealthHandler {
-    /// It is ready while the flag is set and the certificate is valid.
-    pub(super) fn new(ready: Arc<AtomicBool>, tls: Arc<TlsReloader>, metrics: Arc<Metrics>) -> Self {
-        Self { ready, tls, metrics }
-    }
-
-    fn readiness(&self) -> Response<Full<Bytes>> {
-        if !self.ready.load(Ordering::Relaxed) {
-            text(StatusCode::SERVICE_UNAVAILABLE, "starting, or stopping\n")
-        } else if let Some(reason) = self.tls.not_ready_reason() {
-            text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n"))
-        } else {
-            text(StatusCode::OK, "ok\n")
-        }
+    /// It is ready unless `readiness` returns a reason.
+    pub(super) fn new(
+        readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        metrics: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self { readiness: Arc::new(readiness), metrics: Arc::new(metrics) }
     }
 }
 
@@ -194,9 +194,12 @@ impl Handler for HealthHandler {
         guard.mark_complete();
         match (request.method(), request.uri().path()) {
             (&(Method::GET | Method::HEAD), "/healthz") => text(StatusCode::OK, "ok\n"),
-            (&(Method::GET | Method::HEAD), "/readyz") => self.readiness(),
+            (&(Method::GET | Method::HEAD), "/readyz") => match (self.readiness)() {
+                Ok(()) => text(StatusCode::OK, "ok\n"),
+                Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+            },
             (&(Method::GET | Method::HEAD), "/metrics") => {
-                let mut response = text(StatusCode::OK, self.metrics.text());
+                let mut response = text(StatusCode::OK, (self.metrics)());
                 response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS));
                 response
             }

@@ -149,11 +149,10 @@ async fn serve(options: Options) -> Result<(), Error> {
     let (ready, closing) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut shutdown = std::pin::pin!(shutdown_signal()?);
 
-    let (socket, health_address) = listen(options.health_listen)?;
-    let health = HealthHandler::new(ready.clone(), tls.clone(), metrics.clone());
-    let health =
-        Listener::plain(socket, health, ConnectionLimiter::new(HEALTH_CONNECTION_LIMIT, 0, Counter::default()))
-            .run(stopped.clone());
+    let readiness = readiness(ready.clone(), tls.clone());
+    let counted = metrics.clone();
+    let (health_address, health) = listen_health(options.health_listen, readiness, move || counted.text())?;
+    let health = health.run(stopped.clone());
     let runtime = new_runtime()?;
     tasks.supervise("the health listener", spawn_blocking(move || runtime.block_on(health)));
 
@@ -182,6 +181,42 @@ async fn serve(options: Options) -> Result<(), Error> {
     drop(stop);
     tasks.all_ends().await;
     Ok(())
+}
+
+/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, for as long as the future is polled. It is ready unless
+/// `readiness` returns a reason.
+pub(crate) fn health(
+    address: SocketAddr,
+    readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    metrics: impl Fn() -> String + Send + Sync + 'static,
+) -> Result<(SocketAddr, impl Future<Output = io::Result<()>>), Error> {
+    let (address, listener) = listen_health(address, readiness, metrics)?;
+    let (stop, stopped) = watch::channel(());
+    let until_dropped = async move {
+        let _stop = stop;
+        listener.run(stopped).await
+    };
+    Ok((address, until_dropped))
+}
+
+fn listen_health(
+    address: SocketAddr,
+    readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    metrics: impl Fn() -> String + Send + Sync + 'static,
+) -> Result<(SocketAddr, Listener<HealthHandler>), Error> {
+    let (socket, address) = listen(address)?;
+    let limiter = ConnectionLimiter::new(HEALTH_CONNECTION_LIMIT, 0, Counter::default());
+    Ok((address, Listener::plain(socket, HealthHandler::new(readiness, metrics), limiter)))
+}
+
+/// The webhook is ready while the flag is set and the certificate is valid.
+fn readiness(ready: Arc<AtomicBool>, tls: Arc<TlsReloader>) -> impl Fn() -> Result<(), String> {
+    move || {
+        if !ready.load(Ordering::Relaxed) {
+            return Err("starting, or stopping".to_owned());
+        }
+        tls.not_ready_reason().map_or(Ok(()), |reason| Err(reason.to_string()))
+    }
 }
 
 /// The tasks that run for as long as the server: if one ends before, the server ends with an error.
@@ -342,7 +377,7 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 }
 
 /// Catches SIGTERM and SIGINT from now on, and waits for one of them.
-fn shutdown_signal() -> io::Result<impl Future<Output = ()>> {
+pub(crate) fn shutdown_signal() -> io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {

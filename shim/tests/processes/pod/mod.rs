@@ -258,7 +258,7 @@ impl Payload {
     }
 }
 
-const SHIM: &str = env!("CARGO_BIN_EXE_aux-shim");
+pub(crate) const SHIM: &str = env!("CARGO_BIN_EXE_aux-shim");
 
 /// A pod whose starts are announced, with a shim that has observed the proxy's. It can rely on announcements then, and
 /// keeps a file `state`.

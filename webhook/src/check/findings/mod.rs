@@ -5,6 +5,7 @@ mod istio;
 mod namespaces;
 mod servers;
 mod stuck_pods;
+mod tenants;
 
 use serde_json::Value;
 
@@ -26,6 +27,7 @@ pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<
     findings.extend(istio::of(snapshot));
     findings.extend(namespaces::of(snapshot));
     findings.extend(stuck_pods::of(&snapshot.pods.stuck, now));
+    findings.extend(tenants::of(snapshot));
     if namespace.is_some() {
         let decisions = snapshot.pods.decisions.iter();
         findings.extend(decisions.map(|pod| match pod.recorded {

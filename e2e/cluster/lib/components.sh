@@ -1,0 +1,114 @@
+# shellcheck shell=bash
+# What is added to a running cluster when it is asked for: Kubeflow's own components and what their scenarios need.
+# Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
+# into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
+
+COMPONENTS=(katib argo jobset trainer profiles poddefaults s3 python)
+
+require_components() {
+  local component
+  [ $# -gt 0 ] || fail "no component is named" "there are: ${COMPONENTS[*]}"
+  for component in "$@"; do
+    contains "$component" "${COMPONENTS[@]}" || fail "there is no component '$component'" "there are: ${COMPONENTS[*]}"
+  done
+}
+
+# build_components NAME…: only their programs.
+build_components() {
+  local component parts=()
+  for component in "$@"; do
+    if [ -d "$CLUSTER_DIR/parts/$component" ]; then parts+=("$component"); fi
+  done
+  if [ ${#parts[@]} -gt 0 ]; then build_each_part "${parts[@]}"; fi
+}
+
+# add_components NAME…: builds, loads and installs them, and waits until they are ready. Nothing where that is done.
+add_components() {
+  local component
+  build_components "$@"
+  find_parts
+  for component in "$@"; do add_component "$component"; done
+}
+
+contains() {
+  local wanted=$1 one
+  shift
+  for one in "$@"; do if [ "$one" = "$wanted" ]; then return 0; fi; done
+  return 1
+}
+
+add_component() {
+  local name=$1 began=$SECONDS
+  case $name in
+    katib) start_postgresql ;;
+    python) add_image python "$(image_archive python)" rootfs_python; return ;;
+  esac
+  add_images_of "$name"
+  if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi
+  render_component "$name" >"$LOGS/$name.yaml"
+  if [ -f "$STATE/components/$name.yaml" ] && cmp -s "$LOGS/$name.yaml" "$STATE/components/$name.yaml"; then return; fi
+  logged "install $name" "$LOGS/$name.log" kubectl apply --server-side --force-conflicts -f "$LOGS/$name.yaml"
+  wait_for_component "$name"
+  mkdir -p "$STATE/components"
+  cp "$LOGS/$name.yaml" "$STATE/components/"
+  say "  $name is ready $((SECONDS - began)) s after it was built"
+}
+
+# The images' archives are kept by what they are made of: the part, and the recipe.
+add_images_of() {
+  local image program path recipe
+  recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/oci_archive.py"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)
+  while read -r image program path; do
+    add_image "$image" "$CACHE/images/$image-$recipe.tar" rootfs_of_program "$(part_folder "$1")/bin/$program" "$path"
+  done <"$CLUSTER_DIR/parts/$1/images"
+}
+
+# add_image NAME ARCHIVE COMMAND…
+add_image() {
+  local name=$1 archive=$2
+  shift 2
+  [ -f "$archive" ] || logged "image $name" "$LOGS/image-$name.log" build_image "$name" "$archive" "$@"
+  load_image_once "$name" "$archive"
+}
+
+# rootfs_of_program PROGRAM PATH: an image of one static program, which is its entrypoint.
+rootfs_of_program() {
+  certificates_and_tmp
+  mkdir -p ".$(dirname "$2")"
+  cp "$1" ".$2"
+  ARGUMENTS=(--entrypoint "$2" --user 1000:1000)
+}
+
+# render_component NAME: its manifests, with the numbers of this cluster.
+render_component() {
+  local folder=$STATE/render/$1
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  cp "$CLUSTER_DIR/parts/$1"/*.yaml "$folder/"
+  cp -r "$(part_folder "$1")/source" "$folder/source"
+  sed -i "s#NODE_IP#$NODE_IP#g; s#POSTGRESQL_PORT#$POSTGRESQL_PORT#g" "$folder"/*.yaml
+  kubectl kustomize "$folder"
+}
+
+# wait_for_component NAME: until its Deployments are available and its webhooks answer the API server.
+wait_for_component() {
+  local name=$1 probe=$CLUSTER_DIR/parts/$1/probe.yaml namespace object until=$((SECONDS + 60))
+  while read -r namespace object; do
+    logged "$object ready" "$LOGS/$object-rollout.log" kubectl -n "$namespace" rollout status "deployment/$object" --timeout=180s
+  done < <(objects_of "$name" Deployment)
+  # A certificate authority is written into a webhook configuration a moment after the server is ready.
+  while read -r object; do
+    kubectl wait "mutatingwebhookconfiguration/$object" --for='jsonpath={.webhooks[0].clientConfig.caBundle}' --timeout=60s >"$LOGS/$name-ca.log" 2>&1 ||
+      fail_with_log "nobody has told the API server the certificate authority of $object" "$LOGS/$name-ca.log"
+  done < <(objects_of "$name" MutatingWebhookConfiguration)
+  if [ ! -f "$probe" ]; then return; fi
+  until kubectl create --dry-run=server -f "$probe" >"$LOGS/$name-probe.log" 2>&1; do
+    [ "$SECONDS" -lt "$until" ] || fail_with_log "$name does not admit $probe" "$LOGS/$name-probe.log"
+    sleep 0.5
+  done
+}
+
+# objects_of NAME KIND: namespace and name of those that the component has.
+objects_of() {
+  kubectl get -f "$LOGS/$1.yaml" -o "jsonpath={range .items[?(@.kind==\"$2\")]}{.metadata.namespace} {.metadata.name}{\"\\n\"}{end}"
+}

@@ -1,0 +1,67 @@
+//! Argo's workflows, and the rights that their pods need.
+
+use serde_json::{Value, json};
+
+use crate::manifests::payload_image;
+
+/// What the default account of a namespace needs for Argo's executor to report a step's outputs.
+#[must_use]
+pub fn executor_rights() -> [Value; 2] {
+    let rights = "rbac.authorization.k8s.io";
+    let version = format!("{rights}/v1");
+    [
+        json!({
+            "apiVersion": version, "kind": "Role", "metadata": {"name": "executor"},
+            "rules": [{"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}],
+        }),
+        json!({
+            "apiVersion": version, "kind": "RoleBinding", "metadata": {"name": "executor"},
+            "roleRef": {"apiGroup": rights, "kind": "Role", "name": "executor"},
+            "subjects": [{"kind": "ServiceAccount", "name": "default"}],
+        }),
+    ]
+}
+
+/// A workflow that begins with its first template.
+#[must_use]
+pub fn workflow(name: &str, templates: &[Value]) -> Value {
+    json!({
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": name},
+        "spec": {"entrypoint": templates[0]["name"], "templates": templates},
+    })
+}
+
+/// A container without a name, as a template has it, that runs a shell script.
+#[must_use]
+pub fn shell(script: &str) -> Value {
+    json!({"image": payload_image(), "command": ["sh", "-c", script]})
+}
+
+/// A template of one container that runs a shell script.
+#[must_use]
+pub fn step(name: &str, script: &str) -> Value {
+    json!({"name": name, "container": shell(script)})
+}
+
+/// The label of a workflow's pods.
+#[must_use]
+pub fn label_of(workflow: &str) -> String {
+    format!("workflows.argoproj.io/workflow={workflow}")
+}
+
+/// A workflow's phase, where it is final.
+#[must_use]
+pub fn final_phase(workflow: &Value) -> Option<&str> {
+    workflow["status"]["phase"].as_str().filter(|phase| ["Succeeded", "Failed", "Error"].contains(phase))
+}
+
+/// An output parameter of the node that a template made.
+#[must_use]
+pub fn output<'w>(workflow: &'w Value, template: &str, parameter: &str) -> Option<&'w str> {
+    let nodes = workflow["status"]["nodes"].as_object()?;
+    let mut of_template = nodes.values().filter(|node| node["templateName"] == template);
+    of_template.find_map(|node| {
+        let parameters = node["outputs"]["parameters"].as_array()?;
+        parameters.iter().find(|one| one["name"] == parameter)?["value"].as_str()
+    })
+}

@@ -1,0 +1,206 @@
+//! What Kubernetes' own Jobs offer: none of it works while the proxy keeps their pods from ending, and all of it does with istio-aux.
+
+use std::time::Duration;
+
+use contract::names::PROXY_CONTAINER;
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{job, pod_spec, shell};
+use e2e::{Namespace, PodView, has_condition, scenario};
+use serde_json::{Value, json};
+
+use crate::{behind_gate, name_of, open_gate};
+
+/// A Job, the condition in which it ends, and what its status then holds: a JSON pointer and the value there.
+struct Case {
+    job: Value,
+    condition: &'static str,
+    status: &'static [(&'static str, &'static str)],
+}
+
+/// A Job with these fields of its specification beside the pod of one container.
+fn job_of(name: &str, script: &str, fields: Value) -> Value {
+    let mut job = job(name, &behind_gate(pod_spec("Never", &[shell("main", script)])));
+    let mut spec = fields;
+    spec["template"] = job["spec"]["template"].take();
+    job["spec"] = spec;
+    job
+}
+
+fn cases() -> Vec<Case> {
+    let fail_at_once = json!({"rules": [{
+        "action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [42]},
+    }]});
+    let ignored = json!({"rules": [{
+        "action": "Ignore", "onExitCodes": {"containerName": "main", "operator": "In", "values": [43]},
+    }]});
+    let first_decides = json!({"rules": [{"succeededIndexes": "0"}]});
+    vec![
+        Case {
+            job: job_of(
+                "indexed",
+                "sleep $JOB_COMPLETION_INDEX",
+                json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3}),
+            ),
+            condition: "Complete",
+            status: &[("/completedIndexes", "0-2")],
+        },
+        Case {
+            job: job_of("fail-job", "sleep 1; exit 42", json!({"backoffLimit": 6, "podFailurePolicy": fail_at_once})),
+            condition: "Failed",
+            status: &[("/failed", "1")],
+        },
+        Case {
+            // Without the rule the first failure would exceed the limit.
+            job: job_of(
+                "ignore",
+                "test -e /gate/open || exit 43",
+                json!({"backoffLimit": 0, "podFailurePolicy": ignored}),
+            ),
+            condition: "Complete",
+            status: &[("/succeeded", "1")],
+        },
+        Case {
+            job: job_of(
+                "success-policy",
+                "test $JOB_COMPLETION_INDEX = 0 || sleep 900",
+                json!({"completionMode": "Indexed", "completions": 2, "parallelism": 2, "successPolicy": first_decides}),
+            ),
+            condition: "Complete",
+            status: &[("/completedIndexes", "0")],
+        },
+        Case {
+            job: job_of(
+                "limit-per-index",
+                "test $JOB_COMPLETION_INDEX != 1",
+                json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3, "backoffLimitPerIndex": 0}),
+            ),
+            condition: "Failed",
+            status: &[("/completedIndexes", "0,2"), ("/failedIndexes", "1")],
+        },
+        Case {
+            job: job_of("suspended", "sleep 1", json!({"suspend": true})),
+            condition: "Complete",
+            status: &[("/succeeded", "1")],
+        },
+    ]
+}
+
+async fn create_all(ns: &Namespace, cases: &[Case]) {
+    for case in cases {
+        ns.create_object(case.job.clone()).await;
+    }
+    ns.patch(&job_of("suspended", "", json!({})), json!({"spec": {"suspend": false}})).await;
+}
+
+async fn pods_of(ns: &Namespace, job: &str) -> Vec<k8s_openapi::api::core::v1::Pod> {
+    ns.pods_with(&format!("batch.kubernetes.io/job-name={job}")).await
+}
+
+#[tokio::test]
+async fn control_jobs_in_the_mesh_alone_neither_complete_nor_fail() {
+    scenario("control-jobs", &[MESH], async |ns: &Namespace| {
+        let cases = cases();
+        create_all(ns, &cases).await;
+        for case in &cases {
+            let name = name_of(&case.job);
+            ns.until(&format!("a payload of Job {name} to end, and its proxy to run"), async || {
+                let stuck = |pod: PodView| pod.terminated("main").is_some() && pod.runs(PROXY_CONTAINER);
+                pods_of(ns, name).await.iter().any(|pod| stuck(PodView(pod))).then_some(())
+            })
+            .await;
+        }
+        ns.holds_for(Duration::from_secs(15), "no Job has ended", async || {
+            for case in &cases {
+                let now = ns.get(&case.job).await;
+                if has_condition(&now, "Complete") || has_condition(&now, "Failed") {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_policy_of_a_job_takes_effect() {
+    scenario("jobs", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let cases = cases();
+        create_all(ns, &cases).await;
+        ns.until("the first pod of Job ignore to fail", async || {
+            pods_of(ns, "ignore").await.iter().any(|pod| PodView(pod).phase() == "Failed").then_some(())
+        })
+        .await;
+        open_gate(ns).await;
+        let mut complaints = Vec::new();
+        for case in &cases {
+            let name = name_of(&case.job);
+            let what = format!("Job {name} to end");
+            let ended = ns.until(&what, async || {
+                let now = ns.get(&case.job).await;
+                (has_condition(&now, "Complete") || has_condition(&now, "Failed")).then_some(now)
+            });
+            complaints.extend(complaint(case, &ended.await));
+        }
+        assert!(complaints.is_empty(), "{complaints:#?}");
+    })
+    .await;
+}
+
+/// What is wrong with a Job as it has ended.
+fn complaint(case: &Case, ended: &Value) -> Option<String> {
+    let status = &ended["status"];
+    let is_as_told = |(pointer, expected): &(&str, &str)| {
+        status
+            .pointer(pointer)
+            .is_some_and(|value| value.as_str().map_or(value.to_string(), str::to_owned) == *expected)
+    };
+    let well = has_condition(ended, case.condition) && case.status.iter().all(is_as_told);
+    (!well).then(|| format!("{} is not {} with {:?}: {status}", name_of(&case.job), case.condition, case.status))
+}
+
+/// Every minute, and never twice at once: without istio-aux the first run is the last.
+fn cron_job() -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "minutely"},
+        "spec": {
+            "schedule": "* * * * *", "concurrencyPolicy": "Forbid",
+            "jobTemplate": {"spec": job("", &pod_spec("OnFailure", &[shell("main", "sleep 1")]))["spec"]},
+        },
+    })
+}
+
+#[tokio::test]
+async fn control_cron_job_in_the_mesh_alone_stays_active() {
+    scenario("control-cron", &[MESH], async |ns: &Namespace| {
+        ns.create_object(cron_job()).await;
+        ns.until("the payload's end", async || {
+            ns.pods_with("batch.kubernetes.io/job-name")
+                .await
+                .iter()
+                .any(|pod| PodView(pod).is_stuck("main"))
+                .then_some(())
+        })
+        .await;
+        ns.holds_for(Duration::from_secs(15), "its run is active", async || {
+            let status = ns.get(&cron_job()).await["status"].clone();
+            status["active"].as_array().is_some_and(|active| active.len() == 1)
+                && status["lastSuccessfulTime"].is_null()
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cron_job_runs_to_success() {
+    scenario("cron", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(cron_job()).await;
+        ns.until("a success of the CronJob", async || {
+            ns.get(&cron_job()).await["status"]["lastSuccessfulTime"].as_str().map(str::to_owned)
+        })
+        .await;
+    })
+    .await;
+}

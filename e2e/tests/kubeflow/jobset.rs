@@ -1,0 +1,134 @@
+//! Job sets, and the training jobs of Kubeflow Trainer v2, which are made of them.
+
+use std::time::Duration;
+
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{payload_image, pod_spec, shell};
+use e2e::{Namespace, PodView, has_condition, scenario};
+use serde_json::{Value, json};
+
+use crate::{any, behind_gate, open_gate, until_a_pod};
+
+const PODS: &str = "jobset.sigs.k8s.io/jobset-name=set";
+
+fn replicated(name: &str, pods: u32, backoff_limit: u32, script: &str) -> Value {
+    let spec = behind_gate(pod_spec("Never", &[shell("main", script)]));
+    json!({"name": name, "template": {"spec": {
+        "parallelism": pods, "completions": pods, "backoffLimit": backoff_limit, "template": {"spec": spec},
+    }}})
+}
+
+fn job_set(fields: Value, jobs: &[Value]) -> Value {
+    let mut spec = fields;
+    spec["replicatedJobs"] = json!(jobs);
+    json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "set"}, "spec": spec})
+}
+
+/// A driver that reaches its worker by name, and a worker that serves for as long as it is left to.
+fn driver_and_worker() -> Value {
+    let driver = replicated("driver", 1, 0, "until curl -sSf http://set-worker-0-0.set:8080/; do sleep 0.5; done");
+    let worker = replicated("worker", 1, 0, "exec httpd -f -p 8080 -h /www");
+    job_set(json!({"successPolicy": {"operator": "All", "targetReplicatedJobs": ["driver"]}}), &[driver, worker])
+}
+
+async fn until_completed(ns: &Namespace, object: &Value, condition: &str) {
+    let what = format!("{} {} to be {condition}", object["kind"], crate::name_of(object));
+    ns.until(&what, async || has_condition(&ns.get(object).await, condition).then_some(())).await;
+}
+
+#[tokio::test]
+async fn control_job_set_in_the_mesh_alone_does_not_complete() {
+    scenario("control-jobset", &[MESH], async |ns: &Namespace| {
+        let set = job_set(json!({}), &[replicated("main", 2, 0, "sleep 1")]);
+        ns.create_object(set.clone()).await;
+        let stuck = |pod: PodView| pod.is_stuck("main");
+        until_a_pod(ns, PODS, "the payload's end", stuck).await;
+        ns.holds_for(Duration::from_secs(15), "payload ended, JobSet not completed", async || {
+            any(&ns.pods_with(PODS).await, stuck) && !has_condition(&ns.get(&set).await, "Completed")
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn job_set_completes_with_its_driver() {
+    scenario("jobset", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let set = driver_and_worker();
+        ns.create_object(set.clone()).await;
+        until_completed(ns, &set, "Completed").await;
+        ns.until("the worker to go", async || (!any(&ns.pods_with(PODS).await, |pod| pod.runs("main"))).then_some(()))
+            .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn job_set_is_restarted_after_a_failure() {
+    scenario("jobset-restart", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let set =
+            job_set(json!({"failurePolicy": {"maxRestarts": 1}}), &[replicated("main", 1, 0, "test -e /gate/open")]);
+        ns.create_object(set.clone()).await;
+        // The restart deletes the first pod, so the gate is opened as soon as the payload has failed.
+        until_a_pod(ns, PODS, "the failure", |pod| pod.exit_code("main") == Some(1)).await;
+        open_gate(ns).await;
+        until_completed(ns, &set, "Completed").await;
+        assert_eq!(ns.get(&set).await["status"]["restarts"], 1);
+    })
+    .await;
+}
+
+fn training_runtime() -> Value {
+    let spec = pod_spec("Never", &[shell("node", "true")]);
+    json!({
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", "metadata": {"name": "plain"},
+        "spec": {
+            "mlPolicy": {"numNodes": 2, "torch": {"numProcPerNode": "auto"}},
+            "template": {"spec": {"replicatedJobs": [{"name": "node", "template": {
+                "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+                "spec": {"template": {"spec": spec}},
+            }}]}},
+        },
+    })
+}
+
+fn train_job() -> Value {
+    json!({
+        "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "set"},
+        "spec": {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "plain"},
+            "trainer": {
+                "image": payload_image(), "numNodes": 2,
+                "command": ["sh", "-c", "echo rank $PET_NODE_RANK of $PET_NNODES; sleep 3"],
+            },
+        },
+    })
+}
+
+#[tokio::test]
+async fn control_train_job_in_the_mesh_alone_does_not_complete() {
+    scenario("control-trainjob", &[MESH], async |ns: &Namespace| {
+        ns.create_object(training_runtime()).await;
+        ns.create_object(train_job()).await;
+        let stuck = |pod: PodView| pod.is_stuck("node");
+        until_a_pod(ns, PODS, "the training's end", stuck).await;
+        ns.holds_for(Duration::from_secs(15), "training ended, TrainJob not complete", async || {
+            any(&ns.pods_with(PODS).await, stuck) && !has_condition(&ns.get(&train_job()).await, "Complete")
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn train_job_completes() {
+    scenario("trainjob", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(training_runtime()).await;
+        ns.create_object(train_job()).await;
+        until_completed(ns, &train_job(), "Complete").await;
+        let pods = ns.pods_with(PODS).await;
+        assert_eq!(pods.len(), 2);
+        assert!(pods.iter().all(|pod| PodView(pod).phase() == "Succeeded"));
+    })
+    .await;
+}

@@ -1,0 +1,107 @@
+//! Containers beside the payload that never end by themselves (docs/limitations.md).
+
+use std::time::Duration;
+
+use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, WAIT_FOR_ANNOTATION};
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{annotated, job, native_sidecar, pod_spec, shell, with_init};
+use e2e::{Namespace, PodView, is_complete, scenario};
+use serde_json::{Value, json};
+
+/// Serves as the Cloud SQL Auth Proxy does with `--quitquitquit`: a database's port, and an admin port that takes POST only.
+const CLOUD_SQL_PROXY: &str = r#"
+import http.server, socket, threading
+database = socket.create_server(("127.0.0.1", 5432))
+def serve():
+    while True:
+        connection = database.accept()[0]
+        connection.sendall(b"ready for queries\n")
+        connection.close()
+class Admin(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(400)
+    def do_POST(self):
+        known = self.path == "/quitquitquit"
+        self.send_response(200 if known else 404)
+        self.end_headers()
+        if known:
+            threading.Thread(target=self.server.shutdown).start()
+threading.Thread(target=serve, daemon=True).start()
+http.server.HTTPServer(("127.0.0.1", 9091), Admin).serve_forever()
+print("told to quit")
+"#;
+
+fn cloud_sql_proxy() -> Value {
+    let mut server = shell("cloud-sql-proxy", "");
+    server["image"] = json!("docker.io/istio-aux-cluster/python:1");
+    server["command"] = json!(["python3", "-uc", CLOUD_SQL_PROXY]);
+    server
+}
+
+fn client() -> Value {
+    shell("main", "until nc 127.0.0.1 5432 < /dev/null | grep -q ready; do sleep 0.2; done")
+}
+
+fn log_shipper() -> Value {
+    shell("shipper", "exec tail -f /dev/null")
+}
+
+/// A Job that ends when `main` has, and tells the proxy of its database to quit.
+fn job_with_a_database() -> Value {
+    let job = job("sync", &pod_spec("OnFailure", &[client(), cloud_sql_proxy()]));
+    let job = annotated(job, WAIT_FOR_ANNOTATION, "main");
+    annotated(job, QUIT_ANNOTATION, "http://127.0.0.1:9091/quitquitquit")
+}
+
+#[tokio::test]
+async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh_from_completing() {
+    scenario("control-sql", &[MESH], async |ns: &Namespace| {
+        ns.create_object(job_with_a_database()).await;
+        let pod = ns.pod_of_job("sync").await;
+        ns.pod_until(&pod, "the client's end", |pod| PodView(pod).exit_code("main")).await;
+        ns.holds_for(Duration::from_secs(15), "both proxies run", async || {
+            let now = ns.pod(&pod).await;
+            PodView(&now).runs("cloud-sql-proxy") && PodView(&now).runs(PROXY_CONTAINER)
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cloud_sql_proxy_is_told_to_quit_and_the_job_completes() {
+    scenario("sql", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(job_with_a_database()).await;
+        ns.until("Job sync to complete", async || is_complete(&ns.job("sync").await).then_some(())).await;
+        let pod = ns.pod_of_job("sync").await;
+        assert_eq!(PodView(&ns.pod(&pod).await).exit_code("cloud-sql-proxy"), Some(0));
+        assert!(ns.logs(&pod, "cloud-sql-proxy").await.contains("told to quit"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn log_shipper_that_is_a_native_sidecar_ends_with_the_payload() {
+    scenario("shipper-native", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let spec = with_init(pod_spec("Never", &[shell("main", "sleep 1")]), &[native_sidecar("shipper")]);
+        ns.create_object(job("ship", &spec)).await;
+        ns.until("Job ship to complete", async || is_complete(&ns.job("ship").await).then_some(())).await;
+    })
+    .await;
+}
+
+/// Nothing outside of its container may end it: this is a limit, and no promise.
+#[tokio::test]
+async fn log_shipper_without_an_endpoint_outlives_the_proxy_and_keeps_the_pod() {
+    scenario("shipper", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let job = job("ship", &pod_spec("Never", &[shell("main", "sleep 1"), log_shipper()]));
+        ns.create_object(annotated(job, WAIT_FOR_ANNOTATION, "main")).await;
+        let pod = ns.pod_of_job("ship").await;
+        ns.pod_until(&pod, "the proxy's end", |pod| PodView(pod).exit_code(PROXY_CONTAINER)).await;
+        ns.holds_for(Duration::from_secs(5), "the shipper runs on", async || {
+            PodView(&ns.pod(&pod).await).runs("shipper") && !is_complete(&ns.job("ship").await)
+        })
+        .await;
+    })
+    .await;
+}

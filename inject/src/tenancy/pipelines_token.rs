@@ -1,0 +1,64 @@
+//! The token by which Kubeflow Pipelines knows a pod. Its API server reviews a token of its own audience, so the token is of
+//! no use elsewhere. What it allows is up to the roles of the pod's service account.
+
+use contract::names::{
+    ACCESS_PIPELINES_LABEL, INSTALL_CONTAINER, NOTEBOOK_LABEL, PIPELINES_AUDIENCE, PIPELINES_TOKEN_DIR,
+    PIPELINES_TOKEN_ENV, PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, PIPELINES_TOKEN_VOLUME, PROXY_CONTAINER,
+    SHIM_CONTAINER,
+};
+use serde_json::{Value, json};
+
+use super::TenancyDecision;
+use crate::facts::pod::{Container, Pod};
+use crate::patch::PatchBuilder;
+
+/// Containers that are no payload.
+const NOT_PAYLOAD: [&str; 3] = [PROXY_CONTAINER, SHIM_CONTAINER, INSTALL_CONTAINER];
+
+/// Gives each payload container of a pod that runs to completion, or of a notebook, the token for Kubeflow Pipelines.
+/// Deciding again on the patched pod changes nothing.
+#[must_use]
+pub fn add_pipelines_token(pod: &Pod) -> TenancyDecision {
+    if pod.label(ACCESS_PIPELINES_LABEL).is_some() {
+        return TenancyDecision::unchanged(
+            "the pod has the label access-ml-pipeline: a PodDefault adds the token, or nobody",
+        );
+    }
+    if pod.spec.restart_policy().is_none() && pod.label(NOTEBOOK_LABEL).is_none() {
+        return TenancyDecision::unchanged("the pod does not run to completion, and is no notebook");
+    }
+    let mut patch = PatchBuilder::new(pod);
+    let mut gets_token = false;
+    for (index, _) in pod.spec.containers.iter().enumerate().filter(|(_, container)| lacks_token(container)) {
+        gets_token = true;
+        patch.mount(index, mount());
+        patch.env(index, variable());
+    }
+    if !gets_token {
+        return TenancyDecision::unchanged("each container has the token already");
+    }
+    patch.volume(volume());
+    TenancyDecision::changed(patch.finish(), "the pod gets the token for Kubeflow Pipelines")
+}
+
+/// A payload container without a token, and without a setting of its own for one.
+fn lacks_token(container: &Container) -> bool {
+    !NOT_PAYLOAD.iter().any(|name| container.is_named(name))
+        && !container.mounts_at(PIPELINES_TOKEN_DIR)
+        && !container.sets_env(PIPELINES_TOKEN_ENV)
+}
+
+fn volume() -> Value {
+    let token = json!({
+        "path": PIPELINES_TOKEN_FILE, "expirationSeconds": PIPELINES_TOKEN_SECONDS, "audience": PIPELINES_AUDIENCE,
+    });
+    json!({"name": PIPELINES_TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
+}
+
+fn mount() -> Value {
+    json!({"name": PIPELINES_TOKEN_VOLUME, "mountPath": PIPELINES_TOKEN_DIR, "readOnly": true})
+}
+
+fn variable() -> Value {
+    json!({"name": PIPELINES_TOKEN_ENV, "value": format!("{PIPELINES_TOKEN_DIR}/{PIPELINES_TOKEN_FILE}")})
+}

@@ -1,0 +1,80 @@
+//! `aux-shim start-after` in a pod with a stand-in for Katib's metrics collector.
+
+use std::os::unix::process::ExitStatusExt;
+
+use super::pod::{Container, Pod, SHIM, status_field, until};
+
+/// A collector that computes until a file appears, and then does this.
+fn collector(pod: &Pod, then: &str) -> Container {
+    let script = format!("while ! [ -e {} ]; do :; done; {then}", pod.file("loaded").display());
+    pod.run("metrics-logger-and-collector", &["sh", "-c", &script, "sh", "-t", "trial", "-s-db", "db:6789"])
+}
+
+/// A training that ends at once: with 7 after the collector was loaded, with 1 before. It says its PID.
+fn training(pod: &Pod) -> Container {
+    let [pid, loaded] = ["pid", "loaded"].map(|file| pod.file(file).display().to_string());
+    let script = format!("echo $$ > {pid}; [ -e {loaded} ] && exit 7; exit 1");
+    pod.run("training", &[SHIM, "start-after", "--argument=-s-db", "--", "sh", "-c", &script])
+}
+
+/// Lets the collector compute no more, once the training's shim has seen it.
+fn load(pod: &Pod, collector: &Container, training: &Container) {
+    let init = collector.init();
+    until("the collector's shell", || std::fs::read_to_string(format!("/proc/{init}/comm")).is_ok_and(|c| c == "sh\n"));
+    let sleeps = || status_field(&training.init(), "voluntary_ctxt_switches").parse::<u64>().unwrap();
+    let before = sleeps();
+    until("scans of the shim", || sleeps() > before + 2);
+    std::fs::write(pod.file("loaded"), "").unwrap();
+}
+
+#[test]
+fn a_training_starts_when_its_collector_is_idle_and_keeps_its_pid_and_exit_code() {
+    let pod = Pod::new();
+    let mut training = training(&pod);
+    let pid = training.pid_in_pod();
+    let collector = collector(&pod, "sleep 1000");
+    load(&pod, &collector, &training);
+    assert_eq!(training.wait().code(), Some(7));
+    assert_eq!(std::fs::read_to_string(pod.file("pid")).unwrap().trim(), pid);
+}
+
+/// Katib's collector of files looks for the metrics file without a pause.
+#[test]
+fn a_training_starts_though_its_collector_of_files_never_sleeps() {
+    let pod = Pod::new();
+    let mut training = training(&pod);
+    let program = pod.file("file-metricscollector");
+    std::fs::copy("/bin/sh", &program).unwrap();
+    let words = [program.to_str().unwrap(), "-c", "while :; do :; done", "-s-db"];
+    let _collector = pod.run("metrics-logger-and-collector", &words);
+    assert_eq!(training.wait().code(), Some(1), "nothing was loaded");
+}
+
+#[test]
+fn a_training_starts_after_a_collector_that_has_ended() {
+    let pod = Pod::new();
+    let mut training = training(&pod);
+    let mut collector = collector(&pod, "exit 1");
+    load(&pod, &collector, &training);
+    collector.wait();
+    assert_eq!(training.wait().code(), Some(7));
+}
+
+#[test]
+fn a_training_that_waits_ends_by_sigterm() {
+    let pod = Pod::new();
+    let mut training = training(&pod);
+    let init = training.init();
+    until("the shim", || std::fs::read_to_string(format!("/proc/{init}/comm")).is_ok_and(|comm| comm == "aux-shim\n"));
+    training.signal("TERM");
+    assert_eq!(training.wait().signal(), Some(15));
+}
+
+#[test]
+fn a_command_that_does_not_exist_ends_with_127() {
+    let pod = Pod::new();
+    let mut training = pod.run("training", &[SHIM, "start-after", "--argument=-s-db", "--", "/no/such/command"]);
+    let collector = collector(&pod, "sleep 1000");
+    load(&pod, &collector, &training);
+    assert_eq!(training.wait().code(), Some(127));
+}

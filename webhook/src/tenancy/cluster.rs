@@ -1,0 +1,73 @@
+//! Reads and writes the objects of one namespace.
+
+use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE, TENANCY_MANAGER};
+use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::core::Status;
+use serde_json::Value;
+
+use super::objects::{POD_DEFAULTS, ROLE_BINDING_NAME, ROLE_BINDINGS};
+use super::plan::{Action, Observed};
+use super::wish::Wish;
+use crate::api::{self, Kind};
+
+/// `ClusterRoles`.
+pub(crate) const CLUSTER_ROLES: Kind = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
+/// The cause in the answer of an API server that creates nothing in a namespace, because it is being deleted.
+const TERMINATING: &str = "NamespaceTerminating";
+
+/// What became of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The object is changed.
+    Changed,
+    /// The namespace is going or gone, or the server does not have the kind: there is nothing to do.
+    NothingToDo,
+}
+
+/// What is in a namespace, as far as its wish makes it of interest.
+pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> kube::Result<Observed> {
+    if matches!(wish, Wish::Unclear(_)) {
+        return Ok(Observed::default());
+    }
+    let has_role = match wish {
+        Wish::Objects { .. } => get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await?.is_some(),
+        _ => false,
+    };
+    let role_binding = get(client, ROLE_BINDINGS, Some(namespace), ROLE_BINDING_NAME).await?;
+    let pod_default = get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await?;
+    Ok(Observed { has_role, role_binding, pod_default })
+}
+
+/// One object; `None` where there is none, or not even its kind.
+async fn get(client: &Client, kind: Kind, namespace: Option<&str>, name: &str) -> kube::Result<Option<Value>> {
+    let object = api::objects(client, kind, namespace).get_opt(name).await?;
+    Ok(object.and_then(|object| serde_json::to_value(object).ok()))
+}
+
+/// Carries out an action.
+pub(super) async fn carry_out(client: &Client, namespace: &str, action: &Action) -> kube::Result<Outcome> {
+    let result = match action {
+        Action::Apply { kind, object, replaces } => {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let parameters = PatchParams { force: *replaces, ..PatchParams::apply(TENANCY_MANAGER) };
+            let objects = api::objects(client, *kind, Some(namespace));
+            objects.patch(name, &parameters, &Patch::Apply(object)).await.map(drop)
+        }
+        Action::Delete { kind, name, uid } => {
+            let preconditions = Preconditions { uid: Some(uid.clone()), ..Preconditions::default() };
+            let parameters = DeleteParams::default().preconditions(preconditions);
+            api::objects(client, *kind, Some(namespace)).delete(name, &parameters).await.map(drop)
+        }
+    };
+    match result {
+        Ok(()) => Ok(Outcome::Changed),
+        Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status) => Ok(Outcome::NothingToDo),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_terminating(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == TERMINATING)
+}

@@ -1,0 +1,79 @@
+//! The objects of a tenant: what its namespace should have. Pure.
+
+use contract::names::{
+    ACCESS_PIPELINES_LABEL, PIPELINES_AUDIENCE, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_ENV,
+    PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, TENANCY_MANAGER,
+};
+use serde_json::{Value, json};
+
+use crate::api::Kind;
+
+/// `RoleBindings`.
+pub(crate) const ROLE_BINDINGS: Kind = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+/// Kubeflow's `PodDefaults`.
+pub(crate) const POD_DEFAULTS: Kind = Kind("kubeflow.org", "v1alpha1", "PodDefault", "poddefaults");
+/// The name of the `RoleBinding`.
+pub(crate) const ROLE_BINDING_NAME: &str = "istio-aux-pipelines";
+/// The label that says who keeps an object.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The volume that Kubeflow's documentation has in this `PodDefault`.
+const POD_DEFAULT_VOLUME: &str = "volume-kf-pipeline-token";
+
+/// Lets accounts of a namespace use pipelines in it. What they may do is up to Kubeflow's own role.
+pub(crate) fn role_binding(namespace: &str, accounts: &[String]) -> Value {
+    let subject = |account: &String| json!({"kind": "ServiceAccount", "name": account, "namespace": namespace});
+    let subjects: Vec<Value> = accounts.iter().map(subject).collect();
+    json!({
+        "apiVersion": ROLE_BINDINGS.api_version(), "kind": ROLE_BINDINGS.2,
+        "metadata": metadata(namespace, ROLE_BINDING_NAME),
+        "roleRef": {"apiGroup": ROLE_BINDINGS.0, "kind": "ClusterRole", "name": PIPELINES_ROLE},
+        "subjects": subjects,
+    })
+}
+
+/// The `PodDefault` of Kubeflow's documentation, which Kubeflow's user interface offers for notebooks.
+pub(crate) fn pod_default(namespace: &str) -> Value {
+    let token = json!({
+        "path": PIPELINES_TOKEN_FILE, "expirationSeconds": PIPELINES_TOKEN_SECONDS, "audience": PIPELINES_AUDIENCE,
+    });
+    json!({
+        "apiVersion": POD_DEFAULTS.api_version(), "kind": POD_DEFAULTS.2,
+        "metadata": metadata(namespace, ACCESS_PIPELINES_LABEL),
+        "spec": {
+            "desc": "Allow access to Kubeflow Pipelines",
+            "selector": {"matchLabels": {ACCESS_PIPELINES_LABEL: "true"}},
+            "env": [{"name": PIPELINES_TOKEN_ENV, "value": format!("{PIPELINES_TOKEN_DIR}/{PIPELINES_TOKEN_FILE}")}],
+            "volumeMounts": [{"name": POD_DEFAULT_VOLUME, "mountPath": PIPELINES_TOKEN_DIR, "readOnly": true}],
+            "volumes": [{"name": POD_DEFAULT_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}],
+        },
+    })
+}
+
+fn metadata(namespace: &str, name: &str) -> Value {
+    json!({"name": name, "namespace": namespace, "labels": {MANAGED_BY: TENANCY_MANAGER}})
+}
+
+/// Whether an object is kept by `istio-aux tenancy`.
+pub(crate) fn is_ours(object: &Value) -> bool {
+    object["metadata"]["labels"][MANAGED_BY] == TENANCY_MANAGER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_as_kubeflow_documents_them() {
+        let accounts = ["default".to_owned(), "trainer".to_owned()];
+        let objects = [role_binding("team", &accounts), pod_default("team")];
+        let yaml: Vec<String> = objects.iter().map(|object| serde_saphyr::to_string(object).unwrap()).collect();
+        insta::assert_snapshot!(yaml.join("---\n"));
+    }
+
+    #[test]
+    fn only_objects_with_our_label_are_ours() {
+        assert!(is_ours(&pod_default("team")));
+        assert!(!is_ours(&json!({"metadata": {"name": ROLE_BINDING_NAME}})));
+        assert!(!is_ours(&json!({"metadata": {"labels": {MANAGED_BY: "Helm"}}})));
+    }
+}
