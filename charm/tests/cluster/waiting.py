@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 50
+PATIENCE = 150
 """How long anything may take, in seconds, on two busy cores."""
 
 T = TypeVar("T")
