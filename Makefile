@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=

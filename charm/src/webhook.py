@@ -15,8 +15,8 @@ SERVICE = "webhook"
 ADMISSION_PORT = 8443
 HEALTH_PORT = 8080
 USER = 65018
-"""The image's user. Pebble runs as it, too (charmcraft.yaml), so the layer names none: without a file of users in the image,
-Pebble would not know that it is this user already, and fail to become it."""
+"""The image's user, and Pebble's (charmcraft.yaml). The layer names none: without a file of users in the image, Pebble
+would not know that it is this user already."""
 CERTIFICATE_FILE = "/certificate/webhook.pem"
 """Certificate and key in one file: two could be read while only one of them is new."""
 

@@ -42,6 +42,7 @@ pub struct Metrics {
     tenancy_reviews: Family<TenancyReviewLabels, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
+    certificate_start: Gauge,
     certificate_failures: Counter,
     evictions: Counter,
 }
@@ -107,6 +108,9 @@ impl Metrics {
         let certificate_expiry = Gauge::default();
         let help = "When the served certificate expires, in seconds since 1970";
         registry.register("certificate_expiry_timestamp_seconds", help, certificate_expiry.clone());
+        let certificate_start = Gauge::default();
+        let help = "When the served certificate became valid, in seconds since 1970";
+        registry.register("certificate_start_timestamp_seconds", help, certificate_start.clone());
         let certificate_failures = Counter::default();
         let help = "How often a certificate could not be read, stored or used, so that the one before stayed in use";
         registry.register("certificate_reload_failures", help, certificate_failures.clone());
@@ -114,7 +118,16 @@ impl Metrics {
         let help =
             "Connections that were closed because there were too many, or because their requests held too much memory";
         registry.register("evicted_connections", help, evictions.clone());
-        Self { registry, reviews, tenancy_reviews, duration, certificate_expiry, certificate_failures, evictions }
+        Self {
+            registry,
+            reviews,
+            tenancy_reviews,
+            duration,
+            certificate_expiry,
+            certificate_start,
+            certificate_failures,
+            evictions,
+        }
     }
 
     /// Counts a review.
@@ -134,8 +147,9 @@ impl Metrics {
         self.reviews.get_or_create(&Outcome::Refused.into()).inc();
     }
 
-    /// Sets when the served certificate expires, in seconds since 1970.
-    pub fn certificate(&self, expires: i64) {
+    /// Sets from when to when the served certificate is valid, in seconds since 1970.
+    pub fn certificate(&self, begins: i64, expires: i64) {
+        self.certificate_start.set(begins);
         self.certificate_expiry.set(expires);
     }
 
@@ -176,7 +190,7 @@ mod tests {
             metrics.review(Entry::Injection, outcome, Duration::from_micros(20));
         }
         metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
-        metrics.certificate(1_795_245_043);
+        metrics.certificate(1_763_709_043, 1_795_245_043);
         let text = metrics.text();
         for line in [
             r#"istio_aux_admission_reviews_total{result="patched",mode="native"} 2"#,
@@ -184,6 +198,7 @@ mod tests {
             r#"istio_aux_tenancy_reviews_total{entry="mesh",result="patched"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
             "istio_aux_admission_duration_seconds_count 4",
+            "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",
             concat!("istio_aux_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),

@@ -83,18 +83,88 @@ def test_rotation_keeps_pods_admitted(juju: jubilant.Juju, team: str) -> None:
     kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
 
 
+def served_issuer(juju: jubilant.Juju, unit: int = 0) -> str:
+    """Who issued the certificate that a unit serves, as openssl on the charm's side of the pod reads it."""
+    ask = "echo | openssl s_client -connect 127.0.0.1:8443 2>/dev/null | openssl x509 -noout -issuer"
+    return juju.ssh(f"{APP}/{unit}", ask, container="charm").strip()
+
+
 def test_certificates_are_issued_by_a_relation_and_handed_back(juju: jubilant.Juju, team: str) -> None:
-    juju.deploy("self-signed-certificates", channel="1/stable")
+    own = served_issuer(juju)
+    assert "istio-aux CA" in own
+    juju.deploy("self-signed-certificates", channel="1/stable", config={"ca-common-name": "ca-of-the-test"})
     juju.integrate(f"{APP}:certificates", "self-signed-certificates:certificates")
-    juju.wait(jubilant.all_active)
+    juju.wait(lambda status: jubilant.all_active(status) and "ca-of-the-test" in served_issuer(juju))
     kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
     juju.remove_relation(f"{APP}:certificates", "self-signed-certificates:certificates")
-    juju.wait(lambda status: jubilant.all_active(status, APP))
+    juju.wait(lambda status: jubilant.all_active(status, APP) and "istio-aux CA" in served_issuer(juju))
     kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+
+
+def test_charm_and_workload_run_without_root(juju: jubilant.Juju) -> None:
+    assert juju.ssh(f"{APP}/0", "id -u", container="charm").strip() != "0"
+    spec = json.loads(kubectl("get", "pod", f"{APP}-0", "-n", str(juju.model), "-o", "json"))["spec"]
+    users = {each["name"]: each["securityContext"]["runAsUser"] for each in spec["containers"]}
+    assert users["webhook"] == 65018
+    assert users["charm"] != 0
+
+
+def test_service_leads_to_the_pod(juju: jubilant.Juju) -> None:
+    slices = kubectl(
+        "get", "endpointslices", "-n", str(juju.model), "-l", f"kubernetes.io/service-name={APP}-admission"
+    )
+    assert slices.strip(), "the Service has an endpoint"
+    pod = json.loads(kubectl("get", "pod", f"{APP}-0", "-n", str(juju.model), "-o", "json"))
+    assert pod["metadata"]["labels"]["istio-aux.io/serving"] == "true"
+
+
+def test_refresh_keeps_pods_admitted(
+    juju: jubilant.Juju, charm: pathlib.Path, resources: dict[str, str], team: str
+) -> None:
+    juju.add_unit(APP)
+    juju.wait(lambda status: len(status.apps[APP].units) == 2 and jubilant.all_active(status, APP))
+    juju.refresh(APP, path=charm, resources=resources)
+
+    def admits(status: jubilant.Status) -> bool:
+        kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+        return jubilant.all_active(status, APP) and jubilant.all_agents_idle(status, APP)
+
+    juju.wait(admits)
+    juju.remove_unit(APP, num_units=1)
+    juju.wait(lambda status: len(status.apps[APP].units) == 1 and jubilant.all_active(status, APP))
+
+
+def test_eviction_of_one_of_two_units_keeps_pods_admitted(juju: jubilant.Juju, team: str) -> None:
+    juju.add_unit(APP)
+    juju.wait(lambda status: len(status.apps[APP].units) == 2 and jubilant.all_active(status, APP))
+    kubectl("delete", "pod", f"{APP}-1", "-n", str(juju.model), "--wait=false")
+
+    def admits(status: jubilant.Status) -> bool:
+        kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+        return jubilant.all_active(status, APP)
+
+    juju.wait(admits)
+
+
+def test_job_completes(juju: jubilant.Juju, team: str) -> None:
+    """In the mesh where the cluster has Istio; the webhook is called for it in any case."""
+    kubectl("create", "job", "one", "-n", team, "--image=busybox:1.36", "--", "sh", "-c", "sleep 5")
+    kubectl("wait", "job/one", "-n", team, "--for=condition=Complete", "--timeout=300s")
+
+
+def test_metrics_and_log_reach_cos(juju: jubilant.Juju) -> None:
+    for charm, endpoint in (("prometheus-k8s", "metrics-endpoint"), ("loki-k8s", "logging")):
+        juju.deploy(charm, channel="1/stable", trust=True)
+        juju.integrate(f"{APP}:{endpoint}", charm)
+    juju.wait(jubilant.all_active)
+    query = "curl -s 'localhost:9090/api/v1/query?query=istio_aux_build_info'"
+    juju.wait(lambda _: f'"juju_application":"{APP}"' in juju.ssh("prometheus-k8s/0", query))
+    labels = "curl -s localhost:3100/loki/api/v1/label/juju_application/values"
+    juju.wait(lambda _: APP in juju.ssh("loki-k8s/0", labels))
 
 
 def test_scale_up_and_down(juju: jubilant.Juju) -> None:
-    juju.add_unit(APP, num_units=2)
+    juju.add_unit(APP, num_units=3 - len(juju.status().apps[APP].units))
     juju.wait(lambda status: len(status.apps[APP].units) == 3 and jubilant.all_active(status, APP))
     juju.remove_unit(APP, num_units=2)
     juju.wait(lambda status: len(status.apps[APP].units) == 1 and jubilant.all_active(status, APP))
@@ -112,3 +182,16 @@ def test_nothing_is_left(juju: jubilant.Juju, team: str) -> None:
     juju.wait(lambda status: APP not in status.apps)
     assert created(juju) == []
     assert "istio-aux.io/injection" not in labels(team)
+
+
+def test_forced_removal_leaves_nothing_that_denies(
+    juju: jubilant.Juju, charm: pathlib.Path, resources: dict[str, str], team: str
+) -> None:
+    juju.deploy(charm, APP, resources=resources, trust=True, config={"namespaces": team, "require-sidecar": True})
+    juju.wait(lambda status: jubilant.all_active(status, APP))
+    kubectl("label", "namespace", team, "istio-injection=enabled", "istio-aux.io/injection=enabled", "--overwrite")
+    juju.remove_application(APP, force=True)
+    juju.wait(lambda status: APP not in status.apps)
+    for restart in ("Always", "OnFailure", "Never"):
+        pod = ("run", "probe", "-n", team, "--image=registry.example/none", f"--restart={restart}")
+        kubectl(*pod, "--dry-run=server")

@@ -3,6 +3,7 @@
 import pathlib
 import re
 import shlex
+import subprocess
 
 import pytest
 import yaml
@@ -73,12 +74,38 @@ def test_images_of_both_ways_to_build_let_pebble_run_without_root() -> None:
     assert layer["checks"].keys() <= webhook.layer(Settings(), {}).get("checks", {}).keys(), "the charm replaces them"
 
 
+def test_rock_has_what_the_image_has() -> None:
+    rock = yaml.safe_load((CHARM.parent / "rockcraft.yaml").read_text())
+    layer = yaml.safe_load((CHARM.parent / "deploy/images/pebble-layer.yaml").read_text())
+    assert rock["checks"] == layer["checks"]
+    build = rock["parts"]["webhook"]["override-build"]
+    for file in (webhook.CERTIFICATE_FILE, webhook.CA_BUNDLE):
+        assert f'"$CRAFT_PART_INSTALL{pathlib.Path(file).parent}"' in build
+
+
+def test_images_for_air_gapped_sites_are_those_of_the_charm() -> None:
+    printed = subprocess.run([CHARM / "get-images.sh"], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [CHARMCRAFT["resources"]["webhook-image"]["upstream-source"], DEFAULTS["shim-image"]]
+
+
+def test_package_has_icon_and_licence() -> None:
+    for file in CHARMCRAFT["parts"]["about"]["prime"]:
+        assert (CHARM / file).is_file(), file
+
+
 def test_terraform_module_has_the_bundles_shape() -> None:
     files = {path.name for path in (CHARM / "terraform").iterdir() if path.is_file()}
     assert {"main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md"} <= files
     outputs = (CHARM / "terraform/outputs.tf").read_text()
     for name in NAMES["relation"]:
         assert re.search(rf'= "{name}"', outputs), name
+
+
+def test_terraform_modules_of_both_provider_versions_differ_in_the_model_only() -> None:
+    versions = [(CHARM / "terraform" / folder / "variables.tf").read_text() for folder in (".", "juju-0")]
+    named = [set(re.findall(r'^variable "(\w+)"', text, re.M)) for text in versions]
+    assert named[0] ^ named[1] == {"model_uuid", "model_name"}
+    assert (CHARM / "terraform/juju-0/outputs.tf").read_text() == (CHARM / "terraform/outputs.tf").read_text()
 
 
 def test_bundle_of_the_readme_is_one() -> None:

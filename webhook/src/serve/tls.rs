@@ -46,6 +46,8 @@ struct Served {
 pub(crate) struct LoadedCert {
     key: Arc<SingleCertAndKey>,
     /// Seconds since 1970.
+    begins: i64,
+    /// Seconds since 1970.
     expires: i64,
 }
 
@@ -63,7 +65,7 @@ impl TlsReloader {
     /// Serves this certificate to new connections.
     pub(crate) fn reload(&self, cert: LoadedCert) {
         tracing::info!(expires = cert.expires, "serving a new certificate");
-        self.metrics.certificate(cert.expires);
+        self.metrics.certificate(cert.begins, cert.expires);
         self.update(|parts| parts.cert = Some(cert));
         // The permit is stored if nobody waits yet.
         self.loaded.notify_one();
@@ -134,7 +136,7 @@ impl LoadedCert {
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| (1, describe(&error)))?;
         let certified = CertifiedKey::from_der(chain, key, &provider())
             .map_err(|error| (1, format!("it does not belong to the certificate ({error})")))?;
-        Ok(Self { key: Arc::new(certified.into()), expires: validity.not_after })
+        Ok(Self { key: Arc::new(certified.into()), begins: validity.not_before, expires: validity.not_after })
     }
 }
 

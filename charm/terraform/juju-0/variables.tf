@@ -1,0 +1,57 @@
+variable "app_name" {
+  description = "Name of the application in the model"
+  type        = string
+  default     = "istio-aux"
+}
+
+variable "base" {
+  description = "Base of the charm; the charm's own where it is null"
+  type        = string
+  default     = null
+}
+
+variable "channel" {
+  description = "Channel of the charm"
+  type        = string
+  default     = "latest/stable"
+}
+
+variable "config" {
+  description = "Options of the application, as charmcraft.yaml has them"
+  type        = map(string)
+  default     = {}
+}
+
+variable "constraints" {
+  description = "Constraints of the application, such as arch=amd64"
+  type        = string
+  default     = null
+}
+
+variable "model_name" {
+  description = "Name of the model to deploy to"
+  type        = string
+}
+
+variable "resources" {
+  description = "Images of the application: webhook-image"
+  type        = map(string)
+  default     = {}
+}
+
+variable "revision" {
+  description = "Revision of the charm; the channel's newest where it is null"
+  type        = number
+  default     = null
+}
+
+variable "units" {
+  description = "How many units; two or more are there when a node is drained"
+  type        = number
+  default     = 2
+
+  validation {
+    condition     = var.units >= 0 && floor(var.units) == var.units
+    error_message = "units is a whole number, 0 or more."
+  }
+}
