@@ -93,9 +93,9 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: test-kubeflow
-test-kubeflow: install ## Run the scenarios with Kubeflow's own components: JobSet, Trainer
+test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs
 	@tools/ensure rust
-	@$(call ADD,jobset trainer python)
+	@$(call ADD,argo jobset trainer s3 python)
 	cargo build --locked --package e2e --features kubeflow --test kubeflow
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow -- --test-threads 4
 
