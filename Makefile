@@ -93,9 +93,9 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: test-kubeflow
-test-kubeflow: install ## Run the scenarios with Kubeflow's own components: JobSet, Trainer, profiles, PodDefaults, Katib
+test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants
 	@tools/ensure rust
-	@$(call ADD,jobset trainer python profiles poddefaults katib)
+	@$(call ADD,argo jobset trainer s3 python profiles poddefaults katib)
 	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
 
