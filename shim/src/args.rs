@@ -28,7 +28,7 @@ supervise  the same, as the parent of the proxy's COMMAND, whose exit status it 
 wrap       the parent of a container's COMMAND, whose exit status it passes on; supervise --lock-dir watches it
            in a pod whose containers do not share a PID namespace
 start-after
-           waits until a container of the pod has a process with this ARGUMENT, and that is idle or loaded; then becomes COMMAND
+           waits until a container of the pod has a process with this ARGUMENT, and that is idle; then becomes COMMAND
 install    copies this program into DIRECTORY
 
 options of watch and supervise:
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Supervise(WatchArgs, Vec<OsString>),
     /// Be the parent of this command.
     Wrap(WrapArgs, Vec<OsString>),
-    /// Become this command once another container is idle or loaded.
+    /// Become this command once another container is idle.
     StartAfter(StartAfterArgs, Vec<OsString>),
     /// Copy this program into a directory.
     Install(PathBuf),

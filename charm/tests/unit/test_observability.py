@@ -123,8 +123,8 @@ def test_log_goes_to_a_loki_behind_tls_once_its_ca_is_known(app: App) -> None:
 
 
 def exposed() -> set[str]:
-    """What the webhook exposes, by its code, with the suffixes of the exposition format; and what it documents."""
-    source = (REPOSITORY / "webhook/src/metrics.rs").read_text()
+    """What the webhook and the tenancy controller expose, by their code, with the suffixes of the exposition format; and what it documents."""
+    source = "".join((REPOSITORY / "webhook/src" / file).read_text() for file in ("metrics.rs", "tenancy/metrics.rs"))
     prefix = re.search(r'Registry::with_prefix\("(\w+)"\)', source)
     assert prefix
     registered = re.findall(r'registry\.register\(\s*"(\w+)"', source)
@@ -133,7 +133,7 @@ def exposed() -> set[str]:
     assert {re.sub("_(total|info)$", "", name) for name in documented} == names
     counters = {name for name in documented if name.endswith("_total")}
     histograms = {f"{name}{end}" for name in documented if "duration" in name for end in ("_bucket", "_sum", "_count")}
-    return counters | histograms | {name for name in documented if re.search("timestamp|_info$", name)}
+    return counters | histograms | {name for name in documented if re.search("timestamp|_(info|leader|namespaces)$", name)}
 
 
 def queries() -> list[str]:

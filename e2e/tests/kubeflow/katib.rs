@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::kubeflow::argo;
 use e2e::kubeflow::katib::{
     COLLECT_METRICS, METRIC, TRAINING, experiment, label_of, metric_of, name_in, training_of, trial_job,
 };
@@ -171,4 +172,30 @@ async fn control_trials_in_the_mesh_alone_never_end() {
 #[tokio::test]
 async fn trials_end_with_their_metrics() {
     scenario("katib", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| run(ns, &cases(ns)).await).await;
+}
+
+/// A workflow of one step, whose container trains.
+fn workflow_trial() -> Value {
+    let mut step = argo::step(TRAINING, &training_of(15));
+    step["metadata"] = json!({"labels": {"trains": "yes"}});
+    let mut trial = argo::workflow("", &[step]);
+    trial.as_object_mut().expect("it is an object").remove("metadata");
+    trial
+}
+
+#[tokio::test]
+async fn trial_that_is_a_workflow_ends_with_its_metrics() {
+    scenario("katib-argo", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| {
+        for object in argo::executor_rights() {
+            ns.create_object(object).await;
+        }
+        let mut case = Case::new("workflow", &workflow_trial());
+        let template = &mut case.experiment["spec"]["trialTemplate"];
+        template["primaryContainerName"] = json!("main");
+        template["primaryPodLabels"] = json!({"trains": "yes"});
+        template["successCondition"] = json!(r#"status.[@this].#(phase=="Succeeded")#"#);
+        template["failureCondition"] = json!(r#"status.[@this].#(phase=="Failed")#"#);
+        run(ns, &[case]).await;
+    })
+    .await;
 }

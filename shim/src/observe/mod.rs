@@ -23,7 +23,7 @@ use start_detector::{NamedProcess, StartDetector};
 
 pub(crate) use lock_dir::{ContainerLock, LockDir};
 pub(crate) use process::exit_code;
-pub(crate) use procfs::Procfs;
+pub(crate) use procfs::{Activity, Procfs};
 
 /// Where the kubelet announces a start.
 const HOSTS_FILE: &str = "/etc/hosts";

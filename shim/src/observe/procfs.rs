@@ -27,6 +27,17 @@ pub(crate) struct RootProcess {
     pub(crate) instance: Option<ContainerInstance>,
 }
 
+/// What the threads of a process do.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// Whether any does something else than sleep.
+    pub(crate) runs: bool,
+    /// Whether any waits for a disk, as those do whose program is being loaded.
+    pub(crate) waits_for_disk: bool,
+    /// The CPU time of all.
+    pub(crate) cpu: Duration,
+}
+
 /// What a PID is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
@@ -43,8 +54,6 @@ pub(crate) struct Procfs {
     root: PathBuf,
 }
 
-/// The kernel reports times in hundredths of a second on every machine.
-const TICK: Duration = Duration::from_millis(10);
 /// PID 1 of a shared namespace is the pod's pause process.
 const PAUSE: i32 = 1;
 /// How much of a mount table is read. That of a container is a tenth of it; one that the runtime has not made a
@@ -90,23 +99,25 @@ impl Procfs {
         Ok(Lookup::Root(RootProcess { pid, started, has_mounts: !mounts.is_empty(), instance: instance_in(&mounts) }))
     }
 
-    /// Whether a process is the first one of a container, and was started with this argument.
-    pub(crate) fn is_root_with_argument(&self, pid: i32, argument: &str) -> bool {
-        let is_root = matches!(self.parent_and_start(pid), Ok(Some((0, _))));
-        is_root && self.read(pid, "cmdline").ok().flatten().is_some_and(|line| has_argument(&line, argument))
+    /// The program of a container's first process, if that was started with this argument.
+    pub(crate) fn program_with_argument(&self, pid: i32, argument: &str) -> Option<String> {
+        let Ok(Some((0, _))) = self.parent_and_start(pid) else { return None };
+        let cmdline = self.read(pid, "cmdline").ok()??;
+        let mut words = cmdline.split(|&byte| byte == 0);
+        let program = String::from_utf8_lossy(words.next()?).into_owned();
+        words.any(|word| word == argument.as_bytes()).then_some(program)
     }
 
-    /// Whether every thread of a process sleeps: none runs, is about to run, or waits for a disk.
-    pub(crate) fn is_asleep(&self, pid: i32) -> bool {
-        let tasks = fs::read_dir(self.root.join(pid.to_string()).join("task"));
-        let mut stats = tasks.into_iter().flatten().flatten().map(|task| fs::read(task.path().join("stat"))).peekable();
-        stats.peek().is_some() && stats.all(|stat| stat.is_ok_and(|stat| state(&stat) == Some(b'S')))
-    }
-
-    /// The CPU time that a process has used; none where it has ended.
-    pub(crate) fn cpu_time(&self, pid: i32) -> Duration {
-        let stat = self.read(pid, "stat").ok().flatten();
-        stat.and_then(|stat| cpu_time(&stat)).unwrap_or_default()
+    /// What the threads of a process do; `None` where that cannot be read.
+    pub(crate) fn activity(&self, pid: i32) -> Option<Activity> {
+        let mut activity = Activity::default();
+        for task in fs::read_dir(self.root.join(pid.to_string()).join("task")).ok()?.flatten() {
+            let (state, ticks) = state_and_ticks(&fs::read(task.path().join("stat")).ok()?)?;
+            activity.runs |= state != b'S';
+            activity.waits_for_disk |= state == b'D';
+            activity.cpu += Duration::from_millis(10 * ticks);
+        }
+        Some(activity)
     }
 
     /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
@@ -155,24 +166,14 @@ fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
     Some((parent, started))
 }
 
-/// User and system time, from a `stat`.
-fn cpu_time(stat: &[u8]) -> Option<Duration> {
+/// The state of a thread and its CPU time in clock ticks, user's and kernel's, from its `stat`.
+fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
     let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace();
-    let user: u64 = fields.nth(11)?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(TICK * u32::try_from(user + system).unwrap_or(u32::MAX))
-}
-
-/// The state of a thread, from its `stat`: the letter after the command.
-fn state(stat: &[u8]) -> Option<u8> {
-    let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
-    stat.get(end_of_command + 2).copied()
-}
-
-/// Whether a command line, whose arguments end with a NUL byte each, has this argument.
-fn has_argument(cmdline: &[u8], argument: &str) -> bool {
-    cmdline.split(|&byte| byte == 0).any(|word| word == argument.as_bytes())
+    let state = fields.next()?.as_bytes()[0];
+    let user: u64 = fields.nth(10)?.parse().ok()?;
+    let kernel: u64 = fields.next()?.parse().ok()?;
+    Some((state, user + kernel))
 }
 
 /// Whether a number is a process' and not one of its other threads', which `/proc` opens too though it does not list them.
@@ -206,7 +207,7 @@ pub(crate) mod fake {
     }
 
     pub(crate) fn stat(pid: i32, command: &str, parent: i32, started: u64) -> String {
-        format!("{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 {started} 123 45 1 1 1\n")
+        format!("{pid} ({command}) S {parent} 7 7 0 -1 4194560 1 0 0 0 60 13 0 0 20 0 1 0 {started} 123 45 1 1 1\n")
     }
 
     pub(crate) fn process(root: &Path, pid: i32, parent: i32, started: u64, mounts: &str) {
@@ -319,22 +320,13 @@ mod tests {
         process(10, 0, ""); // a zombie
         process(11, 0, "collector -s-db"); // it has overwritten the end of its arguments
         let procfs = Procfs::new(root.path());
-        let found = [7, 8, 9, 10, 11, 12].map(|pid| procfs.is_root_with_argument(pid, "-s-db"));
+        let found = [7, 8, 9, 10, 11, 12].map(|pid| procfs.program_with_argument(pid, "-s-db").is_some());
         assert_eq!(found, [true, false, false, false, true, false]);
+        assert_eq!(procfs.program_with_argument(7, "-s-db").as_deref(), Some("collector"));
     }
 
     #[test]
-    fn cpu_time_is_user_and_system_time() {
-        let of = |times: &str| {
-            cpu_time(format!("7 (a) b) R 0 7 7 0 -1 4194560 1 0 0 0 {times} 9 9 20 0 1 0 100 1 1\n").as_bytes())
-        };
-        assert_eq!(of("99 1"), Some(Duration::from_secs(1)));
-        assert_eq!(of("0 0"), Some(Duration::ZERO));
-        assert_eq!(cpu_time(b"7 (cut"), None);
-    }
-
-    #[test]
-    fn a_process_is_asleep_when_all_its_threads_are() {
+    fn the_activity_of_a_process_is_that_of_its_threads() {
         let root = tempfile::tempdir().unwrap();
         let process = |pid: i32, states: &[&str]| {
             let tasks = root.path().join(format!("{pid}/task"));
@@ -349,7 +341,11 @@ mod tests {
         process(2, &["S", "R"]);
         process(3, &["D"]);
         let procfs = Procfs::new(root.path());
-        assert_eq!([1, 2, 3, 4].map(|pid| procfs.is_asleep(pid)), [true, false, false, false]);
+        let cpu = Duration::from_millis(730);
+        let activity = |runs, waits_for_disk, cpu| Some(Activity { runs, waits_for_disk, cpu });
+        let expected =
+            [activity(false, false, 2 * cpu), activity(true, false, 2 * cpu), activity(true, true, cpu), None];
+        assert_eq!([1, 2, 3, 4].map(|pid| procfs.activity(pid)), expected);
     }
 
     #[test]

@@ -13,15 +13,17 @@ use contract::args::StartAfterArgs;
 use super::child::{StartError, become_command};
 use crate::clock::now;
 use crate::log;
-use crate::observe::Procfs;
+use crate::observe::{Activity, Procfs};
 
 const SCAN_INTERVAL: Duration = Duration::from_millis(20);
 /// A container is idle when all threads of its process have slept in each scan of this time. One that is starved of CPU is
 /// runnable, and one that is being loaded waits for the disk, which are other states.
 const IDLE_TIME: Duration = Duration::from_millis(500);
-/// A container that has used as much CPU has been loaded, and looked. Katib's collector never sleeps before the training has
-/// begun to write: it looks for the metrics' file in a loop (`checkMetricFile` in its `main.go`).
-const LOADED_CPU_TIME: Duration = Duration::from_secs(1);
+/// This collector never sleeps before the training writes its metrics file: one of its threads looks for that without a
+/// pause (`checkMetricFile` in Katib's `main.go`).
+const SPINNING_COLLECTOR: &str = "file-metricscollector";
+/// After this CPU time it has looked for the training, which takes it a tenth of that.
+const SPINNING_COLLECTOR_CPU: Duration = Duration::from_millis(400);
 /// A container that has not started by then is taken for one that cannot, and the command runs without it.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 const REPORT_DELAY: Duration = Duration::from_secs(10);
@@ -49,16 +51,15 @@ pub(crate) fn run(args: &StartAfterArgs, command: &[OsString]) -> StartError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Absent,
-    /// The CPU time that it has used.
-    Busy(Duration),
-    Asleep,
+    Busy,
+    Settled,
 }
 
 /// What earlier scans have seen.
 #[derive(Debug, Default)]
 struct Wait {
     was_there: bool,
-    asleep_since: Option<Duration>,
+    settled_since: Option<Duration>,
 }
 
 impl Wait {
@@ -67,24 +68,31 @@ impl Wait {
     fn is_over(&mut self, seen: Seen, waited: Duration) -> bool {
         let is_ready = match seen {
             Seen::Absent => self.was_there,
-            Seen::Busy(used) => used >= LOADED_CPU_TIME,
-            Seen::Asleep => waited.saturating_sub(*self.asleep_since.get_or_insert(waited)) >= IDLE_TIME,
+            Seen::Busy => false,
+            Seen::Settled => waited.saturating_sub(*self.settled_since.get_or_insert(waited)) >= IDLE_TIME,
         };
         self.was_there |= seen != Seen::Absent;
-        if matches!(seen, Seen::Busy(_)) {
-            self.asleep_since = None;
+        if seen == Seen::Busy {
+            self.settled_since = None;
         }
         is_ready || waited >= START_TIMEOUT
     }
 }
 
 fn observe(procfs: &Procfs, argument: &str) -> Seen {
-    let found = procfs.pids().into_iter().find(|&pid| procfs.is_root_with_argument(pid, argument));
-    match found {
-        None => Seen::Absent,
-        Some(pid) if procfs.is_asleep(pid) => Seen::Asleep,
-        Some(pid) => Seen::Busy(procfs.cpu_time(pid)),
+    let mut pids = procfs.pids().into_iter();
+    let found = pids.find_map(|pid| Some((pid, procfs.program_with_argument(pid, argument)?)));
+    let Some((pid, program)) = found else { return Seen::Absent };
+    match procfs.activity(pid) {
+        Some(activity) if is_settled(&program, activity) => Seen::Settled,
+        _ => Seen::Busy,
     }
+}
+
+/// Whether a process has nothing to do, or spins after it has looked for the training.
+fn is_settled(program: &str, activity: Activity) -> bool {
+    let has_looked = program.ends_with(SPINNING_COLLECTOR) && activity.cpu >= SPINNING_COLLECTOR_CPU;
+    !activity.runs || (has_looked && !activity.waits_for_disk)
 }
 
 #[cfg(test)]
@@ -92,25 +100,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_runs_once_the_other_container_has_slept_or_computed_for_a_while_or_has_ended() {
+    fn the_command_runs_once_the_other_container_has_slept_for_a_while_or_has_ended() {
         type Scans<'a> = &'a [(u64, Seen)];
-        use Seen::{Absent, Asleep, Busy};
+        use Seen::{Absent, Busy, Settled};
         let ms = Duration::from_millis;
-        let starting = Busy(ms(990));
-        let cases: [(&str, Scans, bool); 8] = [
+        let cases: [(&str, Scans, bool); 7] = [
             ("not started", &[(0, Absent), (60_000, Absent)], false),
-            ("starved of CPU", &[(0, Absent), (20, starting), (60_000, starting)], false),
-            ("computing for long enough", &[(0, Absent), (20, starting), (1_500, Busy(ms(1000)))], true),
-            ("asleep, not for long", &[(0, Asleep), (499, Asleep)], false),
-            ("asleep long enough", &[(0, starting), (20, Asleep), (520, Asleep)], true),
-            ("busy in between", &[(0, Asleep), (400, starting), (420, Asleep), (900, Asleep)], false),
-            ("ended", &[(0, starting), (20, Absent)], true),
+            ("starting", &[(0, Absent), (20, Busy), (60_000, Busy)], false),
+            ("settled, not for long", &[(0, Settled), (499, Settled)], false),
+            ("settled long enough", &[(0, Busy), (20, Settled), (520, Settled)], true),
+            ("busy in between", &[(0, Settled), (400, Busy), (420, Settled), (900, Settled)], false),
+            ("ended", &[(0, Busy), (20, Absent)], true),
             ("never started", &[(0, Absent), (900_000, Absent)], true),
         ];
         for (name, scans, expected) in cases {
             let mut wait = Wait::default();
             let is_over = scans.iter().map(|(at, seen)| wait.is_over(*seen, ms(*at))).last();
             assert_eq!(is_over, Some(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_collector_that_spins_is_settled_once_it_has_had_time_to_look() {
+        let ms = Duration::from_millis;
+        let cases = [
+            ("python3", (false, false, 0), true),
+            ("python3", (true, false, 9000), false),
+            ("/file-metricscollector", (true, false, 390), false),
+            ("/file-metricscollector", (true, false, 400), true),
+            ("/file-metricscollector", (true, true, 400), false),
+        ];
+        for (program, (runs, waits_for_disk, cpu), expected) in cases {
+            let activity = Activity { runs, waits_for_disk, cpu: ms(cpu) };
+            assert_eq!(is_settled(program, activity), expected, "{program} {activity:?}");
         }
     }
 }
