@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 CLUSTER ?= one-node
 # How long `make fuzz` runs each of its targets, in seconds.
 FUZZ_FOR ?= 60
-# What `make demo` runs: job or tfjob.
+# What `make demo` runs: job, tfjob, katib or argo.
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
@@ -40,10 +40,11 @@ UNKNOWN_TO_QEMU := end_and_reaping_are_reported_once_each_and_the_code_where_the
 .PHONY: help
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
-	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job or DEMO=tfjob."
+	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job, tfjob, katib or argo."
 
 .PHONY: demo
 demo: install ## Show a Job that hangs in the mesh, and completes with istio-aux
+	@$(if $(filter katib argo,$(DEMO)),$(call ADD,$(DEMO)))
 	@$(IN_CLUSTER) examples/demo $(DEMO)
 
 .PHONY: test
@@ -98,6 +99,12 @@ test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo
 	@$(call ADD,argo jobset trainer s3 python profiles poddefaults katib)
 	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
+
+.PHONY: test-kubeflow-load
+test-kubeflow-load: install ## Run 50 Katib trials and 50 workflows, five at a time
+	@tools/ensure rust
+	@$(call ADD,argo katib)
+	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow_load -- --test-threads 1 --nocapture
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")

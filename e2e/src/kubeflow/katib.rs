@@ -32,6 +32,12 @@ pub fn trial_job(restart_policy: &str, script: &str) -> Value {
     })
 }
 
+/// An experiment's name in a namespace. Katib's suggestions see the trials of experiments of the same name in all namespaces.
+#[must_use]
+pub fn name_in(namespace: &str, name: &str) -> String {
+    format!("{name}-{}", namespace.rsplit('-').next().unwrap_or_default())
+}
+
 /// An experiment of so many trials, so many at a time, whose parameter `rate` is chosen by sobol and whose metric is read
 /// from the standard output.
 #[must_use]

@@ -4,6 +4,7 @@
 mod argo;
 mod jobs;
 mod jobset;
+mod katib;
 mod siblings;
 mod training;
 

@@ -7,7 +7,7 @@ use e2e::manifests::{shell, tf_job};
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::{behind_gate, name_of, open_gate, until_a_pod};
+use crate::{any, behind_gate, name_of, open_gate, until_a_pod};
 
 fn label_of(job: &str) -> String {
     format!("training.kubeflow.org/job-name={job}")
@@ -92,6 +92,71 @@ async fn exit_code_policy_retries_what_may_be_retried() {
         })
         .await;
         assert!(has_condition(&ns.get(&for_good).await, "Failed"));
+    })
+    .await;
+}
+
+/// A master and two workers of Python that train together.
+fn py_torch_job() -> Value {
+    let mut trainer = shell("pytorch", "");
+    trainer["image"] = json!("docker.io/istio-aux-cluster/python:1");
+    trainer["command"] = json!(["python3", "-c", include_str!("train.py")]);
+    let replicas = |count: u32| {
+        json!({
+            "replicas": count, "restartPolicy": "OnFailure",
+            "template": {"spec": {"terminationGracePeriodSeconds": 1, "containers": [trainer.clone()]}},
+        })
+    };
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"},
+        "spec": {"pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(2)}},
+    })
+}
+
+/// All of the namespace speaks mutual TLS only: what a worker sends reaches the master through both proxies or not at all.
+async fn demand_mutual_tls(ns: &Namespace) {
+    ns.create_object(json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
+        "spec": {"mtls": {"mode": "STRICT"}},
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn control_py_torch_job_in_the_mesh_alone_trains_and_does_not_succeed() {
+    scenario("control-torch", &[MESH], async |ns: &Namespace| {
+        demand_mutual_tls(ns).await;
+        ns.create_object(py_torch_job()).await;
+        let stuck = |pod: PodView| pod.is_stuck("pytorch");
+        until_a_pod(ns, &label_of("train"), "the training's end", stuck).await;
+        ns.holds_for(Duration::from_secs(15), "training ended, PyTorchJob not succeeded", async || {
+            any(&ns.pods_with(&label_of("train")).await, stuck)
+                && !has_condition(&ns.get(&py_torch_job()).await, "Succeeded")
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn py_torch_job_trains_through_the_mesh_and_succeeds() {
+    scenario("torch", &[MESH, OPT_IN], async |ns: &Namespace| {
+        demand_mutual_tls(ns).await;
+        ns.create_object(py_torch_job()).await;
+        ns.until("PyTorchJob train to succeed", async || {
+            has_condition(&ns.get(&py_torch_job()).await, "Succeeded").then_some(())
+        })
+        .await;
+        let pods = ns.pods_with(&label_of("train")).await;
+        ns.until("all three pods to succeed", async || {
+            let pods = ns.pods_with(&label_of("train")).await;
+            (pods.len() == 3 && pods.iter().all(|pod| PodView(pod).phase() == "Succeeded")).then_some(())
+        })
+        .await;
+        for pod in pods {
+            let log = ns.logs(&pod.metadata.name.unwrap_or_default(), "pytorch").await;
+            assert!(log.contains("of 3: slope=3.0"), "{log}");
+        }
     })
     .await;
 }
