@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -93,11 +93,11 @@ ifneq ($(CLUSTER),current)
 endif
 
 .PHONY: test-kubeflow
-test-kubeflow: install ## Run the scenarios with Kubeflow's own components: JobSet, Trainer
+test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants
 	@tools/ensure rust
-	@$(call ADD,jobset trainer python)
-	cargo build --locked --package e2e --features kubeflow --test kubeflow
-	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow -- --test-threads 4
+	@$(call ADD,argo jobset trainer s3 python profiles poddefaults katib)
+	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
+	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")

@@ -1,6 +1,6 @@
 //! Tenants of Kubeflow: the controller, a stand-in for the API server of Kubeflow Pipelines, and policies as Kubeflow has them.
 
-use std::sync::Once;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -28,22 +28,26 @@ pub fn kubectl(words: &[&str]) -> String {
 /// Creates objects, or makes them like these.
 pub fn apply(objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
-    drop(printed(&run("kubectl", &["apply", "--server-side", "--force-conflicts", "--filename=-"], &list)));
+    // The API server validates by itself; kubectl would first fetch the schemas of all kinds.
+    let words = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--filename=-"];
+    drop(printed(&run("kubectl", &words, &list)));
 }
 
 /// Installs the controller, once, and waits until it runs with the image that is loaded.
 pub fn install() {
-    static INSTALLED: Once = Once::new();
-    INSTALLED.call_once(|| {
-        let objects = on_top_of("tenancy-alone", "self-signed", "components: [../../deploy/components/tenancy]");
-        let of_controller: Vec<Value> =
-            objects.into_iter().filter(|(name, _)| name.ends_with(CONTROLLER.1)).map(|(_, object)| object).collect();
-        apply(&of_controller);
-        apply(&[role()]);
-        let deployment = format!("deployment/{}", CONTROLLER.1);
-        kubectl(&["-n", CONTROLLER.0, "rollout", "restart", &deployment]);
-        wait_for_controller();
-    });
+    static IS_INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut is_installed = IS_INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_installed {
+        return;
+    }
+    let objects = on_top_of("tenancy-alone", "self-signed", "components: [../../deploy/components/tenancy]");
+    let of_controller: Vec<Value> =
+        objects.into_iter().filter(|(name, _)| name.ends_with(CONTROLLER.1)).map(|(_, object)| object).collect();
+    apply(&of_controller);
+    apply(&[role()]);
+    kubectl(&["-n", CONTROLLER.0, "rollout", "restart", &format!("deployment/{}", CONTROLLER.1)]);
+    wait_for_controller();
+    *is_installed = true;
 }
 
 /// Waits until the controller's pods are ready.

@@ -123,7 +123,7 @@ def test_log_goes_to_a_loki_behind_tls_once_its_ca_is_known(app: App) -> None:
 
 
 def exposed() -> set[str]:
-    """What the webhook exposes, by its code, with the suffixes of the exposition format; and what it documents."""
+    """What the webhook and the tenancy controller expose, by their code, with the suffixes of the exposition format; and what it documents."""
     source = "".join((REPOSITORY / "webhook/src" / file).read_text() for file in ("metrics.rs", "tenancy/metrics.rs"))
     prefix = re.search(r'Registry::with_prefix\("(\w+)"\)', source)
     assert prefix

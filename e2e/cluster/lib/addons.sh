@@ -27,10 +27,10 @@ install_training_operator() {
   logged "install the training operator" "$LOGS/training-operator.log" apply_training_operator "$manifests/overlays/standalone"
 }
 
-# The workers of a PyTorchJob wait for their master's name in an init container, whose image would come from a registry.
+# The workers of a PyTorchJob wait for their master's name in an init container, whose image would come from a registry. `add python` brings this one.
 apply_training_operator() {
   kubectl kustomize "$1" | sed "s#image: kubeflow/training-operator.*#image: $(image_name training-operator)#
-    s#^\( *\)- /manager\$#&\n\1- --pytorch-init-container-image=$(image_name payload)#" | kubectl apply --server-side -f -
+    s#^\( *\)- /manager\$#&\n\1- --pytorch-init-container-image=$(image_name python)#" | kubectl apply --server-side -f -
 }
 
 install_cert_manager() {

@@ -47,7 +47,8 @@ add_component() {
   if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi
   render_component "$name" >"$LOGS/$name.yaml"
   if [ -f "$STATE/components/$name.yaml" ] && cmp -s "$LOGS/$name.yaml" "$STATE/components/$name.yaml"; then return; fi
-  logged "install $name" "$LOGS/$name.log" kubectl apply --server-side --force-conflicts -f "$LOGS/$name.yaml"
+  # A manager of its own: what two components apply, such as namespace kubeflow, keeps the labels of both.
+  logged "install $name" "$LOGS/$name.log" kubectl apply --server-side --force-conflicts --field-manager="add-$name" -f "$LOGS/$name.yaml"
   wait_for_component "$name"
   mkdir -p "$STATE/components"
   cp "$LOGS/$name.yaml" "$STATE/components/"

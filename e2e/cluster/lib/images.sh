@@ -135,6 +135,11 @@ rootfs_python() {
   python=$(readlink -f /usr/bin/python3)
   copy_programs /usr/bin "$python"
   ln -sf "${python##*/}" usr/bin/python3
+  # Busybox' nslookup fails where any of the search domains lacks the name. The workers of a PyTorchJob wait for their master by it.
+  rm bin/nslookup
+  # shellcheck disable=SC2016
+  printf '#!/bin/sh\nexec python3 -c "import socket, sys; print(socket.gethostbyname(sys.argv[1]))" "$1"\n' >usr/bin/nslookup
+  chmod 755 usr/bin/nslookup
   library=/usr/lib/${python##*/}
   mkdir -p usr/lib
   cp -a "$library" usr/lib/

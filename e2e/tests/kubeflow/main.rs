@@ -1,9 +1,11 @@
 //! Kubeflow's own components on the cluster of `KUBECONFIG`: what they make completes with istio-aux, and hangs without.
 //! `make test-kubeflow` adds the components to the one-node cluster. `control_` marks the tests that show the failure.
 
+mod argo;
 mod jobs;
 mod jobset;
 mod siblings;
+mod training;
 
 use e2e::{Namespace, PodView};
 use k8s_openapi::api::core::v1::Pod;

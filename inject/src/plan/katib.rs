@@ -32,7 +32,7 @@ fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
 /// container instead, which may never end (`GetMainProcesses` in Katib's `pns.go`).
 fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut Plan) {
     let spec = &facts.pod.spec;
-    let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed() && !facts.is_argo_step;
+    let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed();
     let mut collectors = spec.containers.iter().flat_map(args);
     if facts.restart_policy.is_none() || !sees_collector || !collectors.any(|arg| arg == KATIB_COLLECTOR_OPTION) {
         return;

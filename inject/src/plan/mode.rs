@@ -144,7 +144,8 @@ impl ModeConstraints {
         };
         let sharing = if is_sandboxed {
             Some("its runtime class (gVisor or Kata) does not show containers in a shared PID namespace")
-        } else if facts.is_argo_step {
+        // Katib shares the namespace in each trial, a workflow's, too.
+        } else if facts.is_argo_step && facts.pod.spec.share_process_namespace != Some(true) {
             Some("Argo Workflows signals PID 1 of each container")
         } else if facts.pod.spec.share_process_namespace == Some(false) {
             Some("shareProcessNamespace is false")

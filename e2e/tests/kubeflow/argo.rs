@@ -1,0 +1,294 @@
+//! Argo Workflows: every kind of step ends, no pod hangs, and the outputs are what the steps wrote.
+
+use std::time::Duration;
+
+use contract::names::PROXY_CONTAINER;
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::kubeflow::argo::{executor_rights, final_phase, label_of, output, shell, step, workflow};
+use e2e::manifests::{deployment, payload_image, pod_spec};
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+/// A workflow, its final phase, and what it is to have put out: template, parameter, value.
+struct Case {
+    workflow: Value,
+    phase: &'static str,
+    output: Option<(&'static str, &'static str, &'static str)>,
+}
+
+impl Case {
+    fn new(name: &str, phase: &'static str, templates: &[Value]) -> Self {
+        Self { workflow: workflow(name, templates), phase, output: None }
+    }
+
+    fn with_output(mut self, template: &'static str, parameter: &'static str, value: &'static str) -> Self {
+        self.output = Some((template, parameter, value));
+        self
+    }
+
+    fn name(&self) -> &str {
+        self.workflow["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// What is wrong with the workflow as it has ended.
+    fn complaint(&self, ended: &Value) -> Option<String> {
+        let phase = final_phase(ended).unwrap_or_default();
+        if phase != self.phase {
+            return Some(format!("{} is {phase} and not {}: {}", self.name(), self.phase, ended["status"]["message"]));
+        }
+        let (template, parameter, value) = self.output?;
+        let found = output(ended, template, parameter);
+        (found != Some(value)).then(|| format!("{}: {parameter} is {found:?} and not {value:?}", self.name()))
+    }
+}
+
+fn writes(name: &str, word: &str) -> Value {
+    let mut template = step(name, &format!("sleep 1; echo -n {word} > /tmp/word"));
+    template["outputs"] = json!({"parameters": [{"name": "word", "valueFrom": {"path": "/tmp/word"}}]});
+    template
+}
+
+/// A template that succeeds where its parameter is this word.
+fn expects(name: &str, word: &str) -> Value {
+    let mut template = step(name, &format!("test '{{{{inputs.parameters.word}}}}' = {word}"));
+    template["inputs"] = json!({"parameters": [{"name": "word"}]});
+    template
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = of_one_pod();
+    cases.extend(of_several_pods());
+    cases.extend(ended_from_outside());
+    cases
+}
+
+fn of_one_pod() -> Vec<Case> {
+    let mut script = json!({"name": "script", "script": shell("")});
+    script["script"]["command"] = json!(["sh"]);
+    script["script"]["source"] = json!("echo hello > /tmp/word");
+    script["outputs"] = json!({"parameters": [{"name": "word", "valueFrom": {"path": "/tmp/word"}}]});
+    let mut sidecar =
+        step("sidecar", "sleep 1; curl -sSf --retry 20 --retry-connrefused --retry-delay 1 http://127.0.0.1:8080/");
+    sidecar["sidecars"] = json!([{
+        "name": "server", "image": payload_image(), "command": ["httpd", "-f", "-p", "8080", "-h", "/www"],
+    }]);
+    let mut set =
+        json!({"name": "set", "containerSet": {"containers": [shell("sleep 1"), shell("echo -n hello > /tmp/word")]}});
+    for (container, name) in
+        set["containerSet"]["containers"].as_array_mut().into_iter().flatten().zip(["first", "main"])
+    {
+        container["name"] = json!(name);
+    }
+    set["containerSet"]["containers"][1]["dependencies"] = json!(["first"]);
+    set["outputs"] = json!({"parameters": [{"name": "word", "valueFrom": {"path": "/tmp/word"}}]});
+    vec![
+        Case::new("plain", "Succeeded", &[writes("plain", "hello")]).with_output("plain", "word", "hello"),
+        Case::new("instant", "Succeeded", &[step("instant", "true")]),
+        Case::new("failing", "Failed", &[step("failing", "sleep 1; exit 3")]),
+        Case::new("script", "Succeeded", &[script]).with_output("script", "word", "hello"),
+        Case::new("sidecar", "Succeeded", &[sidecar]),
+        Case::new("set", "Succeeded", &[set]).with_output("set", "word", "hello"),
+    ]
+}
+
+fn of_several_pods() -> Vec<Case> {
+    let given = |node: &str| json!({"parameters": [{"name": "word", "value": format!("{{{{{node}.outputs.parameters.word}}}}")}]});
+    let steps = json!({"name": "all", "steps": [
+        [{"name": "produce", "template": "produce"}],
+        [{"name": "consume", "template": "consume", "arguments": given("steps.produce")}],
+    ]});
+    let dag = json!({"name": "all", "dag": {"tasks": [
+        {"name": "produce", "template": "produce"},
+        {"name": "left", "template": "consume", "depends": "produce", "arguments": given("tasks.produce")},
+        {"name": "right", "template": "consume", "depends": "produce", "arguments": given("tasks.produce")},
+        {"name": "last", "template": "last", "depends": "left && right"},
+    ]}});
+    let daemon = json!({"name": "all", "steps": [
+        [{"name": "server", "template": "server"}],
+        [{"name": "client", "template": "client",
+          "arguments": {"parameters": [{"name": "word", "value": "{{steps.server.ip}}"}]}}],
+    ]});
+    let mut server = step("server", "exec httpd -f -p 8080 -h /www");
+    server["daemon"] = json!(true);
+    server["container"]["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
+    let mut client = expects("client", "");
+    client["container"] =
+        shell("curl -sSf --retry 10 --retry-connrefused --retry-delay 1 http://{{inputs.parameters.word}}:8080/");
+    let mut again = step("again", "sleep 1; test '{{retries}}' -gt 0");
+    again["retryStrategy"] = json!({"limit": "2"});
+    vec![
+        Case::new("steps", "Succeeded", &[steps, writes("produce", "hello"), expects("consume", "hello")])
+            .with_output("produce", "word", "hello"),
+        Case::new(
+            "dag",
+            "Succeeded",
+            &[dag, writes("produce", "hello"), expects("consume", "hello"), writes("last", "bye")],
+        )
+        .with_output("last", "word", "bye"),
+        Case::new("daemon", "Succeeded", &[daemon, server, client]),
+        Case::new("retries", "Succeeded", &[again]),
+    ]
+}
+
+/// Workflows whose step would run for a quarter of an hour.
+fn ended_from_outside() -> Vec<Case> {
+    let long = || step("long", "sleep 900");
+    let mut deadline = Case::new("deadline", "Failed", &[long()]);
+    deadline.workflow["spec"]["templates"][0]["activeDeadlineSeconds"] = json!(10);
+    vec![deadline, Case::new("stopped", "Failed", &[long()]), Case::new("terminated", "Failed", &[long()])]
+}
+
+/// Ends a workflow once its step runs, as `argo stop` and `argo terminate` do.
+async fn shut_down(ns: &Namespace, name: &str, how: &str) {
+    ns.until(&format!("the step of workflow {name}"), async || {
+        ns.pods_with(&label_of(name)).await.iter().any(|pod| PodView(pod).runs("main")).then_some(())
+    })
+    .await;
+    ns.patch(&workflow(name, &[step("long", "")]), json!({"spec": {"shutdown": how}})).await;
+}
+
+async fn until_ended(ns: &Namespace, workflow: &Value) -> Value {
+    let name = workflow["metadata"]["name"].as_str().unwrap_or_default();
+    ns.until(&format!("workflow {name} to end"), async || {
+        let now = ns.get(workflow).await;
+        final_phase(&now).is_some().then_some(now)
+    })
+    .await
+}
+
+/// Waits until no pod of a workflow is left that has not ended.
+async fn until_no_pod_runs(ns: &Namespace, name: &str) {
+    ns.until(&format!("the pods of workflow {name} to end"), async || {
+        let pods = ns.pods_with(&label_of(name)).await;
+        pods.iter().all(|pod| PodView(pod).final_phase().is_some()).then_some(())
+    })
+    .await;
+}
+
+async fn allow_executors(ns: &Namespace) {
+    for object in executor_rights() {
+        ns.create_object(object).await;
+    }
+}
+
+#[tokio::test]
+async fn control_step_in_the_mesh_alone_hangs() {
+    scenario("control-argo", &[MESH], async |ns: &Namespace| {
+        allow_executors(ns).await;
+        ns.create_object(workflow("plain", &[step("plain", "sleep 2")])).await;
+        let stuck = |pod: &PodView| pod.exit_code("main") == Some(0) && pod.runs(PROXY_CONTAINER);
+        ns.until("the step's end", async || {
+            ns.pods_with(&label_of("plain")).await.iter().any(|pod| stuck(&PodView(pod))).then_some(())
+        })
+        .await;
+        ns.holds_for(Duration::from_secs(20), "step ended, its pod runs on", async || {
+            ns.pods_with(&label_of("plain")).await.iter().any(|pod| stuck(&PodView(pod)))
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_kind_of_step_ends_with_its_outputs() {
+    scenario("argo", &[MESH, OPT_IN], async |ns: &Namespace| {
+        allow_executors(ns).await;
+        let cases = cases();
+        for case in &cases {
+            ns.create_object(case.workflow.clone()).await;
+        }
+        shut_down(ns, "stopped", "Stop").await;
+        shut_down(ns, "terminated", "Terminate").await;
+        let mut complaints = Vec::new();
+        for case in &cases {
+            let ended = until_ended(ns, &case.workflow).await;
+            until_no_pod_runs(ns, case.name()).await;
+            complaints.extend(case.complaint(&ended));
+        }
+        assert!(complaints.is_empty(), "{complaints:#?}");
+    })
+    .await;
+}
+
+/// An S3 server in the mesh that takes mutual TLS only, slow enough for an upload to take seconds.
+fn s3_server() -> [Value; 4] {
+    let serve = json!({
+        "name": "s3", "image": "docker.io/istio-aux-cluster/s3:1",
+        "args": ["-backend", "memory", "-autobucket", "-host", ":9000"],
+        "readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1},
+        "resources": {"requests": {"cpu": "1m"}, "limits": {"cpu": "30m"}},
+    });
+    [
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
+            "spec": {"mtls": {"mode": "STRICT"}},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"},
+            "stringData": {"key": "somebody", "secret": "anything"},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "s3"},
+            "spec": {"selector": {"app": "s3"}, "ports": [{"name": "http", "port": 9000}]},
+        }),
+        deployment("s3", &pod_spec("Always", &[serve])),
+    ]
+}
+
+/// Where an artifact is in the S3 server.
+fn in_s3(key: &str) -> Value {
+    let secret = |field: &str| json!({"name": "s3", "key": field});
+    json!({
+        "endpoint": "s3:9000", "insecure": true, "bucket": "artifacts", "key": key,
+        "accessKeySecret": secret("key"), "secretKeySecret": secret("secret"),
+    })
+}
+
+/// A workflow of which one step uploads some megabytes, and another reads and compares them. The upload is one request: the
+/// server does not read the chunks of several. The reader is no input artifact: Argo downloads those before the proxy runs.
+fn artifact_workflow() -> Value {
+    let all = json!({"name": "all", "steps": [
+        [{"name": "upload", "template": "upload"}],
+        [{"name": "compare", "template": "compare", "arguments": {
+            "parameters": [{"name": "sum", "value": "{{steps.upload.outputs.parameters.sum}}"}],
+        }}],
+    ]});
+    let mut upload = step("upload", "head -c 15000000 /dev/urandom > /tmp/data; sha256sum < /tmp/data > /tmp/sum");
+    upload["outputs"] = json!({
+        "artifacts": [{"name": "data", "path": "/tmp/data", "archive": {"none": {}}, "s3": in_s3("data")}],
+        "parameters": [{"name": "sum", "valueFrom": {"path": "/tmp/sum"}}],
+    });
+    let compare = "test \"$(curl -sSf http://s3:9000/artifacts/data | sha256sum)\" = '{{inputs.parameters.sum}}'";
+    let mut compare = step("compare", compare);
+    compare["inputs"] = json!({"parameters": [{"name": "sum"}]});
+    workflow("artifact", &[all, upload, compare])
+}
+
+#[tokio::test]
+async fn artifact_is_uploaded_through_the_mesh_before_the_proxy_ends() {
+    scenario("argo-s3", &[MESH, OPT_IN], async |ns: &Namespace| {
+        allow_executors(ns).await;
+        for object in s3_server() {
+            ns.create_object(object).await;
+        }
+        let server = ns.until("the S3 server's pod", async || ns.pods_with("app=s3").await.pop()).await;
+        let name = server.metadata.name.unwrap_or_default();
+        ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("s3").then_some(())).await;
+
+        let artifact = artifact_workflow();
+        ns.create_object(artifact.clone()).await;
+        let ended = until_ended(ns, &artifact).await;
+        until_no_pod_runs(ns, "artifact").await;
+        assert_eq!(final_phase(&ended), Some("Succeeded"), "{}", ended["status"]["message"]);
+        let pods = ns.pods_with(&label_of("artifact")).await;
+        let seconds_of_upload = pods.iter().map(|pod| upload_time(PodView(pod))).max().unwrap_or_default();
+        assert!(seconds_of_upload >= 2, "no upload was under way when main ended: {seconds_of_upload} s");
+    })
+    .await;
+}
+
+/// How many seconds the container that uploads has outlived the one that works.
+fn upload_time(pod: PodView) -> i64 {
+    let ended_at = |container| pod.ended_at(container).map_or(0, |time| time.0.as_second());
+    ended_at("wait") - ended_at("main")
+}
