@@ -28,11 +28,6 @@ class Application:
         return f"{self.name}-admission"
 
     @property
-    def requirement(self) -> str:
-        """Name of the ConfigMap without which the policy of `require-sidecar` allows every pod."""
-        return f"{self.name}-require-sidecar"
-
-    @property
     def dns_names(self) -> tuple[str, ...]:
         """How the Service is called, the name that the API server verifies first."""
         name = f"{self.service}.{self.model}"

@@ -16,7 +16,7 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
-from lightkube.resources.core_v1 import ConfigMap, Service
+from lightkube.resources.core_v1 import Service
 from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.types import PatchType
 
@@ -31,7 +31,6 @@ KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicy,
-    ConfigMap,
     PodDisruptionBudget,
     Service,
 )

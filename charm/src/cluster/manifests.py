@@ -82,7 +82,8 @@ def _require_sidecar(application: Application, settings: Settings, istio_charms:
     return _render(
         "require-sidecar",
         application,
-        requirement=application.requirement,
+        # Juju gives the account the name of its application.
+        account=application.name,
         namespaces=[_not_in("kubernetes.io/metadata.name", names.ISTIO_SYSTEM, names.NEVER_INJECTED)],
         pods=[
             _not_in(names.INJECTION_LABEL, names.DISABLED),

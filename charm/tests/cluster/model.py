@@ -41,10 +41,21 @@ class Model:
         admin.create(binding)
         self.use(self._server())
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels by which Juju finds what is the application's."""
+        return {
+            "app.juju.is/created-by": ACCOUNT,
+            "model.juju.is/name": self.name,
+            "model.juju.is/id": self.juju.uuid,
+        }
+
     def trust(self) -> None:
         """What `juju trust --scope=cluster` amounts to."""
         role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="cluster-admin")
-        binding = ClusterRoleBinding(metadata=ObjectMeta(name=self.name), roleRef=role, subjects=[self._subject()])
+        binding = ClusterRoleBinding(
+            metadata=ObjectMeta(name=self.name, labels=self.labels), roleRef=role, subjects=[self._subject()]
+        )
         self.admin.create(binding)
         until("the rights of the account", self._has_rights)
 
@@ -87,12 +98,17 @@ class Model:
 
     def written(self) -> list[str]:
         """The objects that the charm wrote, without those that Kubernetes derives from a Service, with its labels."""
-        return [each for each in self.labelled() if not each.startswith(("endpoints/", "endpointslice."))]
+        others = ("endpoints/", "endpointslice.", "clusterrolebinding.")
+        return [each for each in self.labelled() if not each.startswith(others)]
 
     def until_nothing_is_left(self) -> None:
         """What Kubernetes derived goes a moment after what it was derived from."""
         assert self.written() == []
-        until("no object of any kind with the application's labels", lambda: not self.labelled())
+        until("no object of any kind with the application's labels", lambda: set(self.labelled()) <= self.juju_own())
+
+    def juju_own(self) -> set[str]:
+        """What Juju itself labels, and deletes after the last hook."""
+        return {f"clusterrolebinding.rbac.authorization.k8s.io/{self.name}"}
 
     def labelled(self) -> list[str]:
         """All objects of any kind in the cluster that carry the application's labels, as kubectl names them."""

@@ -39,7 +39,7 @@ def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
     app.config = {"namespaces": team, "require-sidecar": True}
     app.deploy(1)
     assert app.status() == REQUIRED
-    assert len(model.written()) == 6
+    assert len(model.written()) == 5
     assert labels(model, team)["istio-aux.io/injection"] == "enabled"
 
     for unit in (1, 2):
@@ -107,7 +107,7 @@ def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted:
     untrusted.trust()
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == REQUIRED
-    assert len(untrusted.written()) == 6
+    assert len(untrusted.written()) == 5
     app.planned = 0
     app.remove(0)
     untrusted.until_nothing_is_left()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.cluster import juju_sweep
-from tests.cluster.admission import REFUSAL, is_refused, no_injector
+from tests.cluster.admission import REFUSAL, is_refused
 from tests.cluster.model import Model
 from tests.cluster.waiting import until
 from tests.unit.juju import App
@@ -34,23 +34,23 @@ def with_its_model(model: Model, _: App) -> None:
 def test_pods_of_every_kind_are_admitted_after_the_application_is_gone(
     model: Model, go: Callable[[Model, App], None]
 ) -> None:
-    team = model.namespace(istio_injection="enabled")
-    profile = model.namespace(istio_injection="enabled", app_kubernetes_io__part_of="kubeflow-profile")
+    # Of a revision that no injector serves: their pods are to have a sidecar, and come without.
+    team = model.namespace(istio_io__rev="none")
+    profile = model.namespace(istio_io__rev="none", app_kubernetes_io__part_of="kubeflow-profile")
     app = model.app()
     app.config = {"namespaces": team, "namespace-selector": SELECTED, "require-sidecar": True}
     app.deploy(1)
-    with no_injector(model):
-        for namespace in (team, profile):
-            until("the policy to be in force", lambda namespace=namespace: is_refused(model, namespace))
-            assert REFUSAL in str(is_refused(model, namespace))
-            # The webhook is not there: pods that run to completion are refused by its configuration before the policy.
-            assert "istio-aux.io" in str(is_refused(model, namespace, "Never"))
-        began = time.monotonic()
-        go(model, app)
-        for namespace in (team, profile):
-            for kind in KINDS:
-                until(
-                    f"a pod of {kind} in {namespace} to be admitted",
-                    lambda namespace=namespace, kind=kind: is_refused(model, namespace, kind) is None,
-                )
-        assert time.monotonic() - began < MINUTE
+    for namespace in (team, profile):
+        until("the policy to be in force", lambda namespace=namespace: is_refused(model, namespace))
+        assert REFUSAL in str(is_refused(model, namespace))
+        # The webhook is not there: pods that run to completion are refused by its configuration before the policy.
+        assert "istio-aux.io" in str(is_refused(model, namespace, "Never"))
+    began = time.monotonic()
+    go(model, app)
+    for namespace in (team, profile):
+        for kind in KINDS:
+            until(
+                f"a pod of {kind} in {namespace} to be admitted",
+                lambda namespace=namespace, kind=kind: is_refused(model, namespace, kind) is None,
+            )
+    assert time.monotonic() - began < MINUTE

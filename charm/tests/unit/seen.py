@@ -13,7 +13,6 @@ OURS = (
     "MutatingWebhookConfiguration",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
-    "ConfigMap",
     "PodDisruptionBudget",
     "Service",
 )
