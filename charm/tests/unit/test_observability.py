@@ -123,7 +123,7 @@ def test_log_goes_to_a_loki_behind_tls_once_its_ca_is_known(app: App) -> None:
 
 
 def exposed() -> set[str]:
-    """What webhook and tenancy controller expose, by their code and documents, with the exposition format's suffixes."""
+    """What webhook and tenancy controller expose, by code and documents, with the exposition format's suffixes."""
     source = "".join((REPOSITORY / "webhook/src" / file).read_text() for file in ("metrics.rs", "tenancy/metrics.rs"))
     prefix = re.search(r'Registry::with_prefix\("(\w+)"\)', source)
     assert prefix
