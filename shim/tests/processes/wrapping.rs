@@ -15,8 +15,15 @@ use super::pod::{send, until};
 
 /// A wrapper of a command, which reports in this directory.
 fn wrap(lock_dir: &Path, command: &[&str]) -> Command {
-    let mut wrapper = Command::new(env!("CARGO_BIN_EXE_aux-shim"));
-    wrapper.arg("wrap").arg(format!("--lock-dir={}", lock_dir.display())).arg("--").args(command);
+    // A shell starts what it puts into the background with SIGINT ignored, and a script cannot trap that.
+    let mut wrapper = Command::new("env");
+    wrapper
+        .arg("--default-signal")
+        .arg(env!("CARGO_BIN_EXE_aux-shim"))
+        .arg("wrap")
+        .arg(format!("--lock-dir={}", lock_dir.display()))
+        .arg("--")
+        .args(command);
     wrapper
 }
 
