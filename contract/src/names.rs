@@ -126,3 +126,5 @@ pub const KATIB_COMPLETED_MARKER: &str = "echo completed > ";
 pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
 /// Pod annotation: what Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers end.
 pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-istio-proxy";
+/// Its value that ends nothing: the proxy is still needed for a step's upload (argo-workflows#12919).
+pub const ARGO_KILL_NOTHING: &str = r#"["pilot-agent","version"]"#;
