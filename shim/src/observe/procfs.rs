@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::str::SplitWhitespace;
 use std::time::Duration;
 
 use nix::libc::{EINVAL, ENOENT, ESRCH};
@@ -157,10 +158,15 @@ impl Procfs {
     }
 }
 
-/// Parent PID and start time from `/proc/PID/stat`. The command before them is in parentheses and may hold any byte.
-fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
+/// The fields of a `stat` from the state on. The command before them is in parentheses and may hold any byte.
+fn fields_from_state(stat: &[u8]) -> Option<SplitWhitespace<'_>> {
     let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
-    let mut fields = std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace();
+    Some(std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace())
+}
+
+/// Parent PID and start time from `/proc/PID/stat`.
+fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
+    let mut fields = fields_from_state(stat)?;
     let parent = fields.nth(1)?.parse().ok()?;
     let started = fields.nth(17)?.parse().ok()?;
     Some((parent, started))
@@ -168,8 +174,7 @@ fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
 
 /// The state of a thread and its CPU time in clock ticks, user's and kernel's, from its `stat`.
 fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
-    let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
-    let mut fields = std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace();
+    let mut fields = fields_from_state(stat)?;
     let state = fields.next()?.as_bytes()[0];
     let user: u64 = fields.nth(10)?.parse().ok()?;
     let kernel: u64 = fields.next()?.parse().ok()?;

@@ -22,9 +22,9 @@ const IDLE_TIME: Duration = Duration::from_millis(500);
 /// This collector never sleeps before the training writes its metrics file: one of its threads looks for that without a
 /// pause (`checkMetricFile` in Katib's `main.go`).
 const SPINNING_COLLECTOR: &str = "file-metricscollector";
-/// After this CPU time it has looked for the training, which takes it a tenth of that.
+/// After this CPU time it has looked for the training: it does so as it starts, beside the thread that spins.
 const SPINNING_COLLECTOR_CPU: Duration = Duration::from_millis(400);
-/// A container that has not started by then is taken for one that cannot, and the command runs without it.
+/// A container that is not idle by then is taken for one that cannot start, and the command runs without it.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 const REPORT_DELAY: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
