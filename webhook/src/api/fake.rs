@@ -15,13 +15,13 @@ pub(crate) struct Answer {
     request: String,
     parameter: &'static str,
     code: u16,
-    body: Value,
+    body: String,
     warning: Option<&'static str>,
 }
 
 impl Answer {
     pub(crate) fn ok(request: &str, body: Value) -> Self {
-        Self { request: request.to_owned(), parameter: "", code: 200, body, warning: None }
+        Self { request: request.to_owned(), parameter: "", code: 200, body: body.to_string(), warning: None }
     }
 
     /// A list of objects.
@@ -35,6 +35,12 @@ impl Answer {
         Self { code, ..Self::ok(request, body) }
     }
 
+    /// What the API server answers where it does not have the kind: plain text, not a Status.
+    pub(crate) fn not_served(request: &str) -> Self {
+        let body = "404 page not found\n".to_owned();
+        Self { code: 404, body, ..Self::ok(request, Value::Null) }
+    }
+
     pub(crate) fn forbidden(request: &str, message: &str) -> Self {
         Self::failure(request, 403, message)
     }
@@ -46,7 +52,7 @@ impl Answer {
 
     /// The same answer with another body.
     pub(crate) fn with_body(self, body: Value) -> Self {
-        Self { body, ..self }
+        Self { body: body.to_string(), ..self }
     }
 
     pub(crate) fn warning(self, warning: &'static str) -> Self {
@@ -91,7 +97,7 @@ fn respond(answer: &Answer) -> Response<Body> {
     if let Some(warning) = answer.warning {
         response = response.header(WARNING, warning);
     }
-    response.body(Body::from(answer.body.to_string().into_bytes())).unwrap()
+    response.body(Body::from(answer.body.clone().into_bytes())).unwrap()
 }
 
 fn not_found() -> Response<Body> {

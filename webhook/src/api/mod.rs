@@ -157,16 +157,29 @@ async fn read_pages(
     }
 }
 
-/// One object; `None` where there is none of that name.
+/// One object; `None` where there is none of that name, or the server does not have the kind.
 pub(crate) async fn get(
     client: &Client,
     kind: Kind,
     namespace: Option<&str>,
     name: &str,
 ) -> Result<Option<Value>, String> {
-    let object = objects(client, kind, namespace).get_opt(name).await;
-    let object = object.map_err(|error| unreadable(kind, namespace, error))?;
-    Ok(object.and_then(|object| serde_json::to_value(object).ok()))
+    try_get(client, kind, namespace, name).await.map_err(|error| unreadable(kind, namespace, error))
+}
+
+/// The same, with kube's error.
+pub(crate) async fn try_get(
+    client: &Client,
+    kind: Kind,
+    namespace: Option<&str>,
+    name: &str,
+) -> kube::Result<Option<Value>> {
+    match objects(client, kind, namespace).get(name).await {
+        Ok(object) => serde_json::to_value(object).map(Some).map_err(kube::Error::SerdeError),
+        // Not `get_opt`: about a kind that it does not have, the server answers 404 in plain text, without a reason.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The objects of a kind.

@@ -4,7 +4,6 @@ use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE, TENANCY_MANAGER};
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
-use serde_json::Value;
 
 use super::objects::{POD_DEFAULTS, ROLE_BINDING_NAME, ROLE_BINDINGS};
 use super::plan::{Action, Observed};
@@ -31,18 +30,12 @@ pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> ku
         return Ok(Observed::default());
     }
     let has_role = match wish {
-        Wish::Objects { .. } => get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await?.is_some(),
+        Wish::Objects { .. } => api::try_get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await?.is_some(),
         _ => false,
     };
-    let role_binding = get(client, ROLE_BINDINGS, Some(namespace), ROLE_BINDING_NAME).await?;
-    let pod_default = get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await?;
+    let role_binding = api::try_get(client, ROLE_BINDINGS, Some(namespace), ROLE_BINDING_NAME).await?;
+    let pod_default = api::try_get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await?;
     Ok(Observed { has_role, role_binding, pod_default })
-}
-
-/// One object; `None` where there is none, or not even its kind.
-async fn get(client: &Client, kind: Kind, namespace: Option<&str>, name: &str) -> kube::Result<Option<Value>> {
-    let object = api::objects(client, kind, namespace).get_opt(name).await?;
-    Ok(object.and_then(|object| serde_json::to_value(object).ok()))
 }
 
 /// Carries out an action.

@@ -56,8 +56,14 @@ async fn a_namespace_that_opts_in_gets_both_objects_and_an_event() {
 
 #[tokio::test]
 async fn without_the_kind_of_pod_defaults_the_binding_is_kept_alone() {
-    let (context, requests) = context([Answer::ok(ROLE, object()), Answer::ok(&format!("PATCH {BINDING}"), object())]);
-    assert!(reconcile(opted_in(), context).await.is_ok());
+    let answers = [
+        Answer::ok(ROLE, object()),
+        Answer::ok(&format!("PATCH {BINDING}"), object()),
+        Answer::not_served(&format!("GET {POD_DEFAULT}")),
+        Answer::not_served(&format!("PATCH {POD_DEFAULT}")),
+    ];
+    let (context, requests) = context(answers);
+    reconcile(opted_in(), context).await.unwrap();
     assert_eq!(writes(&requests)[..2], [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}")]);
 }
 
