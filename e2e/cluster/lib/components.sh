@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(katib argo jobset trainer profiles poddefaults s3 python)
+COMPONENTS=(katib argo jobset trainer profiles poddefaults s3 python node)
 
 require_components() {
   local component
@@ -42,6 +42,7 @@ add_component() {
   case $name in
     katib) start_postgresql ;;
     python) add_image python "$(image_archive python)" rootfs_python; return ;;
+    node) add_node_proxy; return ;;
   esac
   add_images_of "$name"
   if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi

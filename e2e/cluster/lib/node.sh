@@ -38,8 +38,9 @@ state = "$RUN/containerd"
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+$(runtime_of_node_proxy)
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+    bin_dir = "$(cni_bin_dir)"
     conf_dir = "$STATE/cni"
 TOML
   start_daemon containerd containerd -c "$STATE/containerd/config.toml"

@@ -1,0 +1,26 @@
+//! The CNI plugin `istio-aux-cni`, last in the chain of pods with runtime class `istio-aux`.
+
+#![forbid(unsafe_code)]
+
+use std::io::{Read, stdin};
+use std::process::ExitCode;
+
+use cni::input::Environment;
+use cni::plugin::{Timeouts, run};
+
+fn main() -> ExitCode {
+    let environment = Environment::read(|name| std::env::var(name).ok());
+    let mut input = String::new();
+    // What cannot be read is no configuration, which `run` reports.
+    let _ = stdin().read_to_string(&mut input);
+    match run(&environment, &input, Timeouts::default()) {
+        Ok(output) => {
+            println!("{output}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!("{}", failure.to_json());
+            ExitCode::FAILURE
+        }
+    }
+}

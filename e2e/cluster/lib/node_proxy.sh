@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# What the proxies beside the pods (docs/node.md) need of a node: a runtime handler of containerd's with a CNI configuration of
+# its own, a folder for plugins that is only the cluster's, and an istiod that trusts the agent's account.
+
+has_node_proxy() { [ -f "$NODE_PROXY_MARK" ]; }
+
+cni_bin_dir() { if has_node_proxy; then echo "$NODE_PROXY_BIN"; else echo /usr/lib/cni; fi; }
+
+# The part of containerd's configuration; nothing where nobody asked for it.
+runtime_of_node_proxy() {
+  if ! has_node_proxy; then return; fi
+  cat <<TOML
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.istio-aux]
+    runtime_type = "io.containerd.runc.v2"
+    cni_conf_dir = "$NODE_PROXY_CNI"
+TOML
+}
+
+add_node_proxy() {
+  if ! has_node_proxy; then
+    mkdir -p "$STATE/components" "$NODE_PROXY_CNI" "$NODE_PROXY_BIN"
+    ln -sf /usr/lib/cni/* "$NODE_PROXY_BIN/"
+    touch "$NODE_PROXY_MARK"
+    stop_daemons containerd
+    start_containerd
+  fi
+  # istiod signs for other accounts only where the caller is named here.
+  kubectl -n istio-system set env deployment/istiod CA_TRUSTED_NODE_ACCOUNTS=istio-aux-node/istio-aux-node >/dev/null
+  logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
+}

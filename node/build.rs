@@ -1,0 +1,10 @@
+//! Generates the gRPC clients of containerd and istiod. protox reads the definitions, so that no protoc is needed.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let definitions = protox::compile(["containers.proto", "tasks.proto", "ca.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_server(false).build_transport(false).compile_fds(definitions)?;
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! The agent from its start: adopts what an earlier agent left, catches up on what it missed, and serves the plugin.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cni::protocol::Request;
+use tokio::time::sleep;
+
+use crate::install;
+use crate::proxy::Node;
+use crate::sandbox::Supervisor;
+use crate::server;
+
+const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Where the container runtime's parts of CNI are.
+#[derive(Debug, Clone)]
+pub struct CniPaths {
+    /// The plugin, in the agent's image.
+    pub plugin: PathBuf,
+    /// The runtime's directory of plugins.
+    pub bin_dir: PathBuf,
+    /// The primary network's configuration.
+    pub primary_dir: PathBuf,
+    /// The configuration of the runtime class' handler.
+    pub own_dir: PathBuf,
+}
+
+/// Runs the agent. It returns only with a reason.
+pub async fn run(node: Node, cni: CniPaths) -> Result<(), String> {
+    let run_dir = node.run_dir.clone();
+    fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
+    let left = node.sandboxes().await.map_err(|error| error.to_string())?;
+    let supervisor = Supervisor::spawn(node);
+    for (id, sandbox) in left {
+        match sandbox {
+            Some(sandbox) => supervisor.adopt(sandbox),
+            None => remove(&supervisor, id),
+        }
+    }
+    for id in marks(&run_dir).map_err(|error| format!("the marks of deleted sandboxes: {error}"))? {
+        let (supervisor, mark) = (supervisor.clone(), run_dir.join("gone").join(&id));
+        tokio::spawn(async move {
+            supervisor.request(Request::Delete { id }).await;
+            let _ = fs::remove_file(mark);
+        });
+    }
+    install::plugin(&cni.plugin, &cni.bin_dir).map_err(|error| format!("the plugin: {error}"))?;
+    let socket = run_dir.join("node.sock");
+    tokio::select! {
+        served = server::serve(&socket, &supervisor) => served.map_err(|error| format!("{}: {error}", socket.display())),
+        () = follow_primary_network(&cni) => Ok(()),
+    }
+}
+
+fn remove(supervisor: &Supervisor, id: String) {
+    let supervisor = supervisor.clone();
+    tokio::spawn(async move { supervisor.request(Request::Delete { id }).await });
+}
+
+/// The sandboxes whose deletion the plugin could not report.
+fn marks(run_dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(run_dir.join("gone")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+async fn follow_primary_network(cni: &CniPaths) {
+    loop {
+        if let Err(error) = install::configuration(&cni.primary_dir, &cni.own_dir) {
+            tracing::warn!(error, "could not write the network configuration");
+        }
+        sleep(CONFIGURATION_INTERVAL).await;
+    }
+}

@@ -1,0 +1,154 @@
+//! containerd's API, in a namespace of its own, so that the kubelet sees none of these containers.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use prost_types::Any;
+use serde_json::Value;
+use tonic::metadata::MetadataValue;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+use crate::api::containers::containers_client::ContainersClient;
+use crate::api::containers::{
+    Container, CreateContainerRequest, DeleteContainerRequest, ListContainersRequest, container::Runtime,
+};
+use crate::api::tasks::tasks_client::TasksClient;
+use crate::api::tasks::{CreateTaskRequest, DeleteTaskRequest, KillRequest, StartRequest, WaitRequest};
+
+/// containerd's namespace of the proxies.
+pub const NAMESPACE: &str = "istio-aux";
+const RUNTIME: &str = "io.containerd.runc.v2";
+const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+const SIGKILL: u32 = 9;
+
+/// A call to containerd failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket cannot be used.
+    #[error("containerd's socket: {0}")]
+    Connect(#[from] tonic::transport::Error),
+    /// containerd said why.
+    #[error("containerd could not {what}: {}", cause.message())]
+    Call {
+        /// What was asked for.
+        what: &'static str,
+        /// What it responded.
+        cause: Status,
+    },
+}
+
+impl Error {
+    /// What was asked about is not there.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Call { cause, .. } if cause.code() == Code::NotFound)
+    }
+}
+
+/// What a container is made from.
+#[derive(Debug)]
+pub struct NewContainer<'a> {
+    /// Its id.
+    pub id: String,
+    /// Its labels.
+    pub labels: HashMap<String, String>,
+    /// The OCI runtime's configuration.
+    pub spec: &'a Value,
+    /// The file that gets its output.
+    pub log: &'a Path,
+}
+
+/// A connection to containerd. It connects again after containerd was restarted.
+#[derive(Debug, Clone)]
+pub struct Containerd {
+    channel: Channel,
+}
+
+type Namespaced = InterceptedService<Channel, InNamespace>;
+
+impl Containerd {
+    /// Uses the socket, which may not be there yet.
+    pub fn at(socket: &Path) -> Result<Self, Error> {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+        Ok(Self { channel: endpoint.connect_lazy() })
+    }
+
+    /// Creates a container and starts its process.
+    pub async fn start(&self, new: NewContainer<'_>) -> Result<(), Error> {
+        let (id, log) = (new.id, format!("file://{}", new.log.display()));
+        let container = Container {
+            id: id.clone(),
+            labels: new.labels,
+            runtime: Some(Runtime { name: RUNTIME.into(), options: None }),
+            spec: Some(Any { type_url: SPEC_TYPE.into(), value: new.spec.to_string().into_bytes() }),
+        };
+        let request = CreateContainerRequest { container: Some(container) };
+        self.containers().create(request).await.map_err(call("create a container"))?;
+        let request = CreateTaskRequest { container_id: id.clone(), stdout: log.clone(), stderr: log };
+        self.tasks().create(request).await.map_err(call("create a task"))?;
+        self.tasks().start(StartRequest { container_id: id }).await.map_err(call("start a task"))?;
+        Ok(())
+    }
+
+    /// The exit status of a container's process, once it has ended.
+    pub async fn wait(&self, id: &str) -> Result<u32, Error> {
+        let request = WaitRequest { container_id: id.to_owned() };
+        let response = self.tasks().wait(request).await.map_err(call("wait for a task"))?;
+        Ok(response.into_inner().exit_status)
+    }
+
+    /// Kills a container's processes and removes it. What is not there needs no removal.
+    pub async fn remove(&self, id: &str) -> Result<(), Error> {
+        let kill = KillRequest { container_id: id.to_owned(), signal: SIGKILL, all: true };
+        if found(self.tasks().kill(kill).await.map_err(call("kill a task")))? {
+            found(self.wait(id).await)?;
+        }
+        let task = DeleteTaskRequest { container_id: id.to_owned() };
+        found(self.tasks().delete(task).await.map_err(call("delete a task")))?;
+        let container = DeleteContainerRequest { id: id.to_owned() };
+        found(self.containers().delete(container).await.map_err(call("delete a container")))?;
+        Ok(())
+    }
+
+    /// The labels of the containers in the namespace, by their ids.
+    pub async fn list(&self) -> Result<HashMap<String, HashMap<String, String>>, Error> {
+        let response = self.containers().list(ListContainersRequest::default()).await;
+        let containers = response.map_err(call("list containers"))?.into_inner().containers;
+        Ok(containers.into_iter().map(|container| (container.id, container.labels)).collect())
+    }
+
+    fn containers(&self) -> ContainersClient<Namespaced> {
+        ContainersClient::with_interceptor(self.channel.clone(), InNamespace)
+    }
+
+    fn tasks(&self) -> TasksClient<Namespaced> {
+        TasksClient::with_interceptor(self.channel.clone(), InNamespace)
+    }
+}
+
+fn call(what: &'static str) -> impl Fn(Status) -> Error {
+    move |cause| Error::Call { what, cause }
+}
+
+/// Whether what was asked about is there. A process that has ended is no longer found by `kill`.
+fn found<T>(result: Result<T, Error>) -> Result<bool, Error> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Names the namespace in each request.
+#[derive(Debug, Clone, Copy)]
+struct InNamespace;
+
+impl Interceptor for InNamespace {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+        Ok(request)
+    }
+}

@@ -1,0 +1,96 @@
+//! The plugin and its network configuration on the node: the primary network's configuration, with the plugin as its last.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// The plugin's name, which is that of its file.
+const PLUGIN: &str = "istio-aux-cni";
+
+/// Copies the plugin into the runtime's directory of plugins.
+pub fn plugin(program: &Path, bin_dir: &Path) -> io::Result<()> {
+    let temporary = bin_dir.join(format!(".{PLUGIN}"));
+    fs::copy(program, &temporary)?;
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))?;
+    fs::rename(temporary, bin_dir.join(PLUGIN))
+}
+
+/// Writes the runtime class' configuration where the primary network's has changed.
+pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<(), String> {
+    let primary = first_configuration(primary_dir).map_err(|error| format!("{}: {error}", primary_dir.display()))?;
+    let primary = primary.ok_or_else(|| format!("{} has no network configuration", primary_dir.display()))?;
+    let text = fs::read_to_string(&primary).map_err(|error| format!("{}: {error}", primary.display()))?;
+    let chained = chained(&text).map_err(|error| format!("{}: {error}", primary.display()))?;
+    let own = own_dir.join("10-istio-aux.conflist");
+    if fs::read_to_string(&own).is_ok_and(|present| present == chained) {
+        return Ok(());
+    }
+    let temporary = own.with_extension("new");
+    let written = fs::create_dir_all(own_dir)
+        .and_then(|()| fs::write(&temporary, chained))
+        .and_then(|()| fs::rename(&temporary, &own));
+    written.map_err(|error| format!("{}: {error}", own.display()))
+}
+
+/// The file that the runtime uses: the first by name.
+fn first_configuration(directory: &Path) -> io::Result<Option<PathBuf>> {
+    let mut files: Vec<_> = fs::read_dir(directory)?.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    files.retain(|file| {
+        file.extension().is_some_and(|suffix| suffix == "conflist" || suffix == "conf" || suffix == "json")
+    });
+    files.sort();
+    Ok(files.into_iter().next())
+}
+
+/// The primary configuration under its own name, by which its plugins know their addresses, with the plugin last.
+fn chained(primary: &str) -> Result<String, String> {
+    let mut configuration: Value = serde_json::from_str(primary).map_err(|error| error.to_string())?;
+    if configuration.get("plugins").is_none() {
+        let [version, name] = ["cniVersion", "name"].map(|key| configuration[key].clone());
+        configuration = json!({"cniVersion": version, "name": name, "plugins": [configuration]});
+    }
+    let plugins = configuration["plugins"].as_array_mut().ok_or("plugins is no list")?;
+    plugins.push(json!({"type": PLUGIN, "capabilities": {"cgroupPath": true}}));
+    serde_json::to_string_pretty(&configuration).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugin_comes_last_under_the_primary_networks_name() {
+        let list = r#"{"cniVersion": "1.0.0", "name": "calico", "plugins": [{"type": "calico", "x": 1}]}"#;
+        let single = r#"{"cniVersion": "1.0.0", "name": "calico", "type": "calico", "x": 1}"#;
+        for primary in [list, single] {
+            let chained: Value = serde_json::from_str(&chained(primary).unwrap()).unwrap();
+            let types: Vec<_> = chained["plugins"].as_array().unwrap().iter().map(|plugin| &plugin["type"]).collect();
+            assert_eq!((&chained["name"], types), (&json!("calico"), vec![&json!("calico"), &json!(PLUGIN)]));
+            assert_eq!(chained["plugins"][0]["x"], 1);
+        }
+    }
+
+    #[test]
+    fn configuration_follows_the_first_of_the_primary_network() {
+        let (primary, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let write = |name: &str, network: &str| {
+            let text = format!(r#"{{"cniVersion": "1.0.0", "name": "{network}", "plugins": []}}"#);
+            fs::write(primary.path().join(name), text).unwrap();
+        };
+        let named = || {
+            let text = fs::read_to_string(own.path().join("10-istio-aux.conflist")).unwrap();
+            serde_json::from_str::<Value>(&text).unwrap()["name"].clone()
+        };
+        let error = configuration(primary.path(), own.path()).unwrap_err();
+        assert!(error.contains("no network configuration"), "{error}");
+        write("20-b.conflist", "b");
+        configuration(primary.path(), own.path()).unwrap();
+        assert_eq!(named(), "b");
+        write("10-a.conflist", "a");
+        configuration(primary.path(), own.path()).unwrap();
+        assert_eq!(named(), "a");
+    }
+}

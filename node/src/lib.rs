@@ -1,0 +1,16 @@
+//! The node agent: it runs an Istio proxy beside each pod with runtime class `istio-aux`, in the pod's network namespace and
+//! below its cgroup, but not in the pod. Experimental.
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+mod api;
+pub mod certificate;
+pub mod containerd;
+pub mod install;
+pub mod netns;
+pub mod pod;
+pub mod proxy;
+pub mod rootfs;
+pub mod sandbox;
+pub mod server;

@@ -1,0 +1,130 @@
+//! `istio-aux-node`: the agent, and what its init containers do.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use kube::Client;
+use node::agent::{self, CniPaths};
+use node::certificate::CertificateAuthority;
+use node::containerd::Containerd;
+use node::proxy::Node;
+use node::rootfs;
+
+#[derive(Parser)]
+#[command(name = "istio-aux-node", version, about = "Runs Istio proxies beside pods (experimental)")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the agent
+    Agent(Box<AgentArgs>),
+    /// Copy this program to FILE, for an init container of another image
+    CopySelf {
+        /// The new file
+        file: PathBuf,
+    },
+    /// Copy the root of the image that this runs in to DIRECTORY, unless it is there
+    CopyRoot {
+        /// The new directory
+        directory: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct AgentArgs {
+    /// containerd's socket
+    #[arg(long, default_value = "/run/containerd/containerd.sock")]
+    containerd: PathBuf,
+    /// The root of Istio's proxy image, on the node
+    #[arg(long)]
+    proxy_root: PathBuf,
+    /// The directory of the socket and of what proxies read
+    #[arg(long, default_value = cni::input::RUN_DIR)]
+    run_dir: PathBuf,
+    /// The directory of the proxies' output
+    #[arg(long, default_value = "/var/log/istio-aux")]
+    log_dir: PathBuf,
+    /// The node's cgroups
+    #[arg(long, default_value = "/sys/fs/cgroup")]
+    cgroups: PathBuf,
+    /// The plugin to install
+    #[arg(long, default_value = "/istio-aux-cni")]
+    cni_plugin: PathBuf,
+    /// The runtime's directory of plugins
+    #[arg(long, default_value = "/opt/cni/bin")]
+    cni_bin_dir: PathBuf,
+    /// The configuration of the primary network
+    #[arg(long, default_value = "/etc/cni/net.d")]
+    cni_primary_dir: PathBuf,
+    /// The configuration of the runtime handler `istio-aux`
+    #[arg(long, default_value = "/etc/cni/istio-aux.d")]
+    cni_own_dir: PathBuf,
+    /// istiod's certificate authority
+    #[arg(long, default_value = "https://istiod.istio-system.svc:15012")]
+    ca_address: String,
+    /// The CA of istiod's own certificate
+    #[arg(long, default_value = "/var/run/secrets/istio/root-cert.pem")]
+    ca_root: PathBuf,
+    /// The agent's token for istiod
+    #[arg(long, default_value = "/var/run/secrets/tokens/istio-token")]
+    token: PathBuf,
+    /// istiod's namespace
+    #[arg(long, default_value = "istio-system")]
+    mesh_namespace: String,
+    /// The `ConfigMap` with the mesh's configuration
+    #[arg(long, default_value = "istio")]
+    mesh_config: String,
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let result = match Cli::parse().command {
+        Command::Agent(args) => run_agent(*args),
+        Command::CopySelf { file } => copy_self(&file).map_err(|error| format!("{}: {error}", file.display())),
+        Command::CopyRoot { directory } => {
+            rootfs::copy("/".as_ref(), &directory).map_err(|error| format!("{}: {error}", directory.display()))
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("istio-aux-node: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn copy_self(file: &std::path::Path) -> std::io::Result<()> {
+    std::fs::copy(std::env::current_exe()?, file).map(|_| ())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn run_agent(args: AgentArgs) -> Result<(), String> {
+    let client = Client::try_default().await.map_err(|error| format!("the API server: {error}"))?;
+    let containerd = Containerd::at(&args.containerd).map_err(|error| error.to_string())?;
+    let node = Node {
+        client,
+        containerd,
+        ca: CertificateAuthority { address: args.ca_address, root: args.ca_root, token: args.token },
+        mesh_namespace: args.mesh_namespace,
+        mesh_config: args.mesh_config,
+        proxy_root: args.proxy_root,
+        cgroups: args.cgroups,
+        run_dir: args.run_dir,
+        log_dir: args.log_dir,
+        resolv_conf: "/etc/resolv.conf".into(),
+    };
+    let cni = CniPaths {
+        plugin: args.cni_plugin,
+        bin_dir: args.cni_bin_dir,
+        primary_dir: args.cni_primary_dir,
+        own_dir: args.cni_own_dir,
+    };
+    agent::run(node, cni).await
+}

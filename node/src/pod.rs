@@ -1,0 +1,109 @@
+//! What the agent reads of the API: the pod, and the mesh's configuration. An identity is never taken from what a pod says of
+//! itself in annotations.
+
+use std::collections::BTreeMap;
+
+use cni::protocol::Sandbox;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// The runtime class of the pods that get a proxy.
+pub const RUNTIME_CLASS: &str = "istio-aux";
+
+/// What a proxy is told of its pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodFacts {
+    /// The pod's service account.
+    pub service_account: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The node's name.
+    pub node: String,
+    /// `Guaranteed`, `Burstable` or `BestEffort`.
+    pub qos_class: String,
+    /// The containers' names, with commas.
+    pub containers: String,
+    /// The containers' ports, as a JSON array.
+    pub ports: Value,
+    /// The object that controls the pod, such as its Job.
+    pub owner: Option<Owner>,
+}
+
+/// The object that controls a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Owner {
+    /// Such as `batch/v1`.
+    pub api_version: String,
+    /// Such as `Job`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Owner {
+    /// As Istio's injector writes it.
+    #[must_use]
+    pub fn reference(&self, namespace: &str) -> String {
+        let Self { api_version, kind, name } = self;
+        format!("kubernetes://apis/{api_version}/namespaces/{namespace}/{}s/{name}", kind.to_lowercase())
+    }
+}
+
+/// What a proxy is told of its mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeshFacts {
+    /// `defaultConfig`, which pilot-agent calls `PROXY_CONFIG`.
+    pub proxy_config: Value,
+    /// Such as `cluster.local`.
+    pub trust_domain: String,
+}
+
+/// Reads the pod of a sandbox, and checks that it is the sandbox' own and that it asked for a proxy.
+pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts, String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &sandbox.namespace);
+    let pod = pods.get(&sandbox.name).await.map_err(|error| format!("the pod cannot be read: {error}"))?;
+    facts(&pod, &sandbox.uid)
+}
+
+/// Reads the mesh's configuration.
+pub async fn read_mesh(client: &Client, namespace: &str, name: &str) -> Result<MeshFacts, String> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let map = maps.get(name).await.map_err(|error| format!("ConfigMap {name} cannot be read: {error}"))?;
+    let text = map.data.and_then(|mut data| data.remove("mesh")).unwrap_or_default();
+    let mesh: Value = serde_saphyr::from_str(&text).map_err(|error| format!("ConfigMap {name}: {error}"))?;
+    Ok(MeshFacts {
+        proxy_config: mesh.get("defaultConfig").cloned().unwrap_or_else(|| json!({})),
+        trust_domain: mesh["trustDomain"].as_str().unwrap_or("cluster.local").to_owned(),
+    })
+}
+
+fn facts(pod: &Pod, uid: &str) -> Result<PodFacts, String> {
+    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
+    if pod.metadata.uid.as_deref() != Some(uid) {
+        return Err("the pod of that name is another one".into());
+    }
+    if spec.runtime_class_name.as_deref() != Some(RUNTIME_CLASS) {
+        return Err(format!("the pod's runtime class is not {RUNTIME_CLASS}"));
+    }
+    let names: Vec<_> = spec.containers.iter().map(|container| container.name.as_str()).collect();
+    let ports: Vec<_> = spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).collect();
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let owner = owners.rfind(|owner| owner.controller == Some(true));
+    Ok(PodFacts {
+        service_account: spec.service_account_name.clone().unwrap_or_else(|| "default".into()),
+        labels: pod.metadata.labels.clone().unwrap_or_default(),
+        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+        node: spec.node_name.clone().unwrap_or_default(),
+        qos_class: pod.status.as_ref().and_then(|status| status.qos_class.clone()).unwrap_or_default(),
+        containers: names.join(","),
+        ports: json!(ports),
+        owner: owner.map(|owner| Owner {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+        }),
+    })
+}

@@ -1,0 +1,173 @@
+//! The OCI runtime's configuration of the two containers of a sandbox: the proxy, and the short one that redirects the pod's
+//! traffic to it. Both follow the template of Istio's injector.
+
+use std::path::Path;
+
+use cni::protocol::Sandbox;
+use serde_json::{Value, json};
+
+use crate::pod::{MeshFacts, PodFacts};
+
+/// The user of Istio's proxy, whose own traffic is not redirected.
+pub(super) const PROXY_USER: u32 = 1337;
+/// The port of merged metrics, and that of readiness: not redirected.
+const OWN_PORTS: &str = "15090,15021";
+
+/// Where a sandbox' containers find things on the node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout<'a> {
+    /// The root of Istio's proxy image.
+    pub(super) root: &'a Path,
+    /// What the agent has written for this sandbox.
+    pub(super) files: &'a Path,
+    /// The container's cgroup.
+    pub(super) cgroup: &'a str,
+}
+
+/// The proxy.
+#[must_use]
+pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, layout: Layout) -> Value {
+    let args = [
+        "/usr/local/bin/pilot-agent",
+        "proxy",
+        "sidecar",
+        "--domain",
+        &format!("{}.svc.{}", sandbox.namespace, mesh.trust_domain),
+        "--proxyLogLevel=warning",
+        "--proxyComponentLogLevel=misc:error",
+        "--log_output_level=default:info",
+    ]
+    .map(str::to_owned);
+    let mut mounts = system_mounts();
+    for directory in ["/tmp", "/etc/istio/proxy", "/var/lib/istio/data"] {
+        mounts.push(writable(directory));
+    }
+    for directory in ["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"] {
+        mounts.push(writable(directory));
+    }
+    mounts.push(bound(&layout.files.join("certificate"), "/var/run/secrets/workload-spiffe-credentials"));
+    mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
+    mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
+    mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
+    container(sandbox, layout, PROXY_USER, &[], &args, &environment(sandbox, pod, mesh), &mounts)
+}
+
+/// The container that redirects the pod's traffic to the proxy, and ends.
+#[must_use]
+pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Value {
+    let annotation = |name: &str, default: &str| {
+        let value = pod.annotations.get(&format!("traffic.sidecar.istio.io/{name}"));
+        value.map_or_else(|| default.to_owned(), Clone::clone)
+    };
+    let excluded = annotation("excludeInboundPorts", "");
+    let excluded = if excluded.is_empty() { OWN_PORTS.to_owned() } else { format!("{OWN_PORTS},{excluded}") };
+    let options = [
+        ("-p", "15001".to_owned()),
+        ("-z", "15006".to_owned()),
+        ("-u", PROXY_USER.to_string()),
+        ("-m", "REDIRECT".to_owned()),
+        ("-i", annotation("includeOutboundIPRanges", "*")),
+        ("-x", annotation("excludeOutboundIPRanges", "")),
+        ("-b", annotation("includeInboundPorts", "*")),
+        ("-d", excluded),
+        ("-q", annotation("includeOutboundPorts", "")),
+        ("-o", annotation("excludeOutboundPorts", "")),
+    ];
+    let command = ["/usr/local/bin/pilot-agent", "istio-iptables"].map(str::to_owned);
+    let options = options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
+    let args: Vec<_> = command.into_iter().chain(options).collect();
+    let mut mounts = system_mounts();
+    mounts.push(mount("/tmp", "tmpfs", &["nosuid", "nodev"]));
+    // The lock of iptables.
+    mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755"]));
+    container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], &args, &[path()], &mounts)
+}
+
+fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Vec<String> {
+    let address = sandbox.addresses.first().map(ToString::to_string).unwrap_or_default();
+    let mut variables = vec![
+        path(),
+        "PILOT_CERT_PROVIDER=istiod".to_owned(),
+        // XDS with the pod's own certificate, so that the proxy needs no token.
+        "PROV_CERT=/var/run/secrets/workload-spiffe-credentials".to_owned(),
+        // Without it, pilot-agent asks the metadata servers of clouds before it starts Envoy.
+        "CLOUD_PLATFORM=none".to_owned(),
+        format!("POD_NAME={}", sandbox.name),
+        format!("POD_NAMESPACE={}", sandbox.namespace),
+        format!("INSTANCE_IP={address}"),
+        format!("SERVICE_ACCOUNT={}", pod.service_account),
+        format!("PROXY_CONFIG={}", mesh.proxy_config),
+        format!("TRUST_DOMAIN={}", mesh.trust_domain),
+        format!("ISTIO_META_POD_PORTS={}", pod.ports),
+        format!("ISTIO_META_APP_CONTAINERS={}", pod.containers),
+        "ISTIO_META_CLUSTER_ID=Kubernetes".to_owned(),
+        format!("ISTIO_META_NODE_NAME={}", pod.node),
+        "ISTIO_META_INTERCEPTION_MODE=REDIRECT".to_owned(),
+        format!("ISTIO_META_MESH_ID={}", mesh.trust_domain),
+    ];
+    if let Some(owner) = &pod.owner {
+        variables.push(format!("ISTIO_META_WORKLOAD_NAME={}", owner.name));
+        variables.push(format!("ISTIO_META_OWNER={}", owner.reference(&sandbox.namespace)));
+    }
+    variables
+}
+
+fn path() -> String {
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()
+}
+
+fn container(
+    sandbox: &Sandbox,
+    layout: Layout,
+    user: u32,
+    capabilities: &[&str],
+    args: &[String],
+    env: &[String],
+    mounts: &[Value],
+) -> Value {
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": user, "gid": user},
+            "args": args,
+            "env": env,
+            "cwd": "/",
+            "noNewPrivileges": true,
+            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        },
+        "root": {"path": layout.root, "readonly": true},
+        "hostname": sandbox.name,
+        "mounts": mounts,
+        "linux": {
+            "cgroupsPath": layout.cgroup,
+            "resources": {"devices": [{"allow": false, "access": "rwm"}]},
+            "namespaces": [
+                {"type": "network", "path": sandbox.netns},
+                {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
+            ],
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware"],
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger"],
+        },
+    })
+}
+
+fn system_mounts() -> Vec<Value> {
+    vec![
+        mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+    ]
+}
+
+fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {
+    json!({"destination": destination, "type": kind, "source": kind, "options": options})
+}
+
+fn writable(destination: &str) -> Value {
+    let (uid, gid) = (format!("uid={PROXY_USER}"), format!("gid={PROXY_USER}"));
+    mount(destination, "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", &uid, &gid])
+}
+
+fn bound(source: &Path, destination: &str) -> Value {
+    json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "ro", "nosuid", "nodev"]})
+}

@@ -1,0 +1,64 @@
+//! The root of Istio's proxy image on the node, copied by an init container of that image. So the kubelet pulls it, and a
+//! distroless image needs no `cp` of its own.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+/// Copies the root `from` into the directory `to`, unless that is complete. What is mounted into the root is left out.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    if to.exists() {
+        return Ok(());
+    }
+    let temporary = to.with_extension("new");
+    match fs::remove_dir_all(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::create_dir_all(&temporary)?;
+    copy_directory(from, &temporary, fs::metadata(from)?.dev())?;
+    fs::rename(temporary, to)
+}
+
+fn copy_directory(from: &Path, to: &Path, device: u64) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let metadata = fs::symlink_metadata(&source)?;
+        if metadata.is_symlink() {
+            symlink(fs::read_link(&source)?, &target)?;
+        } else if metadata.is_dir() {
+            fs::create_dir(&target)?;
+            if metadata.dev() == device {
+                copy_directory(&source, &target, device)?;
+            }
+            fs::set_permissions(&target, metadata.permissions())?;
+        } else if metadata.is_file() {
+            fs::copy(&source, &target)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_links_and_permissions_are_copied_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        fs::create_dir_all(from.join("usr/bin")).unwrap();
+        fs::write(from.join("usr/bin/envoy"), "1").unwrap();
+        symlink("usr/bin", from.join("bin")).unwrap();
+        // What an earlier attempt left.
+        fs::create_dir_all(directory.path().join("to.new/half")).unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("bin/envoy")).unwrap(), "1");
+        assert!(!to.join("half").exists());
+        fs::write(from.join("usr/bin/envoy"), "2").unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("bin/envoy")).unwrap(), "1");
+    }
+}

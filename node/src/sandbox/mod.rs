@@ -1,0 +1,110 @@
+//! One state machine for each sandbox. It is pure: events go in by [`State::apply`], and it returns what to do.
+
+mod supervisor;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use self::supervisor::{Proxies, Supervisor};
+
+const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
+const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
+const REMOVE_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// How far a sandbox' proxy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum State {
+    /// Nothing is known to be there.
+    #[default]
+    Absent,
+    /// The first proxy is being started; the pod's containers wait for it.
+    Starting,
+    /// The proxy serves.
+    Ready,
+    /// The proxy has ended while the pod lives, and is being started again.
+    Restarting {
+        /// How often in a row that has failed.
+        failures: u32,
+    },
+    /// The proxy is being removed.
+    Removing,
+}
+
+/// What happens to a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The plugin asks for a proxy.
+    Add,
+    /// The plugin, or a mark that it left, asks for the removal.
+    Delete,
+    /// The agent has found a proxy of an earlier agent, whose sandbox is there.
+    Adopted,
+    /// The proxy has become ready.
+    Started,
+    /// The proxy could not be started.
+    StartFailed(String),
+    /// The proxy has ended by itself.
+    Exited,
+    /// Nothing of the proxy is left.
+    Removed,
+    /// Something may be left.
+    RemoveFailed,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Start a proxy after the delay, and report its end. What an earlier one left is removed first.
+    Start(Duration),
+    /// Report the end of the proxy that runs.
+    Watch,
+    /// Stop whatever is being done, then remove all after the delay.
+    Remove(Duration),
+    /// Respond to those that wait for the proxy.
+    RespondAdd(Result<(), String>),
+    /// Respond to those that wait for its removal.
+    RespondDelete,
+}
+
+impl State {
+    /// The next state, and what to do. An event that does not fit the state changes nothing.
+    #[must_use]
+    pub fn apply(self, event: &Event) -> (Self, Vec<Action>) {
+        match (self, event) {
+            (Self::Absent, Event::Add) => (Self::Starting, vec![Action::Start(Duration::ZERO)]),
+            (Self::Absent, Event::Adopted) => (Self::Ready, vec![Action::Watch]),
+            (Self::Ready, Event::Add) => (self, vec![Action::RespondAdd(Ok(()))]),
+            (Self::Removing, Event::Add) => {
+                (self, vec![Action::RespondAdd(Err("the sandbox is being removed".into()))])
+            }
+            (Self::Starting | Self::Restarting { .. }, Event::Started) => {
+                (Self::Ready, vec![Action::RespondAdd(Ok(()))])
+            }
+            (Self::Starting, Event::StartFailed(reason)) => {
+                (Self::Removing, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
+            }
+            (Self::Starting, Event::Exited) => (
+                Self::Removing,
+                vec![Action::RespondAdd(Err("the proxy has ended".into())), Action::Remove(Duration::ZERO)],
+            ),
+            (Self::Ready, Event::Exited) => (Self::Restarting { failures: 0 }, vec![Action::Start(restart_backoff(0))]),
+            (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited) => {
+                let failures = failures.saturating_add(1);
+                (Self::Restarting { failures }, vec![Action::Start(restart_backoff(failures))])
+            }
+            (Self::Absent, Event::Delete) => (Self::Removing, vec![Action::Remove(Duration::ZERO)]),
+            (Self::Starting | Self::Ready | Self::Restarting { .. }, Event::Delete) => (
+                Self::Removing,
+                vec![Action::RespondAdd(Err("the sandbox was deleted".into())), Action::Remove(Duration::ZERO)],
+            ),
+            (Self::Removing, Event::Removed) => (Self::Absent, vec![Action::RespondDelete]),
+            (Self::Removing, Event::RemoveFailed) => (self, vec![Action::Remove(REMOVE_RETRY_DELAY)]),
+            (state, _) => (state, vec![]),
+        }
+    }
+}
+
+fn restart_backoff(failures: u32) -> Duration {
+    RESTART_BACKOFF_MIN.saturating_mul(1 << failures.min(6)).min(RESTART_BACKOFF_MAX)
+}

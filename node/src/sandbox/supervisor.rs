@@ -1,0 +1,200 @@
+//! Carries out what the state machines decide. One task owns them all; effects run beside it and report events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cni::protocol::{Request, Response, Sandbox};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::{Action, Event, State};
+
+/// What a proxy can be asked for. Each is idempotent, and may be dropped at any point.
+pub trait Proxies: Send + Sync + 'static {
+    /// Starts the sandbox' proxy, and returns when it is ready.
+    fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<(), String>> + Send;
+    /// Returns when the proxy has ended. Keeps its certificate fresh until then.
+    fn attend(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
+    /// Ends the proxy, and removes all that is its own.
+    fn remove(&self, id: &str) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+enum Message {
+    Request(Request, oneshot::Sender<Response>),
+    Adopt(Sandbox),
+    /// An event of an effect, with the effect's number.
+    Effect(String, u64, Event),
+}
+
+/// A handle to the task that owns the state machines.
+#[derive(Clone)]
+pub struct Supervisor {
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+impl Supervisor {
+    /// Starts the task, which ends with the last handle.
+    pub fn spawn(proxies: impl Proxies) -> Self {
+        let (messages, mut inbox) = mpsc::unbounded_channel();
+        let mut machines =
+            Machines { proxies: Arc::new(proxies), messages: messages.downgrade(), entries: HashMap::new() };
+        tokio::spawn(async move {
+            while let Some(message) = inbox.recv().await {
+                machines.handle(message);
+            }
+        });
+        Self { messages }
+    }
+
+    /// Carries out a request of the plugin's.
+    pub async fn request(&self, request: Request) -> Response {
+        let (sender, receiver) = oneshot::channel();
+        let sent = self.messages.send(Message::Request(request, sender));
+        let response = if sent.is_ok() { receiver.await.ok() } else { None };
+        response.unwrap_or_else(|| Response { error: Some("the agent is ending".into()) })
+    }
+
+    /// Takes over the proxy of an earlier agent.
+    pub fn adopt(&self, sandbox: Sandbox) {
+        // It is lost only where the agent ends.
+        let _ = self.messages.send(Message::Adopt(sandbox));
+    }
+}
+
+#[derive(Default)]
+struct Entry {
+    state: State,
+    sandbox: Option<Sandbox>,
+    adds: Vec<oneshot::Sender<Response>>,
+    deletes: Vec<oneshot::Sender<Response>>,
+    effect: u64,
+    task: Option<JoinHandle<()>>,
+}
+
+struct Machines<P> {
+    proxies: Arc<P>,
+    messages: mpsc::WeakUnboundedSender<Message>,
+    entries: HashMap<String, Entry>,
+}
+
+impl<P: Proxies> Machines<P> {
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Request(Request::Add(sandbox), reply) => {
+                let id = sandbox.id.clone();
+                let entry = self.entries.entry(id.clone()).or_default();
+                entry.sandbox.get_or_insert(sandbox);
+                entry.adds.push(reply);
+                self.apply(&id, &Event::Add);
+            }
+            Message::Request(Request::Delete { id }, reply) => {
+                self.entries.entry(id.clone()).or_default().deletes.push(reply);
+                self.apply(&id, &Event::Delete);
+            }
+            Message::Request(Request::Check { id }, reply) => {
+                let is_ready = self.entries.get(&id).is_some_and(|entry| entry.state == State::Ready);
+                let error = (!is_ready).then(|| "the proxy is not ready".to_owned());
+                let _ = reply.send(Response { error });
+            }
+            Message::Adopt(sandbox) => {
+                let id = sandbox.id.clone();
+                self.entries.entry(id.clone()).or_default().sandbox = Some(sandbox);
+                self.apply(&id, &Event::Adopted);
+            }
+            // What an effect reported before it was stopped is about a state that is over.
+            Message::Effect(id, effect, event) => {
+                if self.entries.get(&id).is_some_and(|entry| entry.effect == effect) {
+                    self.apply(&id, &event);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, id: &str, event: &Event) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let before = entry.state;
+        let (state, actions) = before.apply(event);
+        tracing::info!(sandbox = id, ?event, from = ?before, to = ?state, "sandbox");
+        entry.state = state;
+        for action in actions {
+            self.carry_out(id, action);
+        }
+        if self.entries.get(id).is_some_and(|entry| entry.state == State::Absent) {
+            self.entries.remove(id);
+        }
+    }
+
+    fn carry_out(&mut self, id: &str, action: Action) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let proxies = Arc::clone(&self.proxies);
+        let sandbox = entry.sandbox.clone();
+        match (action, sandbox) {
+            (Action::RespondAdd(result), _) => respond(&mut entry.adds, &result),
+            (Action::RespondDelete, _) => respond(&mut entry.deletes, &Ok(())),
+            (Action::Start(delay), Some(sandbox)) => self.run(id, move |report| async move {
+                sleep(delay).await;
+                match proxies.start(&sandbox).await {
+                    Ok(()) => report(Event::Started),
+                    Err(reason) => return report(Event::StartFailed(reason)),
+                }
+                proxies.attend(&sandbox).await;
+                report(Event::Exited);
+            }),
+            (Action::Watch, Some(sandbox)) => self.run(id, move |report| async move {
+                proxies.attend(&sandbox).await;
+                report(Event::Exited);
+            }),
+            (Action::Remove(delay), _) => {
+                let sandbox_id = id.to_owned();
+                self.run(id, move |report| async move {
+                    sleep(delay).await;
+                    match proxies.remove(&sandbox_id).await {
+                        Ok(()) => report(Event::Removed),
+                        Err(error) => {
+                            tracing::warn!(sandbox = sandbox_id, error, "could not remove a proxy");
+                            report(Event::RemoveFailed);
+                        }
+                    }
+                });
+            }
+            // Only ADD and adoption lead to these, and both bring the sandbox.
+            (Action::Start(_) | Action::Watch, None) => {}
+        }
+    }
+
+    /// Runs an effect in place of the one before, which is stopped first.
+    fn run<F: Future<Output = ()> + Send>(
+        &mut self,
+        id: &str,
+        effect: impl FnOnce(Box<dyn Fn(Event) + Send + Sync>) -> F + Send + 'static,
+    ) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        entry.effect += 1;
+        let (number, messages, id) = (entry.effect, self.messages.clone(), id.to_owned());
+        let before = entry.task.take();
+        entry.task = Some(tokio::spawn(async move {
+            stop(before).await;
+            let report = move |event| {
+                if let Some(messages) = messages.upgrade() {
+                    let _ = messages.send(Message::Effect(id.clone(), number, event));
+                }
+            };
+            effect(Box::new(report)).await;
+        }));
+    }
+}
+
+async fn stop(task: Option<JoinHandle<()>>) {
+    if let Some(task) = task {
+        task.abort();
+        let _ = task.await;
+    }
+}
+
+fn respond(waiting: &mut Vec<oneshot::Sender<Response>>, result: &Result<(), String>) {
+    for reply in waiting.drain(..) {
+        // The plugin may have gone, and asks again.
+        let _ = reply.send(Response { error: result.clone().err() });
+    }
+}

@@ -1,0 +1,44 @@
+//! The socket that the plugin connects to.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use cni::protocol::{Request, Response};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::sandbox::Supervisor;
+
+const REQUEST_LIMIT: u64 = 64 * 1024;
+
+/// Serves the socket until it fails. Only root can connect.
+pub async fn serve(socket: &Path, supervisor: &Supervisor) -> io::Result<()> {
+    // What an earlier agent left would be in the way.
+    let _ = fs::remove_file(socket);
+    let listener = UnixListener::bind(socket)?;
+    fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let supervisor = supervisor.clone();
+        tokio::spawn(async move {
+            if let Err(error) = respond(stream, &supervisor).await {
+                tracing::warn!(%error, "a plugin's connection");
+            }
+        });
+    }
+}
+
+async fn respond(stream: UnixStream, supervisor: &Supervisor) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(read.take(REQUEST_LIMIT)).read_line(&mut line).await?;
+    let response = match serde_json::from_str::<Request>(&line) {
+        Ok(request) => supervisor.request(request).await,
+        Err(error) => Response { error: Some(format!("the request: {error}")) },
+    };
+    let mut text = serde_json::to_string(&response)?;
+    text.push('\n');
+    write.write_all(text.as_bytes()).await
+}
