@@ -71,6 +71,8 @@ pub struct CertificateAuthority {
     pub root: PathBuf,
     /// The file with the agent's token, of audience `istio-ca`.
     pub token: PathBuf,
+    /// The cluster's name in the mesh, in which istiod looks for the pod.
+    pub cluster: String,
 }
 
 impl CertificateAuthority {
@@ -92,6 +94,9 @@ impl CertificateAuthority {
         let bearer = format!("Bearer {}", token.trim()).parse();
         let bearer = bearer.map_err(|_| Error::Unusable("the agent's token is no header".into()))?;
         request.metadata_mut().insert("authorization", bearer);
+        let cluster = self.cluster.parse();
+        let cluster = cluster.map_err(|_| Error::Unusable("the cluster's name is no header".into()))?;
+        request.metadata_mut().insert("clusterid", cluster);
         let refused = |cause| Error::Refused { identity: identity.to_owned(), cause: Box::new(cause) };
         let chain = client.create_certificate(request).await.map_err(refused)?.into_inner().cert_chain;
         assemble(chain, &key)

@@ -16,10 +16,14 @@ use crate::api::containers::{
     Container, CreateContainerRequest, DeleteContainerRequest, ListContainersRequest, container::Runtime,
 };
 use crate::api::tasks::tasks_client::TasksClient;
-use crate::api::tasks::{CreateTaskRequest, DeleteTaskRequest, KillRequest, StartRequest, WaitRequest};
+use crate::api::tasks::{
+    CreateTaskRequest, DeleteTaskRequest, GetRequest, KillRequest, StartRequest, Status as TaskStatus, WaitRequest,
+};
 
 /// containerd's namespace of the proxies.
 pub const NAMESPACE: &str = "istio-aux";
+/// containerd's namespace of the kubelet's sandboxes and containers.
+pub const CRI_NAMESPACE: &str = "k8s.io";
 const RUNTIME: &str = "io.containerd.runc.v2";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const SIGKILL: u32 = 9;
@@ -76,8 +80,8 @@ impl Containerd {
         Ok(Self { channel: endpoint.connect_lazy() })
     }
 
-    /// Creates a container and starts its process.
-    pub async fn start(&self, new: NewContainer<'_>) -> Result<(), Error> {
+    /// Creates a container, starts its process, and returns its PID.
+    pub async fn start(&self, new: NewContainer<'_>) -> Result<u32, Error> {
         let (id, log) = (new.id, format!("file://{}", new.log.display()));
         let container = Container {
             id: id.clone(),
@@ -89,8 +93,8 @@ impl Containerd {
         self.containers().create(request).await.map_err(call("create a container"))?;
         let request = CreateTaskRequest { container_id: id.clone(), stdout: log.clone(), stderr: log };
         self.tasks().create(request).await.map_err(call("create a task"))?;
-        self.tasks().start(StartRequest { container_id: id }).await.map_err(call("start a task"))?;
-        Ok(())
+        let started = self.tasks().start(StartRequest { container_id: id }).await.map_err(call("start a task"))?;
+        Ok(started.into_inner().pid)
     }
 
     /// The exit status of a container's process, once it has ended.
@@ -120,12 +124,24 @@ impl Containerd {
         Ok(containers.into_iter().map(|container| (container.id, container.labels)).collect())
     }
 
+    /// Whether a container of a namespace has a process.
+    pub async fn is_running(&self, namespace: &'static str, id: &str) -> Result<bool, Error> {
+        let mut tasks = TasksClient::with_interceptor(self.channel.clone(), InNamespace(namespace));
+        match tasks.get(GetRequest { container_id: id.to_owned() }).await.map_err(call("read a task")) {
+            Ok(response) => {
+                Ok(response.into_inner().process.is_some_and(|process| process.status() == TaskStatus::Running))
+            }
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn containers(&self) -> ContainersClient<Namespaced> {
-        ContainersClient::with_interceptor(self.channel.clone(), InNamespace)
+        ContainersClient::with_interceptor(self.channel.clone(), InNamespace(NAMESPACE))
     }
 
     fn tasks(&self) -> TasksClient<Namespaced> {
-        TasksClient::with_interceptor(self.channel.clone(), InNamespace)
+        TasksClient::with_interceptor(self.channel.clone(), InNamespace(NAMESPACE))
     }
 }
 
@@ -144,11 +160,11 @@ fn found<T>(result: Result<T, Error>) -> Result<bool, Error> {
 
 /// Names the namespace in each request.
 #[derive(Debug, Clone, Copy)]
-struct InNamespace;
+struct InNamespace(&'static str);
 
 impl Interceptor for InNamespace {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.0));
         Ok(request)
     }
 }

@@ -74,6 +74,9 @@ struct AgentArgs {
     /// The agent's token for istiod
     #[arg(long, default_value = "/var/run/secrets/tokens/istio-token")]
     token: PathBuf,
+    /// The cluster's name in the mesh
+    #[arg(long, default_value = "Kubernetes")]
+    cluster_id: String,
     /// istiod's namespace
     #[arg(long, default_value = "istio-system")]
     mesh_namespace: String,
@@ -111,7 +114,12 @@ async fn run_agent(args: AgentArgs) -> Result<(), String> {
     let node = Node {
         client,
         containerd,
-        ca: CertificateAuthority { address: args.ca_address, root: args.ca_root, token: args.token },
+        ca: CertificateAuthority {
+            address: args.ca_address,
+            root: args.ca_root,
+            token: args.token,
+            cluster: args.cluster_id,
+        },
         mesh_namespace: args.mesh_namespace,
         mesh_config: args.mesh_config,
         proxy_root: args.proxy_root,

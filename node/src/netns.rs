@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,9 +14,10 @@ const READINESS_PORT: u16 = 15021;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns once the proxy in the namespace is ready.
-pub async fn wait_until_ready(netns: &Path, timeout: Duration) -> Result<(), String> {
-    let namespace = File::open(netns).map_err(|error| format!("{}: {error}", netns.display()))?;
+/// Returns once the proxy, whose process this is, serves in its network namespace.
+pub async fn wait_until_ready(pid: u32, timeout: Duration) -> Result<(), String> {
+    let path = format!("/proc/{pid}/ns/net");
+    let namespace = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
     let (sender, receiver) = oneshot::channel();
     thread::spawn(move || {
         let entered = setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|error| format!("setns: {error}"));

@@ -17,14 +17,28 @@ TOML
 }
 
 add_node_proxy() {
-  if ! has_node_proxy; then
-    mkdir -p "$STATE/components" "$NODE_PROXY_CNI" "$NODE_PROXY_BIN"
-    ln -sf /usr/lib/cni/* "$NODE_PROXY_BIN/"
-    touch "$NODE_PROXY_MARK"
+  mkdir -p "$STATE/components" "$NODE_PROXY_CNI" "$NODE_PROXY_BIN"
+  ln -sf /usr/lib/cni/* "$NODE_PROXY_BIN/"
+  touch "$NODE_PROXY_MARK"
+  if ! grep -qF "$NODE_PROXY_CNI" "$STATE/containerd/config.toml"; then
     stop_daemons containerd
     start_containerd
   fi
   # istiod signs for other accounts only where the caller is named here.
   kubectl -n istio-system set env deployment/istiod CA_TRUSTED_NODE_ACCOUNTS=istio-aux-node/istio-aux-node >/dev/null
   logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
+  write_node_proxy_values
+}
+
+# The chart's values for this node: helm upgrade --install -f.
+write_node_proxy_values() {
+  cat >"$STATE/node-values.yaml" <<YAML
+proxyImage: $(image_name proxyv2)
+containerd:
+  socket: $CONTAINERD_SOCKET
+cni:
+  binDir: $NODE_PROXY_BIN
+  primaryDir: $STATE/cni
+  ownDir: $NODE_PROXY_CNI
+YAML
 }

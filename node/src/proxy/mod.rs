@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use self::files::SandboxFiles;
 use self::spec::Layout;
 use crate::certificate::CertificateAuthority;
-use crate::containerd::{Containerd, Error, NewContainer};
+use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NewContainer};
 use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 use crate::sandbox::Proxies;
@@ -57,18 +57,20 @@ impl Node {
     /// The sandboxes that have a proxy of an earlier agent's; by [`None`], a container's that is not one that can be used.
     pub async fn sandboxes(&self) -> Result<Vec<(String, Option<Sandbox>)>, Error> {
         let containers = self.containerd.list().await?;
-        let known = containers.into_iter().map(|(id, labels)| {
+        let mut known = Vec::new();
+        for (id, labels) in containers {
             let sandbox = labels.get(SANDBOX_LABEL).and_then(|text| serde_json::from_str::<Sandbox>(text).ok());
             let sandbox_id = id.rsplit_once('-').map_or(id.as_str(), |(sandbox, _)| sandbox).to_owned();
-            // The runtime removes the file of the network namespace with the sandbox.
-            (sandbox_id, sandbox.filter(|sandbox| Path::new(&sandbox.netns).exists()))
-        });
-        Ok(known.collect())
+            // A sandbox lives as long as its pause container.
+            let is_alive = self.containerd.is_running(CRI_NAMESPACE, &sandbox_id).await?;
+            known.push((sandbox_id, sandbox.filter(|_| is_alive)));
+        }
+        Ok(known)
     }
 
     async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts), String> {
         let pod = read_pod(&self.client, sandbox).await?;
-        let mesh = read_mesh(&self.client, &self.mesh_namespace, &self.mesh_config).await?;
+        let mesh = self.mesh().await?;
         let files = self.files(&sandbox.id);
         files.write_pod(&pod, &self.resolv_conf).map_err(|error| format!("the pod's files: {error}"))?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
@@ -88,7 +90,7 @@ impl Node {
         written.map_err(|error| format!("the certificate's files: {error}"))
     }
 
-    async fn start_containers(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<(), String> {
+    async fn start_containers(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<u32, String> {
         let parent = cgroup::of_pod(&self.cgroups, sandbox, &pod.qos_class)?;
         let files = self.files(&sandbox.id);
         let log = self.log(&sandbox.id);
@@ -108,7 +110,7 @@ impl Node {
 
         let id = proxy_id(&sandbox.id);
         let cgroup = format!("{parent}/{id}");
-        let spec = spec::proxy(sandbox, pod, mesh, layout(&cgroup));
+        let spec = spec::proxy(sandbox, pod, mesh, &self.ca.cluster, layout(&cgroup));
         let label = serde_json::json!(sandbox).to_string();
         let labels = HashMap::from([(SANDBOX_LABEL.to_owned(), label)]);
         let new = NewContainer { id, labels, spec: &spec, log: &log };
@@ -136,8 +138,7 @@ impl Node {
         loop {
             sleep(self.files(&sandbox.id).renewal_due_in()).await;
             let renewed = async {
-                let pod = read_pod(&self.client, sandbox).await?;
-                let mesh = read_mesh(&self.client, &self.mesh_namespace, &self.mesh_config).await?;
+                let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
                 self.renew(sandbox, &pod, &mesh).await
             };
             if let Err(error) = renewed.await {
@@ -145,6 +146,10 @@ impl Node {
                 sleep(RENEWAL_RETRY_DELAY).await;
             }
         }
+    }
+
+    async fn mesh(&self) -> Result<MeshFacts, String> {
+        read_mesh(&self.client, &self.mesh_namespace, &self.mesh_config).await
     }
 
     fn files(&self, id: &str) -> SandboxFiles {
@@ -158,10 +163,10 @@ impl Node {
     async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<(), String> {
         self.remove_containers(&sandbox.id).await.map_err(|error| error.to_string())?;
         let (pod, mesh) = self.prepare(sandbox).await?;
-        self.start_containers(sandbox, &pod, &mesh).await?;
+        let pid = self.start_containers(sandbox, &pod, &mesh).await?;
         let id = proxy_id(&sandbox.id);
         tokio::select! {
-            ready = netns::wait_until_ready(Path::new(&sandbox.netns), READY_TIMEOUT) => ready,
+            ready = netns::wait_until_ready(pid, READY_TIMEOUT) => ready,
             () = self.ended(&id) => Err("the proxy ended before it was ready".to_owned()),
         }
         .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))

@@ -26,7 +26,7 @@ pub(super) struct Layout<'a> {
 
 /// The proxy.
 #[must_use]
-pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, layout: Layout) -> Value {
+pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &str, layout: Layout) -> Value {
     let args = [
         "/usr/local/bin/pilot-agent",
         "proxy",
@@ -49,7 +49,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, layout:
     mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
-    container(sandbox, layout, PROXY_USER, &[], &args, &environment(sandbox, pod, mesh), &mounts)
+    container(sandbox, layout, PROXY_USER, &[], &args, &environment(sandbox, pod, mesh, cluster), &mounts)
 }
 
 /// The container that redirects the pod's traffic to the proxy, and ends.
@@ -83,7 +83,7 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Val
     container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], &args, &[path()], &mounts)
 }
 
-fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Vec<String> {
+fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &str) -> Vec<String> {
     let address = sandbox.addresses.first().map(ToString::to_string).unwrap_or_default();
     let mut variables = vec![
         path(),
@@ -100,7 +100,7 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Vec<Strin
         format!("TRUST_DOMAIN={}", mesh.trust_domain),
         format!("ISTIO_META_POD_PORTS={}", pod.ports),
         format!("ISTIO_META_APP_CONTAINERS={}", pod.containers),
-        "ISTIO_META_CLUSTER_ID=Kubernetes".to_owned(),
+        format!("ISTIO_META_CLUSTER_ID={cluster}"),
         format!("ISTIO_META_NODE_NAME={}", pod.node),
         "ISTIO_META_INTERCEPTION_MODE=REDIRECT".to_owned(),
         format!("ISTIO_META_MESH_ID={}", mesh.trust_domain),
@@ -170,4 +170,56 @@ fn writable(destination: &str) -> Value {
 
 fn bound(source: &Path, destination: &str) -> Value {
     json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "ro", "nosuid", "nodev"]})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::pod::Owner;
+
+    fn sandbox() -> Sandbox {
+        Sandbox {
+            id: "abc".into(),
+            netns: "/run/netns/x".into(),
+            namespace: "team".into(),
+            name: "train-0".into(),
+            uid: "u1".into(),
+            addresses: vec!["10.0.0.7".parse().unwrap()],
+            cgroup_path: String::new(),
+        }
+    }
+
+    fn pod() -> PodFacts {
+        PodFacts {
+            service_account: "trainer".into(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::from([("traffic.sidecar.istio.io/excludeInboundPorts".into(), "9000".into())]),
+            node: "node1".into(),
+            qos_class: "BestEffort".into(),
+            containers: "main".into(),
+            ports: json!([{"containerPort": 8080}]),
+            owner: Some(Owner { api_version: "batch/v1".into(), kind: "Job".into(), name: "train".into() }),
+        }
+    }
+
+    fn layout() -> Layout<'static> {
+        Layout {
+            root: Path::new("/proxy/1"),
+            files: Path::new("/run/istio-aux/sandbox/abc"),
+            cgroup: "/kubepods/pod1/abc",
+        }
+    }
+
+    #[test]
+    fn the_proxy_has_the_pods_network_and_no_capabilities() {
+        let mesh = MeshFacts { proxy_config: json!({"discoveryAddress": "istiod:15012"}), trust_domain: "td".into() };
+        insta::assert_json_snapshot!(proxy(&sandbox(), &pod(), &mesh, "Kubernetes", layout()));
+    }
+
+    #[test]
+    fn the_redirection_has_the_pods_network_and_only_the_networks_capabilities() {
+        insta::assert_json_snapshot!(redirect(&sandbox(), &pod(), layout()));
+    }
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use cni::protocol::{Request, Response, Sandbox};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
 
@@ -98,4 +100,111 @@ proptest! {
         prop_assert_eq!(state, State::Absent);
         prop_assert_eq!(adds, 0);
     }
+}
+
+/// Proxies that start when they are let, and count what they were asked for.
+#[derive(Clone)]
+struct Fake {
+    starts: watch::Receiver<Option<Result<(), String>>>,
+    ended: watch::Receiver<bool>,
+    asked: mpsc::UnboundedSender<&'static str>,
+}
+
+impl Proxies for Fake {
+    async fn start(&self, _: &Sandbox) -> Result<(), String> {
+        self.asked.send("start").unwrap();
+        let mut starts = self.starts.clone();
+        let result = starts.wait_for(Option::is_some).await.unwrap().clone();
+        result.unwrap()
+    }
+
+    async fn attend(&self, _: &Sandbox) {
+        self.asked.send("attend").unwrap();
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    async fn remove(&self, _: &str) -> Result<(), String> {
+        self.asked.send("remove").unwrap();
+        Ok(())
+    }
+}
+
+struct Fixture {
+    supervisor: Supervisor,
+    start: watch::Sender<Option<Result<(), String>>>,
+    end: watch::Sender<bool>,
+    asked: mpsc::UnboundedReceiver<&'static str>,
+}
+
+fn fixture() -> Fixture {
+    let ((start, starts), (end, ended)) = (watch::channel(None), watch::channel(false));
+    let (sender, asked) = mpsc::unbounded_channel();
+    Fixture { supervisor: Supervisor::spawn(Fake { starts, ended, asked: sender }), start, end, asked }
+}
+
+fn sandbox() -> Sandbox {
+    Sandbox {
+        id: "abc".into(),
+        netns: "/run/netns/x".into(),
+        namespace: "team".into(),
+        name: "job".into(),
+        uid: "u1".into(),
+        addresses: Vec::new(),
+        cgroup_path: String::new(),
+    }
+}
+
+fn add() -> Request {
+    Request::Add(sandbox())
+}
+
+fn delete() -> Request {
+    Request::Delete { id: "abc".into() }
+}
+
+const DONE: Response = Response { error: None };
+
+#[tokio::test]
+async fn add_waits_until_the_proxy_is_ready_and_a_second_one_starts_no_second_proxy() {
+    let mut fixture = fixture();
+    let supervisor = fixture.supervisor.clone();
+    let first = tokio::spawn(async move { supervisor.request(add()).await });
+    assert_eq!(fixture.asked.recv().await, Some("start"));
+    let supervisor = fixture.supervisor.clone();
+    let second = tokio::spawn(async move { supervisor.request(add()).await });
+    let not_ready = fixture.supervisor.request(Request::Check { id: "abc".into() }).await;
+    assert!(not_ready.error.is_some() && !first.is_finished());
+    fixture.start.send_replace(Some(Ok(())));
+    assert_eq!((first.await.unwrap(), second.await.unwrap()), (DONE, DONE));
+    assert_eq!(fixture.asked.recv().await, Some("attend"));
+}
+
+#[tokio::test]
+async fn a_deletion_stops_a_start_that_is_under_way() {
+    let mut fixture = fixture();
+    let supervisor = fixture.supervisor.clone();
+    let added = tokio::spawn(async move { supervisor.request(add()).await });
+    assert_eq!(fixture.asked.recv().await, Some("start"));
+    assert_eq!(fixture.supervisor.request(delete()).await, DONE);
+    assert_eq!(added.await.unwrap().error.as_deref(), Some("the sandbox was deleted"));
+    assert_eq!(fixture.asked.recv().await, Some("remove"));
+}
+
+#[tokio::test]
+async fn what_a_failed_start_left_is_removed() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Err("no certificate".into())));
+    assert_eq!(fixture.supervisor.request(add()).await.error.as_deref(), Some("no certificate"));
+    assert_eq!(fixture.asked.recv().await, Some("start"));
+    assert_eq!(fixture.asked.recv().await, Some("remove"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_proxy_that_ends_is_started_again() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    fixture.supervisor.adopt(sandbox());
+    assert_eq!(fixture.asked.recv().await, Some("attend"));
+    fixture.end.send_replace(true);
+    assert_eq!(fixture.asked.recv().await, Some("start"));
 }

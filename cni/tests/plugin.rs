@@ -1,0 +1,128 @@
+//! The plugin's commands, with an agent that is there, that goes away, and that is not there.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cni::input::Environment;
+use cni::plugin::{Timeouts, run};
+use serde_json::{Value, json};
+
+const SHORT: Timeouts =
+    Timeouts { add: Duration::from_millis(300), delete: Duration::from_millis(300), check: Duration::from_millis(300) };
+
+fn environment(command: &str) -> Environment {
+    Environment {
+        command: command.into(),
+        container_id: "abc".into(),
+        netns: "/run/netns/x".into(),
+        args: "K8S_POD_NAMESPACE=team;K8S_POD_NAME=job;K8S_POD_UID=u1".into(),
+    }
+}
+
+fn result() -> Value {
+    json!({"cniVersion": "0.4.0", "ips": [{"version": "4", "address": "10.0.0.7/24", "gateway": "10.0.0.1"}]})
+}
+
+fn configuration(run_dir: &Path) -> String {
+    json!({"cniVersion": "0.4.0", "name": "n", "type": "istio-aux-cni", "runDir": run_dir, "prevResult": result()})
+        .to_string()
+}
+
+/// An agent that takes one connection for each of the responses, and returns the requests. None: it closes the connection.
+fn agent(run_dir: &Path, responses: Vec<Option<&'static str>>) -> JoinHandle<Vec<Value>> {
+    let listener = UnixListener::bind(run_dir.join("node.sock")).unwrap();
+    thread::spawn(move || {
+        let taken = responses.into_iter().map(|response| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            if let Some(response) = response {
+                writeln!(stream, "{response}").unwrap();
+            }
+            serde_json::from_str(&line).unwrap()
+        });
+        taken.collect()
+    })
+}
+
+fn error(result: Result<String, cni::plugin::Failure>) -> Value {
+    serde_json::from_str(&result.unwrap_err().to_json()).unwrap()
+}
+
+#[test]
+fn add_waits_for_the_agent_and_prints_the_result_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = agent(directory.path(), vec![None, Some("{}")]);
+    let patient = Timeouts { add: Duration::from_mins(1), ..SHORT };
+    let output = run(&environment("ADD"), &configuration(directory.path()), patient).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&output).unwrap(), result());
+    let request = json!({
+        "command": "add", "id": "abc", "netns": "/run/netns/x", "namespace": "team", "name": "job", "uid": "u1",
+        "addresses": ["10.0.0.7"], "cgroupPath": "",
+    });
+    assert_eq!(agent.join().unwrap(), [request.clone(), request]);
+}
+
+#[test]
+fn add_fails_with_the_agents_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = agent(directory.path(), vec![Some(r#"{"error": "no certificate"}"#)]);
+    let error = error(run(&environment("ADD"), &configuration(directory.path()), SHORT));
+    assert_eq!((&error["code"], &error["msg"]), (&json!(101), &json!("istio-aux: no certificate")));
+    agent.join().unwrap();
+}
+
+#[test]
+fn add_without_an_agent_is_to_be_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = error(run(&environment("ADD"), &configuration(directory.path()), SHORT));
+    assert_eq!(error["code"], 11);
+    assert!(error["msg"].as_str().unwrap().contains("node.sock"), "{error}");
+}
+
+#[test]
+fn delete_without_an_agent_succeeds_and_leaves_a_mark() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(run(&environment("DEL"), &configuration(directory.path()), SHORT), Ok(String::new()));
+    assert!(directory.path().join("gone/abc").is_file());
+}
+
+#[test]
+fn delete_with_an_agent_leaves_no_mark() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = agent(directory.path(), vec![Some("{}")]);
+    assert_eq!(run(&environment("DEL"), &configuration(directory.path()), SHORT), Ok(String::new()));
+    assert_eq!(agent.join().unwrap(), [json!({"command": "delete", "id": "abc"})]);
+    assert!(!directory.path().join("gone").exists());
+}
+
+#[test]
+fn delete_succeeds_whatever_its_input() {
+    for input in ["", "{", "[]"] {
+        assert_eq!(run(&environment("DEL"), input, SHORT), Ok(String::new()), "{input}");
+    }
+    let strange = Environment { container_id: "../../etc".into(), ..environment("DEL") };
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(run(&strange, &configuration(directory.path()), SHORT), Ok(String::new()));
+    assert!(!directory.path().join("gone").exists());
+}
+
+#[test]
+fn check_says_whether_the_proxy_is_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = agent(directory.path(), vec![Some("{}"), Some(r#"{"error": "the proxy is not ready"}"#)]);
+    let check = || run(&environment("CHECK"), &configuration(directory.path()), SHORT);
+    assert_eq!(check(), Ok(String::new()));
+    assert_eq!(error(check())["msg"], "istio-aux: the proxy is not ready");
+    agent.join().unwrap();
+}
+
+#[test]
+fn version_and_unknown_commands_are_as_the_specification_wants_them() {
+    let output: Value = serde_json::from_str(&run(&environment("VERSION"), "", SHORT).unwrap()).unwrap();
+    assert!(output["supportedVersions"].as_array().unwrap().contains(&json!("1.0.0")));
+    assert_eq!(error(run(&environment("STATUS"), "", SHORT))["code"], 100);
+}
