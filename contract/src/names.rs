@@ -128,3 +128,16 @@ pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
 pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-istio-proxy";
 /// Its value that ends nothing: the proxy is still needed for a step's upload (argo-workflows#12919).
 pub const ARGO_KILL_NOTHING: &str = r#"["pilot-agent","version"]"#;
+
+/// Namespace label: the proxies of its pods run beside them, on the node; the value is [`NODE`].
+pub const PROXY_LABEL: &str = "istio-aux.io/proxy";
+/// Value of [`PROXY_LABEL`].
+pub const NODE: &str = "node";
+/// The runtime class of pods whose proxy runs beside them.
+pub const NODE_RUNTIME_CLASS: &str = "istio-aux";
+/// Pod label of Istio's: whether peers talk mutual TLS to the pod.
+pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+/// Pod label of Istio's: the service that telemetry names.
+pub const CANONICAL_NAME_LABEL: &str = "service.istio.io/canonical-name";
+/// Pod label of Istio's: the service's revision.
+pub const CANONICAL_REVISION_LABEL: &str = "service.istio.io/canonical-revision";

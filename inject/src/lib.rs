@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod facts;
 mod patch;
 mod plan;
@@ -18,6 +19,7 @@ pub mod tenancy;
 
 use json_patch::Patch;
 
+pub use self::beside::run_beside;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
 pub use self::plan::Mode;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide, tenancy};
+use crate::{Decision, Mode, Settings, decide, run_beside, tenancy};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -94,11 +94,13 @@ pub enum Entry {
     PipelinesToken,
     /// A place in the mesh for pods that run to completion.
     Mesh,
+    /// A proxy beside the pod, on its node.
+    Node,
 }
 
 impl Entry {
     /// All entries.
-    pub const ALL: [Self; 3] = [Self::Injection, Self::PipelinesToken, Self::Mesh];
+    pub const ALL: [Self; 4] = [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node];
 
     /// The name in logs and metrics.
     #[must_use]
@@ -107,6 +109,7 @@ impl Entry {
             Self::Injection => "injection",
             Self::PipelinesToken => "pipelines-token",
             Self::Mesh => "mesh",
+            Self::Node => "node",
         }
     }
 
@@ -115,6 +118,7 @@ impl Entry {
             Self::Injection => return decide(pod, settings),
             Self::PipelinesToken => tenancy::add_pipelines_token(pod),
             Self::Mesh => tenancy::join_mesh(pod, settings),
+            Self::Node => return run_beside(pod),
         };
         let tenancy::TenancyDecision { patch, reason, warnings } = tenancy;
         Decision { patch, mode: Mode::Off, reason, warnings }
@@ -274,7 +278,8 @@ mod tests {
             let patch: Value = serde_json::from_slice(&patch).unwrap();
             patch[0]["path"].as_str().unwrap().to_owned()
         };
-        let expected = ["/metadata/annotations", "/spec/containers/0/volumeMounts", "/metadata/labels"];
+        let expected =
+            ["/metadata/annotations", "/spec/containers/0/volumeMounts", "/metadata/labels", "/spec/runtimeClassName"];
         assert_eq!(Entry::ALL.map(first_path), expected);
     }
 

@@ -40,6 +40,7 @@ pub struct Metrics {
     registry: Registry,
     reviews: Family<ReviewLabels, Counter>,
     tenancy_reviews: Family<TenancyReviewLabels, Counter>,
+    node_reviews: Family<NodeReviewLabels, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
     certificate_start: Gauge,
@@ -57,6 +58,19 @@ struct ReviewLabels {
 struct TenancyReviewLabels {
     entry: &'static str,
     result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NodeReviewLabels {
+    result: &'static str,
+}
+
+fn node_reviews() -> Family<NodeReviewLabels, Counter> {
+    let reviews = Family::default();
+    for result in RESULTS {
+        drop(reviews.get_or_create(&NodeReviewLabels { result }));
+    }
+    reviews
 }
 
 impl From<Outcome> for ReviewLabels {
@@ -88,7 +102,7 @@ impl Metrics {
             reviews.clone(),
         );
         let tenancy_reviews = Family::default();
-        for entry in Entry::ALL.into_iter().filter(|entry| *entry != Entry::Injection).map(Entry::as_str) {
+        for entry in [Entry::PipelinesToken, Entry::Mesh].map(Entry::as_str) {
             for result in RESULTS {
                 drop(tenancy_reviews.get_or_create(&TenancyReviewLabels { entry, result }));
             }
@@ -98,6 +112,9 @@ impl Metrics {
             "Admission reviews for Kubeflow's tenants, by what they ask for and by result",
             tenancy_reviews.clone(),
         );
+        let node_reviews = node_reviews();
+        let help = "Admission reviews for pods whose proxy runs beside them, by result";
+        registry.register("node_reviews", help, node_reviews.clone());
         // A decision takes microseconds. Much longer times are those of a busy machine.
         let duration = Histogram::new([10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]);
         registry.register(
@@ -122,6 +139,7 @@ impl Metrics {
             registry,
             reviews,
             tenancy_reviews,
+            node_reviews,
             duration,
             certificate_expiry,
             certificate_start,
@@ -133,12 +151,14 @@ impl Metrics {
     /// Counts a review.
     pub fn review(&self, entry: Entry, outcome: Outcome, took: Duration) {
         let labels = ReviewLabels::from(outcome);
-        if entry == Entry::Injection {
-            self.reviews.get_or_create(&labels).inc();
-        } else {
-            let labels = TenancyReviewLabels { entry: entry.as_str(), result: labels.result };
-            self.tenancy_reviews.get_or_create(&labels).inc();
-        }
+        match entry {
+            Entry::Injection => self.reviews.get_or_create(&labels).inc(),
+            Entry::Node => self.node_reviews.get_or_create(&NodeReviewLabels { result: labels.result }).inc(),
+            Entry::PipelinesToken | Entry::Mesh => {
+                let labels = TenancyReviewLabels { entry: entry.as_str(), result: labels.result };
+                self.tenancy_reviews.get_or_create(&labels).inc()
+            }
+        };
         self.duration.observe(took.as_secs_f64());
     }
 
@@ -190,6 +210,7 @@ mod tests {
             metrics.review(Entry::Injection, outcome, Duration::from_micros(20));
         }
         metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
+        metrics.review(Entry::Node, Outcome::Unchanged(Mode::Off), Duration::from_micros(20));
         metrics.certificate(1_763_709_043, 1_795_245_043);
         let text = metrics.text();
         for line in [
@@ -197,7 +218,8 @@ mod tests {
             r#"istio_aux_admission_reviews_total{result="refused",mode="off"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="mesh",result="patched"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
-            "istio_aux_admission_duration_seconds_count 4",
+            r#"istio_aux_node_reviews_total{result="unchanged"} 1"#,
+            "istio_aux_admission_duration_seconds_count 5",
             "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",

@@ -264,6 +264,17 @@ impl Pod<'_> {
         Some(format!("{}/{}", owner.kind.as_str(), owner.name.as_str()))
     }
 
+    /// The name of the workload that the pod is of: its controller's, without what a `ReplicaSet` adds to its Deployment's.
+    pub(crate) fn workload_name(&self) -> &str {
+        let owners = self.metadata.as_ref().and_then(|metadata| metadata.owner_references.as_ref());
+        let owner = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
+        let Some(name) = owner.map(|owner| owner.name.as_str()) else {
+            return self.display_name().trim_end_matches('-');
+        };
+        let hash = self.label("pod-template-hash").and_then(|hash| name.strip_suffix(hash)?.strip_suffix('-'));
+        hash.unwrap_or(name)
+    }
+
     /// The port on which pilot-agent answers, 0 where it is off; `None` where its setting cannot be read. The annotation
     /// takes precedence over `statusPort` of the proxy's `ProxyConfig` (istio#18505).
     #[must_use]
@@ -310,6 +321,11 @@ impl Spec<'_> {
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         let policy = self.restart_policy.as_ref()?.as_str().parse().ok()?;
         (policy != RestartPolicy::Always).then_some(policy)
+    }
+
+    /// The pod's runtime class; an empty name is none.
+    pub(crate) fn runtime_class(&self) -> Option<&str> {
+        self.runtime_class_name.as_ref().map(BorrowedStr::as_str).filter(|class| !class.is_empty())
     }
 
     /// Whether the pod says that it runs on Windows.

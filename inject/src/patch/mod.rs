@@ -147,6 +147,10 @@ impl<'p> PatchBuilder<'p> {
         }
     }
 
+    pub(crate) fn runtime_class(&mut self, name: &str) {
+        self.add(&["spec", "runtimeClassName"], name.into());
+    }
+
     fn move_to_front(&mut self, index: usize) {
         self.front = Some(index);
     }

@@ -99,7 +99,9 @@ impl Handler for AdmissionHandler {
         match (request.method(), entry(request.uri().path())) {
             (&Method::POST, Some(entry)) => self.mutate(entry, request, guard).await,
             (_, Some(_)) => method_not_allowed("POST"),
-            (_, None) => not_found(request.uri().path(), "/mutate, /mutate/pipelines-token and /mutate/mesh"),
+            (_, None) => {
+                not_found(request.uri().path(), "/mutate, /mutate/pipelines-token, /mutate/mesh and /mutate/node")
+            }
         }
     }
 }
@@ -110,6 +112,7 @@ fn entry(path: &str) -> Option<Entry> {
         "/mutate" | "/mutate-v1-pod" => Some(Entry::Injection),
         "/mutate/pipelines-token" => Some(Entry::PipelinesToken),
         "/mutate/mesh" => Some(Entry::Mesh),
+        "/mutate/node" => Some(Entry::Node),
         _ => None,
     }
 }

@@ -1,0 +1,148 @@
+//! A pod whose proxy runs beside it, on its node (docs/node.md): it gets the runtime class by which the node agent knows it, and
+//! the labels by which Istio takes it for one of the mesh. Its containers and volumes stay as they are.
+
+use contract::names::{
+    CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, PROXY_CONTAINER, TLS_MODE_LABEL,
+};
+use json_patch::Patch;
+
+use crate::patch::PatchBuilder;
+use crate::pod::Pod;
+use crate::{Decision, Mode};
+
+/// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
+#[must_use]
+pub fn run_beside(pod: &Pod) -> Decision {
+    if let Some(reason) = obstacle(pod) {
+        let warnings = vec![format!("istio-aux runs no proxy beside this pod: {reason}")];
+        return Decision { patch: Patch::default(), mode: Mode::Off, reason, warnings };
+    }
+    let mut patch = PatchBuilder::new(pod);
+    if pod.spec.runtime_class().is_none() {
+        patch.runtime_class(NODE_RUNTIME_CLASS);
+    }
+    let labels = [
+        (ISTIO_INJECT, "false".to_owned()),
+        // Without it, peers send plaintext.
+        (TLS_MODE_LABEL, "istio".to_owned()),
+        (CANONICAL_NAME_LABEL, canonical_name(pod)),
+        (CANONICAL_REVISION_LABEL, canonical_revision(pod)),
+    ];
+    for (key, value) in labels {
+        if pod.label(key).is_none() {
+            patch.label(key, &value);
+        }
+    }
+    let patch = patch.finish();
+    let reason =
+        if patch.is_empty() { "the proxy runs beside the pod already" } else { "the proxy runs beside the pod" };
+    Decision { patch, mode: Mode::Off, reason, warnings: Vec::new() }
+}
+
+/// Why a pod cannot have its proxy on the node.
+fn obstacle(pod: &Pod) -> Option<&'static str> {
+    let class = pod.spec.runtime_class();
+    if class.is_some_and(|class| class != NODE_RUNTIME_CLASS) {
+        return Some("the pod has a runtime class of its own");
+    }
+    if pod.spec.host_network == Some(true) {
+        return Some("the pod is in the node's network (hostNetwork)");
+    }
+    if pod.all_containers().any(|container| container.is_named(PROXY_CONTAINER)) {
+        return Some("the pod has a container istio-proxy");
+    }
+    if class.is_none() && pod.label(ISTIO_INJECT).is_some() {
+        return Some("the pod's own label sidecar.istio.io/inject stands");
+    }
+    None
+}
+
+/// As Istio's injector names a service, but for the name of the workload, which it knows by the pod's owners.
+fn canonical_name(pod: &Pod) -> String {
+    let label = ["app.kubernetes.io/name", "app"].into_iter().find_map(|key| pod.label(key));
+    label.map_or_else(|| pod.workload_name().to_owned(), str::to_owned)
+}
+
+fn canonical_revision(pod: &Pod) -> String {
+    ["app.kubernetes.io/version", "version"].into_iter().find_map(|key| pod.label(key)).unwrap_or("latest").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use json_patch::merge;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn a_pod(change: &Value) -> Value {
+        let mut pod = json!({
+            "metadata": {"name": "step", "newer": 1},
+            "spec": {"containers": [{"name": "main", "newer": {"a": 1}}]},
+        });
+        merge(&mut pod, change);
+        pod
+    }
+
+    /// The pod after the decision, which must be final: deciding again changes nothing.
+    fn decided(mut pod: Value) -> (Value, Decision) {
+        let decide = |pod: &Value| run_beside(&serde_json::from_str(&pod.to_string()).unwrap());
+        let decision = decide(&pod);
+        json_patch::patch(&mut pod, &decision.patch).unwrap();
+        assert!(decide(&pod).patch.is_empty(), "{pod}");
+        (pod, decision)
+    }
+
+    #[test]
+    fn pod_gets_the_runtime_class_and_istios_labels_and_nothing_else() {
+        let (mut pod, _) = decided(a_pod(&json!({})));
+        let labels = json!({
+            "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio",
+            "service.istio.io/canonical-name": "step", "service.istio.io/canonical-revision": "latest",
+        });
+        assert_eq!((&pod["spec"]["runtimeClassName"], &pod["metadata"]["labels"]), (&json!("istio-aux"), &labels));
+        merge(&mut pod, &json!({"spec": {"runtimeClassName": null}, "metadata": {"labels": null}}));
+        assert_eq!(pod, a_pod(&json!({})));
+    }
+
+    #[test]
+    fn pods_that_cannot_have_a_proxy_beside_them_are_left_alone_with_a_reason() {
+        let cases = [
+            (json!({"spec": {"runtimeClassName": "gvisor"}}), "runtime class"),
+            (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
+            (json!({"spec": {"containers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
+            (json!({"spec": {"initContainers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
+            (json!({"metadata": {"labels": {"sidecar.istio.io/inject": "false"}}}), "sidecar.istio.io/inject"),
+            (json!({"metadata": {"labels": {"sidecar.istio.io/inject": "true"}}}), "sidecar.istio.io/inject"),
+        ];
+        for (change, reason) in cases {
+            let before = a_pod(&change);
+            let (pod, decision) = decided(before.clone());
+            assert_eq!(pod, before);
+            assert!(decision.reason.contains(reason) && decision.warnings.concat().contains(reason), "{decision:?}");
+        }
+    }
+
+    #[test]
+    fn the_service_is_named_as_istio_names_it() {
+        let owner =
+            |kind: &str, name: &str| json!({"ownerReferences": [{"kind": kind, "name": name, "controller": true}]});
+        let labels = |labels: Value| json!({"labels": labels});
+        let cases = [
+            (labels(json!({"app": "a", "version": "2"})), "a", "2"),
+            (labels(json!({"app.kubernetes.io/name": "b", "app": "a", "app.kubernetes.io/version": "3"})), "b", "3"),
+            (labels(json!({"service.istio.io/canonical-name": "c", "app": "a"})), "c", "latest"),
+            (owner("Job", "train"), "train", "latest"),
+            (json!({"name": null, "generateName": "step-"}), "step", "latest"),
+        ];
+        for (metadata, name, revision) in cases {
+            let (pod, _) = decided(a_pod(&json!({"metadata": metadata})));
+            let label = |key: &str| pod["metadata"]["labels"][format!("service.istio.io/canonical-{key}")].clone();
+            assert_eq!((label("name"), label("revision")), (json!(name), json!(revision)), "{pod}");
+        }
+        let of_a_deployment = json!({"metadata": {
+            "labels": {"pod-template-hash": "5f7"}, "ownerReferences": [{"kind": "ReplicaSet", "name": "web-5f7", "controller": true}],
+        }});
+        let (pod, _) = decided(a_pod(&of_a_deployment));
+        assert_eq!(pod["metadata"]["labels"]["service.istio.io/canonical-name"], "web");
+    }
+}
