@@ -12,7 +12,7 @@ FUZZ_FOR ?= 60
 DEMO ?= job
 
 CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/sbom e2e/dockerfiles/build e2e/matrix examples/demo shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/node deploy/images/sbom e2e/dockerfiles/build e2e/matrix e2e/node-install examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -105,6 +105,15 @@ test-kubeflow-load: install ## Run 50 Katib trials and 50 workflows, five at a t
 	@tools/ensure rust
 	@$(call ADD,argo katib)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow_load -- --test-threads 1 --nocapture
+
+.PHONY: test-node
+test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
+	@tools/ensure rust images
+	@$(call ADD,node)
+	@deploy/images/node
+	@$(IN_CLUSTER) e2e/node-install
+	cargo build --locked --package e2e --features node --test node
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 2
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")

@@ -1,0 +1,123 @@
+//! The proxy beside the pod: docs/node.md. Pods of runtime class `istio-aux` have no container of ours, and are in the mesh.
+
+use e2e::command::{printed, run};
+use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};
+use e2e::tenancy::{greets, until_available};
+use e2e::{Namespace, PodView, cluster::MESH, is_complete, scenario};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+/// A Job whose pods keep Istio's injector away, under an account of its own.
+fn client_job(name: &str, spec: &Value) -> Value {
+    let mut job = job(name, spec);
+    let template = &mut job["spec"]["template"];
+    template["metadata"]["labels"] = json!({
+        "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio",
+        "service.istio.io/canonical-name": name, "service.istio.io/canonical-revision": "latest",
+    });
+    template["spec"]["serviceAccountName"] = json!("client");
+    job["spec"]["backoffLimit"] = json!(0);
+    job
+}
+
+/// The same Job with its proxy beside its pods.
+fn beside(mut job: Value) -> Value {
+    job["spec"]["template"]["spec"]["runtimeClassName"] = json!("istio-aux");
+    job
+}
+
+fn account(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+}
+
+/// Admits one account of the namespace to the server.
+fn only(ns: &Namespace, account: &str) -> Value {
+    let principal = format!("cluster.local/ns/{}/sa/{account}", ns.name());
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "only"},
+        "spec": {"rules": [{"from": [{"source": {"principals": [principal]}}]}]},
+    })
+}
+
+/// Runs a Job to its end, and returns its pod and what its container `main` said.
+async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
+    let name = job["metadata"]["name"].as_str().expect("a Job has a name").to_owned();
+    ns.create_object(job).await;
+    let pod = ns.pod_of_job(&name).await;
+    ns.pod_until(&pod, "the end", |pod| PodView(pod).final_phase()).await;
+    (ns.pod(&pod).await, ns.logs(&pod, "main").await)
+}
+
+/// What the node has of a pod's proxy: containers, files and cgroups with its uid or sandbox.
+fn proxies_on_node() -> Vec<String> {
+    let containers =
+        run("ctr", &["-a", "/run/istio-aux-cluster/containerd.sock", "-n", "istio-aux", "containers", "ls", "-q"], "");
+    let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
+    let cgroups =
+        run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy", "-o", "-name", "*-redirect", ")"], "");
+    [containers, files, cgroups]
+        .iter()
+        .flat_map(|output| printed(output).lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect()
+}
+
+/// A server that takes mutual TLS of the account `client` only, and that account.
+async fn strict_server(ns: &Namespace) {
+    for object in server().into_iter().chain([account("client"), only(ns, "client")]) {
+        ns.create_object(object).await;
+    }
+    until_available(ns, "web");
+}
+
+#[tokio::test]
+async fn a_job_without_a_container_of_ours_reaches_a_strict_service_at_once_and_completes() {
+    scenario("node-job", &[MESH], async |ns: &Namespace| {
+        strict_server(ns).await;
+        let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
+
+        let (_, outside) = ended(ns, client_job("outside", &spec)).await;
+        assert!(outside.trim_end().ends_with("000"), "STRICT ends the connection: {outside}");
+
+        let (pod, inside) = ended(ns, beside(client_job("inside", &spec))).await;
+        assert_eq!(inside, format!("{GREETING}\n 200"));
+        let containers: Vec<_> =
+            pod.spec.iter().flat_map(|spec| &spec.containers).map(|main| main.name.as_str()).collect();
+        assert_eq!(containers, ["main"]);
+        assert!(pod.spec.as_ref().is_some_and(|spec| spec.init_containers.is_none()), "it has no init container");
+        ns.until("the Job", async || is_complete(&ns.job("inside").await).then_some(())).await;
+        ns.until("the node as it was", async || proxies_on_node().is_empty().then_some(())).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_init_container_reaches_a_strict_service_at_once() {
+    scenario("node-init", &[MESH], async |ns: &Namespace| {
+        strict_server(ns).await;
+        let main = pod_spec("Never", &[shell("main", "cat /said/init")]);
+        let mut spec = with_init(main, &[shell("init", &format!("({}) >/said/init", greets("web")))]);
+        spec["volumes"] = json!([{"name": "said", "emptyDir": {}}]);
+        for list in ["containers", "initContainers"] {
+            spec[list][0]["volumeMounts"] = json!([{"name": "said", "mountPath": "/said"}]);
+        }
+        let (_, said) = ended(ns, beside(client_job("init", &spec))).await;
+        assert_eq!(said, format!("{GREETING}\n 200"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_proxys_identity_is_the_pods_account_whatever_its_annotations_say() {
+    scenario("node-identity", &[MESH], async |ns: &Namespace| {
+        strict_server(ns).await;
+        ns.create_object(account("other")).await;
+        let mut job = beside(client_job("other", &pod_spec("Never", &[shell("main", &greets("web"))])));
+        let template = &mut job["spec"]["template"];
+        template["spec"]["serviceAccountName"] = json!("other");
+        template["metadata"]["annotations"] =
+            json!({"istio-aux.io/service-account": "client", "sidecar.istio.io/serviceAccount": "client"});
+        let (_, said) = ended(ns, job).await;
+        assert_eq!(said, "RBAC: access denied 403");
+    })
+    .await;
+}
