@@ -45,6 +45,9 @@ else
 fi
 API=https://127.0.0.1:6443
 CONTAINERD_SOCKET=$RUN/containerd.sock
+# Debian's CNI plugins, and those that components add.
+CNI_BIN=$STATE/cni-bin
+ISTIO_CNI_RUN=$RUN/istio-cni
 IMAGE_PREFIX=docker.io/istio-aux-cluster
 
 # Where the repositories are of the parts that are built from git, as URL/OWNER/REPOSITORY.
