@@ -8,5 +8,5 @@ mod cluster;
 mod plan;
 mod policies;
 
-pub(crate) use self::binary::{SHIM_BINARY_PATH, ShimBinary};
+pub(crate) use self::binary::{CONFIG_MAPS, SHIM_BINARY_PATH, ShimBinary};
 pub(crate) use self::cluster::Deliverer;
