@@ -46,7 +46,7 @@ pub(crate) struct Notice {
 }
 
 impl Notice {
-    fn warning(reason: &'static str, text: String) -> Self {
+    pub(crate) fn warning(reason: &'static str, text: String) -> Self {
         Self { reason, is_warning: true, text }
     }
 

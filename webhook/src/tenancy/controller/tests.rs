@@ -18,7 +18,17 @@ fn context(answers: impl IntoIterator<Item = Answer>) -> (Arc<Context>, Requests
     let (client, requests) = client(answers);
     let recorder = Recorder::new(client.clone(), "test".into());
     let metrics = Arc::new(TenancyMetrics::new());
-    (Arc::new(Context { client, recorder, metrics, failures: Mutex::default() }), requests)
+    (
+        Arc::new(Context {
+            client,
+            recorder,
+            metrics,
+            keeps_tenants: true,
+            deliverer: None,
+            failures: Mutex::default(),
+        }),
+        requests,
+    )
 }
 
 fn namespace(metadata: &Value) -> Arc<NamespaceMeta> {
