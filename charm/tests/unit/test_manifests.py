@@ -17,7 +17,7 @@ from settings import Settings
 from tests.unit.test_settings import DEFAULTS
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
-COMPONENT = REPOSITORY / "deploy/components/tenancy"
+COMPONENTS = REPOSITORY / "deploy/components"
 BASE = yaml.safe_load((REPOSITORY / "deploy/base/webhook-configuration.yaml").read_text())
 
 APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
@@ -45,7 +45,8 @@ def entries(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_entries_are_those_of_the_base_but_for_what_juju_adds() -> None:
-    expected = copy.deepcopy(BASE["webhooks"])
+    """The shim by ConfigMap is no delivery of the charm's."""
+    expected = [entry for entry in copy.deepcopy(BASE["webhooks"]) if ".config-map." not in entry["name"]]
     for entry in expected:
         path = entry["clientConfig"]["service"]["path"]
         entry["clientConfig"] = {
@@ -69,11 +70,11 @@ def test_controllers_objects_are_those_of_the_component_but_for_their_names_and_
     deployment["metadata"]["labels"]["istio.io/dataplane-mode"] = "none"
     deployment["spec"]["imagePullSecrets"] = [{"name": "a-secret"}]
     container = deployment["spec"]["containers"][0]
-    assert container["args"] == ["tenancy"]
+    assert container["args"] == ["tenancy", "--duties=tenants"]
     container |= {
         "image": "registry.example/webhook:2",
         "command": ["/istio-aux"],
-        "args": ["tenancy", "--lease=aux-tenancy", "--log-level=info", "--log-format=json"],
+        "args": ["tenancy", "--duties=tenants", "--lease=aux-tenancy", "--log-level=info", "--log-format=json"],
     }
     assert {name: made[name] for name in expected} == expected
     assert {kind for kind, _ in made.keys() - expected.keys()} == {
@@ -85,10 +86,17 @@ def test_controllers_objects_are_those_of_the_component_but_for_their_names_and_
 
 def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]:
     """The objects of deploy/components/tenancy, as they are called for an application."""
-    files = yaml.safe_load((COMPONENT / "kustomization.yaml").read_text())["resources"]
+    files = of_component("controller/kustomization.yaml")["resources"]
+    duty = of_component("tenancy/duty/kustomization.yaml")["patches"]
+    rights = [patch["value"] for patch in of_component("tenancy/duty/rights.yaml")]
+    (argument,) = yaml.safe_load(duty[1]["patch"])
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for file in files:
-        for each in yaml.safe_load_all((COMPONENT / file).read_text()):
+        for each in yaml.safe_load_all((COMPONENTS / "controller" / file).read_text()):
+            if each["kind"] == "ClusterRole":
+                each["rules"] += rights
+            if each["kind"] == "Deployment":
+                each["spec"]["template"]["spec"]["containers"][0]["args"].append(argument["value"])
             of_cluster = "namespace" not in each["metadata"]
             each["metadata"]["labels"] = {**application.labels, "app.kubernetes.io/component": "tenancy"}
             name = application.tenancy_cluster_name if of_cluster else application.tenancy
@@ -98,6 +106,10 @@ def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]
             found[each["kind"], name] = yaml.safe_load(text.replace("istio-aux-tenancy", name))
     assert len(found) == 9
     return found
+
+
+def of_component(file: str) -> Any:
+    return yaml.safe_load((COMPONENTS / file).read_text())
 
 
 def test_controllers_names_differ_from_jujus_own_in_a_model_that_is_called_as_the_charm() -> None:
