@@ -290,3 +290,10 @@ impl Namespace {
 fn from<T: for<'de> k8s_openapi::serde::Deserialize<'de>>(object: Value) -> T {
     serde_json::from_value(object).expect("the object is of its kind")
 }
+
+/// Stops a daemon of the one-node cluster and starts it again: the kubelet, containerd or the API server.
+pub fn restart(daemon: &str) {
+    let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/cluster");
+    let restarted = crate::command::run(cluster, &["restart", daemon], "");
+    drop(crate::command::printed(&restarted));
+}

@@ -1,20 +1,12 @@
 //! The node's own daemons started again while pods run: on the one-node cluster only, and alone on it.
 
-use std::process::Command;
-
 use contract::names::{GATEWAY_NAME_LABEL, MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
-use e2e::cluster::{MESH, OPT_IN};
+use e2e::cluster::{MESH, OPT_IN, restart};
 use e2e::command::{printed, run};
 use e2e::manifests::{annotated, gateway, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
-
-fn restart(daemon: &str) {
-    let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/cluster/cluster");
-    let status = Command::new(cluster).args(["restart", daemon]).status().expect("the cluster's command runs");
-    assert!(status.success(), "{daemon} is started again");
-}
 
 /// Pods of each mode whose payloads run while a daemon is started again, and end after it.
 async fn pods_complete_over_a_restart_of(daemon: &str) {
@@ -95,7 +87,7 @@ async fn a_gateway_starts_without_istiod() {
 #[tokio::test]
 async fn pods_complete_over_a_restart_of_the_node_and_gateways_start_without_istiod() {
     a_gateway_starts_without_istiod().await;
-    for daemon in ["kubelet", "containerd"] {
+    for daemon in ["kubelet", "containerd", "kube-apiserver"] {
         pods_complete_over_a_restart_of(daemon).await;
     }
 }

@@ -1,8 +1,5 @@
 //! Argo Workflows: every kind of step ends, no pod hangs, and the outputs are what the steps wrote.
 
-use std::time::Duration;
-
-use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubeflow::argo::{executor_rights, final_phase, label_of, output, shell, step, workflow};
 use e2e::manifests::{deployment, payload_image, pod_spec};
@@ -84,6 +81,7 @@ fn of_one_pod() -> Vec<Case> {
     vec![
         Case::new("plain", "Succeeded", &[writes("plain", "hello")]).with_output("plain", "word", "hello"),
         Case::new("instant", "Succeeded", &[step("instant", "true")]),
+        Case::new("early", "Succeeded", &[asks_at_once("early")]),
         Case::new("failing", "Failed", &[step("failing", "sleep 1; exit 3")]),
         Case::new("script", "Succeeded", &[script]).with_output("script", "word", "hello"),
         Case::new("sidecar", "Succeeded", &[sidecar]),
@@ -171,20 +169,18 @@ async fn allow_executors(ns: &Namespace) {
     }
 }
 
+/// A step whose first instruction is a request.
+fn asks_at_once(name: &str) -> Value {
+    step(name, "curl -sSf http://istiod.istio-system:15014/version")
+}
+
 #[tokio::test]
-async fn control_step_in_the_mesh_alone_hangs() {
+async fn control_step_in_the_mesh_alone_runs_before_its_proxy_and_fails() {
     scenario("control-argo", &[MESH], async |ns: &Namespace| {
         allow_executors(ns).await;
-        ns.create_object(workflow("plain", &[step("plain", "sleep 2")])).await;
-        let stuck = |pod: &PodView| pod.exit_code("main") == Some(0) && pod.runs(PROXY_CONTAINER);
-        ns.until("the step's end", async || {
-            ns.pods_with(&label_of("plain")).await.iter().any(|pod| stuck(&PodView(pod))).then_some(())
-        })
-        .await;
-        ns.holds_for(Duration::from_secs(20), "step ended, its pod runs on", async || {
-            ns.pods_with(&label_of("plain")).await.iter().any(|pod| stuck(&PodView(pod)))
-        })
-        .await;
+        let early = workflow("early", &[asks_at_once("early")]);
+        ns.create_object(early.clone()).await;
+        assert_eq!(final_phase(&until_ended(ns, &early).await), Some("Failed"));
     })
     .await;
 }
@@ -210,7 +206,8 @@ async fn every_kind_of_step_ends_with_its_outputs() {
     .await;
 }
 
-/// An S3 server in the mesh that takes mutual TLS only, slow enough for an upload to take seconds.
+/// An S3 server in the mesh that takes mutual TLS only, so slow that an upload takes longer than Argo's controller takes to look at
+/// its workflow again.
 fn s3_server() -> [Value; 4] {
     let serve = json!({
         "name": "s3", "image": "docker.io/istio-aux-cluster/s3:1",
@@ -235,6 +232,15 @@ fn s3_server() -> [Value; 4] {
     ]
 }
 
+async fn start_s3(ns: &Namespace) {
+    for object in s3_server() {
+        ns.create_object(object).await;
+    }
+    let server = ns.until("the S3 server's pod", async || ns.pods_with("app=s3").await.pop()).await;
+    let name = server.metadata.name.unwrap_or_default();
+    ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("s3").then_some(())).await;
+}
+
 /// Where an artifact is in the S3 server.
 fn in_s3(key: &str) -> Value {
     let secret = |field: &str| json!({"name": "s3", "key": field});
@@ -253,28 +259,39 @@ fn artifact_workflow() -> Value {
             "parameters": [{"name": "sum", "value": "{{steps.upload.outputs.parameters.sum}}"}],
         }}],
     ]});
-    let mut upload = step("upload", "head -c 15000000 /dev/urandom > /tmp/data; sha256sum < /tmp/data > /tmp/sum");
+    let mut upload = step("upload", "head -c 25000000 /dev/urandom > /tmp/data; sha256sum < /tmp/data > /tmp/sum");
     upload["outputs"] = json!({
         "artifacts": [{"name": "data", "path": "/tmp/data", "archive": {"none": {}}, "s3": in_s3("data")}],
         "parameters": [{"name": "sum", "valueFrom": {"path": "/tmp/sum"}}],
     });
+    // A proxy that is told to end does so while the upload is under way.
+    upload["metadata"]["annotations"] = json!({"proxy.istio.io/config": "terminationDrainDuration: 1s"});
     let compare = "test \"$(curl -sSf http://s3:9000/artifacts/data | sha256sum)\" = '{{inputs.parameters.sum}}'";
     let mut compare = step("compare", compare);
     compare["inputs"] = json!({"parameters": [{"name": "sum"}]});
     workflow("artifact", &[all, upload, compare])
 }
 
+/// Argo's controller ends every container that is left when `main` ends (argo-workflows#12919).
+#[tokio::test]
+async fn control_proxy_in_the_mesh_alone_is_ended_during_the_upload() {
+    scenario("control-s3", &[MESH], async |ns: &Namespace| {
+        allow_executors(ns).await;
+        start_s3(ns).await;
+        let artifact = artifact_workflow();
+        ns.create_object(artifact.clone()).await;
+        let ended = until_ended(ns, &artifact).await;
+        let text = ended["status"].to_string();
+        assert!(final_phase(&ended) != Some("Succeeded") && text.contains("artifacts/data"), "{text}");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn artifact_is_uploaded_through_the_mesh_before_the_proxy_ends() {
     scenario("argo-s3", &[MESH, OPT_IN], async |ns: &Namespace| {
         allow_executors(ns).await;
-        for object in s3_server() {
-            ns.create_object(object).await;
-        }
-        let server = ns.until("the S3 server's pod", async || ns.pods_with("app=s3").await.pop()).await;
-        let name = server.metadata.name.unwrap_or_default();
-        ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("s3").then_some(())).await;
-
+        start_s3(ns).await;
         let artifact = artifact_workflow();
         ns.create_object(artifact.clone()).await;
         let ended = until_ended(ns, &artifact).await;
@@ -282,7 +299,7 @@ async fn artifact_is_uploaded_through_the_mesh_before_the_proxy_ends() {
         assert_eq!(final_phase(&ended), Some("Succeeded"), "{}", ended["status"]["message"]);
         let pods = ns.pods_with(&label_of("artifact")).await;
         let seconds_of_upload = pods.iter().map(|pod| upload_time(PodView(pod))).max().unwrap_or_default();
-        assert!(seconds_of_upload >= 2, "no upload was under way when main ended: {seconds_of_upload} s");
+        assert!(seconds_of_upload >= 4, "the upload was over too soon after main had ended: {seconds_of_upload} s");
     })
     .await;
 }

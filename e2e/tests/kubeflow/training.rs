@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{shell, tf_job};
 use e2e::{Namespace, PodView, has_condition, scenario};
@@ -73,6 +74,24 @@ fn failing_with(code: i32) -> Value {
     let spec = &mut job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"];
     *spec = behind_gate(spec.take());
     job
+}
+
+#[tokio::test]
+async fn control_failed_tf_jobs_in_the_mesh_alone_neither_restart_nor_fail() {
+    scenario("control-exit-code", &[MESH], async |ns: &Namespace| {
+        let jobs = [failing_with(138), failing_with(1)];
+        for (job, code) in jobs.iter().zip([138, 1]) {
+            ns.create_object(job.clone()).await;
+            let stuck = |pod: PodView| pod.exit_code("tensorflow") == Some(code) && pod.is_ready(PROXY_CONTAINER);
+            until_a_pod(ns, &label_of(name_of(job)), "the training's end", stuck).await;
+        }
+        ns.holds_for(Duration::from_secs(15), "both trainings failed, both TFJobs run on", async || {
+            let [retried, for_good] = [ns.get(&jobs[0]).await, ns.get(&jobs[1]).await];
+            !has_condition(&retried, "Restarting") && !has_condition(&for_good, "Failed")
+        })
+        .await;
+    })
+    .await;
 }
 
 #[tokio::test]

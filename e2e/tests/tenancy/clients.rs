@@ -68,6 +68,7 @@ fn with_other_audience(script: &str) -> Value {
 
 #[tokio::test]
 async fn a_completing_pod_reaches_services_of_its_own_profile_once_it_is_in_the_mesh() {
+    let guard = alone().await;
     scenario("profile", &[MESH, OPT_IN], async |ns: &Namespace| {
         let [strict, web @ ..] = &server()[..] else { panic!("it has objects") };
         for object in web {
@@ -99,4 +100,5 @@ async fn a_completing_pod_reaches_services_of_its_own_profile_once_it_is_in_the_
         .await;
     })
     .await;
+    drop(guard);
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use e2e::cluster::client;
+use e2e::cluster::{client, restart};
 use e2e::rights::rules;
 use e2e::tenancy::{
     CONTROLLER, ROLE, TENANT, apply, binding, kubectl, role, until_bound, until_unbound, wait_for_controller,
@@ -146,6 +146,21 @@ async fn tenants_get_their_objects_when_the_leader_is_killed() {
             label(ns, "disabled");
             until_unbound(ns).await;
         }
+        wait_for_controller();
+    })
+    .await;
+    drop(guard);
+}
+
+#[tokio::test]
+async fn tenants_get_their_objects_when_the_api_server_is_back() {
+    let guard = alone().await;
+    scenario("away", &[], async |ns: &Namespace| {
+        label(ns, "enabled");
+        restart("kube-apiserver");
+        until_bound(ns).await;
+        label(ns, "disabled");
+        until_unbound(ns).await;
         wait_for_controller();
     })
     .await;
