@@ -42,7 +42,7 @@ impl ShimBinary {
     }
 
     /// The binary with these bytes.
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         let mut hash = String::new();
         for byte in &digest(&SHA256, bytes).as_ref()[..HASH_LENGTH] {
             // Writing to a String cannot fail.

@@ -28,6 +28,8 @@ pub(crate) struct Delivered {
     pub(crate) notices: Vec<Notice>,
     /// Whether the namespace wants the `ConfigMap`.
     pub(crate) is_wanted: bool,
+    /// Whether pods of the namespace are told of it.
+    pub(crate) is_labelled: bool,
 }
 
 /// Keeps the shim's `ConfigMap` in namespaces.
@@ -53,7 +55,9 @@ impl Deliverer {
         let is_wanted = wants_config_map(labels);
         let observed = if is_wanted { Some(self.observe(client, namespace).await?) } else { None };
         let plan = plan(labels, &self.binary.config_map_name(), observed.as_ref());
-        let mut delivered = Delivered { changed: Vec::new(), notices: plan.notices, is_wanted };
+        let is_labelled =
+            observed.as_ref().is_some_and(|observed| matches!(observed, Observed::Missing | Observed::Delivered));
+        let mut delivered = Delivered { changed: Vec::new(), notices: plan.notices, is_wanted, is_labelled };
         for step in plan.steps {
             let result = match &step {
                 Step::Create => self.create(client, namespace).await,
@@ -69,6 +73,7 @@ impl Deliverer {
                         label(client, namespace, Value::Null).await?;
                         delivered.changed.push(self.describe(&Step::Unlabel));
                     }
+                    delivered.is_labelled = false;
                     let text = format!("the API server takes no ConfigMap of the shim: {}", status.message);
                     delivered.notices.push(Notice::warning("ConfigMapRefused", text));
                     break;

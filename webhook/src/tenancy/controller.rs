@@ -188,14 +188,20 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Resu
 /// What came of one look at a namespace.
 #[derive(Debug, Default)]
 struct Look {
-    /// Each change, in words.
+    /// Each change of a tenant's objects, in words.
     changed: Vec<String>,
+    /// Whether something about the shim's `ConfigMap` was changed.
+    is_delivery_changed: bool,
     notices: Vec<Notice>,
     /// Whether the namespace asks for anything.
     is_asked: bool,
 }
 
 impl Look {
+    fn is_changed(&self) -> bool {
+        self.is_delivery_changed || !self.changed.is_empty()
+    }
+
     fn is_refused(&self) -> bool {
         self.notices.iter().any(|notice| notice.is_warning)
     }
@@ -252,7 +258,12 @@ impl Context {
         let Some(deliverer) = &self.deliverer else { return Ok(()) };
         let done = deliverer.deliver(&self.client, &namespace.name_any(), namespace.labels()).await?;
         look.is_asked |= done.is_wanted;
-        look.changed.extend(done.changed);
+        if !done.changed.is_empty() {
+            look.is_delivery_changed = true;
+            // A reason of its own for each: an event of the same reason would count one of another text.
+            let reason = if done.is_labelled { "Delivered" } else { "Withdrawn" };
+            look.notices.push(Notice::done(reason, done.changed.join(", ")));
+        }
         look.notices.extend(done.notices);
         Ok(())
     }
@@ -274,7 +285,7 @@ impl Context {
         if look.is_refused() || look.is_asked {
             self.metrics.set(namespace, look.is_refused());
         }
-        self.metrics.count(match (look.is_refused(), !look.changed.is_empty()) {
+        self.metrics.count(match (look.is_refused(), look.is_changed()) {
             (true, _) => Looked::Refused,
             (false, true) => Looked::Changed,
             (false, false) => Looked::Unchanged,

@@ -50,6 +50,11 @@ impl Notice {
         Self { reason, is_warning: true, text }
     }
 
+    /// Something was done.
+    pub(crate) fn done(reason: &'static str, text: String) -> Self {
+        Self { reason, is_warning: false, text }
+    }
+
     /// A label has a value that counts for nothing.
     pub(crate) fn unknown_value(text: String) -> Self {
         Self::warning("NotUnderstood", text)
