@@ -8,7 +8,7 @@ use e2e::{Namespace, PodView, is_complete, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{opt_in, switched_on};
+use crate::{opt_in, switched_on, until_event};
 
 /// Runs a Job to its end, and returns its pod.
 async fn pod_of_complete_job(ns: &Namespace) -> Value {
@@ -27,6 +27,8 @@ async fn jobs_mount_the_shim_where_their_namespace_has_it_and_complete_where_it_
     let (_delivery, _guard) = switched_on().await;
     scenario("mounts", &[MESH, OPT_IN], async |ns: &Namespace| {
         let name = until_delivered(ns).await;
+        let said = until_event(ns, "Delivered").await;
+        assert!(said.contains(&format!("created ConfigMap {name}, set label istio-aux.io/shim-delivery=")), "{said}");
         let pod = pod_of_complete_job(ns).await;
         assert_eq!(mounted(&pod), Some(name.as_str()));
         assert_eq!(mode(&pod), "proxy");
