@@ -76,7 +76,7 @@ class Actions(ops.Object):
         self._reconciler = reconciler
         self._application = application
         self._cluster = cluster
-        self._resources = ClusterResources(application, cluster)
+        self._resources = ClusterResources(application, cluster, charm.unit.name)
         for action, handler in (
             ("list-uninjected-pods", self._on_list_uninjected_pods),
             ("restart-uninjected-pods", self._on_restart_uninjected_pods),

@@ -28,6 +28,25 @@ class Application:
         return f"{self.name}-admission"
 
     @property
+    def tenancy(self) -> str:
+        """Name of the tenancy controller, and of all of its objects in the model's namespace."""
+        return f"{self.name}-tenancy"
+
+    @property
+    def tenancy_cluster_name(self) -> str:
+        """Name of the controller's objects that belong to no namespace.
+
+        Not `cluster_name`: Juju calls an application's own ClusterRole MODEL-APPLICATION (`qualifiedClusterName` in
+        application.go), which is the same for the application istio-aux of a model istio-aux.
+        """
+        return f"{self.cluster_name}-tenancy"
+
+    @property
+    def cluster_names(self) -> tuple[str, ...]:
+        """All names of objects that belong to no namespace."""
+        return (self.cluster_name, self.tenancy_cluster_name)
+
+    @property
     def dns_names(self) -> tuple[str, ...]:
         """How the Service is called, the name that the API server verifies first."""
         name = f"{self.service}.{self.model}"
@@ -52,6 +71,11 @@ class Application:
         }
 
     @property
+    def made_by_charm(self) -> dict[str, str]:
+        """Labels that only what the charm makes has. What Juju makes for the application may have `owned`, too."""
+        return {**self.owned, names.PART_OF: "istio-aux"}
+
+    @property
     def labels(self) -> dict[str, str]:
         """Labels of its objects.
 
@@ -59,8 +83,7 @@ class Application:
         and pods (juju#20774), and this Service is not one of those.
         """
         return {
-            **self.owned,
+            **self.made_by_charm,
             names.MANAGED_BY: "juju",
-            "app.kubernetes.io/part-of": "istio-aux",
             "app.kubernetes.io/component": "admission",
         }

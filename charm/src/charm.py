@@ -49,7 +49,7 @@ class IstioAuxCharm(ops.CharmBase):
         self._statuses: list[StatusBase] = []
         self._application = Application(self.app.name, self.model.name, self.model.uuid)
         cluster = Cluster(self.model.name)
-        self._resources = ClusterResources(self._application, cluster)
+        self._resources = ClusterResources(self._application, cluster, self.unit.name)
         self._secret = self_signed.Secret(self)
         # Before this charm's own observers: the libraries have their certificates ready when those run.
         self._tls_relation = TlsRelation(self, self._application)
@@ -189,6 +189,8 @@ class IstioAuxCharm(ops.CharmBase):
             absent = self._resources.label(settings)
             if settings.require_sidecar and not lacking:
                 yield statuses.exempt_from_sidecars(self._resources.istio_charms())
+            if settings.tenancy and self._resources.is_controller_overdue(_now()):
+                yield statuses.controller_not_ready(self._application.tenancy)
         except Conflict as conflict:
             yield statuses.conflict(str(conflict))
         except ClusterError as error:
@@ -252,7 +254,7 @@ class IstioAuxCharm(ops.CharmBase):
             yield statuses.NOT_READY
             return
         try:
-            self._resources.mark_serving(self.unit.name.replace("/", "-"))
+            self._resources.mark_serving()
         except ClusterError as error:
             yield self._status_for(error)
 

@@ -11,6 +11,13 @@ MODE_ANNOTATION = "istio-aux.io/mode"
 STATUS_ANNOTATION = "istio-aux.io/status"
 SHIM_LABEL = "istio-aux.io/shim"
 
+PIPELINES_TOKEN_LABEL = "istio-aux.io/pipelines-token"  # noqa: S105 - a label
+MESH_LABEL = "istio-aux.io/mesh"
+COMPLETING = "completing"
+ACCESS_PIPELINES_LABEL = "access-ml-pipeline"
+TENANCY_MANAGER = "istio-aux-tenancy"
+"""Value of `app.kubernetes.io/managed-by` on what the tenancy controller keeps in tenants' namespaces."""
+
 PROXY_CONTAINER = "istio-proxy"
 PROXY_CONFIG_ANNOTATION = "proxy.istio.io/config"
 HOLD_FIELD = "holdApplicationUntilProxyStarts"
@@ -35,6 +42,7 @@ CREATED_BY = "app.juju.is/created-by"
 MODEL_NAME = "model.juju.is/name"
 MODEL_UUID = "model.juju.is/id"
 MANAGED_BY = "app.kubernetes.io/managed-by"
+PART_OF = "app.kubernetes.io/part-of"
 POD_APPLICATION = "app.kubernetes.io/name"
 """Juju's label on an application's pods, and the webhook's own on its pods elsewhere."""
 

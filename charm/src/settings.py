@@ -48,6 +48,7 @@ class Settings(BaseModel):
     webhook_timeout: Annotated[StrictInt, Field(ge=1, le=30)] = 5
     shim_image: Annotated[str, BeforeValidator(_image)] = "registry.invalid/istio-aux/shim:0.1.0"
     delivery: Literal["copy", "image-volume"] = "copy"
+    tenancy: StrictBool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, Option]) -> "Settings":

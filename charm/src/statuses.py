@@ -42,6 +42,11 @@ def absent_namespaces(listed: Sequence[str]) -> StatusBase:
     return ActiveStatus(f"namespaces: there is no {', '.join(listed)}; it is labelled once it is created")
 
 
+def controller_not_ready(deployment: str) -> StatusBase:
+    """The tenancy controller does not run. Tenants keep what they have."""
+    return WaitingStatus(f"waiting for the Deployment {deployment}, which is not ready; see its events and its log")
+
+
 def exempt_from_sidecars(applications: Iterable[str]) -> StatusBase:
     """Sidecars are required, but not of what has to run before Istio can inject."""
     return ActiveStatus(f"sidecars required, except of istiod and {', '.join(sorted(applications))}")

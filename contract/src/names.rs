@@ -61,6 +61,18 @@ pub const LOCK_DIR: &str = "/istio-aux-locks";
 /// Repository of the shim's image; its tag is the version. No registry has that name: an installation says its own.
 pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
 
+/// Namespace label, written by `istio-aux tenancy`: how pods get the shim's binary. [`SHIM_DELIVERY_PREFIX`] and a version: that
+/// version's `ConfigMap` is in the namespace. [`SHIM_DELIVERY_COPY`]: none is wanted.
+pub const SHIM_DELIVERY_LABEL: &str = "istio-aux.io/shim-delivery";
+/// What the value of [`SHIM_DELIVERY_LABEL`] begins with, before a version.
+pub const SHIM_DELIVERY_PREFIX: &str = "config-map-";
+/// Value of [`SHIM_DELIVERY_LABEL`] by which an administrator keeps a namespace on the copy.
+pub const SHIM_DELIVERY_COPY: &str = "copy";
+/// What the name of a `ConfigMap` of the shim's binary begins with, before the hash of its bytes.
+pub const SHIM_CONFIG_MAP_PREFIX: &str = "istio-aux-shim-";
+/// The key of the binary in that `ConfigMap`: the file's name in [`SHIM_BINARY`].
+pub const SHIM_CONFIG_MAP_KEY: &str = "aux-shim";
+
 /// Name of Istio's proxy container.
 pub const PROXY_CONTAINER: &str = "istio-proxy";
 /// Pod label, or annotation, that tells Istio's injector whether to inject.

@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod cluster;
 pub mod command;
+pub mod config_map;
 pub mod kubeflow;
 pub mod manifests;
 pub mod observe;

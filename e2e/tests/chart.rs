@@ -81,6 +81,35 @@ fn options_of_the_chart_are_arguments_of_the_webhook() {
 }
 
 #[test]
+fn a_controller_has_the_duties_that_are_on_and_their_rights() {
+    let cases: [(&[&str], &[&str]); 3] = [
+        (&["--set=tenancy.enabled=true"], &["--duties=tenants"]),
+        (&["--set=shim.delivery=config-map"], &["--duties=shim-delivery"]),
+        (
+            &["--set=tenancy.enabled=true", "--set=shim.delivery=config-map"],
+            &["--duties=tenants", "--duties=shim-delivery"],
+        ),
+    ];
+    for (values, duties) in cases {
+        let objects = chart(values);
+        let args = &objects["Deployment istio-aux-tenancy"]["spec"]["template"]["spec"]["containers"][0]["args"];
+        assert_eq!(*args, json!([&["tenancy"], duties].concat()));
+        let rules = objects["ClusterRole istio-aux-tenancy"]["rules"].to_string();
+        assert_eq!(rules.contains("poddefaults"), duties.contains(&"--duties=tenants"), "{rules}");
+        assert_eq!(rules.contains("configmaps"), duties.contains(&"--duties=shim-delivery"), "{rules}");
+    }
+    assert!(!chart(&[]).contains_key("Deployment istio-aux-tenancy"));
+}
+
+#[test]
+fn delivery_by_config_map_is_refused_where_no_policy_can_guard_it() {
+    let values = ["--kube-version=1.29.0", "--set=image.registry=r.example", "--set=shim.delivery=config-map"];
+    let output = template(&values);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("needs ValidatingAdmissionPolicies"), "{errors}");
+}
+
+#[test]
 fn options_of_the_chart_reach_the_other_objects() {
     let objects = chart(&[
         "--set=networkPolicy=true",
@@ -234,6 +263,7 @@ fn wrong_values_are_rejected_by_their_names() {
         ("image.shim.digest=abc", "digest"),
         ("failurePolicy=Maybe", "failurePolicy"),
         ("shim.delivery=post", "delivery"),
+        ("profile=policy,shim.delivery=config-map", "shim.delivery=config-map is the webhook's"),
         ("shim.user=root", "user"),
         ("replicas=0", "replicas"),
         ("certificate.from=heaven", "from"),

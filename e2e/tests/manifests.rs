@@ -33,7 +33,9 @@ fn without_helms_own(objects: Objects) -> Objects {
 fn chart_and_overlays_give_the_same_objects() {
     let components = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]";
     let with_tenancy = "components: [../../deploy/components/monitoring, ../../deploy/components/tenancy]";
-    let cases: [(&str, Objects, &[&str], usize); 6] = [
+    let delivery = "components: [../../deploy/components/config-map-delivery]";
+    let both = "components: [../../deploy/components/tenancy-and-config-map-delivery]";
+    let cases: [(&str, Objects, &[&str], usize); 8] = [
         ("policy", overlay("overlays/policy"), &["--set=profile=policy"], 8),
         (
             "components",
@@ -46,6 +48,13 @@ fn chart_and_overlays_give_the_same_objects() {
             on_top_of("with-tenancy", "self-signed", with_tenancy),
             &["--set=monitoring.enabled=true", "--set=tenancy.enabled=true"],
             23,
+        ),
+        ("config-map", on_top_of("with-delivery", "self-signed", delivery), &["--set=shim.delivery=config-map"], 25),
+        (
+            "tenancy and config-map",
+            on_top_of("with-both", "self-signed", both),
+            &["--set=shim.delivery=config-map", "--set=tenancy.enabled=true"],
+            25,
         ),
         ("self-signed", overlay("overlays/self-signed"), &[], 12),
         ("failure-ignore", overlay("overlays/failure-ignore"), &["--set=failurePolicy=Ignore"], 12),
@@ -86,10 +95,12 @@ fn every_object_of_the_chart_has_helms_labels_and_the_common_ones() {
         "--set=monitoring.enabled=true",
         "--set=networkPolicy=true",
         "--set=tenancy.enabled=true",
+        "--set=shim.delivery=config-map",
         "--set=commonLabels.owner=platform",
     ];
     for profile in ["--set=profile=webhook", "--set=profile=policy"] {
-        for (name, object) in chart(&[&everything[..], &[profile]].concat()) {
+        let delivery = if profile.ends_with("policy") { "--set=shim.delivery=copy" } else { everything[3] };
+        for (name, object) in chart(&[&everything[..], &[profile, delivery]].concat()) {
             let labels = &object["metadata"]["labels"];
             for label in HELM_LABELS.into_iter().chain(["app.kubernetes.io/name", "owner"]) {
                 assert!(labels[label].is_string(), "{name} has no {label}: {labels}");
@@ -114,8 +125,9 @@ fn the_account_is_limited_to_the_ca_bundle_where_the_server_has_validating_polic
 fn every_object_of_the_overlays_and_the_chart_passes_the_servers_dry_run() {
     // cert-manager's and Prometheus' kinds may not be there, and no namespace is.
     let ours = |name: &str| !["PodMonitor", "PrometheusRule"].iter().any(|kind| name.starts_with(kind));
-    let with_tenancy = on_top_of("dry-run-tenancy", "self-signed", "components: [../../deploy/components/tenancy]");
-    let by_chart = chart(&["--set=networkPolicy=true", "--set=tenancy.enabled=true"]);
+    let both = "components: [../../deploy/components/tenancy-and-config-map-delivery]";
+    let with_tenancy = on_top_of("dry-run-tenancy", "self-signed", both);
+    let by_chart = chart(&["--set=networkPolicy=true", "--set=tenancy.enabled=true", "--set=shim.delivery=config-map"]);
     for objects in [overlay("overlays/self-signed"), with_tenancy, by_chart] {
         for (name, mut object) in objects.into_iter().filter(|(name, _)| ours(name)) {
             if object["metadata"]["namespace"].is_string() {

@@ -86,6 +86,23 @@ fn by_image_volume_a_pod_gets_a_mount_and_a_command() {
 }
 
 #[test]
+fn by_config_map_a_pod_gets_a_mount_and_a_command() {
+    let settings = Settings { delivery: Delivery::ConfigMap("istio-aux-shim-0123456789".to_owned()), ..settings() };
+    let patch = decided_by(&json_of(CLASSIC_PROXY), &settings).patch;
+    let volume = patch.iter().find_map(|operation| {
+        let operation = json!(operation);
+        (operation["path"] == "/spec/volumes/-").then(|| operation["value"].clone())
+    });
+    let source = json!({"name": "istio-aux-shim-0123456789", "defaultMode": 0o555});
+    assert_eq!(volume.unwrap(), json!({"name": "istio-aux", "configMap": source}));
+    // All else is as by image volume.
+    let by_image = Settings { delivery: Delivery::ImageVolume, ..settings };
+    let by_image = decided_by(&json_of(CLASSIC_PROXY), &by_image).patch;
+    let differing = patch.iter().zip(by_image.iter()).filter(|(a, b)| a != b).count();
+    assert_eq!((patch.len(), differing), (by_image.len(), 1));
+}
+
+#[test]
 fn in_mode_wrap_the_shim_is_each_awaited_commands_parent() {
     let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap");
     pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");

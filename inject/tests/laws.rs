@@ -14,7 +14,11 @@ fn patched(pod: &Value, settings: &Settings) -> Value {
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
-    let delivery = prop_oneof![Just(Delivery::Copy), Just(Delivery::ImageVolume)];
+    let delivery = prop_oneof![
+        Just(Delivery::Copy),
+        Just(Delivery::ImageVolume),
+        Just(Delivery::ConfigMap("istio-aux-shim-0123456789".to_owned())),
+    ];
     let any = (delivery, any::<bool>());
     any.prop_map(|(delivery, native_sidecars)| Settings { delivery, native_sidecars, ..Settings::new("shim:1") })
 }
@@ -271,6 +275,16 @@ proptest! {
     #[test]
     fn deciding_again_changes_nothing(pod in pod(), settings in settings()) {
         let once = patched(&pod, &settings);
+        prop_assert_eq!(&patched(&once, &settings), &once);
+    }
+
+    /// Where a namespace has the shim's `ConfigMap`, the API server calls the webhook twice in a row.
+    #[test]
+    fn deciding_again_by_another_delivery_changes_nothing(pod in pod(), settings in settings()) {
+        let by_config_map = Settings {
+            delivery: Delivery::ConfigMap("istio-aux-shim-0123456789".to_owned()), ..settings.clone()
+        };
+        let once = patched(&pod, &by_config_map);
         prop_assert_eq!(&patched(&once, &settings), &once);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The package `inject` decides, as pure functions over a pod, and speaks the admission API. Here [`serve`] listens for reviews,
 //! [`offline`] does the same to manifests without a cluster, and [`cli`] is the command line. `tenancy` is a controller of its own,
-//! with an account of its own.
+//! with an account of its own, which also does what `delivery` decides.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod causes;
 mod certificates;
 mod check;
 pub mod cli;
+mod delivery;
 mod explain;
 mod finish;
 mod installation;

@@ -16,8 +16,12 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
-from lightkube.resources.core_v1 import Service
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Service, ServiceAccount
+from lightkube.resources.networking_v1 import NetworkPolicy
 from lightkube.resources.policy_v1 import PodDisruptionBudget
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from lightkube.types import PatchType
 
 import names
@@ -31,10 +35,19 @@ KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicyBinding,
     ValidatingAdmissionPolicy,
+    ClusterRoleBinding,
+    RoleBinding,
+    Deployment,
+    ClusterRole,
+    Role,
+    Lease,
+    NetworkPolicy,
+    ServiceAccount,
     PodDisruptionBudget,
     Service,
 )
-"""Every kind that the charm has ever made, in the order in which they are removed: what refuses pods goes first."""
+"""Every kind that the charm has ever made, in the order in which they are removed: what refuses pods goes first, and
+the tenancy controller after its rights."""
 
 Patch = Mapping[str, Any]
 """A merge patch."""
@@ -74,10 +87,10 @@ class Cluster:
         # Any: lightkube's overloads know the kind of a call, and these calls take any.
         return lightkube.Client(namespace=self._namespace, field_manager=FIELD_MANAGER)
 
-    def apply(self, wanted: AnyResource) -> None:
-        """Make an object be as wanted. Fields that somebody else wrote there are taken over."""
+    def apply(self, wanted: AnyResource) -> AnyResource:
+        """Make an object be as wanted, and return it. Fields that somebody else wrote there are taken over."""
         with _errors():
-            self._client.apply(wanted, force=True)
+            return self._client.apply(wanted, force=True)
 
     def get(self, kind: type[R], name: str, namespace: str | None = None) -> R | None:
         """An object, or None where there is none."""
@@ -114,11 +127,11 @@ class Cluster:
         for kind in KINDS:
             is_namespaced = issubclass(kind, NamespacedResource)
             namespace = application.model if is_namespaced else None
-            found = {metadata.name(each): each for each in self.list(kind, namespace, application.owned)}
-            if not is_namespaced and application.cluster_name not in found:
-                leftover = self.get(kind, application.cluster_name)
+            found = {metadata.name(each): each for each in self.list(kind, namespace, application.made_by_charm)}
+            for name in () if is_namespaced else application.cluster_names:
+                leftover = None if name in found else self.get(kind, name)
                 if leftover and metadata.labels(leftover).get(names.CREATED_BY) == application.name:
-                    found[application.cluster_name] = leftover
+                    found[name] = leftover
             yield from cast("list[AnyResource]", list(found.values()))
 
     def delete(self, unwanted: AnyResource) -> None:

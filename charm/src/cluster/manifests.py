@@ -12,9 +12,10 @@ from lightkube.codecs import AnyResource
 
 import names
 from application import Application
+from cluster.tenancy import Image
 from mesh.selectors import Selector
 from settings import Settings
-from webhook import ADMISSION_PORT
+from webhook import ADMISSION_PORT, HEALTH_PORT, USER
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The one in C, where PyYAML was built with it, is ten times as fast."""
@@ -30,12 +31,21 @@ _TEMPLATES = jinja2.Environment(
 
 
 def desired(
-    application: Application, settings: Settings, ca_certificates: Iterable[str], istio_charms: Iterable[str]
+    application: Application,
+    settings: Settings,
+    ca_certificates: Iterable[str],
+    istio_charms: Iterable[str],
+    controller: Image | None = None,
 ) -> list[AnyResource]:
-    """All objects of an application, in the order in which they are to be written."""
+    """All objects of an application, in the order in which they are to be written.
+
+    `controller` is the image of the tenancy controller, if there is to be one.
+    """
     objects = [*_service(application), *_webhook_configuration(application, settings, ca_certificates)]
     if settings.require_sidecar:
         objects += _require_sidecar(application, settings, istio_charms)
+    if controller:
+        objects += _tenancy(application, settings, controller)
     return objects
 
 
@@ -59,19 +69,7 @@ def _webhook_configuration(
         application,
         timeout=settings.webhook_timeout,
         ca_bundle=base64.b64encode(bundle.encode()).decode(),
-        ways=[*_WAYS, *_selected(settings.namespace_selector)],
-        kinds=[
-            {
-                "name": "run-to-completion",
-                "failure_policy": settings.failure_policy.capitalize(),
-                "condition": "object.spec.restartPolicy != 'Always'",
-            },
-            {
-                "name": "long-running",
-                "failure_policy": "Ignore",
-                "condition": "object.spec.restartPolicy == 'Always'",
-            },
-        ],
+        entries=[*(_tenant_entries(settings) if settings.tenancy else ()), *_entries(settings)],
         never=[_not_in("kubernetes.io/metadata.name", names.NEVER_INJECTED)],
         left_alone=_left_alone(application),
     )
@@ -103,14 +101,33 @@ def _require_sidecar(application: Application, settings: Settings, istio_charms:
     )
 
 
-def _render(template: str, application: Application, **values: object) -> list[AnyResource]:
-    text = _TEMPLATES.get_template(f"{template}.yaml.j2").render(
-        cluster_name=application.cluster_name,
-        service=application.service,
-        namespace=application.model,
-        labels=application.labels,
-        **values,
+def _tenancy(application: Application, settings: Settings, image: Image) -> list[AnyResource]:
+    pod_labels = {names.POD_APPLICATION: application.tenancy}
+    return _render(
+        "tenancy",
+        application,
+        labels={**application.labels, "app.kubernetes.io/component": "tenancy"},
+        tenancy=application.tenancy,
+        tenancy_cluster_name=application.tenancy_cluster_name,
+        pod_labels=pod_labels,
+        out_of_the_mesh={**pod_labels, names.ISTIO_INJECT: "false", names.AMBIENT_LABEL: names.NOT_AMBIENT},
+        image=image.reference,
+        pull_secrets=[{"name": name} for name in image.pull_secrets],
+        user=USER,
+        lease=f"--lease={application.tenancy}",
+        log_level=f"--log-level={settings.log_level}",
+        health_port=HEALTH_PORT,
     )
+
+
+def _render(template: str, application: Application, **values: object) -> list[AnyResource]:
+    common = {
+        "cluster_name": application.cluster_name,
+        "service": application.service,
+        "namespace": application.model,
+        "labels": application.labels,
+    }
+    text = _TEMPLATES.get_template(f"{template}.yaml.j2").render({**common, **values})
     return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER)]
 
 
@@ -153,9 +170,60 @@ def _selected(selector: Selector | None) -> list[dict[str, Any]]:
     """The entry of the option `namespace-selector`; it never matches a pod that another entry matches."""
     if not selector:
         return []
+    undecided = _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED)
+    return [{"name": "selector", "namespace": _selected_namespaces(selector), "pod": [undecided]}]
+
+
+def _selected_namespaces(selector: Selector) -> list[Expression]:
     unlabelled = [
         _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED),
         _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED),
     ]
-    undecided = _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED)
-    return [{"name": "selector", "namespace": [*unlabelled, *selector.expressions], "pod": [undecided]}]
+    return [*unlabelled, *selector.expressions]
+
+
+_COMPLETES = {"name": "run-to-completion", "expression": "object.spec.restartPolicy != 'Always'"}
+_LASTS = {"name": "long-running", "expression": "object.spec.restartPolicy == 'Always'"}
+_COMPLETES_OR_NOTEBOOK = {
+    "name": "run-to-completion-or-notebook",
+    "expression": f"{_COMPLETES['expression']} "
+    "|| (has(object.metadata.labels) && 'notebook-name' in object.metadata.labels)",
+}
+
+
+def _entries(settings: Settings) -> Iterable[dict[str, Any]]:
+    """The entries that add shim and hold: for each way to opt in, pods that complete and pods that run always."""
+    for way in [*_WAYS, *_selected(settings.namespace_selector)]:
+        for condition, policy in ((_COMPLETES, settings.failure_policy.capitalize()), (_LASTS, "Ignore")):
+            yield {
+                **way,
+                "name": f"{condition['name']}.{way['name']}",
+                "path": "/mutate",
+                "failure_policy": policy,
+                "reinvocation": "IfNeeded",
+                "condition": condition,
+            }
+
+
+def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
+    """The entries for Kubeflow's tenants. Pods start without what they add, so nothing is refused for them."""
+    of_tenants = {"failure_policy": "Ignore", "reinvocation": "Never"}
+    in_the_mesh = _in(names.MESH_LABEL, names.COMPLETING)
+    mesh: dict[str, Any] = {
+        "path": "/mutate/mesh",
+        "pod": [_NOT_OPTED_OUT, {"key": names.ISTIO_INJECT, "operator": "DoesNotExist"}],
+        "condition": _COMPLETES,
+        **of_tenants,
+    }
+    yield {"name": "mesh.tenancy", "namespace": [in_the_mesh, _OPTED_IN], **mesh}
+    if selector := settings.namespace_selector:
+        namespaces = [in_the_mesh, *_selected_namespaces(selector)]
+        yield {"name": "mesh.selector.tenancy", "namespace": namespaces, **mesh}
+    yield {
+        "name": "pipelines-token.tenancy",
+        "path": "/mutate/pipelines-token",
+        "namespace": [_in(names.PIPELINES_TOKEN_LABEL, names.ENABLED)],
+        "pod": [{"key": names.ACCESS_PIPELINES_LABEL, "operator": "DoesNotExist"}],
+        "condition": _COMPLETES_OR_NOTEBOOK,
+        **of_tenants,
+    }

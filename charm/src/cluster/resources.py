@@ -1,24 +1,34 @@
 """What an application has in the cluster: applied or deleted. Errors of the API go up."""
 
+import datetime
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from lightkube.codecs import AnyResource
+from lightkube.models.meta_v1 import OwnerReference
 from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 )
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Namespace, Pod, Service
+from lightkube.resources.networking_v1 import NetworkPolicy
+from lightkube.resources.policy_v1 import PodDisruptionBudget
 
 import names
 from application import Application
-from cluster import manifests, metadata
-from cluster.client import ALL_NAMESPACES, Cluster, NotFound
+from cluster import manifests, metadata, tenancy
+from cluster.client import ALL_NAMESPACES, Cluster, NotFound, Unavailable
 from mesh import namespaces, workloads
 from mesh.label_ownership import PROTECTION
 from mesh.selectors import Selector
 from settings import Settings
+
+_SWEPT = (Service, Deployment)
+_NOT_SWEPT = (PodDisruptionBudget, Lease, NetworkPolicy)
+"""Kinds that Juju does not delete in a forced removal. They have one of those above as their owner, and go with it."""
 
 
 class Conflict(Exception):
@@ -28,9 +38,10 @@ class Conflict(Exception):
 class ClusterResources:
     """The cluster objects of an application, and its labels on other people's."""
 
-    def __init__(self, application: Application, cluster: Cluster) -> None:
+    def __init__(self, application: Application, cluster: Cluster, unit: str) -> None:
         self._application = application
         self._cluster = cluster
+        self._pod = unit.replace("/", "-")
 
     def apply(self, settings: Settings, ca_certificates: Sequence[str]) -> list[str]:
         """Write the objects that are to be there, and delete those that no longer are.
@@ -39,13 +50,17 @@ class ClusterResources:
         """
         self._refuse_a_second_application()
         charms = self.istio_charms() if settings.require_sidecar else ()
-        desired = manifests.desired(self._application, settings, ca_certificates, charms)
-        lacking = [problem for each in desired if (problem := self._apply(each))]
+        image = self._image() if settings.tenancy else None
+        desired = manifests.desired(self._application, settings, ca_certificates, charms, image)
+        lacking = list(self._apply(desired))
         keys = {_key(each) for each in desired}
-        for each in list(self._cluster.owned(self._application)):
-            if _key(each) not in keys:
-                self._cluster.delete(each)
+        self._delete(each for each in list(self._cluster.owned(self._application)) if _key(each) not in keys)
         return lacking
+
+    def is_controller_overdue(self, now: datetime.datetime) -> bool:
+        """Whether the tenancy controller should run by now, and does not."""
+        controller = self._cluster.get(Deployment, self._application.tenancy, self._application.model)
+        return tenancy.is_overdue(controller, now)
 
     def label(self, settings: Settings) -> list[str]:
         """Label namespaces as the option says. Returns those that do not exist."""
@@ -74,8 +89,7 @@ class ClusterResources:
 
     def delete(self) -> None:
         """Leave nothing behind. Harmless when done again."""
-        for each in list(self._cluster.owned(self._application)):
-            self._cluster.delete(each)
+        self._delete(list(self._cluster.owned(self._application)))
         for name, patch in namespaces.release(self._cluster.list(Namespace), self._application.title).items():
             self._cluster.patch(Namespace, name, patch)
         for workload in self._model_operators():
@@ -83,12 +97,12 @@ class ClusterResources:
             if patch:
                 self._cluster.patch(Deployment, names.MODEL_OPERATOR, patch, metadata.namespace(workload))
 
-    def mark_serving(self, pod: str) -> None:
-        """Have the Service lead to a unit's pod from now on."""
-        there = self._cluster.get(Pod, pod, self._application.model)
+    def mark_serving(self) -> None:
+        """Have the Service lead to this unit's pod from now on."""
+        there = self._cluster.get(Pod, self._pod, self._application.model)
         if there and names.SERVING_LABEL not in metadata.labels(there):
             label = {"metadata": {"labels": {names.SERVING_LABEL: "true"}}}
-            self._cluster.patch(Pod, pod, label, self._application.model)
+            self._cluster.patch(Pod, self._pod, label, self._application.model)
 
     def istio_charms(self) -> set[str]:
         """Applications that run istiod: well-known ones, those that made Istio's injectors, and those known before.
@@ -111,15 +125,41 @@ class ClusterResources:
         if creator != self._application.name and self._cluster.get(StatefulSet, creator, self._application.model):
             raise Conflict(f"application {creator} of this model already is istio-aux; remove one of the two")
 
-    def _apply(self, desired: AnyResource) -> str | None:
-        try:
-            self._cluster.apply(desired)
-        except NotFound:
-            if isinstance(desired, ValidatingAdmissionPolicy):
-                return "require-sidecar: needs Kubernetes 1.30 or newer; set it to false"
-            if not isinstance(desired, ValidatingAdmissionPolicyBinding):
-                raise
-        return None
+    def _image(self) -> tenancy.Image:
+        """The image of the tenancy controller: the one that this unit runs."""
+        image = tenancy.image_of(self._cluster.get(Pod, self._pod, self._application.model))
+        if not image:
+            raise Unavailable(f"the image of pod {self._pod} is not known yet")
+        return image
+
+    def _apply(self, desired: Iterable[AnyResource]) -> Iterable[str]:
+        """Write objects in their order, and say what could not be had."""
+        owner: OwnerReference | None = None
+        for each in desired:
+            if owner and isinstance(each, _NOT_SWEPT):
+                metadata.of(each).ownerReferences = [owner]
+            try:
+                applied = self._cluster.apply(each)
+            except NotFound:
+                if isinstance(each, ValidatingAdmissionPolicy):
+                    yield "require-sidecar: needs Kubernetes 1.30 or newer; set it to false"
+                elif not isinstance(each, ValidatingAdmissionPolicyBinding):
+                    raise
+            else:
+                owner = _reference(applied) if isinstance(applied, _SWEPT) else owner
+
+    def _delete(self, unwanted: Iterable[AnyResource]) -> None:
+        for each in unwanted:
+            # The controller has no rights by now (see KINDS), and makes no new ones. Where this fails, its Deployment
+            # is still there at the next event, and this is done again.
+            if isinstance(each, Deployment):
+                self._delete_tenants_objects()
+            self._cluster.delete(each)
+
+    def _delete_tenants_objects(self) -> None:
+        for kind in tenancy.TENANT_KINDS:
+            for each in self._cluster.list(kind, ALL_NAMESPACES, tenancy.KEPT_FOR_TENANTS):
+                self._cluster.delete(cast("AnyResource", each))
 
 
 def _is_in_the_mesh(namespace: Namespace, listed: Sequence[str], selector: Selector | None) -> bool:
@@ -138,6 +178,11 @@ def _exempt_applications(policy: ValidatingAdmissionPolicy | None) -> Iterable[s
     for expression in (selector.matchExpressions if selector else None) or []:
         if expression.key == names.POD_APPLICATION:
             yield from expression.values or []
+
+
+def _reference(owner: Service | Deployment) -> OwnerReference:
+    version, kind, uid = owner.apiVersion or "", owner.kind or "", metadata.of(owner).uid or ""
+    return OwnerReference(apiVersion=version, kind=kind, name=metadata.name(owner), uid=uid)
 
 
 def _key(thing: AnyResource) -> tuple[str, str]:

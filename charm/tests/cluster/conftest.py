@@ -7,7 +7,11 @@ from collections.abc import Iterator
 import lightkube
 import pytest
 from lightkube.config.kubeconfig import KubeConfig
+from lightkube.models.core_v1 import Container, PodSchedulingGate, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
 
+import webhook
 from tests.cluster.model import Model
 
 
@@ -41,3 +45,14 @@ def model(untrusted: Model) -> Model:
     """A model whose application is trusted."""
     untrusted.trust()
     return untrusted
+
+
+@pytest.fixture
+def unit_pod(untrusted: Model) -> None:
+    """The pod of unit 0, which names the webhook's image as Juju's do, and never runs."""
+    image = os.environ.get("WEBHOOK_IMAGE", "registry.invalid/istio-aux/webhook:0.1.0")
+    spec = PodSpec(
+        containers=[Container(name=webhook.CONTAINER, image=image)],
+        schedulingGates=[PodSchedulingGate(name="istio-aux.io/never-runs")],
+    )
+    untrusted.admin.create(Pod(metadata=ObjectMeta(name="istio-aux-0", namespace=untrusted.name), spec=spec))

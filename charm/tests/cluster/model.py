@@ -98,8 +98,8 @@ class Model:
 
     def written(self) -> list[str]:
         """The objects that the charm wrote, without those that Kubernetes derives from a Service, with its labels."""
-        others = ("endpoints/", "endpointslice.", "clusterrolebinding.")
-        return [each for each in self.labelled() if not each.startswith(others)]
+        others = ("endpoints/", "endpointslice.")
+        return [each for each in self.labelled() if not each.startswith(others) and each not in self.juju_own()]
 
     def until_nothing_is_left(self) -> None:
         """What Kubernetes derived goes a moment after what it was derived from."""
@@ -140,7 +140,7 @@ class Model:
         if leftovers:
             self.kubectl("delete", "--ignore-not-found", "--wait=false", "-n", self.name, *leftovers)
         self.kubectl("delete", "--ignore-not-found", "clusterrolebinding", self.name)
-        self.kubectl("delete", "--wait=false", "namespace", *self._namespaces)
+        self.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace", *self._namespaces)
 
     def _server(self) -> str:
         return self.admin.config.cluster.server
@@ -149,7 +149,11 @@ class Model:
         return Subject(kind="ServiceAccount", name=ACCOUNT, namespace=self.name)
 
     def _has_rights(self) -> bool:
-        can = ("auth", "can-i", "delete", "namespaces", f"--as=system:serviceaccount:{self.name}:{ACCOUNT}")
+        return self.may("delete", "namespaces")
+
+    def may(self, verb: str, kind: str) -> bool:
+        """Whether the application's account may do this."""
+        can = ("auth", "can-i", verb, kind, f"--as=system:serviceaccount:{self.name}:{ACCOUNT}")
         environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
         done = subprocess.run(["kubectl", *can], env=environment, capture_output=True, text=True, check=False)
         return done.stdout.strip() == "yes"

@@ -78,10 +78,13 @@ def check_passes(app: App, check: str) -> bool:
         return False
 
 
-def review(app: App, model: Model, pod: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def review(app: App, model: Model, pod: dict[str, Any], path: str = "/mutate") -> tuple[str, dict[str, Any]]:
     """What the webhook answers, to a client that trusts what the API server trusts; and with which certificate."""
     configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}")
-    entry = (configuration.webhooks or [])[0]
+    services = {
+        each.clientConfig.service.path: each for each in configuration.webhooks or [] if each.clientConfig.service
+    }
+    entry = services[path]
     service = entry.clientConfig.service
     assert service
     context = ssl.create_default_context(cadata=base64.b64decode(str(entry.clientConfig.caBundle)).decode())
@@ -135,3 +138,22 @@ def test_webhook_answers_and_serves_a_rotated_certificate_without_a_restart(mode
         # Every answer on the way is trusted: a review that is not would raise.
         until("the new certificate", lambda: serving_cert.fingerprint(review(app, model, POD)[0]) == rotated)
         assert process.poll() is None, "the same process serves it"
+
+
+@pytest.mark.usefixtures("unit_pod")
+def test_webhook_answers_what_the_entries_for_tenants_ask(model: Model, binary: pathlib.Path) -> None:
+    app = model.app()
+    app.config = {"tenancy": True}
+    app.deploy(1)
+    assert app.status() == ActiveStatus()
+    give_to_user(app)
+    with running(app, binary):
+        until("the check of readiness", lambda: check_passes(app, webhook.READY))
+        for path, added in (
+            ("/mutate/pipelines-token", "KF_PIPELINES_SA_TOKEN_PATH"),
+            ("/mutate/mesh", "sidecar.istio.io~1inject"),
+        ):
+            _, answer = review(app, model, POD, path)
+            patch = base64.b64decode(answer["patch"]).decode()
+            assert added in patch.replace("sidecar.istio.io/inject", "sidecar.istio.io~1inject")
+            assert "holdApplicationUntilProxyStarts" not in patch, "that is another entry's"

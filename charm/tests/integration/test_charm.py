@@ -17,6 +17,13 @@ KINDS = (
     "validatingadmissionpolicies",
     "validatingadmissionpolicybindings",
     "services",
+    "poddisruptionbudgets",
+    "deployments",
+    "serviceaccounts",
+    "roles",
+    "rolebindings",
+    "leases",
+    "networkpolicies",
     "clusterroles",
     "clusterrolebindings",
 )
@@ -28,8 +35,8 @@ def kubectl(*arguments: str) -> str:
 
 
 def created(juju: jubilant.Juju) -> list[str]:
-    """What the application has made in the cluster."""
-    selector = f"app.juju.is/created-by={APP},model.juju.is/name={juju.model}"
+    """What the charm has made in the cluster, without what Juju has made for it."""
+    selector = f"app.juju.is/created-by={APP},model.juju.is/name={juju.model},app.kubernetes.io/part-of=istio-aux"
     found = kubectl("get", ",".join(KINDS), "-A", "-l", selector, "-o", "name")
     return sorted(found.split())
 
@@ -161,6 +168,24 @@ def test_metrics_and_log_reach_cos(juju: jubilant.Juju) -> None:
     juju.wait(lambda _: f'"juju_application":"{APP}"' in juju.ssh("prometheus-k8s/0", query))
     labels = "curl -s localhost:3100/loki/api/v1/label/juju_application/values"
     juju.wait(lambda _: APP in juju.ssh("loki-k8s/0", labels))
+
+
+def test_tenant_is_served_until_the_option_is_off(juju: jubilant.Juju, team: str) -> None:
+    """The controller's pods pull the image as Juju's pods do."""
+    role = ("clusterrole", "kubeflow-pipelines-edit")
+    has_kubeflow = bool(kubectl("get", *role, "--ignore-not-found"))
+    if not has_kubeflow:
+        kubectl("create", *role, "--verb=get", "--resource=runs.pipelines.kubeflow.org")
+    juju.config(APP, {"tenancy": True})
+    juju.wait(lambda status: jubilant.all_active(status, APP) and "deployment" in " ".join(created(juju)))
+    kubectl("rollout", "status", f"deployment/{APP}-tenancy", "-n", str(juju.model), "--timeout=300s")
+    kubectl("label", "namespace", team, "istio-aux.io/tenancy=enabled")
+    kubectl("wait", "rolebinding/istio-aux-pipelines", "-n", team, "--for=create", "--timeout=60s")
+    juju.config(APP, {"tenancy": False})
+    juju.wait(lambda status: jubilant.all_active(status, APP) and "tenancy" not in " ".join(created(juju)))
+    assert not kubectl("get", "rolebinding", "istio-aux-pipelines", "-n", team, "--ignore-not-found")
+    if not has_kubeflow:
+        kubectl("delete", *role)
 
 
 def test_scale_up_and_down(juju: jubilant.Juju) -> None:

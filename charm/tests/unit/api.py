@@ -82,14 +82,17 @@ class Client:
         wanted = (labels or {}).items()
         return [self._typed(res, each) for each in found if wanted <= each["metadata"].get("labels", {}).items()]
 
-    def apply(self, obj: Any, *, force: bool) -> None:
+    def apply(self, obj: Any, *, force: bool) -> object:
         assert force
         self._answer(type(obj))
         value = obj.to_dict()
         key = self._key(type(obj), value["metadata"]["name"], value["metadata"].get("namespace"))
         if key not in self._api.objects or _merged(self._api.objects[key], value) != self._api.objects[key]:
             self._api.writes.append(("apply", f"{key[0]}/{key[2]}"))
-        self._api.objects[key] = _merged(self._api.objects.get(key, {}), value)
+        stored = _merged(self._api.objects.get(key, {}), value)
+        stored["metadata"].setdefault("uid", f"uid of {key[0]}/{key[2]}")
+        self._api.objects[key] = stored
+        return self._typed(type(obj), stored)
 
     def patch(self, res: type, name: str, obj: Json, *, patch_type: PatchType, namespace: str | None = None) -> None:
         assert patch_type == PatchType.MERGE

@@ -5,17 +5,14 @@ import base64
 from ops import BlockedStatus, MaintenanceStatus, WaitingStatus
 
 from certs import serving_cert
+from cluster.client import KINDS
 from tests.unit.api import Api
 from tests.unit.juju import App
 
 CONFIGURATION = ("MutatingWebhookConfiguration", "istio-aux-kubeflow")
-OURS = (
-    "MutatingWebhookConfiguration",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-    "PodDisruptionBudget",
-    "Service",
-)
+IMAGE = "registry.example/charm/webhook@sha256:" + "1" * 64
+"""What the units' pods run the webhook from."""
+OURS = tuple(kind.__name__ for kind in KINDS)
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
 API_UNAVAILABLE = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
 REMOVED = MaintenanceStatus("removed from the cluster: no unit is planned")
@@ -29,9 +26,22 @@ def trusted(api: Api) -> set[str]:
 
 
 def objects(api: Api) -> dict[str, list[str]]:
-    return {kind: api.names(kind) for kind in OURS if api.names(kind)}
+    """What is there of the kinds that the charm makes, but for Juju's model operator."""
+    found = {kind: [name for name in api.names(kind) if name != "modeloperator"] for kind in OURS}
+    return {kind: names for kind, names in found.items() if names}
 
 
+OF_TENANCY = {
+    "ServiceAccount": ["istio-aux-tenancy"],
+    "ClusterRole": ["istio-aux-kubeflow-tenancy"],
+    "ClusterRoleBinding": ["istio-aux-kubeflow-tenancy"],
+    "Role": ["istio-aux-tenancy"],
+    "RoleBinding": ["istio-aux-tenancy"],
+    "Deployment": ["istio-aux-tenancy"],
+    "Lease": ["istio-aux-tenancy"],
+    "NetworkPolicy": ["istio-aux-tenancy"],
+}
+"""What the option `tenancy` adds, beside a PodDisruptionBudget."""
 INSTALLED = {
     "MutatingWebhookConfiguration": ["istio-aux-kubeflow"],
     "PodDisruptionBudget": ["istio-aux-admission"],

@@ -158,7 +158,7 @@ def test_scale_from_none_to_three_and_back(app: App, api: Api) -> None:
 def test_nothing_is_left_whatever_the_order_of_the_last_events(
     app: App, api: Api, leader: int, order: tuple[str, ...]
 ) -> None:
-    app.config = {"namespaces": "team", "require-sidecar": True}
+    app.config = {"namespaces": "team", "require-sidecar": True, "tenancy": True}
     app.deploy(2)
     assert set(objects(api)) == set(OURS)
     app.planned, app.leader = 0, leader

@@ -10,16 +10,20 @@ import pytest
 import yaml
 
 from application import Application
-from cluster import manifests
+from cluster import manifests, metadata
+from cluster.tenancy import Image
 from mesh.selectors import Selector
 from settings import Settings
 from tests.unit.test_settings import DEFAULTS
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
+COMPONENTS = REPOSITORY / "deploy/components"
 BASE = yaml.safe_load((REPOSITORY / "deploy/base/webhook-configuration.yaml").read_text())
 
 APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
 SETTINGS = Settings.parse(DEFAULTS)
+CONTROLLER = Image("registry.example/webhook:2", ("a-secret",))
+TENANCY = SETTINGS.model_copy(update={"tenancy": True})
 REQUIRED = SETTINGS.model_copy(update={"require_sidecar": True})
 JUJU_EXCLUSIONS = [
     {"key": "operator.juju.is/name", "operator": "DoesNotExist"},
@@ -41,17 +45,78 @@ def entries(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_entries_are_those_of_the_base_but_for_what_juju_adds() -> None:
-    # Without those of tenants, which the charm does not serve.
-    expected = [
-        entry for entry in copy.deepcopy(BASE["webhooks"]) if entry["clientConfig"]["service"]["path"] == "/mutate"
-    ]
+    """The shim by ConfigMap is no delivery of the charm's."""
+    expected = [entry for entry in copy.deepcopy(BASE["webhooks"]) if ".config-map." not in entry["name"]]
     for entry in expected:
+        path = entry["clientConfig"]["service"]["path"]
         entry["clientConfig"] = {
-            "service": {"name": "istio-aux-admission", "namespace": "kubeflow", "path": "/mutate", "port": 443},
+            "service": {"name": "istio-aux-admission", "namespace": "kubeflow", "path": path, "port": 443},
             "caBundle": base64.b64encode(b"CA one\nCA two\n").decode(),
         }
         entry["objectSelector"]["matchExpressions"] += JUJU_EXCLUSIONS
-    assert entries() == expected
+    assert entries(tenancy=True) == expected
+    assert entries() == expected[2:], "the first two are for tenants"
+
+
+def test_controllers_objects_are_those_of_the_component_but_for_their_names_and_what_juju_needs() -> None:
+    """Under names that differ from the component's wherever they can."""
+    application = dataclasses.replace(APPLICATION, name="aux")
+    made = {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in (each.to_dict() for each in manifests.desired(application, TENANCY, [], [], CONTROLLER))
+    }
+    expected = component(application)
+    deployment = expected["Deployment", "aux-tenancy"]["spec"]["template"]
+    deployment["metadata"]["labels"]["istio.io/dataplane-mode"] = "none"
+    deployment["spec"]["imagePullSecrets"] = [{"name": "a-secret"}]
+    container = deployment["spec"]["containers"][0]
+    assert container["args"] == ["tenancy", "--duties=tenants"]
+    container |= {
+        "image": "registry.example/webhook:2",
+        "command": ["/istio-aux"],
+        "args": ["tenancy", "--duties=tenants", "--lease=aux-tenancy", "--log-level=info", "--log-format=json"],
+    }
+    assert {name: made[name] for name in expected} == expected
+    assert {kind for kind, _ in made.keys() - expected.keys()} == {
+        "Service",
+        "PodDisruptionBudget",
+        "MutatingWebhookConfiguration",
+    }
+
+
+def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects of deploy/components/tenancy, as they are called for an application."""
+    files = of_component("controller/kustomization.yaml")["resources"]
+    duty = of_component("tenancy/duty/kustomization.yaml")["patches"]
+    rights = [patch["value"] for patch in of_component("tenancy/duty/rights.yaml")]
+    (argument,) = yaml.safe_load(duty[1]["patch"])
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for file in files:
+        for each in yaml.safe_load_all((COMPONENTS / "controller" / file).read_text()):
+            if each["kind"] == "ClusterRole":
+                each["rules"] += rights
+            if each["kind"] == "Deployment":
+                each["spec"]["template"]["spec"]["containers"][0]["args"].append(argument["value"])
+            of_cluster = "namespace" not in each["metadata"]
+            each["metadata"]["labels"] = {**application.labels, "app.kubernetes.io/component": "tenancy"}
+            name = application.tenancy_cluster_name if of_cluster else application.tenancy
+            text = yaml.safe_dump(each).replace("namespace: istio-aux\n", f"namespace: {application.model}\n")
+            if of_cluster:
+                text = text.replace("name: istio-aux-tenancy\n  namespace", f"name: {application.tenancy}\n  namespace")
+            found[each["kind"], name] = yaml.safe_load(text.replace("istio-aux-tenancy", name))
+    assert len(found) == 9
+    return found
+
+
+def of_component(file: str) -> Any:
+    return yaml.safe_load((COMPONENTS / file).read_text())
+
+
+def test_controllers_names_differ_from_jujus_own_in_a_model_that_is_called_as_the_charm() -> None:
+    application = dataclasses.replace(APPLICATION, model="istio-aux")
+    jujus = f"{application.model}-{application.name}"
+    made = manifests.desired(application, TENANCY, [], [], CONTROLLER)
+    assert jujus not in {metadata.name(each) for each in made if "Cluster" in str(each.kind)}
 
 
 def test_own_pods_are_left_alone_under_another_name_too() -> None:
@@ -79,9 +144,10 @@ def test_configuration_sorts_before_istios() -> None:
 
 
 def test_every_object_carries_jujus_labels_and_not_the_one_by_which_juju_finds_its_own() -> None:
-    made = rendered(settings=REQUIRED)
-    assert len(made) == 5
-    for each in made.values():
+    settings = REQUIRED.model_copy(update={"tenancy": True})
+    made = [each.to_dict() for each in manifests.desired(APPLICATION, settings, [], [], CONTROLLER)]
+    assert len(made) == 14
+    for each in made:
         labels = each["metadata"]["labels"]
         assert labels["app.juju.is/created-by"] == "istio-aux"
         assert labels["model.juju.is/name"] == "kubeflow"
@@ -150,6 +216,19 @@ def test_selected_namespaces_have_entries_that_no_other_entry_overlaps() -> None
         assert namespaces[-1]["values"] == ["kubeflow-profile"]
         pods = entry["objectSelector"]["matchExpressions"]
         assert pods[0] == {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]}
+
+
+def test_selected_namespaces_are_opted_in_for_the_mesh_too() -> None:
+    selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
+    made = {entry["name"]: entry for entry in entries(namespace_selector=selector, tenancy=True)}
+    labelled, selected = (made[f"mesh.{way}tenancy.istio-aux.io"] for way in ("", "selector."))
+    selectors = [entry["namespaceSelector"]["matchExpressions"] for entry in (labelled, selected)]
+    assert {"key": "istio-aux.io/injection", "operator": "In", "values": ["enabled"]} in selectors[0]
+    assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in selectors[1]
+    assert selectors[1][-1]["values"] == ["kubeflow-profile"]
+    for entry in (labelled, selected):
+        del entry["name"], entry["namespaceSelector"]
+    assert labelled == selected
 
 
 def test_policys_expressions_name_only_variables_that_it_has() -> None:

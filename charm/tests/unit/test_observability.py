@@ -153,7 +153,7 @@ def test_query_names_only_metrics_that_the_webhook_exposes(query: str) -> None:
 
 
 def test_every_metric_is_shown() -> None:
-    """Those of the tenancy controller apart, which the charm does not run."""
+    """Those of the tenancy controller apart, which is not scraped by the relation."""
     shown = {name for query in queries() for name in re.findall(r"istio_aux_\w+", query)}
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in exposed() if "_tenancy_" not in name} == {
         re.sub("_(bucket|sum|count)$", "", name) for name in shown if "_tenancy_" not in name

@@ -13,10 +13,13 @@ install_istio() {
   logged "install Istio" "$LOGS/istio.log" helm_istio "$charts"
 }
 
+# helm_istio CHARTS [OPTIONS FOR ISTIOD]
 helm_istio() {
-  "$HELM" --kubeconfig "$KUBECONFIG_ADMIN" upgrade --install istio-base "$1/base" -n istio-system --create-namespace &&
-    "$HELM" --kubeconfig "$KUBECONFIG_ADMIN" upgrade --install istiod "$1/istio-control/istio-discovery" -n istio-system \
-      -f "$CLUSTER_DIR/manifests/istio-values.yaml"
+  local charts=$1
+  shift
+  "$HELM" --kubeconfig "$KUBECONFIG_ADMIN" upgrade --install istio-base "$charts/base" -n istio-system --create-namespace &&
+    "$HELM" --kubeconfig "$KUBECONFIG_ADMIN" upgrade --install istiod "$charts/istio-control/istio-discovery" -n istio-system \
+      -f "$CLUSTER_DIR/manifests/istio-values.yaml" "$@"
 }
 
 install_training_operator() {

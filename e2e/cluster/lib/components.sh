@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(katib argo jobset trainer profiles poddefaults s3 python node)
+COMPONENTS=(katib argo jobset trainer profiles poddefaults s3 python istio-cni node)
 
 require_components() {
   local component
@@ -42,6 +42,7 @@ add_component() {
   case $name in
     katib) start_postgresql ;;
     python) add_image python "$(image_archive python)" rootfs_python; return ;;
+    istio-cni) add_istio_cni; return ;;
     node) add_node_proxy; return ;;
   esac
   add_images_of "$name"
@@ -54,6 +55,17 @@ add_component() {
   mkdir -p "$STATE/components"
   cp "$LOGS/$name.yaml" "$STATE/components/"
   say "  $name is ready $((SECONDS - began)) s after it was built"
+}
+
+# Istio's own plugin redirects the pods' traffic, in place of an init container. It is without its node agent, which only installs
+# it where there are no ambient pods.
+add_istio_cni() {
+  mkdir -p "$ISTIO_CNI_RUN"
+  cp "$KUBECONFIG_ADMIN" "$ISTIO_CNI_RUN/istio-cni-kubeconfig"
+  ln -sf "$(part_folder istio-cni)/bin/istio-cni" "$CNI_BIN/"
+  configure_cni
+  logged "have Istio leave the redirection to its plugin" "$LOGS/istio-cni.log" helm_istio "$ISTIO/source/manifests/charts" --set pilot.cni.enabled=true
+  logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
 }
 
 # The images' archives are kept by what they are made of: the part, and the recipe.

@@ -19,13 +19,9 @@ make_bridge() {
 }
 
 start_containerd() {
-  mkdir -p "$STATE/containerd" "$STATE/cni"
-  cat >"$STATE/cni/10-istio-aux.conflist" <<JSON
-{"cniVersion": "0.4.0", "name": "istio-aux", "plugins": [{
-  "type": "bridge", "bridge": "$BRIDGE", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "$ANY_ADDRESS/0"}]}
-}]}
-JSON
+  mkdir -p "$STATE/containerd" "$CNI_BIN"
+  ln -sf /usr/lib/cni/* "$CNI_BIN/"
+  configure_cni
   cat >"$STATE/containerd/config.toml" <<TOML
 version = 2
 root = "$STATE/containerd/root"
@@ -40,11 +36,26 @@ state = "$RUN/containerd"
     runtime_type = "io.containerd.runc.v2"
 $(runtime_of_node_proxy)
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "$(cni_bin_dir)"
+    bin_dir = "$CNI_BIN"
     conf_dir = "$STATE/cni"
 TOML
   start_daemon containerd containerd -c "$STATE/containerd/config.toml"
   wait_for_daemon containerd 30 ctr -a "$CONTAINERD_SOCKET" version
+}
+
+# The pods' network, with the plugin of istio-cni where that was added.
+configure_cni() {
+  local chained=
+  mkdir -p "$STATE/cni"
+  if [ -e "$CNI_BIN/istio-cni" ]; then
+    chained=", {\"type\": \"istio-cni\", \"cni_agent_run_dir\": \"$ISTIO_CNI_RUN\", \"exclude_namespaces\": [\"istio-system\", \"kube-system\"]}"
+  fi
+  cat >"$STATE/cni/10-istio-aux.conflist" <<JSON
+{"cniVersion": "0.4.0", "name": "istio-aux", "plugins": [{
+  "type": "bridge", "bridge": "$BRIDGE", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "$ANY_ADDRESS/0"}]}
+}$chained]}
+JSON
 }
 
 start_node() {

@@ -1,10 +1,8 @@
 # shellcheck shell=bash
 # What the proxies beside the pods (docs/node.md) need of a node: a runtime handler of containerd's with a CNI configuration of
-# its own, a folder for plugins that is only the cluster's, and an istiod that trusts the agent's account.
+# its own, and an istiod that trusts the agent's account.
 
 has_node_proxy() { [ -f "$NODE_PROXY_MARK" ]; }
-
-cni_bin_dir() { if has_node_proxy; then echo "$NODE_PROXY_BIN"; else echo /usr/lib/cni; fi; }
 
 # The part of containerd's configuration; nothing where nobody asked for it.
 runtime_of_node_proxy() {
@@ -17,8 +15,7 @@ TOML
 }
 
 add_node_proxy() {
-  mkdir -p "$STATE/components" "$NODE_PROXY_CNI" "$NODE_PROXY_BIN"
-  ln -sf /usr/lib/cni/* "$NODE_PROXY_BIN/"
+  mkdir -p "$STATE/components" "$NODE_PROXY_CNI"
   touch "$NODE_PROXY_MARK"
   if ! grep -qF "$NODE_PROXY_CNI" "$STATE/containerd/config.toml"; then
     stop_daemons containerd
@@ -37,7 +34,7 @@ proxyImage: $(image_name proxyv2)
 containerd:
   socket: $CONTAINERD_SOCKET
 cni:
-  binDir: $NODE_PROXY_BIN
+  binDir: $CNI_BIN
   primaryDir: $STATE/cni
   ownDir: $NODE_PROXY_CNI
 YAML

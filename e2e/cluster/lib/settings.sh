@@ -45,10 +45,12 @@ else
 fi
 API=https://127.0.0.1:6443
 CONTAINERD_SOCKET=$RUN/containerd.sock
-# Proxies beside the pods (node_proxy.sh): that they were asked for, their CNI configuration, and the plugins.
+# Debian's CNI plugins, and those that components add.
+CNI_BIN=$STATE/cni-bin
+ISTIO_CNI_RUN=$RUN/istio-cni
+# Proxies beside the pods (node_proxy.sh): that they were asked for, and their CNI configuration.
 NODE_PROXY_MARK=$STATE/components/node
 NODE_PROXY_CNI=$STATE/cni-node-proxy
-NODE_PROXY_BIN=$STATE/cni-bin
 IMAGE_PREFIX=docker.io/istio-aux-cluster
 
 # Where the repositories are of the parts that are built from git, as URL/OWNER/REPOSITORY.

@@ -173,7 +173,7 @@ impl ModeConstraints {
         let (mode, reason) = match (self.sharing, &self.wrapping) {
             (None, _) if self.native.is_some() => (Mode::Proxy, "the server has no native sidecars"),
             (None, _) if self.has_other_native_sidecars => (Mode::Proxy, SIDECARS),
-            (None, _) if settings.delivery == Delivery::ImageVolume => (Mode::Proxy, ORDINARY),
+            (None, _) if settings.delivery != Delivery::Copy => (Mode::Proxy, ORDINARY),
             (None, _) => (Mode::Native, ORDINARY),
             (Some(reason), None) => (Mode::Wrap, reason),
             (Some(reason), Some(_)) => (Mode::Hold, reason),

@@ -20,6 +20,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    #[expect(clippy::needless_pass_by_value, reason = "callers build it in place")]
     pub(crate) fn ok(request: &str, body: Value) -> Self {
         Self { request: request.to_owned(), parameter: "", code: 200, body: body.to_string(), warning: None }
     }
@@ -51,6 +52,7 @@ impl Answer {
     }
 
     /// The same answer with another body.
+    #[expect(clippy::needless_pass_by_value, reason = "callers build it in place")]
     pub(crate) fn with_body(self, body: Value) -> Self {
         Self { body: body.to_string(), ..self }
     }

@@ -50,6 +50,7 @@ pub(crate) enum Id {
     ProfilePolicy,
     Rights,
     ServerVersion,
+    ShimDelivery,
     StuckPod,
     Tenancy,
     Unreadable,

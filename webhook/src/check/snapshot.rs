@@ -1,5 +1,6 @@
 //! The state of a cluster as its user may read it. What could not be read is listed in words.
 
+use contract::names::{SHIM_CONFIG_MAP_PREFIX, SHIM_DELIVERY_LABEL};
 use inject::Settings;
 use kube::Client;
 use serde_json::Value;
@@ -8,10 +9,11 @@ use super::Scope;
 use super::pods::PodFacts;
 use super::tenant::{self, Tenant};
 use crate::api::{self, DEPLOYMENTS, Kind, NAMESPACES, PODS, Selection, WEBHOOK_CONFIGURATIONS, describe_error};
+use crate::delivery::CONFIG_MAPS;
+use crate::explain::{label, namespace_opt_in};
 use crate::server_version::{self, Version};
 
 const NODES: Kind = Kind("", "v1", "Node", "nodes");
-const CONFIG_MAPS: Kind = Kind("", "v1", "ConfigMap", "configmaps");
 const ENDPOINT_SLICES: Kind = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 /// The policy profile's kind, in the versions that servers may have.
 const POLICIES: [Kind; 2] = [policies("v1"), policies("v1beta1")];
@@ -43,6 +45,8 @@ pub(super) struct Snapshot {
     pub(super) pods: PodFacts,
     /// The one namespace that is checked, where it is a tenant's of Kubeflow.
     pub(super) tenant: Option<Tenant>,
+    /// The metadata of the one namespace's `ConfigMaps` of the shim, whoever's they are.
+    pub(super) shim_config_maps: Option<Vec<Value>>,
     /// Istio's control planes.
     pub(super) istiods: Vec<Value>,
     /// The mesh configuration of each control plane, in YAML.
@@ -77,6 +81,17 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
         let (tenant, unreadable) = tenant::read(client, name).await;
         snapshot.tenant = Some(tenant);
         snapshot.unreadable.extend(unreadable);
+    }
+    if let (Some(name), [found]) = (namespace, snapshot.namespaces.as_slice())
+        && (namespace_opt_in(found).is_some() || label(found, SHIM_DELIVERY_LABEL).is_some())
+    {
+        let mut listed = api::list_metadata(client, CONFIG_MAPS, Selection::in_namespace(Some(name))).await;
+        if let Ok(all) = &mut listed {
+            let is_shims =
+                |one: &Value| one["metadata"]["name"].as_str().is_some_and(|it| it.starts_with(SHIM_CONFIG_MAP_PREFIX));
+            all.retain(is_shims);
+        }
+        snapshot.shim_config_maps = snapshot.note(listed);
     }
     snapshot
 }

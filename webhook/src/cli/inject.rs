@@ -63,6 +63,13 @@ struct Files {
 }
 
 pub(super) fn inject(arguments: InjectArgs) -> CliResult {
+    if arguments.shim.is_by_config_map() {
+        return Err(
+            "--delivery=config-map: which namespaces have the ConfigMap is known in a cluster only; it takes copy or \
+                    image-volume"
+                .to_owned(),
+        );
+    }
     let settings = arguments.shim.settings(true);
     arguments.files.rewrite(|text| offline::inject(text, &settings, arguments.assume_proxy))
 }

@@ -67,6 +67,13 @@ pub(super) fn manifests(arguments: &ManifestsArgs) -> CliResult {
 }
 
 pub(super) fn policy(arguments: PolicyArgs) -> CliResult {
+    if arguments.shim.is_by_config_map() {
+        return Err(
+            "--delivery=config-map: a policy cannot see which namespaces have the ConfigMap; it takes copy or \
+                    image-volume, and the webhook profile has this delivery"
+                .to_owned(),
+        );
+    }
     print(&policy::manifests(&arguments.shim.settings(true), arguments.api_version)?)?;
     Ok(ExitCode::SUCCESS)
 }

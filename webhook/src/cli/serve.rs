@@ -11,6 +11,7 @@ use super::CliResult;
 use super::log::LogArgs;
 use super::shim::ShimArgs;
 use crate::causes::with_causes;
+use crate::delivery::{SHIM_BINARY_PATH, ShimBinary};
 use crate::serve::{self, Options, SelfSigned, Source};
 
 /// Certificates of a shorter validity would be renewed all the time.
@@ -52,6 +53,9 @@ pub(super) struct Serve {
     /// How long new connections are still accepted after SIGTERM, until API servers use other replicas
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_delay: Duration,
+    /// The shim's binary, for delivery config-map
+    #[arg(long, value_name = "FILE", default_value = SHIM_BINARY_PATH)]
+    shim_binary: PathBuf,
     #[command(flatten)]
     log: LogArgs,
     #[command(flatten)]
@@ -108,6 +112,8 @@ pub(super) fn run(arguments: Serve) -> CliResult {
             valid_for: arguments.self_signed_args.certificate_validity,
         }),
     };
+    let binary = arguments.shim.is_by_config_map().then(|| ShimBinary::read(&arguments.shim_binary)).transpose();
+    let config_map = binary.map_err(|reason| format!("--shim-binary: {reason}"))?.map(|it| it.config_map_name());
     let options = Options {
         listen: arguments.listen,
         health_listen: arguments.health_listen,
@@ -115,6 +121,7 @@ pub(super) fn run(arguments: Serve) -> CliResult {
         client_ca: arguments.client_ca,
         drain_delay: arguments.drain_delay,
         settings: arguments.shim.settings(arguments.native_sidecars != NativeSidecars::Disabled),
+        config_map,
         ask_for_native_sidecars: arguments.native_sidecars == NativeSidecars::Auto,
     };
     serve::run(options).map(|()| ExitCode::SUCCESS).map_err(|error| with_causes(&error))

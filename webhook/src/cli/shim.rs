@@ -13,8 +13,9 @@ pub(super) struct ShimArgs {
     /// When nodes pull that image; Always where the server runs its plug-in `AlwaysPullImages`
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
     shim_pull_policy: PullPolicy,
-    /// How the shim gets into containers that are not its own: an init container copies it, or its image is a volume
-    /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
+    /// How the shim gets into containers that are not its own: an init container copies it, its image is a volume (Kubernetes
+    /// 1.35 with containerd 2.1 or CRI-O, and later, on every node), or a `ConfigMap` that `istio-aux tenancy` keeps in the
+    /// namespace is; where there is none yet, it is copied
     #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
     delivery: DeliveryChoice,
     /// What the shim's containers ask of the node, where a `LimitRange` wants other than this
@@ -42,20 +43,27 @@ fn default_image() -> String {
 }
 
 /// A [`Delivery`] by its name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DeliveryChoice {
     Copy,
     ImageVolume,
+    ConfigMap,
 }
 
 impl ShimArgs {
+    /// Whether pods of namespaces that have the shim's `ConfigMap` mount that.
+    pub(super) fn is_by_config_map(&self) -> bool {
+        self.delivery == DeliveryChoice::ConfigMap
+    }
+
     /// The settings, for a server that has native sidecars, or has none.
     pub(super) fn settings(self, native_sidecars: bool) -> Settings {
         Settings {
             shim_image: self.shim_image,
             pull_policy: self.shim_pull_policy,
             delivery: match self.delivery {
-                DeliveryChoice::Copy => Delivery::Copy,
+                // Namespaces without the ConfigMap get the copy. Which have it, only the API server's call says.
+                DeliveryChoice::Copy | DeliveryChoice::ConfigMap => Delivery::Copy,
                 DeliveryChoice::ImageVolume => Delivery::ImageVolume,
             },
             native_sidecars,

@@ -64,6 +64,8 @@ pub struct Options {
     pub drain_delay: Duration,
     /// What decisions depend on.
     pub settings: Settings,
+    /// The name of the shim's `ConfigMap`, which pods of namespaces that have it mount; `None` where that delivery is off.
+    pub config_map: Option<String>,
     /// Whether to ask the API server if it has native sidecars. Its answer overrides the settings.
     pub ask_for_native_sidecars: bool,
 }
@@ -168,7 +170,7 @@ async fn serve(options: Options) -> Result<(), Error> {
         () = &mut shutdown => return Ok(()),
     };
     let limiter = ConnectionLimiter::new(ADMISSION_CONNECTION_LIMIT, REQUEST_MEMORY_LIMIT, metrics.evictions());
-    let admission = Listener::plain(socket, AdmissionHandler::new(settings, metrics), limiter);
+    let admission = Listener::plain(socket, AdmissionHandler::new(settings, options.config_map, metrics), limiter);
     let admission = admission.tls(tls.clone(), closing.clone()).run(stopped);
     tasks.supervise("the admission listener", tokio::spawn(admission));
     ready.store(true, Ordering::Relaxed);

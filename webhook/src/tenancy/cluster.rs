@@ -55,9 +55,14 @@ pub(super) async fn carry_out(client: &Client, namespace: &str, action: &Action)
     };
     match result {
         Ok(()) => Ok(Outcome::Changed),
-        Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status) => Ok(Outcome::NothingToDo),
+        Err(error) if is_gone(&error) => Ok(Outcome::NothingToDo),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the API server did nothing because the namespace is going or gone, or because it does not have the kind.
+pub(crate) fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404 || is_terminating(status))
 }
 
 fn is_terminating(status: &Status) -> bool {

@@ -21,6 +21,7 @@ use super::metrics::{Result as Looked, TenancyMetrics};
 use super::plan::{Action, Notice, Plan, plan};
 use super::wish::{Wish, unknown_values, wish};
 use crate::causes::with_causes;
+use crate::delivery::{Deliverer, ShimBinary};
 use crate::serve;
 
 /// How often a namespace is looked at, because the account may not watch what is in it.
@@ -44,6 +45,16 @@ pub(crate) struct Options {
     pub(crate) identity: String,
     /// Where health and metrics are served.
     pub(crate) health_listen: SocketAddr,
+    pub(crate) duties: Duties,
+}
+
+/// What the controller keeps in namespaces.
+#[derive(Debug, Clone)]
+pub(crate) struct Duties {
+    /// Whether it keeps what Kubeflow's tenants need.
+    pub(crate) tenants: bool,
+    /// The shim's binary, where it delivers that by `ConfigMap`.
+    pub(crate) shim_binary: Option<ShimBinary>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -70,8 +81,10 @@ async fn serve_until_stopped(options: Options) -> Result<(), String> {
     let leases = Api::namespaced(client.clone(), &namespace);
     let mut candidate = Candidate::new(leases, &options.lease, &options.identity);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = options.identity, health = %address, "started");
+    let worker =
+        Worker { client: &client, identity: &options.identity, duties: &options.duties, metrics: metrics.clone() };
     let result = tokio::select! {
-        never = lead(&client, &mut candidate, &options.identity, &metrics, &is_ready) => match never {},
+        never = worker.lead(&mut candidate, &is_ready) => match never {},
         ended = health => Err(format!("the health listener ended unexpectedly: {ended:?}")),
         () = shutdown => Ok(()),
     };
@@ -79,51 +92,64 @@ async fn serve_until_stopped(options: Options) -> Result<(), String> {
     result
 }
 
-/// Acts whenever this replica is the leader.
-async fn lead(
-    client: &Client,
-    candidate: &mut Candidate,
-    identity: &str,
-    metrics: &Arc<TenancyMetrics>,
-    is_ready: &AtomicBool,
-) -> Infallible {
-    loop {
-        candidate.acquire(|| is_ready.store(true, Ordering::Relaxed)).await;
-        tracing::info!("this replica acts");
-        metrics.set_leader(true);
-        let reason = tokio::select! {
-            () = watch(client, identity, metrics.clone()) => "the watch of namespaces ended".to_owned(),
-            reason = candidate.keep() => reason,
-        };
-        metrics.set_leader(false);
-        tracing::warn!(reason, "this replica no longer acts");
-    }
-}
-
 /// Only the metadata is kept.
 type NamespaceMeta = PartialObjectMeta<Namespace>;
 
-async fn watch(client: &Client, identity: &str, metrics: Arc<TenancyMetrics>) {
-    let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance: Some(identity.to_owned()) };
-    let recorder = Recorder::new(client.clone(), reporter);
-    let context = Context { client: client.clone(), recorder, metrics, failures: Mutex::default() };
-    let namespaces: Api<NamespaceMeta> = Api::all(client.clone());
-    let config = kube::runtime::controller::Config::default().concurrency(CONCURRENCY);
-    Controller::new(namespaces, watcher::Config::default())
-        .with_config(config)
-        .run(reconcile, back_off, Arc::new(context))
-        .for_each(async |looked| {
-            if let Err(error) = looked {
-                tracing::debug!(error = with_causes(&error), "a namespace will be looked at again");
-            }
-        })
-        .await;
+/// One replica.
+struct Worker<'a> {
+    client: &'a Client,
+    identity: &'a str,
+    duties: &'a Duties,
+    metrics: Arc<TenancyMetrics>,
+}
+
+impl Worker<'_> {
+    /// Acts whenever this replica is the leader.
+    async fn lead(&self, candidate: &mut Candidate, is_ready: &AtomicBool) -> Infallible {
+        loop {
+            candidate.acquire(|| is_ready.store(true, Ordering::Relaxed)).await;
+            tracing::info!("this replica acts");
+            self.metrics.set_leader(true);
+            let reason = tokio::select! {
+                () = self.watch() => "the watch of namespaces ended".to_owned(),
+                reason = candidate.keep() => reason,
+            };
+            self.metrics.set_leader(false);
+            tracing::warn!(reason, "this replica no longer acts");
+        }
+    }
+
+    async fn watch(&self) {
+        let instance = Some(self.identity.to_owned());
+        let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance };
+        let context = Context {
+            client: self.client.clone(),
+            recorder: Recorder::new(self.client.clone(), reporter),
+            metrics: self.metrics.clone(),
+            keeps_tenants: self.duties.tenants,
+            deliverer: self.duties.shim_binary.clone().map(Deliverer::new),
+            failures: Mutex::default(),
+        };
+        let namespaces: Api<NamespaceMeta> = Api::all(self.client.clone());
+        let config = kube::runtime::controller::Config::default().concurrency(CONCURRENCY);
+        Controller::new(namespaces, watcher::Config::default())
+            .with_config(config)
+            .run(reconcile, back_off, Arc::new(context))
+            .for_each(async |looked| {
+                if let Err(error) = looked {
+                    tracing::debug!(error = with_causes(&error), "a namespace will be looked at again");
+                }
+            })
+            .await;
+    }
 }
 
 struct Context {
     client: Client,
     recorder: Recorder,
     metrics: Arc<TenancyMetrics>,
+    keeps_tenants: bool,
+    deliverer: Option<Deliverer>,
     /// How often in a row a namespace failed.
     failures: Mutex<HashMap<String, u32>>,
 }
@@ -145,26 +171,58 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Resu
         context.forget(&name);
         return Ok(Requeue::await_change());
     }
+    let mut look = Look::default();
+    let tenant = if context.keeps_tenants { keep_tenant(&namespace, &context, &mut look).await } else { Ok(()) };
+    // Neither duty waits for the other's success.
+    let delivered = context.deliver(&namespace, &mut look).await;
+    context.report(&namespace, &look.changed, &look.notices).await;
+    tenant.and(delivered)?;
+    context.succeeded(&name, &look);
+    Ok(match (look.is_asked, look.is_refused()) {
+        (_, true) => Requeue::requeue(REFUSED_INTERVAL),
+        (false, false) => Requeue::await_change(),
+        (true, false) => Requeue::requeue(RESYNC_INTERVAL),
+    })
+}
+
+/// What came of one look at a namespace.
+#[derive(Debug, Default)]
+struct Look {
+    /// Each change of a tenant's objects, in words.
+    changed: Vec<String>,
+    /// Whether something about the shim's `ConfigMap` was changed.
+    is_delivery_changed: bool,
+    notices: Vec<Notice>,
+    /// Whether the namespace asks for anything.
+    is_asked: bool,
+}
+
+impl Look {
+    fn is_changed(&self) -> bool {
+        self.is_delivery_changed || !self.changed.is_empty()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.notices.iter().any(|notice| notice.is_warning)
+    }
+}
+
+async fn keep_tenant(namespace: &NamespaceMeta, context: &Context, look: &mut Look) -> kube::Result<()> {
+    let name = namespace.name_any();
     let wish = wish(namespace.labels(), namespace.annotations());
+    look.is_asked |= wish != Wish::Nothing;
     let observed = cluster::observe(&context.client, &name, &wish).await?;
-    let Plan { actions, mut notices } = plan(&name, &wish, &observed);
-    let mut changed = Vec::new();
+    let Plan { actions, notices } = plan(&name, &wish, &observed);
+    look.notices.extend(notices);
     for action in &actions {
         if cluster::carry_out(&context.client, &name, action).await? == Outcome::Changed {
-            changed.push(describe(action));
+            look.changed.push(describe(action));
         }
     }
     if !matches!(wish, Wish::Unclear(_)) {
-        notices.extend(unknown_values(namespace.labels()).into_iter().map(Notice::unknown_value));
+        look.notices.extend(unknown_values(namespace.labels()).into_iter().map(Notice::unknown_value));
     }
-    context.report(&namespace, &changed, &notices).await;
-    let is_refused = notices.iter().any(|notice| notice.is_warning);
-    context.succeeded(&name, &wish, is_refused, !changed.is_empty());
-    Ok(match (&wish, is_refused) {
-        (_, true) => Requeue::requeue(REFUSED_INTERVAL),
-        (Wish::Nothing, false) => Requeue::await_change(),
-        (_, false) => Requeue::requeue(RESYNC_INTERVAL),
-    })
+    Ok(())
 }
 
 fn describe(action: &Action) -> String {
@@ -196,17 +254,38 @@ fn pause_after(failures: u32) -> Duration {
 }
 
 impl Context {
+    async fn deliver(&self, namespace: &NamespaceMeta, look: &mut Look) -> kube::Result<()> {
+        let Some(deliverer) = &self.deliverer else { return Ok(()) };
+        let done = deliverer.deliver(&self.client, &namespace.name_any(), namespace.labels()).await?;
+        look.is_asked |= done.is_wanted;
+        if !done.changed.is_empty() {
+            look.is_delivery_changed = true;
+            // A reason of its own for each: an event of the same reason would count one of another text.
+            let reason = if done.is_labelled { "Delivered" } else { "Withdrawn" };
+            look.notices.push(Notice::done(reason, done.changed.join(", ")));
+        }
+        look.notices.extend(done.notices);
+        Ok(())
+    }
+
     fn forget(&self, namespace: &str) {
+        if let Some(deliverer) = &self.deliverer {
+            deliverer.forget(namespace);
+        }
+        self.forget_failures(namespace);
+    }
+
+    fn forget_failures(&self, namespace: &str) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
         self.metrics.forget(namespace);
     }
 
-    fn succeeded(&self, namespace: &str, wish: &Wish, is_refused: bool, is_changed: bool) {
-        self.forget(namespace);
-        if is_refused || *wish != Wish::Nothing {
-            self.metrics.set(namespace, is_refused);
+    fn succeeded(&self, namespace: &str, look: &Look) {
+        self.forget_failures(namespace);
+        if look.is_refused() || look.is_asked {
+            self.metrics.set(namespace, look.is_refused());
         }
-        self.metrics.count(match (is_refused, is_changed) {
+        self.metrics.count(match (look.is_refused(), look.is_changed()) {
             (true, _) => Looked::Refused,
             (false, true) => Looked::Changed,
             (false, false) => Looked::Unchanged,

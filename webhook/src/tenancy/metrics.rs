@@ -66,7 +66,11 @@ impl TenancyMetrics {
         let help = "How often a namespace was looked at, by what became of it";
         registry.register("tenancy_reconciliations", help, reconciliations.clone());
         let (tenants, refused) = (Gauge::default(), Gauge::default());
-        registry.register("tenancy_namespaces", "Namespaces that ask for a tenant's objects", tenants.clone());
+        registry.register(
+            "tenancy_namespaces",
+            "Namespaces that ask for a tenant's objects, or for the shim's `ConfigMap`",
+            tenants.clone(),
+        );
         let help = "Namespaces in which something was left undone; an event in each says what";
         registry.register("tenancy_refused_namespaces", help, refused.clone());
         Self { registry, leader, reconciliations, tenants, refused, states: Mutex::default() }

@@ -11,9 +11,10 @@ mod objects;
 mod plan;
 mod wish;
 
-pub(crate) use self::cluster::CLUSTER_ROLES;
-pub(crate) use self::controller::{Options, run};
+pub(crate) use self::cluster::{CLUSTER_ROLES, is_gone};
+pub(crate) use self::controller::{Duties, Options, run};
 #[cfg(test)]
 pub(crate) use self::metrics::TenancyMetrics;
 pub(crate) use self::objects::{POD_DEFAULTS, ROLE_BINDING_NAME, ROLE_BINDINGS, is_ours, pod_default, role_binding};
-pub(crate) use self::wish::{Wish, accounts_of, unknown_values, wish};
+pub(crate) use self::plan::Notice;
+pub(crate) use self::wish::{Map, Wish, accounts_of, unknown_values, wish};

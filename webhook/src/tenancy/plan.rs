@@ -46,8 +46,13 @@ pub(crate) struct Notice {
 }
 
 impl Notice {
-    fn warning(reason: &'static str, text: String) -> Self {
+    pub(crate) fn warning(reason: &'static str, text: String) -> Self {
         Self { reason, is_warning: true, text }
+    }
+
+    /// Something was done.
+    pub(crate) fn done(reason: &'static str, text: String) -> Self {
+        Self { reason, is_warning: false, text }
     }
 
     /// A label has a value that counts for nothing.

@@ -10,6 +10,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -246,6 +248,62 @@ fn another_key(folder: &Path) {
     let other = tempfile::tempdir().unwrap();
     write_certificate(other.path());
     std::fs::copy(other.path().join("tls.key"), folder.join("tls.key")).unwrap();
+}
+
+#[test]
+fn a_shim_that_cannot_be_delivered_is_named_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    write_certificate(folder.path());
+    let script = folder.path().join("aux-shim");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    for (file, message) in
+        [(Path::new("/nowhere"), "cannot read the shim's binary /nowhere"), (&script, "is no program")]
+    {
+        let mut webhook = serve(folder.path());
+        webhook.arg("--delivery=config-map");
+        let mut controller = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
+        controller.args(["tenancy", "--identity=x", "--duties=shim-delivery"]);
+        for mut command in [webhook, controller] {
+            let output = command.arg("--shim-binary").arg(file).output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{text}");
+            assert!(text.contains("--shim-binary: ") && text.contains(message), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+        }
+    }
+}
+
+#[test]
+fn commands_that_cannot_know_of_config_maps_refuse_that_delivery_in_one_line() {
+    for arguments in [&["policy", "--delivery=config-map"][..], &["inject", "-f", "-", "--delivery=config-map"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_istio-aux")).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("it takes copy or image-volume") && text.lines().count() == 1, "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_pod_of_a_namespace_that_has_the_config_map_mounts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("aux-shim");
+    std::fs::write(&binary, "\x7fELF").unwrap();
+    let server = Server::start_with(&["--delivery=config-map", &format!("--shim-binary={}", binary.display())]);
+    let pod: Value = serde_json::from_str(include_str!("../../../inject/tests/pods/classic-proxy.json")).unwrap();
+    let mut review = review();
+    review["request"]["object"] = pod;
+    let patch = |path: &str| {
+        let (status, body) = server.send("POST", path, review.to_string().as_bytes());
+        assert_eq!(status, 200, "{body}");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let patch = BASE64_STANDARD.decode(body["response"]["patch"].as_str().unwrap()).unwrap();
+        String::from_utf8(patch).unwrap()
+    };
+    let own = concat!("/mutate/config-map/", env!("CARGO_PKG_VERSION"));
+    assert!(patch(own).contains(r#""configMap":{"name":"istio-aux-shim-3bdbb4fe83""#), "{}", patch(own));
+    for path in ["/mutate", "/mutate/config-map/0.0.1"] {
+        assert!(!patch(path).contains("configMap"), "{path}: {}", patch(path));
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use contract::names::MODE_ANNOTATION;
+use contract::names::{MODE_ANNOTATION, SHIM_DELIVERY_COPY, SHIM_DELIVERY_LABEL};
 use e2e::cluster::{Label, MESH, OPT_IN};
+use e2e::config_map::{Delivery, until_delivered};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 
@@ -18,7 +19,12 @@ struct Kind {
     ends: bool,
 }
 
-const KINDS: [Kind; 5] = [
+/// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
+const CONFIG_MAP: &str = "istio-aux-config-map";
+/// Keeps a namespace on the copy.
+const COPY: Label = (SHIM_DELIVERY_LABEL, SHIM_DELIVERY_COPY);
+
+const KINDS: [Kind; 6] = [
     Kind { name: "no-mesh", labels: &[], annotation: None, ends: true },
     Kind { name: "mesh-with-hold", labels: &[MESH, OPT_IN], annotation: Some((MODE_ANNOTATION, "hold")), ends: false },
     Kind {
@@ -29,11 +35,17 @@ const KINDS: [Kind; 5] = [
     },
     Kind {
         name: "istio-aux-native",
-        labels: &[MESH, OPT_IN],
+        labels: &[MESH, OPT_IN, COPY],
         annotation: Some((MODE_ANNOTATION, "native")),
         ends: true,
     },
-    Kind { name: "istio-aux-proxy", labels: &[MESH, OPT_IN], annotation: Some((MODE_ANNOTATION, "proxy")), ends: true },
+    Kind {
+        name: "istio-aux-proxy",
+        labels: &[MESH, OPT_IN, COPY],
+        annotation: Some((MODE_ANNOTATION, "proxy")),
+        ends: true,
+    },
+    Kind { name: CONFIG_MAP, labels: &[MESH, OPT_IN], annotation: None, ends: true },
 ];
 
 /// What one pod took: creation to its payload's first instruction, and payload's last to Succeeded.
@@ -46,16 +58,21 @@ struct Timing {
 pub(crate) async fn run(rounds: usize, names: &[&str]) {
     let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| names.is_empty() || names.contains(&kind.name)).collect();
     let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
+    let delivery = kinds.iter().any(|kind| kind.name == CONFIG_MAP).then(Delivery::on);
     for round in 0..rounds {
         // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike.
         for (kind, timings) in kinds.iter().zip(&mut timings) {
             scenario(&format!("bench-{}", kind.name), kind.labels, async |ns: &Namespace| {
+                if kind.name == CONFIG_MAP {
+                    until_delivered(ns).await;
+                }
                 timings.push(time_pod(ns, kind, sync_offset(round)).await);
             })
             .await;
         }
         eprintln!("round {} of {rounds}", round + 1);
     }
+    drop(delivery);
     for (kind, timings) in kinds.iter().zip(&timings) {
         let starts = describe(timings.iter().map(|timing| timing.start).collect());
         let ends = describe(timings.iter().filter_map(|timing| timing.end).collect());

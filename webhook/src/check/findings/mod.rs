@@ -1,5 +1,6 @@
 //! What a cluster's state means for pods that run to completion. Pure.
 
+mod delivery;
 mod installation;
 mod istio;
 mod namespaces;
@@ -28,6 +29,7 @@ pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<
     findings.extend(namespaces::of(snapshot));
     findings.extend(stuck_pods::of(&snapshot.pods.stuck, now));
     findings.extend(tenants::of(snapshot));
+    findings.extend(delivery::of(snapshot));
     if namespace.is_some() {
         let decisions = snapshot.pods.decisions.iter();
         findings.extend(decisions.map(|pod| match pod.recorded {

@@ -18,7 +18,17 @@ fn context(answers: impl IntoIterator<Item = Answer>) -> (Arc<Context>, Requests
     let (client, requests) = client(answers);
     let recorder = Recorder::new(client.clone(), "test".into());
     let metrics = Arc::new(TenancyMetrics::new());
-    (Arc::new(Context { client, recorder, metrics, failures: Mutex::default() }), requests)
+    (
+        Arc::new(Context {
+            client,
+            recorder,
+            metrics,
+            keeps_tenants: true,
+            deliverer: None,
+            failures: Mutex::default(),
+        }),
+        requests,
+    )
 }
 
 fn namespace(metadata: &Value) -> Arc<NamespaceMeta> {
@@ -65,6 +75,23 @@ async fn without_the_kind_of_pod_defaults_the_binding_is_kept_alone() {
     let (context, requests) = context(answers);
     reconcile(opted_in(), context).await.unwrap();
     assert_eq!(writes(&requests)[..2], [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}")]);
+}
+
+#[tokio::test]
+async fn a_refused_delivery_keeps_no_tenant_from_its_objects() {
+    let answers = [
+        Answer::ok(ROLE, object()),
+        Answer::ok(&format!("PATCH {BINDING}"), object()),
+        Answer::ok(&format!("PATCH {POD_DEFAULT}"), object()),
+    ];
+    let (mut context, requests) = context(answers);
+    Arc::get_mut(&mut context).unwrap().deliverer = Some(Deliverer::new(ShimBinary::of(b"\x7fELF")));
+    let labels = json!({"labels": {"istio-aux.io/tenancy": "enabled", "istio-aux.io/injection": "enabled"}});
+    let requeue = reconcile(namespace(&labels), context.clone()).await.unwrap();
+    assert_eq!(requeue, Requeue::requeue(REFUSED_INTERVAL), "it is looked at again soon");
+    let writes: Vec<String> = writes(&requests).into_iter().filter(|line| !line.starts_with(EVENTS)).collect();
+    assert_eq!(writes, [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}")]);
+    assert!(context.metrics.text().contains("istio_aux_tenancy_refused_namespaces 1"));
 }
 
 #[tokio::test]

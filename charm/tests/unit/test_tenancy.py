@@ -1,0 +1,264 @@
+"""The option `tenancy`: the controller for Kubeflow's tenants, and what it keeps."""
+
+import datetime
+import pathlib
+import re
+from typing import Any, cast
+
+import pytest
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Pod
+from ops import ActiveStatus, BlockedStatus, WaitingStatus
+
+from cluster import tenancy
+from cluster.tenancy import Image
+from tests.unit.api import Api, Json, refusal
+from tests.unit.juju import START, App, Clock
+from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, IMAGE, INSTALLED, NO_TRUST, OF_TENANCY, objects
+
+WITH_TENANCY = {
+    **INSTALLED,
+    **OF_TENANCY,
+    "PodDisruptionBudget": ["istio-aux-admission", "istio-aux-tenancy"],
+}
+CONTROLLER = ("Deployment", "istio-aux-tenancy", "kubeflow")
+REPOSITORY = pathlib.Path(__file__).parents[3]
+
+
+@pytest.fixture
+def with_tenancy(app: App) -> App:
+    app.config = {"tenancy": True}
+    app.deploy()
+    return app
+
+
+def controller(api: Api) -> Json:
+    """The pods' specification of the controller."""
+    return api.get(*CONTROLLER)["spec"]["template"]["spec"]
+
+
+def put_tenants_objects(api: Api) -> None:
+    """What the controller keeps in a tenant's namespace, and the same kinds of somebody else's."""
+    ours = {"labels": {"app.kubernetes.io/managed-by": "istio-aux-tenancy"}}
+    role = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "any"}}
+    api.put("RoleBinding", "istio-aux-pipelines", "team", metadata=ours, **role)
+    api.put("PodDefault", "access-ml-pipeline", "team", metadata=ours)
+    api.put("RoleBinding", "theirs", "team", **role)
+    api.put("PodDefault", "theirs", "team")
+
+
+def test_option_installs_the_controller_from_the_units_own_image(with_tenancy: App, api: Api) -> None:
+    assert with_tenancy.status() == ActiveStatus()
+    assert objects(api) == WITH_TENANCY
+    assert controller(api)["containers"][0]["image"] == IMAGE
+    assert controller(api)["imagePullSecrets"] == [{"name": "istio-aux-webhook-secret"}]
+
+
+def test_webhook_is_called_for_tenants_with_the_option_only(with_tenancy: App, api: Api) -> None:
+    def paths() -> set[str]:
+        return {entry["clientConfig"]["service"]["path"] for entry in api.get(*CONFIGURATION)["webhooks"]}
+
+    assert paths() == {"/mutate", "/mutate/mesh", "/mutate/pipelines-token"}
+    with_tenancy.config = {}
+    with_tenancy.update(0)
+    assert paths() == {"/mutate"}
+
+
+def test_controller_follows_a_new_image_and_the_log_level(with_tenancy: App, api: Api) -> None:
+    pod = api.get("Pod", "istio-aux-0", "kubeflow")
+    pod["spec"]["containers"][1]["image"] = "registry.example/charm/webhook:2"
+    with_tenancy.config["log-level"] = "debug"
+    with_tenancy.churn(0)
+    with_tenancy.run(0, with_tenancy.contexts[0].on.upgrade_charm())
+    assert controller(api)["containers"][0]["image"] == "registry.example/charm/webhook:2"
+    assert "--log-level=debug" in controller(api)["containers"][0]["args"]
+
+
+def test_new_leader_changes_nothing(app: App, api: Api) -> None:
+    app.config = {"tenancy": True}
+    app.deploy(2)
+    writes = len(api.writes)
+    app.leader = 1
+    app.run(1, app.contexts[1].on.leader_elected())
+    assert len(api.writes) == writes
+
+
+def test_option_off_takes_the_controller_away_and_what_it_kept_after_its_rights(with_tenancy: App, api: Api) -> None:
+    put_tenants_objects(api)
+    api.writes.clear()
+    with_tenancy.config = {}
+    with_tenancy.update(0)
+    assert objects(api) == {**INSTALLED, "RoleBinding": ["theirs"]}
+    assert api.names("PodDefault") == ["theirs"]
+    deleted = [name for verb, name in api.writes if verb == "delete"]
+    order = (
+        "ClusterRoleBinding/istio-aux-kubeflow-tenancy",
+        "RoleBinding/istio-aux-pipelines",
+        f"Deployment/{CONTROLLER[1]}",
+    )
+    assert [deleted.index(name) for name in order] == sorted(deleted.index(name) for name in order)
+    assert with_tenancy.status() == ActiveStatus()
+
+
+def test_what_the_controller_kept_is_taken_away_at_a_later_event_where_the_api_failed(
+    with_tenancy: App, api: Api
+) -> None:
+    put_tenants_objects(api)
+    api.refused["PodDefault"] = refusal(503)
+    with_tenancy.config = {}
+    with_tenancy.update(0)
+    assert with_tenancy.status() == API_UNAVAILABLE
+    api.refused.clear()
+    with_tenancy.update(0)
+    assert api.names("PodDefault") == ["theirs"]
+    assert objects(api) == {**INSTALLED, "RoleBinding": ["theirs"]}
+
+
+def test_removal_takes_everything_away(with_tenancy: App, api: Api) -> None:
+    put_tenants_objects(api)
+    with_tenancy.planned = 0
+    with_tenancy.remove(0)
+    assert objects(api) == {"RoleBinding": ["theirs"]}
+    assert api.names("PodDefault") == ["theirs"]
+
+
+def test_without_the_option_nothing_of_tenants_is_touched(app: App, api: Api) -> None:
+    put_tenants_objects(api)
+    app.deploy()
+    app.planned = 0
+    app.remove(0)
+    assert api.names("RoleBinding") == ["istio-aux-pipelines", "theirs"]
+
+
+def test_applications_own_account_and_rights_are_never_deleted(app: App, api: Api) -> None:
+    """Juju makes them, and may give them the labels by which it finds what is the application's."""
+    labels = {
+        "app.juju.is/created-by": "istio-aux",
+        "model.juju.is/name": "kubeflow",
+        "model.juju.is/id": app.model.uuid,
+        "app.kubernetes.io/managed-by": "juju",
+    }
+    role = {"apiGroup": "", "kind": "ClusterRole", "name": "kubeflow-istio-aux"}
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        api.put(kind, "kubeflow-istio-aux", metadata={"labels": labels}, roleRef=role)
+    for kind in ("ServiceAccount", "Role", "RoleBinding", "Service"):
+        api.put(kind, "istio-aux", "kubeflow", metadata={"labels": labels}, roleRef=role)
+    jujus = set(api.objects)
+    app.config = {"tenancy": True}
+    app.deploy()
+    app.config = {}
+    app.update(0)
+    app.planned = 0
+    app.remove(0)
+    assert jujus <= set(api.objects)
+
+
+def test_objects_that_juju_does_not_sweep_go_with_one_that_it_does(with_tenancy: App, api: Api) -> None:
+    owners = {
+        (kind, name): [owner["uid"] for owner in value["metadata"].get("ownerReferences", [])]
+        for (kind, _, name), value in api.objects.items()
+        if kind in ("PodDisruptionBudget", "Lease", "NetworkPolicy")
+    }
+    of_controller = ["uid of Deployment/istio-aux-tenancy"]
+    assert owners == {
+        ("PodDisruptionBudget", "istio-aux-admission"): ["uid of Service/istio-aux-admission"],
+        ("PodDisruptionBudget", "istio-aux-tenancy"): of_controller,
+        ("Lease", "istio-aux-tenancy"): of_controller,
+        ("NetworkPolicy", "istio-aux-tenancy"): of_controller,
+    }
+
+
+def test_controller_that_does_not_start_is_said_after_a_minute_and_blocks_nothing(
+    with_tenancy: App, api: Api, clock: Clock
+) -> None:
+    api.get(*CONTROLLER)["status"] = {"conditions": [condition("Available", "False", at=clock.now)]}
+    clock.passes(seconds=59)
+    with_tenancy.update(0)
+    assert with_tenancy.status() == ActiveStatus()
+    clock.passes(seconds=1)
+    with_tenancy.update(0)
+    message = "waiting for the Deployment istio-aux-tenancy, which is not ready; see its events and its log"
+    assert with_tenancy.status() == WaitingStatus(message)
+    api.get(*CONTROLLER)["status"] = {"conditions": [condition("Available", "True", at=clock.now)]}
+    with_tenancy.update(0)
+    assert with_tenancy.status() == ActiveStatus()
+
+
+def condition(kind: str, status: str, at: datetime.datetime = START) -> dict[str, str]:
+    return {"type": kind, "status": status, "lastTransitionTime": at.isoformat().replace("+00:00", "Z")}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "overdue"),
+    [
+        (None, False),
+        ([], False),
+        ([condition("Available", "True"), condition("Progressing", "True")], False),
+        ([condition("Available", "False"), condition("Progressing", "True")], True),
+        # A new image that cannot be pulled: the replicas before it run on.
+        ([condition("Available", "True"), condition("Progressing", "False")], True),
+        ([{"type": "Available", "status": "False"}], True),
+    ],
+)
+def test_controller_is_overdue(conditions: list[Any] | None, overdue: bool) -> None:
+    there: dict[str, Any] = {
+        "metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"selector": {}, "template": {}},
+    }
+    if conditions is not None:
+        there["status"] = {"conditions": conditions}
+    assert (
+        tenancy.is_overdue(cast("Deployment", Deployment.from_dict(there)), START + datetime.timedelta(hours=1))
+        is overdue
+    )
+
+
+def test_controller_that_is_not_there_is_not_overdue() -> None:
+    assert not tenancy.is_overdue(None, START)
+
+
+@pytest.mark.parametrize(
+    ("spec", "image"),
+    [
+        ({"containers": [{"name": "webhook", "image": "a"}]}, Image("a")),
+        ({"containers": [{"name": "charm", "image": "b"}]}, None),
+        ({"containers": [{"name": "webhook"}]}, None),
+        (
+            {"containers": [{"name": "webhook", "image": "a"}], "imagePullSecrets": [{"name": "s"}, {}]},
+            Image("a", ("s",)),
+        ),
+    ],
+)
+def test_image_is_that_of_the_webhooks_container(spec: dict[str, Any], image: Image | None) -> None:
+    assert tenancy.image_of(cast("Pod", Pod.from_dict({"spec": spec}))) == image
+
+
+def test_unit_whose_pod_is_not_to_be_had_waits(app: App, api: Api) -> None:
+    del api.objects["Pod", "kubeflow", "istio-aux-0"]
+    app.config = {"tenancy": True}
+    app.deploy()
+    assert app.status() == API_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (403, NO_TRUST),
+        (422, BlockedStatus("the Kubernetes API refuses an object of this charm: no")),
+    ],
+)
+def test_refusal_is_said(app: App, api: Api, code: int, status: BlockedStatus) -> None:
+    # Without trust, the API server refuses a role that allows more than its writer may.
+    api.refused["ClusterRole"] = refusal(code)
+    app.config = {"tenancy": True}
+    app.deploy()
+    assert app.status() == status
+
+
+def test_names_of_what_is_kept_are_the_controllers() -> None:
+    source = (REPOSITORY / "webhook/src/tenancy/objects.rs").read_text()
+    kinds = re.findall(r'Kind\("([\w.]+)", "(\w+)", "(\w+)", "(\w+)"\)', source)
+    assert [(kind.__name__, kind._api_info.plural) for kind in tenancy.TENANT_KINDS] == [
+        (kind, plural) for _, _, kind, plural in kinds
+    ]
+    assert re.search(r'const MANAGED_BY: &str = "([^"]+)"', source)[1] in tenancy.KEPT_FOR_TENANTS  # type: ignore[index]

@@ -1,0 +1,153 @@
+//! The shim by `ConfigMap`: switches it on for a while, beside whatever is installed.
+
+use contract::names::SHIM_DELIVERY_LABEL;
+use serde_json::{Value, json};
+
+use crate::Namespace;
+use crate::command::{printed, run};
+use crate::manifests::{pod, pod_spec, shell};
+use crate::rendered::on_top_of;
+use crate::tenancy::{CONTROLLER, apply, kubectl, wait_for_controller};
+
+/// What all `ConfigMaps` of the shim have.
+pub const MANAGED: &str = "app.kubernetes.io/managed-by=istio-aux-tenancy";
+/// The names of the admission policies, and of their bindings.
+pub const POLICIES: [&str; 2] = ["istio-aux-shim-config-maps", "istio-aux-shim-delivery"];
+/// Where the webhook's Deployment has its delivery.
+const DELIVERY_ARGUMENT: &str = "/spec/template/spec/containers/0/args/2";
+
+/// Delivery by `ConfigMap`, until it is dropped.
+#[derive(Debug)]
+pub struct Delivery(());
+
+impl Delivery {
+    /// Switches it on, and waits until controller and webhook run so.
+    #[must_use]
+    pub fn on() -> Self {
+        let delivery = Self(());
+        apply(&policies());
+        install_controller(Duty::Both);
+        set_delivery("--delivery=config-map");
+        delivery
+    }
+
+    /// The same without its admission policies.
+    #[must_use]
+    pub fn on_without_policies() -> Self {
+        let delivery = Self(());
+        install_controller(Duty::Both);
+        set_delivery("--delivery=config-map");
+        delivery
+    }
+}
+
+fn install_controller(duty: Duty) {
+    apply(&controller(duty));
+    kubectl(&["-n", CONTROLLER.0, "rollout", "restart", &format!("deployment/{}", CONTROLLER.1)]);
+    wait_for_controller();
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        // Nothing is left that another scenario's pods could mount.
+        set_delivery("--delivery=copy");
+        install_controller(Duty::Tenants);
+        let unlabel = format!("{SHIM_DELIVERY_LABEL}-");
+        kubectl(&["label", "namespace", "-l", SHIM_DELIVERY_LABEL, &unlabel]);
+        kubectl(&["delete", "configmap", "-A", "-l", MANAGED]);
+        for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
+            kubectl(&["delete", kind, POLICIES[0], POLICIES[1], "--ignore-not-found"]);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Duty {
+    Tenants,
+    Both,
+}
+
+/// The controller's objects, with its image as it is loaded.
+fn controller(duty: Duty) -> Vec<Value> {
+    let component = match duty {
+        Duty::Tenants => "tenancy",
+        Duty::Both => "tenancy-and-config-map-delivery",
+    };
+    objects(component).into_iter().filter(|(name, _)| name.ends_with(CONTROLLER.1)).map(|(_, object)| object).collect()
+}
+
+/// The admission policies and their bindings.
+#[must_use]
+pub fn policies() -> Vec<Value> {
+    let is_one = |name: &str| POLICIES.iter().any(|policy| name.ends_with(policy));
+    let objects = objects("config-map-delivery").into_iter();
+    objects.filter(|(name, _)| is_one(name)).map(|(_, object)| object).collect()
+}
+
+fn objects(component: &str) -> crate::rendered::Objects {
+    let rest = format!("components: [../../deploy/components/{component}]");
+    on_top_of(&format!("delivery-{component}"), "self-signed", &rest)
+}
+
+fn set_delivery(argument: &str) {
+    let patch = json!([{"op": "replace", "path": DELIVERY_ARGUMENT, "value": argument}]).to_string();
+    kubectl(&["-n", "istio-aux", "patch", "deployment", "istio-aux", "--type=json", "-p", &patch]);
+    until_rolled_out("istio-aux");
+}
+
+/// Runs a Deployment of istio-aux with another image, and waits until it does.
+pub fn set_image(deployment: &str, container: &str, image: &str) {
+    let deployment_name = format!("deployment/{deployment}");
+    kubectl(&["-n", "istio-aux", "set", "image", &deployment_name, &format!("{container}={image}")]);
+    until_rolled_out(deployment);
+}
+
+fn until_rolled_out(deployment: &str) {
+    let deployment = format!("deployment/{deployment}");
+    kubectl(&["-n", "istio-aux", "rollout", "status", &deployment, "--timeout=150s"]);
+}
+
+/// The label's value; `None` where the namespace does not have it.
+#[must_use]
+pub fn delivery_of(ns: &Namespace) -> Option<String> {
+    let path = format!("--output=jsonpath={{.metadata.labels.{}}}", SHIM_DELIVERY_LABEL.replace('.', "\\."));
+    Some(kubectl(&["get", "namespace", ns.name(), &path])).filter(|value| !value.is_empty())
+}
+
+/// Waits until new pods of a namespace mount the shim, and returns the `ConfigMap`'s name: the API server's webhooks see a
+/// namespace's label a moment after it is there. Pods must be in the mesh.
+pub async fn until_delivered(ns: &Namespace) -> String {
+    let like = pod("delivered", &pod_spec("Never", &[shell("main", "true")]));
+    ns.until("the delivery", async || {
+        let made = serde_json::to_value(ns.dry_run(like.clone()).await).expect("a pod is JSON");
+        mounted(&made).map(str::to_owned)
+    })
+    .await
+}
+
+/// The names of the shim's `ConfigMaps` of a namespace.
+pub async fn config_maps(ns: &Namespace) -> Vec<String> {
+    let kind = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}});
+    let found = ns.list(&kind, MANAGED).await;
+    found.iter().filter_map(|one| Some(one["metadata"]["name"].as_str()?.to_owned())).collect()
+}
+
+/// The `ConfigMap` that a pod mounts as the shim's binary.
+#[must_use]
+pub fn mounted(pod: &Value) -> Option<&str> {
+    let volumes = pod["spec"]["volumes"].as_array()?;
+    let volume = volumes.iter().find(|volume| volume["name"] == contract::names::SHIM_VOLUME)?;
+    volume["configMap"]["name"].as_str()
+}
+
+/// Makes an image of the webhook's binary with another binary of the shim, one byte longer, and loads it into the one-node
+/// cluster.
+pub fn load_image_with_another_shim(image: &str) {
+    let script = format!(
+        "set -e; cd ..; root=target/other-shim; rm -rf $root; mkdir -p $root; \
+         cp target/images/istio-aux target/images/aux-shim $root/; printf '\\n' >>$root/aux-shim; \
+         python3 deploy/images/oci_archive.py $root {image} target/other-shim.tar --architecture $(uname -m | sed 's/x86_64/amd64/;s/aarch64/arm64/') \
+         --entrypoint=/istio-aux --user=65018:65018; e2e/cluster/cluster load target/other-shim.tar"
+    );
+    drop(printed(&run("bash", &["-c", &script], "")));
+}

@@ -1,0 +1,37 @@
+//! The shim by `ConfigMap`: each scenario switches it on, and takes away all that is left of it.
+
+mod delivery;
+mod policies;
+mod update;
+
+use std::time::Duration;
+
+use e2e::Namespace;
+use e2e::config_map::Delivery;
+use e2e::tenancy::kubectl;
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Scenarios come one after the other: each changes the whole installation.
+async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
+
+/// Delivery by `ConfigMap`, and nobody else's scenario beside it.
+async fn switched_on() -> (Delivery, MutexGuard<'static, ()>) {
+    let guard = alone().await;
+    (Delivery::on(), guard)
+}
+
+/// Opts a namespace in.
+fn opt_in(ns: &Namespace) {
+    e2e::tenancy::label(ns, "istio-aux.io/injection=enabled");
+}
+
+/// Waits for an event of this reason in the namespace, and returns what it says.
+async fn until_event(ns: &Namespace, reason: &str) -> String {
+    let selector = format!("--field-selector=reason={reason},involvedObject.kind=Namespace");
+    let words = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
+    let event = async || Some(kubectl(&words)).filter(|text| !text.is_empty());
+    ns.until_within(Duration::from_mins(4), &format!("an event {reason}"), event).await
+}
