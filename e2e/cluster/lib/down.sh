@@ -21,19 +21,27 @@ end_cluster() {
 
 # Containers outlive containerd: where it was killed, it is started once more to end them.
 end_pods() {
-  local task
+  local namespace task
   if [ ! -d "$RUN/containerd" ]; then return; fi
   start_containerd
-  for task in $(containers tasks ls -q); do
-    containers tasks kill -s KILL "$task" >/dev/null 2>&1 || :
-    containers tasks rm -f "$task" >/dev/null 2>&1 || :
+  # The second is that of proxies beside pods.
+  for namespace in k8s.io istio-aux; do
+    for task in $(containers "$namespace" tasks ls -q); do
+      containers "$namespace" tasks kill -s KILL "$task" >/dev/null 2>&1 || :
+      containers "$namespace" tasks rm -f "$task" >/dev/null 2>&1 || :
+    done
+    for task in $(containers "$namespace" containers ls -q); do
+      containers "$namespace" containers rm "$task" >/dev/null 2>&1 || :
+    done
   done
-  for task in $(containers containers ls -q); do
-    containers containers rm "$task" >/dev/null 2>&1 || :
-  done
+  if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
 }
 
-containers() { ctr -a "$CONTAINERD_SOCKET" -n k8s.io "$@"; }
+containers() {
+  local namespace=$1
+  shift
+  ctr -a "$CONTAINERD_SOCKET" -n "$namespace" "$@"
+}
 
 unmount_ours() {
   local where
