@@ -207,9 +207,13 @@ class App:
         return out
 
 
+_ROOTS = tempfile.TemporaryDirectory(prefix="istio-aux-charm-")
+"""The files of all containers, which go with the process."""
+
+
 def _new_container(*, up: bool) -> testing.Container:
     """A container whose files last until it is replaced."""
-    root = pathlib.Path(tempfile.mkdtemp(prefix="istio-aux-charm-"))
+    root = pathlib.Path(tempfile.mkdtemp(dir=_ROOTS.name))
     mounts: dict[str, testing.Mount] = {}
     for name, file in (("certificate", webhook.CERTIFICATE_FILE), ("cas", webhook.CA_BUNDLE)):
         location = str(pathlib.Path(file).parent)
