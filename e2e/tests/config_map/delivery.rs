@@ -24,7 +24,7 @@ fn mode(pod: &Value) -> &Value {
 
 #[tokio::test]
 async fn jobs_mount_the_shim_where_their_namespace_has_it_and_complete_where_it_has_not() {
-    let (_delivery, _guard) = switched_on().await;
+    let (_guard, _delivery) = switched_on().await;
     scenario("mounts", &[MESH, OPT_IN], async |ns: &Namespace| {
         let name = until_delivered(ns).await;
         let said = until_event(ns, "Delivered").await;
@@ -50,7 +50,7 @@ async fn jobs_mount_the_shim_where_their_namespace_has_it_and_complete_where_it_
 #[tokio::test]
 async fn pods_that_come_while_their_namespace_opts_in_all_complete() {
     const COUNT: usize = 16;
-    let (_delivery, _guard) = switched_on().await;
+    let (_guard, _delivery) = switched_on().await;
     scenario("at-once", &[MESH], async |ns: &Namespace| {
         opt_in(ns);
         for n in 0..COUNT {

@@ -17,10 +17,11 @@ async fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
-/// Delivery by `ConfigMap`, and nobody else's scenario beside it.
-async fn switched_on() -> (Delivery, MutexGuard<'static, ()>) {
+/// Delivery by `ConfigMap`, and nobody else's scenario beside it. What a pattern binds last is dropped first: the delivery, and only
+/// then is it the next scenario's turn.
+async fn switched_on() -> (MutexGuard<'static, ()>, Delivery) {
     let guard = alone().await;
-    (Delivery::on(), guard)
+    (guard, Delivery::on())
 }
 
 /// Opts a namespace in.

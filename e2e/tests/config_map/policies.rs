@@ -30,7 +30,7 @@ fn config_map(name: &str) -> Value {
 /// What its account may do in namespaces that are not its own.
 #[tokio::test]
 async fn account_may_do_nothing_but_its_two_duties() {
-    let (_delivery, _guard) = switched_on().await;
+    let (_guard, _delivery) = switched_on().await;
     let expected = [
         "create istio-aux.io/shimdeliveries []",
         "create kubeflow.org/poddefaults []",
@@ -49,7 +49,7 @@ async fn account_may_do_nothing_but_its_two_duties() {
 
 #[tokio::test]
 async fn only_the_controller_writes_the_shims_config_maps_and_their_label() {
-    let (_delivery, _guard) = switched_on().await;
+    let (_guard, _delivery) = switched_on().await;
     let mut name = String::new();
     scenario("guarded", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.name().clone_into(&mut name);

@@ -28,7 +28,7 @@ impl Drop for Updated {
 
 #[tokio::test]
 async fn pods_complete_on_the_config_map_that_they_mounted_and_new_ones_mount_the_new_one() {
-    let (_delivery, _guard) = switched_on().await;
+    let (_guard, _delivery) = switched_on().await;
     load_image_with_another_shim(&format!("{LOADED_IMAGES}/webhook:other-shim"));
     scenario("update", &[MESH, OPT_IN], async |ns: &Namespace| {
         let old = until_delivered(ns).await;
