@@ -82,7 +82,7 @@ async fn container_that_starts_late_is_awaited() {
 #[tokio::test]
 async fn changed_status_port_is_honoured() {
     scenario("status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let object = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+        let object = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")]));
         ns.create_object(annotated(object, STATUS_PORT_ANNOTATION, "15777")).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
     })

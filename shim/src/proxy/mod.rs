@@ -113,7 +113,10 @@ impl ProxyShutdown {
     /// The proxy has ended. Returns how long ago it was asked first, if it was. One that is restarted is asked again.
     pub(crate) fn proxy_ended(&mut self, now: Duration) -> Option<Duration> {
         let proxy = self.proxy();
-        self.in_flight.take_if(|in_flight| in_flight.target == proxy);
+        if let Some(asked) = self.in_flight.take_if(|in_flight| in_flight.target == proxy) {
+            // It can end before its answer is read.
+            self.note(proxy, asked.is_fallback, &Ok(QuitResponse::ConnectionClosed), now);
+        }
         self.terminate_at = None;
         self.targets[proxy].next = Duration::ZERO;
         self.requested.take().map(|requested| now.saturating_sub(requested))
