@@ -103,6 +103,8 @@ class Pod:
         if child:
             os.kill(child, signal.SIGKILL)
         self.process.wait()
+        # It is no child of this process, and the next test has the same ports.
+        until("the webhook's end", lambda: not child or not cmdline(str(child)))
 
 
 def cmdline(pid: str) -> bytes:
