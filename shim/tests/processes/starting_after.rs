@@ -19,12 +19,19 @@ fn training(pod: &Pod) -> Container {
 
 /// Lets the collector compute no more, once the training's shim has seen it.
 fn load(pod: &Pod, collector: &Container, training: &Container) {
-    let init = collector.init();
-    until("the collector's shell", || std::fs::read_to_string(format!("/proc/{init}/comm")).is_ok_and(|c| c == "sh\n"));
+    until_runs(training, "aux-shim");
+    until_runs(collector, "sh");
+    // It sleeps after each scan. A few sleeps more are its program's, which is being loaded.
     let sleeps = || status_field(&training.init(), "voluntary_ctxt_switches").parse::<u64>().unwrap();
     let before = sleeps();
-    until("scans of the shim", || sleeps() > before + 2);
+    until("scans of the shim", || sleeps() > before + 10);
     std::fs::write(pod.file("loaded"), "").unwrap();
+}
+
+/// Waits until a container's init process runs this program.
+fn until_runs(container: &Container, program: &str) {
+    let comm = format!("/proc/{}/comm", container.init());
+    until(program, || std::fs::read_to_string(&comm).is_ok_and(|found| found.trim_end() == program));
 }
 
 #[test]
@@ -64,8 +71,7 @@ fn a_training_starts_after_a_collector_that_has_ended() {
 fn a_training_that_waits_ends_by_sigterm() {
     let pod = Pod::new();
     let mut training = training(&pod);
-    let init = training.init();
-    until("the shim", || std::fs::read_to_string(format!("/proc/{init}/comm")).is_ok_and(|comm| comm == "aux-shim\n"));
+    until_runs(&training, "aux-shim");
     training.signal("TERM");
     assert_eq!(training.wait().signal(), Some(15));
 }
