@@ -19,7 +19,9 @@ pub const COMPLETING: &str = "completing";
 pub const TENANCY_LABEL: &str = "istio-aux.io/tenancy";
 /// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: `default`.
 pub const PIPELINES_ACCOUNTS_ANNOTATION: &str = "istio-aux.io/pipelines-accounts";
-/// Who keeps the objects of a tenant: the value of the label `app.kubernetes.io/managed-by`, and the field manager.
+/// Kubernetes' label that says who keeps an object.
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Who keeps the objects of a tenant: the value of [`MANAGED_BY_LABEL`], and the field manager.
 pub const TENANCY_MANAGER: &str = "istio-aux-tenancy";
 
 /// Pod annotation: the containers to wait for, separated by commas. Without it: all but the proxy and the shim.

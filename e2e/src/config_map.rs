@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::Namespace;
 use crate::command::{printed, run};
 use crate::manifests::{pod, pod_spec, shell};
-use crate::rendered::on_top_of;
-use crate::tenancy::{CONTROLLER, apply, kubectl, wait_for_controller};
+use crate::tenancy::{apply, install_controller, kubectl, objects_of_component, wait_for_rollout};
 
 /// What all `ConfigMaps` of the shim have.
 pub const MANAGED: &str = "app.kubernetes.io/managed-by=istio-aux-tenancy";
@@ -24,34 +23,30 @@ impl Delivery {
     /// Switches it on, and waits until controller and webhook run so.
     #[must_use]
     pub fn on() -> Self {
+        // What follows may fail half-way; what was done by then is undone when this is dropped.
         let delivery = Self(());
         apply(&policies());
-        install_controller(Duty::Both);
-        set_delivery("--delivery=config-map");
-        delivery
+        delivery.switched_on()
     }
 
     /// The same without its admission policies.
     #[must_use]
     pub fn on_without_policies() -> Self {
-        let delivery = Self(());
-        install_controller(Duty::Both);
-        set_delivery("--delivery=config-map");
-        delivery
+        Self(()).switched_on()
     }
-}
 
-fn install_controller(duty: Duty) {
-    apply(&controller(duty));
-    kubectl(&["-n", CONTROLLER.0, "rollout", "restart", &format!("deployment/{}", CONTROLLER.1)]);
-    wait_for_controller();
+    fn switched_on(self) -> Self {
+        install_controller("tenancy-and-config-map-delivery");
+        set_delivery("--delivery=config-map");
+        self
+    }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
         // Nothing is left that another scenario's pods could mount.
         set_delivery("--delivery=copy");
-        install_controller(Duty::Tenants);
+        install_controller("tenancy");
         let unlabel = format!("{SHIM_DELIVERY_LABEL}-");
         kubectl(&["label", "namespace", "-l", SHIM_DELIVERY_LABEL, &unlabel]);
         kubectl(&["delete", "configmap", "-A", "-l", MANAGED]);
@@ -61,50 +56,23 @@ impl Drop for Delivery {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Duty {
-    Tenants,
-    Both,
-}
-
-/// The controller's objects, with its image as it is loaded.
-fn controller(duty: Duty) -> Vec<Value> {
-    let component = match duty {
-        Duty::Tenants => "tenancy",
-        Duty::Both => "tenancy-and-config-map-delivery",
-    };
-    objects(component).into_iter().filter(|(name, _)| name.ends_with(CONTROLLER.1)).map(|(_, object)| object).collect()
-}
-
 /// The admission policies and their bindings.
 #[must_use]
 pub fn policies() -> Vec<Value> {
-    let is_one = |name: &str| POLICIES.iter().any(|policy| name.ends_with(policy));
-    let objects = objects("config-map-delivery").into_iter();
-    objects.filter(|(name, _)| is_one(name)).map(|(_, object)| object).collect()
-}
-
-fn objects(component: &str) -> crate::rendered::Objects {
-    let rest = format!("components: [../../deploy/components/{component}]");
-    on_top_of(&format!("delivery-{component}"), "self-signed", &rest)
+    objects_of_component("config-map-delivery", |name| POLICIES.iter().any(|policy| name.ends_with(policy)))
 }
 
 fn set_delivery(argument: &str) {
     let patch = json!([{"op": "replace", "path": DELIVERY_ARGUMENT, "value": argument}]).to_string();
     kubectl(&["-n", "istio-aux", "patch", "deployment", "istio-aux", "--type=json", "-p", &patch]);
-    until_rolled_out("istio-aux");
+    wait_for_rollout("istio-aux");
 }
 
 /// Runs a Deployment of istio-aux with another image, and waits until it does.
 pub fn set_image(deployment: &str, container: &str, image: &str) {
     let deployment_name = format!("deployment/{deployment}");
     kubectl(&["-n", "istio-aux", "set", "image", &deployment_name, &format!("{container}={image}")]);
-    until_rolled_out(deployment);
-}
-
-fn until_rolled_out(deployment: &str) {
-    let deployment = format!("deployment/{deployment}");
-    kubectl(&["-n", "istio-aux", "rollout", "status", &deployment, "--timeout=150s"]);
+    wait_for_rollout(deployment);
 }
 
 /// The label's value; `None` where the namespace does not have it.

@@ -40,20 +40,40 @@ pub fn install() {
     if *is_installed {
         return;
     }
-    let objects = on_top_of("tenancy-alone", "self-signed", "components: [../../deploy/components/tenancy]");
-    let of_controller: Vec<Value> =
-        objects.into_iter().filter(|(name, _)| name.ends_with(CONTROLLER.1)).map(|(_, object)| object).collect();
-    apply(&of_controller);
     apply(&[role()]);
+    install_controller("tenancy");
+    *is_installed = true;
+}
+
+/// Applies the controller's objects as a component has them, and waits until it runs with the image that is loaded.
+pub fn install_controller(component: &str) {
+    apply(&objects_of_component(component, |name| name.ends_with(CONTROLLER.1)));
     kubectl(&["-n", CONTROLLER.0, "rollout", "restart", &format!("deployment/{}", CONTROLLER.1)]);
     wait_for_controller();
-    *is_installed = true;
+}
+
+/// The objects of the default installation with a component, by their names.
+pub fn objects_of_component(component: &str, is_one: impl Fn(&str) -> bool) -> Vec<Value> {
+    let rest = format!("components: [../../deploy/components/{component}]");
+    let objects = on_top_of(&format!("component-{component}"), "self-signed", &rest).into_iter();
+    objects.filter(|(name, _)| is_one(name)).map(|(_, object)| object).collect()
 }
 
 /// Waits until the controller's pods are ready.
 pub fn wait_for_controller() {
-    let deployment = format!("deployment/{}", CONTROLLER.1);
-    kubectl(&["-n", CONTROLLER.0, "rollout", "status", &deployment, "--timeout=150s"]);
+    wait_for_rollout(CONTROLLER.1);
+}
+
+/// Waits until a Deployment of istio-aux runs as it is specified now.
+pub fn wait_for_rollout(deployment: &str) {
+    kubectl(&["-n", CONTROLLER.0, "rollout", "status", &format!("deployment/{deployment}"), "--timeout=150s"]);
+}
+
+/// Waits for an event of this reason about the namespace, and returns what it says.
+pub async fn until_event(ns: &Namespace, reason: &str) -> String {
+    let selector = format!("--field-selector=reason={reason},involvedObject.kind=Namespace");
+    let words = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
+    ns.until(&format!("an event {reason}"), async || Some(kubectl(&words)).filter(|text| !text.is_empty())).await
 }
 
 /// Kubeflow Pipelines' role, with the rights that the stand-in asks about.

@@ -58,8 +58,6 @@ pub struct WorkloadCertificate {
     pub root: String,
     /// The private key.
     pub key: String,
-    /// How long it is valid from now on.
-    pub valid_for: Duration,
 }
 
 /// istiod as the agent knows it.
@@ -126,12 +124,9 @@ fn assemble(mut chain: Vec<String>, key: &KeyPair) -> Result<WorkloadCertificate
     let unusable = |error: &dyn std::fmt::Display| Error::Unusable(error.to_string());
     let (_, pem) = parse_x509_pem(chain[0].as_bytes()).map_err(|error| unusable(&error))?;
     let leaf = pem.parse_x509().map_err(|error| unusable(&error))?;
-    let left = leaf.validity().time_to_expiration().ok_or_else(|| Error::Unusable("it has expired".into()))?;
+    if leaf.validity().time_to_expiration().is_none() {
+        return Err(Error::Unusable("it has expired".into()));
+    }
     let lines: Vec<_> = chain.iter().map(|pem| pem.trim_end()).collect();
-    Ok(WorkloadCertificate {
-        chain: format!("{}\n", lines.join("\n")),
-        root,
-        key: key.serialize_pem(),
-        valid_for: left.unsigned_abs(),
-    })
+    Ok(WorkloadCertificate { chain: format!("{}\n", lines.join("\n")), root, key: key.serialize_pem() })
 }

@@ -5,29 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster import juju_sweep
 from tests.cluster.admission import REFUSAL, is_refused
 from tests.cluster.model import Model
+from tests.cluster.removals import by_force, by_hooks, with_its_model
 from tests.cluster.waiting import until
 from tests.unit.juju import App
 
 MINUTE = 60
 SELECTED = "app.kubernetes.io/part-of=kubeflow-profile"
 KINDS = ("Always", "OnFailure", "Never")
-
-
-def by_hooks(model: Model, app: App) -> None:
-    app.planned = 0
-    app.remove(0)
-    model.until_nothing_is_left()
-
-
-def by_force(model: Model, _: App) -> None:
-    juju_sweep.remove_application(model)
-
-
-def with_its_model(model: Model, _: App) -> None:
-    juju_sweep.destroy_model(model)
 
 
 @pytest.mark.parametrize("go", [by_hooks, by_force, with_its_model])

@@ -21,8 +21,8 @@ from lightkube.resources.core_v1 import Namespace, Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 from ops import ActiveStatus
 
-from tests.cluster import juju_sweep
 from tests.cluster.model import Model
+from tests.cluster.removals import by_force, by_hooks, with_its_model
 from tests.cluster.test_life import NO_TRUST
 from tests.cluster.waiting import until
 from tests.unit.juju import App
@@ -141,20 +141,6 @@ def test_labelled_namespace_is_served_until_the_option_is_off(model: Model) -> N
     assert app.status() == ActiveStatus(), "the application has its own rights still"
     until("the end of the controller's pods", lambda: not pods(model, model.name))
     assert tenants_objects(model, tenant) == set()
-
-
-def by_hooks(model: Model, app: App) -> None:
-    app.planned = 0
-    app.remove(0)
-    model.until_nothing_is_left()
-
-
-def by_force(model: Model, _: App) -> None:
-    juju_sweep.remove_application(model)
-
-
-def with_its_model(model: Model, _: App) -> None:
-    juju_sweep.destroy_model(model)
 
 
 @pytest.mark.parametrize(("go", "left"), [(by_hooks, set[str]()), (by_force, KEPT), (with_its_model, KEPT)])

@@ -4,11 +4,12 @@ use contract::names::SHIM_LABEL;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::config_map::{delivery_of, mounted, until_delivered};
 use e2e::manifests::{job, pod, pod_spec, shell};
+use e2e::tenancy::until_event;
 use e2e::{Namespace, PodView, is_complete, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{opt_in, switched_on, until_event};
+use crate::{opt_in, switched_on};
 
 /// Runs a Job to its end, and returns its pod.
 async fn pod_of_complete_job(ns: &Namespace) -> Value {

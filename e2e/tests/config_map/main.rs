@@ -4,11 +4,8 @@ mod delivery;
 mod policies;
 mod update;
 
-use std::time::Duration;
-
 use e2e::Namespace;
 use e2e::config_map::Delivery;
-use e2e::tenancy::kubectl;
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Scenarios come one after the other: each changes the whole installation.
@@ -27,12 +24,4 @@ async fn switched_on() -> (MutexGuard<'static, ()>, Delivery) {
 /// Opts a namespace in.
 fn opt_in(ns: &Namespace) {
     e2e::tenancy::label(ns, "istio-aux.io/injection=enabled");
-}
-
-/// Waits for an event of this reason in the namespace, and returns what it says.
-async fn until_event(ns: &Namespace, reason: &str) -> String {
-    let selector = format!("--field-selector=reason={reason},involvedObject.kind=Namespace");
-    let words = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
-    let event = async || Some(kubectl(&words)).filter(|text| !text.is_empty());
-    ns.until_within(Duration::from_mins(4), &format!("an event {reason}"), event).await
 }

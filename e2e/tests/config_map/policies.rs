@@ -6,13 +6,13 @@ use e2e::command::run;
 use e2e::config_map::{Delivery, config_maps, delivery_of, mounted, policies, until_delivered};
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::rights::rules;
-use e2e::tenancy::{CONTROLLER, apply, kubectl};
+use e2e::tenancy::{CONTROLLER, apply, kubectl, until_event};
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
 use kube::api::Api;
 use serde_json::{Value, json};
 
-use crate::{alone, opt_in, switched_on, until_event};
+use crate::{alone, opt_in, switched_on};
 
 const THEIRS: &str = "ConfigMaps istio-aux-shim-* are what pods run beside their proxy";
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use e2e::cluster::{client, restart};
 use e2e::rights::rules;
 use e2e::tenancy::{
-    CONTROLLER, ROLE, TENANT, apply, binding, kubectl, role, until_bound, until_unbound, wait_for_controller,
+    CONTROLLER, ROLE, TENANT, apply, binding, kubectl, role, until_bound, until_event, until_unbound,
+    wait_for_controller,
 };
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,13 +18,6 @@ use crate::alone;
 
 fn label(ns: &Namespace, value: &str) {
     e2e::tenancy::label(ns, &format!("{}={value}", TENANT.0));
-}
-
-/// Waits for an event of this reason in the namespace, and returns what it says.
-async fn until_event(ns: &Namespace, reason: &str) -> String {
-    let selector = format!("--field-selector=reason={reason},involvedObject.kind=Namespace");
-    let words = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
-    ns.until(&format!("an event {reason}"), async || Some(kubectl(&words)).filter(|text| !text.is_empty())).await
 }
 
 /// The names of a binding's subjects.

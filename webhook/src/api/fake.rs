@@ -72,6 +72,12 @@ impl Requests {
         self.0.lock().unwrap().iter().map(|(line, _)| line.clone()).collect()
     }
 
+    /// Method and path of each that writes, without its parameters.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        let path = |line: String| line.split('?').next().unwrap_or_default().to_owned();
+        self.all().into_iter().filter(|line| !line.starts_with("GET")).map(path).collect()
+    }
+
     /// What each accepts.
     pub(crate) fn accepted(&self) -> Vec<String> {
         self.0.lock().unwrap().iter().map(|(_, accept)| accept.clone()).collect()

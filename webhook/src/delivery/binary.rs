@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use contract::names::{SHIM_CONFIG_MAP_KEY, SHIM_CONFIG_MAP_PREFIX, TENANCY_MANAGER};
+use contract::names::{MANAGED_BY_LABEL, SHIM_CONFIG_MAP_KEY, SHIM_CONFIG_MAP_PREFIX, TENANCY_MANAGER};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ impl ShimBinary {
     /// Its `ConfigMap`, for any namespace.
     pub(super) fn config_map(&self) -> Value {
         let labels = json!({
-            "app.kubernetes.io/managed-by": TENANCY_MANAGER,
+            MANAGED_BY_LABEL: TENANCY_MANAGER,
             "app.kubernetes.io/version": env!("CARGO_PKG_VERSION"),
         });
         json!({

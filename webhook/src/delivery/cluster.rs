@@ -164,7 +164,7 @@ async fn label(client: &Client, namespace: &str, value: Value) -> kube::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::fake::{Answer, Requests, client};
+    use crate::api::fake::{Answer, client};
 
     const POLICY: &str = "GET /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/";
     const BINDING: &str = "GET /apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/";
@@ -203,11 +203,6 @@ mod tests {
         NAMES.iter().flat_map(|name| both(name)).collect()
     }
 
-    fn writes(requests: &Requests) -> Vec<String> {
-        let path = |line: &String| line.split('?').next().unwrap_or_default().to_owned();
-        requests.all().iter().filter(|line| !line.starts_with("GET")).map(path).collect()
-    }
-
     #[tokio::test]
     async fn a_namespace_that_opts_in_gets_the_config_map_and_then_the_label() {
         let mut answers = guarded();
@@ -215,7 +210,7 @@ mod tests {
         answers.push(Answer::ok(NAMESPACE, object("Namespace")));
         let (client, requests) = client(answers);
         let done = deliverer().deliver(&client, "team", &opted_in(None)).await.unwrap();
-        assert_eq!(writes(&requests), [format!("POST {CONFIG_MAPS}"), "PATCH /api/v1/namespaces/team".to_owned()]);
+        assert_eq!(requests.writes(), [format!("POST {CONFIG_MAPS}"), "PATCH /api/v1/namespaces/team".to_owned()]);
         let value = concat!("set label istio-aux.io/shim-delivery=config-map-", env!("CARGO_PKG_VERSION"));
         assert_eq!(done.changed, ["created ConfigMap istio-aux-shim-3bdbb4fe83", value]);
         assert!(done.is_wanted && done.notices.is_empty());
@@ -225,7 +220,7 @@ mod tests {
     async fn without_the_policy_nothing_is_delivered_and_one_line_says_why() {
         let (client, requests) = client([Answer::ok(NAMESPACE, object("Namespace"))]);
         let done = deliverer().deliver(&client, "team", &opted_in(Some("config-map-0.0.1"))).await.unwrap();
-        assert_eq!(writes(&requests), ["PATCH /api/v1/namespaces/team"], "the label goes");
+        assert_eq!(requests.writes(), ["PATCH /api/v1/namespaces/team"], "the label goes");
         let notices: Vec<&str> = done.notices.iter().map(|notice| notice.text.as_str()).collect();
         assert_eq!(notices, [REASON]);
         assert!(!requests.all().iter().any(|line| line.contains(CONFIG_MAPS)), "{:?}", requests.all());
@@ -240,7 +235,7 @@ mod tests {
         answers.push(Answer::ok(&format!("GET {CONFIG_MAPS}/{name}"), theirs));
         let (client, requests) = client(answers);
         let done = deliverer().deliver(&client, "team", &opted_in(None)).await.unwrap();
-        assert!(writes(&requests).is_empty());
+        assert!(requests.writes().is_empty());
         assert_eq!(done.notices[0].reason, "ConfigMapNotOurs");
     }
 
@@ -251,7 +246,7 @@ mod tests {
         answers.push(Answer::ok(NAMESPACE, object("Namespace")));
         let (client, requests) = client(answers);
         let done = deliverer().deliver(&client, "team", &opted_in(Some("config-map-0.0.1"))).await.unwrap();
-        assert_eq!(writes(&requests), [format!("POST {CONFIG_MAPS}"), "PATCH /api/v1/namespaces/team".to_owned()]);
+        assert_eq!(requests.writes(), [format!("POST {CONFIG_MAPS}"), "PATCH /api/v1/namespaces/team".to_owned()]);
         assert_eq!(done.changed, ["removed label istio-aux.io/shim-delivery"]);
         assert!(done.notices[0].text.ends_with("exceeded quota: maps"), "{:?}", done.notices);
     }

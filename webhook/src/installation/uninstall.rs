@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use contract::names::MANAGED_BY_LABEL;
 use kube::Client;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde::Serialize;
@@ -16,8 +17,6 @@ use crate::check::OURS;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long API servers may go on calling a webhook whose configuration is deleted.
 const CONFIGURATION_SETTLE_DELAY: Duration = Duration::from_secs(2);
-/// What kustomize and `kubectl apply` do not write. Helm and Juju do, and keep books of their own.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// An object of an installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -77,7 +76,8 @@ impl Installed {
             namespace: metadata["namespace"].as_str().map(str::to_owned),
             name: metadata["name"].as_str().unwrap_or_default().to_owned(),
             object_kind: kind,
-            managed_by: metadata["labels"][MANAGED_BY].as_str().map(str::to_owned),
+            // kustomize and `kubectl apply` do not write it. Helm and Juju do, and keep books of their own.
+            managed_by: metadata["labels"][MANAGED_BY_LABEL].as_str().map(str::to_owned),
         }
     }
 

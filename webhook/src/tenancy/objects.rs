@@ -1,8 +1,8 @@
 //! The objects of a tenant: what its namespace should have. Pure.
 
 use contract::names::{
-    ACCESS_PIPELINES_LABEL, PIPELINES_AUDIENCE, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_ENV,
-    PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, TENANCY_MANAGER,
+    ACCESS_PIPELINES_LABEL, MANAGED_BY_LABEL, PIPELINES_AUDIENCE, PIPELINES_ROLE, PIPELINES_TOKEN_DIR,
+    PIPELINES_TOKEN_ENV, PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, TENANCY_MANAGER,
 };
 use serde_json::{Value, json};
 
@@ -14,8 +14,6 @@ pub(crate) const ROLE_BINDINGS: Kind = Kind("rbac.authorization.k8s.io", "v1", "
 pub(crate) const POD_DEFAULTS: Kind = Kind("kubeflow.org", "v1alpha1", "PodDefault", "poddefaults");
 /// The name of the `RoleBinding`.
 pub(crate) const ROLE_BINDING_NAME: &str = "istio-aux-pipelines";
-/// The label that says who keeps an object.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The volume that Kubeflow's documentation has in this `PodDefault`.
 const POD_DEFAULT_VOLUME: &str = "volume-kf-pipeline-token";
 
@@ -50,12 +48,12 @@ pub(crate) fn pod_default(namespace: &str) -> Value {
 }
 
 fn metadata(namespace: &str, name: &str) -> Value {
-    json!({"name": name, "namespace": namespace, "labels": {MANAGED_BY: TENANCY_MANAGER}})
+    json!({"name": name, "namespace": namespace, "labels": {MANAGED_BY_LABEL: TENANCY_MANAGER}})
 }
 
 /// Whether an object is kept by `istio-aux tenancy`.
 pub(crate) fn is_ours(object: &Value) -> bool {
-    object["metadata"]["labels"][MANAGED_BY] == TENANCY_MANAGER
+    object["metadata"]["labels"][MANAGED_BY_LABEL] == TENANCY_MANAGER
 }
 
 #[cfg(test)]
@@ -74,6 +72,6 @@ mod tests {
     fn only_objects_with_our_label_are_ours() {
         assert!(is_ours(&pod_default("team")));
         assert!(!is_ours(&json!({"metadata": {"name": ROLE_BINDING_NAME}})));
-        assert!(!is_ours(&json!({"metadata": {"labels": {MANAGED_BY: "Helm"}}})));
+        assert!(!is_ours(&json!({"metadata": {"labels": {MANAGED_BY_LABEL: "Helm"}}})));
     }
 }

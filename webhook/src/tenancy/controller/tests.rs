@@ -41,11 +41,6 @@ fn opted_in() -> Arc<NamespaceMeta> {
     namespace(&json!({"labels": {"istio-aux.io/tenancy": "enabled"}}))
 }
 
-fn writes(requests: &Requests) -> Vec<String> {
-    let path = |line: &String| line.split('?').next().unwrap_or_default().to_owned();
-    requests.all().iter().filter(|line| !line.starts_with("GET")).map(path).collect()
-}
-
 #[tokio::test]
 async fn a_namespace_that_opts_in_gets_both_objects_and_an_event() {
     let answers = [
@@ -57,7 +52,7 @@ async fn a_namespace_that_opts_in_gets_both_objects_and_an_event() {
     let (context, requests) = context(answers);
     let requeue = reconcile(opted_in(), context.clone()).await.unwrap();
     assert_eq!(requeue, Requeue::requeue(RESYNC_INTERVAL));
-    assert_eq!(writes(&requests), [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}"), EVENTS.to_owned()]);
+    assert_eq!(requests.writes(), [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}"), EVENTS.to_owned()]);
     let patches: Vec<String> = requests.all().into_iter().filter(|line| line.starts_with("PATCH")).collect();
     assert!(patches.iter().all(|line| line.contains("fieldManager=istio-aux-tenancy")), "{patches:?}");
     assert!(!patches.iter().any(|line| line.contains("force=true")), "nothing is replaced: {patches:?}");
@@ -74,7 +69,7 @@ async fn without_the_kind_of_pod_defaults_the_binding_is_kept_alone() {
     ];
     let (context, requests) = context(answers);
     reconcile(opted_in(), context).await.unwrap();
-    assert_eq!(writes(&requests)[..2], [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}")]);
+    assert_eq!(requests.writes()[..2], [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}")]);
 }
 
 #[tokio::test]
@@ -89,7 +84,7 @@ async fn a_refused_delivery_keeps_no_tenant_from_its_objects() {
     let labels = json!({"labels": {"istio-aux.io/tenancy": "enabled", "istio-aux.io/injection": "enabled"}});
     let requeue = reconcile(namespace(&labels), context.clone()).await.unwrap();
     assert_eq!(requeue, Requeue::requeue(REFUSED_INTERVAL), "it is looked at again soon");
-    let writes: Vec<String> = writes(&requests).into_iter().filter(|line| !line.starts_with(EVENTS)).collect();
+    let writes: Vec<String> = requests.writes().into_iter().filter(|line| !line.starts_with(EVENTS)).collect();
     assert_eq!(writes, [format!("PATCH {BINDING}"), format!("PATCH {POD_DEFAULT}")]);
     assert!(context.metrics.text().contains("istio_aux_tenancy_refused_namespaces 1"));
 }
@@ -119,7 +114,7 @@ async fn without_kubeflows_role_nothing_is_bound_and_an_event_says_so() {
     let (context, requests) = context([]);
     let requeue = reconcile(opted_in(), context.clone()).await.unwrap();
     assert_eq!(requeue, Requeue::requeue(REFUSED_INTERVAL));
-    assert_eq!(writes(&requests), [format!("PATCH {POD_DEFAULT}"), EVENTS.to_owned()]);
+    assert_eq!(requests.writes(), [format!("PATCH {POD_DEFAULT}"), EVENTS.to_owned()]);
     assert!(context.metrics.text().contains("istio_aux_tenancy_refused_namespaces 1"));
 }
 
