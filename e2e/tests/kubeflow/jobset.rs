@@ -5,6 +5,7 @@ use std::time::Duration;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{payload_image, pod_spec, shell};
 use e2e::{Namespace, PodView, has_condition, scenario};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::{any, behind_gate, open_gate, until_a_pod};
@@ -105,11 +106,17 @@ fn train_job() -> Value {
     })
 }
 
+async fn start_train_job(ns: &Namespace) {
+    ns.create_object(training_runtime()).await;
+    // The trainer's webhook looks for the runtime in what it watches.
+    ns.until("the trainer to know the runtime", async || ns.try_create(train_job(), &PostParams::default()).await.ok())
+        .await;
+}
+
 #[tokio::test]
 async fn control_train_job_in_the_mesh_alone_does_not_complete() {
     scenario("control-trainjob", &[MESH], async |ns: &Namespace| {
-        ns.create_object(training_runtime()).await;
-        ns.create_object(train_job()).await;
+        start_train_job(ns).await;
         let stuck = |pod: PodView| pod.is_stuck("node");
         until_a_pod(ns, PODS, "the training's end", stuck).await;
         ns.holds_for(Duration::from_secs(15), "training ended, TrainJob not complete", async || {
@@ -123,8 +130,7 @@ async fn control_train_job_in_the_mesh_alone_does_not_complete() {
 #[tokio::test]
 async fn train_job_completes() {
     scenario("trainjob", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(training_runtime()).await;
-        ns.create_object(train_job()).await;
+        start_train_job(ns).await;
         until_completed(ns, &train_job(), "Complete").await;
         let pods = ns.pods_with(PODS).await;
         assert_eq!(pods.len(), 2);
