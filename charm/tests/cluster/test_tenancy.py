@@ -47,10 +47,16 @@ def kubeflow(untrusted: Model) -> Iterator[None]:
     if POD_DEFAULTS not in kinds:
         untrusted.admin.create(pod_defaults())
         made.append((CustomResourceDefinition, POD_DEFAULTS))
-    until("the kind PodDefault", lambda: POD_DEFAULTS in untrusted.kubectl("api-resources", "-o", "name"))
+    until("the kind PodDefault", lambda: serves_pod_defaults(untrusted))
     yield
     for kind, name in made:
         untrusted.admin.delete(kind, name)
+    if (CustomResourceDefinition, POD_DEFAULTS) in made:
+        until("the end of the kind PodDefault", lambda: not serves_pod_defaults(untrusted))
+
+
+def serves_pod_defaults(model: Model) -> bool:
+    return POD_DEFAULTS in model.kubectl("api-resources", "-o", "name").split()
 
 
 def pod_defaults() -> CustomResourceDefinition:
