@@ -14,3 +14,4 @@ pub mod proxy;
 pub mod rootfs;
 pub mod sandbox;
 pub mod server;
+pub mod status;

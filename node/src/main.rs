@@ -12,6 +12,7 @@ use node::certificate::CertificateAuthority;
 use node::containerd::Containerd;
 use node::proxy::Node;
 use node::rootfs;
+use node::status::{self, Proxy};
 
 #[derive(Parser)]
 #[command(name = "istio-aux-node", version, about = "Runs Istio proxies beside pods (experimental)")]
@@ -24,6 +25,21 @@ struct Cli {
 enum Command {
     /// Run the agent
     Agent(Box<AgentArgs>),
+    /// List the proxies of this node: `kubectl -n istio-aux-node exec AGENT-POD -- /istio-aux-node status`
+    Status {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// `table`, or `json` for programs
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Print what the proxy of a pod has written
+    Logs {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The pod, as NAMESPACE/NAME
+        pod: String,
+    },
     /// Copy this program to FILE, for an init container of another image
     CopySelf {
         /// The new file
@@ -36,20 +52,33 @@ enum Command {
     },
 }
 
+#[derive(Clone, Copy, Default, clap::ValueEnum)]
+enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
 #[derive(Args)]
-struct AgentArgs {
+struct NodeArgs {
     /// containerd's socket
-    #[arg(long, default_value = "/run/containerd/containerd.sock")]
+    #[arg(long, env = "CONTAINERD_ADDRESS", default_value = "/run/containerd/containerd.sock")]
     containerd: PathBuf,
-    /// The root of Istio's proxy image, on the node
-    #[arg(long)]
-    proxy_root: PathBuf,
     /// The directory of the socket and of what proxies read
     #[arg(long, default_value = cni::input::RUN_DIR)]
     run_dir: PathBuf,
     /// The directory of the proxies' output
     #[arg(long, default_value = "/var/log/istio-aux")]
     log_dir: PathBuf,
+}
+
+#[derive(Args)]
+struct AgentArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// The root of Istio's proxy image, on the node
+    #[arg(long)]
+    proxy_root: PathBuf,
     /// The node's cgroups
     #[arg(long, default_value = "/sys/fs/cgroup")]
     cgroups: PathBuf,
@@ -77,6 +106,9 @@ struct AgentArgs {
     /// The cluster's name in the mesh
     #[arg(long, default_value = "Kubernetes")]
     cluster_id: String,
+    /// The cluster's DNS domain
+    #[arg(long, default_value = "cluster.local")]
+    cluster_domain: String,
     /// istiod's namespace
     #[arg(long, default_value = "istio-system")]
     mesh_namespace: String,
@@ -89,6 +121,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let result = match Cli::parse().command {
         Command::Agent(args) => run_agent(*args),
+        Command::Status { node, output } => print_status(&node, output),
+        Command::Logs { node, pod } => print_log(&node, &pod),
         Command::CopySelf { file } => copy_self(&file).map_err(|error| format!("{}: {error}", file.display())),
         Command::CopyRoot { directory } => {
             rootfs::copy("/".as_ref(), &directory).map_err(|error| format!("{}: {error}", directory.display()))
@@ -108,9 +142,28 @@ fn copy_self(file: &std::path::Path) -> std::io::Result<()> {
 }
 
 #[tokio::main(flavor = "current_thread")]
+async fn proxies(node: &NodeArgs) -> Result<Vec<Proxy>, String> {
+    let containerd = Containerd::at(&node.containerd).map_err(|error| error.to_string())?;
+    status::proxies(&containerd, &node.run_dir).await.map_err(|error| error.to_string())
+}
+
+fn print_status(node: &NodeArgs, output: Output) -> Result<(), String> {
+    let proxies = proxies(node)?;
+    match output {
+        Output::Table => print!("{}", status::table(&proxies)),
+        Output::Json => println!("{:#}", status::to_json(&proxies)),
+    }
+    Ok(())
+}
+
+fn print_log(node: &NodeArgs, pod: &str) -> Result<(), String> {
+    status::write_log(pod, &proxies(node)?, &node.log_dir, std::io::stdout())
+}
+
+#[tokio::main(flavor = "current_thread")]
 async fn run_agent(args: AgentArgs) -> Result<(), String> {
     let client = Client::try_default().await.map_err(|error| format!("the API server: {error}"))?;
-    let containerd = Containerd::at(&args.containerd).map_err(|error| error.to_string())?;
+    let containerd = Containerd::at(&args.node.containerd).map_err(|error| error.to_string())?;
     let node = Node {
         client,
         containerd,
@@ -122,10 +175,11 @@ async fn run_agent(args: AgentArgs) -> Result<(), String> {
         },
         mesh_namespace: args.mesh_namespace,
         mesh_config: args.mesh_config,
+        cluster_domain: args.cluster_domain,
         proxy_root: args.proxy_root,
         cgroups: args.cgroups,
-        run_dir: args.run_dir,
-        log_dir: args.log_dir,
+        run_dir: args.node.run_dir,
+        log_dir: args.node.log_dir,
         resolv_conf: "/etc/resolv.conf".into(),
     };
     let cni = CniPaths {

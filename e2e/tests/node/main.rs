@@ -1,6 +1,9 @@
 //! The proxy beside the pod: docs/node.md. Pods of runtime class `istio-aux` have no container of ours, and are in the mesh.
 
-use e2e::command::{printed, run};
+mod failures;
+mod node;
+mod services;
+
 use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};
 use e2e::tenancy::{greets, until_available};
 use e2e::{Namespace, PodView, cluster::MESH, is_complete, scenario};
@@ -48,19 +51,6 @@ async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
     (ns.pod(&pod).await, ns.logs(&pod, "main").await)
 }
 
-/// What the node has of a pod's proxy: containers, files and cgroups with its uid or sandbox.
-fn proxies_on_node() -> Vec<String> {
-    let containers =
-        run("ctr", &["-a", "/run/istio-aux-cluster/containerd.sock", "-n", "istio-aux", "containers", "ls", "-q"], "");
-    let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
-    let cgroups =
-        run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy", "-o", "-name", "*-redirect", ")"], "");
-    [containers, files, cgroups]
-        .iter()
-        .flat_map(|output| printed(output).lines().map(str::to_owned).collect::<Vec<_>>())
-        .collect()
-}
-
 /// A server that takes mutual TLS of the account `client` only, and that account.
 async fn strict_server(ns: &Namespace) {
     for object in server().into_iter().chain([account("client"), only(ns, "client")]) {
@@ -85,7 +75,7 @@ async fn a_job_without_a_container_of_ours_reaches_a_strict_service_at_once_and_
         assert_eq!(containers, ["main"]);
         assert!(pod.spec.as_ref().is_some_and(|spec| spec.init_containers.is_none()), "it has no init container");
         ns.until("the Job", async || is_complete(&ns.job("inside").await).then_some(())).await;
-        ns.until("the node as it was", async || proxies_on_node().is_empty().then_some(())).await;
+        ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
     })
     .await;
 }
@@ -102,6 +92,23 @@ async fn an_init_container_reaches_a_strict_service_at_once() {
         }
         let (_, said) = ended(ns, beside(client_job("init", &spec))).await;
         assert_eq!(said, format!("{GREETING}\n 200"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_agents_program_lists_proxies_and_prints_what_they_have_written() {
+    scenario("node-status", &[MESH], async |ns: &Namespace| {
+        failures::living_pods(ns).await;
+        let pod = ns.pods_with("app=web").await.pop().and_then(|pod| pod.metadata.name).expect("the server's pod");
+        let pod = format!("{}/{pod}", ns.name());
+        let table = node::agent(&["status"]);
+        let line = table.lines().find(|line| line.starts_with(&pod)).expect("a line about the pod");
+        assert!(line.contains("running") && line.contains("23h"), "it runs with a fresh certificate: {line}");
+        let json: Value = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
+        let of_pod = json.as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod)).expect("the pod");
+        assert_eq!(of_pod["running"], true);
+        assert!(node::agent(&["logs", &pod]).contains("Envoy proxy is ready"));
     })
     .await;
 }

@@ -21,6 +21,15 @@ pub(super) struct SandboxFiles {
     pub(super) directory: PathBuf,
 }
 
+/// A certificate's life.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Life {
+    /// From its begin to its end.
+    pub(super) whole: Duration,
+    /// From now to its end.
+    pub(super) left: Duration,
+}
+
 impl SandboxFiles {
     /// The directory of a sandbox, which may not be there yet.
     #[must_use]
@@ -54,15 +63,18 @@ impl SandboxFiles {
     /// How long until half of the certificate's life is over; nothing where there is none that can be read.
     #[must_use]
     pub(super) fn renewal_due_in(&self) -> Duration {
-        let due = || {
-            let chain = fs::read(self.directory.join("certificate/cert-chain.pem")).ok()?;
-            let (_, pem) = parse_x509_pem(&chain).ok()?;
-            let validity = pem.parse_x509().ok()?.validity().clone();
-            let half = (validity.not_after.timestamp() - validity.not_before.timestamp()) / 2;
-            let left = validity.time_to_expiration()?.whole_seconds() - half;
-            u64::try_from(left).ok().map(Duration::from_secs)
-        };
-        due().unwrap_or_default()
+        self.certificate_life().map_or(Duration::ZERO, |life| life.left.saturating_sub(life.whole / 2))
+    }
+
+    /// Nothing where there is no certificate that can be read, or where it has expired.
+    #[must_use]
+    pub(super) fn certificate_life(&self) -> Option<Life> {
+        let chain = fs::read(self.directory.join("certificate/cert-chain.pem")).ok()?;
+        let (_, pem) = parse_x509_pem(&chain).ok()?;
+        let validity = pem.parse_x509().ok()?.validity().clone();
+        let whole = u64::try_from(validity.not_after.timestamp() - validity.not_before.timestamp()).ok()?;
+        let left = validity.time_to_expiration()?.try_into().ok()?;
+        Some(Life { whole: Duration::from_secs(whole), left })
     }
 
     /// Removes the directory.

@@ -13,12 +13,13 @@ use kube::Client;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::files::SandboxFiles;
-use self::spec::Layout;
+use self::spec::{Cluster, Layout};
 use crate::certificate::CertificateAuthority;
 use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NewContainer};
 use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 use crate::sandbox::Proxies;
+use crate::status;
 
 /// The label of a proxy's container that has the sandbox as JSON, for an agent that adopts it.
 const SANDBOX_LABEL: &str = "istio-aux.io/sandbox";
@@ -41,6 +42,8 @@ pub struct Node {
     pub mesh_namespace: String,
     /// The `ConfigMap` with the mesh's configuration.
     pub mesh_config: String,
+    /// The cluster's DNS domain.
+    pub cluster_domain: String,
     /// The root of Istio's proxy image, on the node.
     pub proxy_root: PathBuf,
     /// The node's cgroups, as the agent sees them.
@@ -59,7 +62,7 @@ impl Node {
         let containers = self.containerd.list().await?;
         let mut known = Vec::new();
         for (id, labels) in containers {
-            let sandbox = labels.get(SANDBOX_LABEL).and_then(|text| serde_json::from_str::<Sandbox>(text).ok());
+            let sandbox = sandbox_of(&labels);
             let sandbox_id = id.rsplit_once('-').map_or(id.as_str(), |(sandbox, _)| sandbox).to_owned();
             // A sandbox lives as long as its pause container.
             let is_alive = self.containerd.is_running(CRI_NAMESPACE, &sandbox_id).await?;
@@ -110,7 +113,8 @@ impl Node {
 
         let id = proxy_id(&sandbox.id);
         let cgroup = format!("{parent}/{id}");
-        let spec = spec::proxy(sandbox, pod, mesh, &self.ca.cluster, layout(&cgroup));
+        let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
+        let spec = spec::proxy(sandbox, pod, mesh, cluster, layout(&cgroup));
         let label = serde_json::json!(sandbox).to_string();
         let labels = HashMap::from([(SANDBOX_LABEL.to_owned(), label)]);
         let new = NewContainer { id, labels, spec: &spec, log: &log };
@@ -195,11 +199,18 @@ impl Proxies for Node {
     async fn remove(&self, id: &str) -> Result<(), String> {
         self.remove_containers(id).await.map_err(|error| error.to_string())?;
         self.files(id).remove().map_err(|error| format!("the sandbox' files: {error}"))?;
-        match std::fs::remove_file(self.log(id)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("the proxy's log: {error}")),
-            _ => Ok(()),
-        }
+        status::remove_log(&self.log_dir, id).map_err(|error| format!("the proxy's log: {error}"))
     }
+}
+
+/// The sandbox whose proxy's container has these labels.
+pub(crate) fn sandbox_of(labels: &HashMap<String, String>) -> Option<Sandbox> {
+    serde_json::from_str(labels.get(SANDBOX_LABEL)?).ok()
+}
+
+/// How long the certificate of a sandbox' proxy is valid for.
+pub(crate) fn certificate_expires_in(run_dir: &Path, id: &str) -> Option<Duration> {
+    SandboxFiles::of(run_dir, id).certificate_life().map(|life| life.left)
 }
 
 fn proxy_id(sandbox: &str) -> String {

@@ -24,15 +24,24 @@ pub(super) struct Layout<'a> {
     pub(super) cgroup: &'a str,
 }
 
+/// What a proxy is told of its cluster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cluster<'a> {
+    /// Its name in the mesh.
+    pub(super) id: &'a str,
+    /// Its DNS domain.
+    pub(super) domain: &'a str,
+}
+
 /// The proxy.
 #[must_use]
-pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &str, layout: Layout) -> Value {
+pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: Cluster, layout: Layout) -> Value {
     let args = [
         "/usr/local/bin/pilot-agent",
         "proxy",
         "sidecar",
         "--domain",
-        &format!("{}.svc.{}", sandbox.namespace, mesh.trust_domain),
+        &format!("{}.svc.{}", sandbox.namespace, cluster.domain),
         "--proxyLogLevel=warning",
         "--proxyComponentLogLevel=misc:error",
         "--log_output_level=default:info",
@@ -49,7 +58,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster
     mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
-    container(sandbox, layout, PROXY_USER, &[], &args, &environment(sandbox, pod, mesh, cluster), &mounts)
+    container(sandbox, layout, PROXY_USER, &[], &args, &environment(sandbox, pod, mesh, cluster.id), &mounts)
 }
 
 /// The container that redirects the pod's traffic to the proxy, and ends.
@@ -215,7 +224,13 @@ mod tests {
     #[test]
     fn the_proxy_has_the_pods_network_and_no_capabilities() {
         let mesh = MeshFacts { proxy_config: json!({"discoveryAddress": "istiod:15012"}), trust_domain: "td".into() };
-        insta::assert_json_snapshot!(proxy(&sandbox(), &pod(), &mesh, "Kubernetes", layout()));
+        insta::assert_json_snapshot!(proxy(
+            &sandbox(),
+            &pod(),
+            &mesh,
+            Cluster { id: "Kubernetes", domain: "cluster.local" },
+            layout()
+        ));
     }
 
     #[test]

@@ -1,0 +1,145 @@
+//! What happens when something that proxies beside pods depend on is away: the table of docs/node.md.
+
+use std::time::Duration;
+
+use e2e::cluster::{MESH, restart};
+use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
+use e2e::tenancy::{greets, until_available, until_said};
+use e2e::{Namespace, PodView, is_complete, scenario};
+use serde_json::{Value, json};
+
+use crate::node::{self, WithoutAgent, WithoutIstiod};
+use crate::{account, beside, client_job};
+
+/// A server whose proxy is beside it, which takes mutual TLS only, and a client of the same kind that asks it again and again.
+pub(crate) async fn living_pods(ns: &Namespace) {
+    let mut objects = server();
+    for object in &mut objects {
+        if object["kind"] == "Deployment" {
+            *object = beside_deployment(object.clone());
+        }
+    }
+    let spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
+    objects.extend([account("client"), beside_deployment(deployment("client", &spec))]);
+    for object in objects {
+        ns.create_object(object).await;
+    }
+    for name in ["web", "client"] {
+        until_available(ns, name);
+    }
+}
+
+/// A Deployment with proxies beside its pods. The kubelet's HTTP probes do not reach them.
+fn beside_deployment(mut deployment: Value) -> Value {
+    let name = deployment["metadata"]["name"].clone();
+    let template = &mut deployment["spec"]["template"];
+    template["metadata"]["labels"] = json!({
+        "app": name, "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio",
+    });
+    template["spec"]["runtimeClassName"] = json!("istio-aux");
+    template["spec"]["containers"][0]["readinessProbe"] = Value::Null;
+    deployment
+}
+
+/// What the living client hears of the living server, within a minute.
+async fn heard(ns: &Namespace) -> String {
+    let client = ns.pods_with("app=client").await.pop().and_then(|pod| pod.metadata.name).expect("the client's pod");
+    let ask = until_said(&greets("web"), "*200");
+    e2e::tenancy::kubectl(&["-n", ns.name(), "exec", &client, "--container=main", "--", "sh", "-c", &ask])
+}
+
+async fn assert_heard(ns: &Namespace, when: &str) {
+    assert_eq!(heard(ns).await, format!("{GREETING}\n 200"), "{when}");
+}
+
+/// A Job whose proxy is beside it and that asks the living server.
+async fn start_job(ns: &Namespace, name: &str) {
+    let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
+    ns.create_object(beside(client_job(name, &spec))).await;
+}
+
+async fn assert_completes(ns: &Namespace, name: &str) {
+    ns.until(&format!("Job {name}"), async || is_complete(&ns.job(name).await).then_some(())).await;
+}
+
+/// Whether no container of the Job's pod has started for a while.
+async fn assert_waits(ns: &Namespace, name: &str) {
+    let pod = ns.pod_of_job(name).await;
+    ns.holds_for(Duration::from_secs(5), "the pod waits", async || PodView(&ns.pod(&pod).await).phase() == "Pending")
+        .await;
+}
+
+#[tokio::test]
+async fn while_the_agent_is_away_pods_live_and_end_and_new_ones_wait_for_it() {
+    scenario("node-agent-away", &[MESH], async |ns: &Namespace| {
+        living_pods(ns).await;
+        start_job(ns, "gone").await;
+        let gone = ns.pod_of_job("gone").await;
+        assert_completes(ns, "gone").await;
+
+        let away = WithoutAgent::new();
+        assert_heard(ns, "without the agent").await;
+        let ordinary = pod_spec("Never", &[shell("main", "echo hello")]);
+        let mut ordinary = job("ordinary", &ordinary);
+        ordinary["spec"]["template"]["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
+        ns.create_object(ordinary).await;
+        assert_completes(ns, "ordinary").await;
+        ns.delete_pod(&gone).await;
+        ns.until("the end of a pod that has ended", async || (!ns.has_pod(&gone).await).then_some(())).await;
+        start_job(ns, "waits").await;
+        assert_waits(ns, "waits").await;
+
+        drop(away);
+        assert_completes(ns, "waits").await;
+        assert_heard(ns, "with another agent").await;
+        for name in ["web", "client"] {
+            ns.delete(&deployment(name, &Value::Null)).await;
+        }
+        ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_proxy_that_ends_is_started_again_and_its_pod_is_not() {
+    scenario("node-proxy-ends", &[MESH], async |ns: &Namespace| {
+        living_pods(ns).await;
+        assert_heard(ns, "before").await;
+        node::kill_proxies();
+        assert_heard(ns, "after").await;
+        for pod in ns.pods_with("app in (web, client)").await {
+            let pod = PodView(&pod);
+            assert_eq!(pod.restarts("main").or(pod.restarts("web")), Some(0));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn after_a_restart_of_containerd_living_pods_and_new_ones_have_their_proxies() {
+    scenario("node-containerd", &[MESH], async |ns: &Namespace| {
+        living_pods(ns).await;
+        restart("containerd");
+        assert_heard(ns, "after containerd's restart").await;
+        start_job(ns, "later").await;
+        assert_completes(ns, "later").await;
+        node::kill_proxies();
+        assert_heard(ns, "after the proxies' end").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn while_istiod_is_away_new_pods_wait_for_it_and_living_ones_serve() {
+    scenario("node-istiod-away", &[MESH], async |ns: &Namespace| {
+        living_pods(ns).await;
+        assert_heard(ns, "before").await;
+        let away = WithoutIstiod::new();
+        start_job(ns, "waits").await;
+        assert_waits(ns, "waits").await;
+        assert_heard(ns, "without istiod").await;
+        drop(away);
+        assert_completes(ns, "waits").await;
+    })
+    .await;
+}

@@ -1,0 +1,87 @@
+//! The one node, from outside: what it has of proxies, and its agent.
+
+use std::fs;
+use std::path::Path;
+
+use e2e::command::{printed, run};
+use e2e::tenancy::kubectl;
+
+const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
+
+/// Runs containerd's own client in the proxies' namespace.
+fn ctr(words: &[&str]) -> String {
+    let state = std::env::var("ONE_NODE_CLUSTER").expect("the scenarios run by `cluster run`");
+    let socket = fs::read_to_string(Path::new(&state).join("node-values.yaml")).expect("the component node is there");
+    let socket = socket.lines().find_map(|line| line.trim().strip_prefix("socket: ")).expect("it names the socket");
+    printed(&run("ctr", &[&["-a", socket, "-n", "istio-aux"], words].concat(), ""))
+}
+
+/// What the node has of proxies: containers, files and cgroups.
+pub(crate) fn proxies() -> Vec<String> {
+    let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
+    let cgroups =
+        run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy", "-o", "-name", "*-redirect", ")"], "");
+    let found = [ctr(&["containers", "ls", "-q"]), printed(&files), printed(&cgroups)];
+    found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
+}
+
+/// Kills the processes of all proxies.
+pub(crate) fn kill_proxies() {
+    for id in ctr(&["tasks", "ls", "-q"]).lines() {
+        ctr(&["tasks", "kill", "--all", "--signal", "SIGKILL", id]);
+    }
+}
+
+/// Runs the agent's program beside the agent.
+pub(crate) fn agent(words: &[&str]) -> String {
+    let exec = ["exec", "daemonset/istio-aux-node", "--container=agent", "--", "/istio-aux-node"];
+    kubectl(&[&AGENT[..], &exec, words].concat())
+}
+
+/// The node without its agent, until this is dropped.
+pub(crate) struct WithoutAgent;
+
+impl WithoutAgent {
+    /// Ends the agent.
+    pub(crate) fn new() -> Self {
+        select_nodes(r#"{"istio-aux.io/none": "yes"}"#);
+        let wait = ["wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--timeout=60s"];
+        kubectl(&[&AGENT[..], &wait].concat());
+        Self
+    }
+}
+
+impl Drop for WithoutAgent {
+    fn drop(&mut self) {
+        select_nodes(r#"{"istio-aux.io/none": null}"#);
+        kubectl(&[&AGENT[..], &["rollout", "status", "daemonset/istio-aux-node", "--timeout=120s"]].concat());
+    }
+}
+
+fn select_nodes(selector: &str) {
+    let patch = format!(r#"{{"spec": {{"template": {{"spec": {{"nodeSelector": {selector}}}}}}}}}"#);
+    kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=merge", "--patch", &patch]].concat());
+}
+
+/// A mesh without istiod, until this is dropped.
+pub(crate) struct WithoutIstiod;
+
+impl WithoutIstiod {
+    /// Ends istiod.
+    pub(crate) fn new() -> Self {
+        scale_istiod("0");
+        kubectl(&["-n", "istio-system", "wait", "--for=delete", "pod", "--selector=app=istiod", "--timeout=60s"]);
+        Self
+    }
+}
+
+impl Drop for WithoutIstiod {
+    fn drop(&mut self) {
+        scale_istiod("1");
+        kubectl(&["-n", "istio-system", "rollout", "status", "deployment/istiod", "--timeout=120s"]);
+    }
+}
+
+fn scale_istiod(replicas: &str) {
+    kubectl(&["-n", "istio-system", "scale", "deployment/istiod", &format!("--replicas={replicas}")]);
+}

@@ -1,0 +1,120 @@
+//! Services that call each other, shaped as Istio's bookinfo, in a namespace that asks for proxies beside its pods by a label.
+
+use e2e::cluster::Label;
+use e2e::manifests::{container, deployment, job, pod_spec, shell};
+use e2e::tenancy::{until_available, until_said};
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+use crate::account;
+
+/// Asks for proxies beside the namespace's pods.
+const BESIDE: Label = ("istio-aux.io/proxy", "node");
+
+/// A service, whom it calls, and whom its policy admits.
+const SERVICES: [(&str, &str, &str); 4] = [
+    ("productpage", "details reviews ratings", "client"),
+    ("details", "", "productpage"),
+    ("reviews", "ratings", "productpage"),
+    ("ratings", "", "reviews"),
+];
+
+/// Calls the services that it is told to, and says how that went: status, and the header `x-filtered`.
+const PROGRAM: &str = r#"#!/bin/sh
+printf 'Content-Type: text/plain\r\n\r\n'
+for callee in $CALLS; do
+  reply=$(curl -s --max-time 10 -w '\n%{http_code} %header{x-filtered}' "http://$callee/cgi-bin/call")
+  echo "$NAME to $callee: $(echo "$reply" | tail -n 1)"
+  echo "$reply" | grep ' to '
+done
+true
+"#;
+
+fn service(ns: &Namespace, (name, calls, caller): (&str, &str, &str)) -> [Value; 4] {
+    let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/srv"]);
+    serve["env"] = json!([{"name": "NAME", "value": name}, {"name": "CALLS", "value": calls}]);
+    serve["volumeMounts"] = json!([{"name": "program", "mountPath": "/srv/cgi-bin"}]);
+    let mut spec = pod_spec("Always", &[serve]);
+    spec["serviceAccountName"] = json!(name);
+    spec["volumes"] = json!([{"name": "program", "configMap": {"name": "program", "defaultMode": 0o755}}]);
+    let principal = format!("cluster.local/ns/{}/sa/{caller}", ns.name());
+    [
+        account(name),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+        }),
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": name},
+            "spec": {
+                "selector": {"matchLabels": {"app": name}},
+                "rules": [{"from": [{"source": {"principals": [principal]}}]}],
+            },
+        }),
+        deployment(name, &spec),
+    ]
+}
+
+/// Mutual TLS only; the program; and a filter of Envoy's for one service.
+fn rest() -> [Value; 4] {
+    [
+        account("client"),
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
+            "spec": {"mtls": {"mode": "STRICT"}},
+        }),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"call": PROGRAM}}),
+        json!({
+            "apiVersion": "networking.istio.io/v1alpha3", "kind": "EnvoyFilter", "metadata": {"name": "details"},
+            "spec": {
+                "workloadSelector": {"labels": {"app": "details"}},
+                "configPatches": [{
+                    "applyTo": "ROUTE_CONFIGURATION", "match": {"context": "SIDECAR_INBOUND"},
+                    "patch": {"operation": "MERGE", "value": {
+                        "response_headers_to_add": [{"header": {"key": "x-filtered", "value": "filtered"}}],
+                    }},
+                }],
+            },
+        }),
+    ]
+}
+
+/// A client with an ordinary sidecar, until it has heard of all calls as they should be.
+fn client() -> Value {
+    let call = "curl -s --max-time 30 http://productpage/cgi-bin/call";
+    let mut job = job("client", &pod_spec("Never", &[shell("main", &until_said(call, "*filtered*200*200*403*"))]));
+    let template = &mut job["spec"]["template"];
+    template["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "true"});
+    template["spec"]["serviceAccountName"] = json!("client");
+    job
+}
+
+#[tokio::test]
+async fn four_services_call_each_other_as_their_policies_say() {
+    scenario("node-services", &[BESIDE], async |ns: &Namespace| {
+        for object in rest().into_iter().chain(SERVICES.into_iter().flat_map(|each| service(ns, each))) {
+            ns.create_object(object).await;
+        }
+        for (name, ..) in SERVICES {
+            until_available(ns, name);
+            let pod = ns.pods_with(&format!("app={name}")).await.pop().expect("the service's pod");
+            let spec = pod.spec.expect("a pod has a spec");
+            assert_eq!(spec.runtime_class_name.as_deref(), Some("istio-aux"), "{name}");
+            assert_eq!(spec.containers.len(), 1, "{name} has its own container only");
+        }
+
+        ns.create_object(client()).await;
+        let pod = ns.pod_of_job("client").await;
+        ns.pod_until(&pod, "the client's end", |pod| PodView(pod).exit_code("main")).await;
+        let said = ns.logs(&pod, "main").await;
+        let calls: Vec<_> = said.lines().map(str::trim_end).collect();
+        let expected = [
+            "productpage to details: 200 filtered",
+            "productpage to reviews: 200",
+            "reviews to ratings: 200",
+            "productpage to ratings: 403",
+        ];
+        assert_eq!(calls, expected);
+    })
+    .await;
+}

@@ -1,0 +1,53 @@
+//! The chart of the node agent (docs/node.md). Needs helm.
+
+use std::process::Output;
+
+use e2e::command::{printed, run};
+use e2e::rendered::{Objects, objects};
+use serde_json::{Value, json};
+
+const PROXY_IMAGE: &str = "--set=proxyImage=registry.example/istio/proxyv2:1";
+
+fn template(values: &[&str]) -> Output {
+    run("helm", &[&["template", "agent", "helm/istio-aux-node", "--namespace=istio-aux-node"], values].concat(), "")
+}
+
+fn chart(values: &[&str]) -> Objects {
+    objects(&printed(&template(&[&[PROXY_IMAGE], values].concat())))
+}
+
+#[test]
+fn the_agent_may_read_pods_and_the_meshs_configuration_and_nothing_else() {
+    let objects = chart(&["--set=istio.configMap=istio-canary"]);
+    let rules: Vec<&Value> = objects.values().filter_map(|object| object.get("rules")).collect();
+    let pods = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]);
+    let mesh = json!([
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["istio-canary"], "verbs": ["get"]},
+    ]);
+    assert_eq!(rules, [&pods, &mesh]);
+}
+
+#[test]
+fn pods_of_the_class_are_scheduled_to_the_agents_nodes_only() {
+    let objects = chart(&["--set=nodeSelector.proxies=beside"]);
+    let selector = json!({"proxies": "beside"});
+    assert_eq!(objects["RuntimeClass istio-aux"]["scheduling"]["nodeSelector"], selector);
+    assert_eq!(objects["DaemonSet istio-aux-node"]["spec"]["template"]["spec"]["nodeSelector"], selector);
+}
+
+#[test]
+fn the_directory_of_containerds_socket_is_mounted_because_a_restart_makes_the_socket_anew() {
+    let objects = chart(&["--set=containerd.socket=/run/k3s/containerd/containerd.sock"]);
+    let spec = &objects["DaemonSet istio-aux-node"]["spec"]["template"]["spec"];
+    let volumes = spec["volumes"].as_array().expect("it has volumes");
+    let volume = volumes.iter().find(|volume| volume["name"] == "containerd").expect("the volume");
+    assert_eq!(volume["hostPath"], json!({"path": "/run/k3s/containerd", "type": "Directory"}));
+    let address = json!({"name": "CONTAINERD_ADDRESS", "value": "/node/containerd/containerd.sock"});
+    assert_eq!(spec["containers"][0]["env"], json!([address]));
+}
+
+#[test]
+fn without_the_proxies_image_nothing_is_installed() {
+    let error = String::from_utf8_lossy(&template(&[]).stderr).into_owned();
+    assert!(error.contains("proxyImage"), "{error}");
+}

@@ -1,0 +1,152 @@
+//! What an operator asks on the node: which proxies there are, and what one has written.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use cni::protocol::Sandbox;
+use serde_json::{Value, json};
+
+use crate::containerd::{Containerd, Error, NAMESPACE};
+use crate::proxy;
+
+/// A proxy of this node's.
+#[derive(Debug)]
+pub struct Proxy {
+    /// What it is the proxy of.
+    pub sandbox: Sandbox,
+    /// Whether its process runs.
+    pub is_running: bool,
+    /// How long its certificate is valid for; nothing where there is none that can be read, or where it has expired.
+    pub certificate_expires_in: Option<Duration>,
+}
+
+/// The proxies of this node, by their pods' names.
+pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Proxy>, Error> {
+    let mut found = Vec::new();
+    for (id, labels) in containerd.list().await? {
+        let Some(sandbox) = proxy::sandbox_of(&labels) else { continue };
+        let is_running = containerd.is_running(NAMESPACE, &id).await?;
+        let certificate_expires_in = proxy::certificate_expires_in(run_dir, &sandbox.id);
+        found.push(Proxy { sandbox, is_running, certificate_expires_in });
+    }
+    found.sort_by_key(|proxy| pod_of(&proxy.sandbox));
+    Ok(found)
+}
+
+/// `NAMESPACE/NAME`.
+#[must_use]
+pub fn pod_of(sandbox: &Sandbox) -> String {
+    format!("{}/{}", sandbox.namespace, sandbox.name)
+}
+
+/// The proxies as a table for people.
+#[must_use]
+pub fn table(proxies: &[Proxy]) -> String {
+    let pods: Vec<_> = proxies.iter().map(|proxy| pod_of(&proxy.sandbox)).collect();
+    let width = pods.iter().map(String::len).chain([3]).max().unwrap_or_default();
+    let head = format!("{:width$}  PROXY    CERTIFICATE  SANDBOX\n", "POD");
+    let lines = pods.iter().zip(proxies).map(|(pod, proxy)| {
+        let state = if proxy.is_running { "running" } else { "ended" };
+        let certificate = proxy.certificate_expires_in.map_or_else(|| "none".to_owned(), hours);
+        let sandbox: String = proxy.sandbox.id.chars().take(13).collect();
+        format!("{pod:width$}  {state:7}  {certificate:11}  {sandbox}\n")
+    });
+    std::iter::once(head).chain(lines).collect()
+}
+
+/// The same for programs.
+#[must_use]
+pub fn to_json(proxies: &[Proxy]) -> Value {
+    let proxies = proxies.iter().map(|proxy| {
+        json!({
+            "pod": pod_of(&proxy.sandbox), "uid": proxy.sandbox.uid, "sandbox": proxy.sandbox.id,
+            "running": proxy.is_running,
+            "certificateExpiresInSeconds": proxy.certificate_expires_in.map(|left| left.as_secs()),
+        })
+    });
+    proxies.collect()
+}
+
+fn hours(left: Duration) -> String {
+    let minutes = left.as_secs() / 60;
+    format!("{}h{}m", minutes / 60, minutes % 60)
+}
+
+/// Writes what the proxy of a pod, `NAMESPACE/NAME`, has written.
+pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io::Write) -> Result<(), String> {
+    let Some(proxy) = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod) else {
+        return Err(format!("{pod} has no proxy on this node; `istio-aux-node status` lists those that there are"));
+    };
+    let path = logs.join(format!("{}.log", proxy.sandbox.id));
+    let mut log = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    match io::copy(&mut log, &mut output) {
+        // Whoever read has read enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("{}: {error}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what was written for a sandbox.
+pub(crate) fn remove_log(logs: &Path, id: &str) -> io::Result<()> {
+    match fs::remove_file(logs.join(format!("{id}.log"))) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy(name: &str, is_running: bool, certificate_expires_in: Option<Duration>) -> Proxy {
+        let sandbox = Sandbox {
+            id: format!("{name}-0123456789abcdef"),
+            netns: String::new(),
+            namespace: "team".into(),
+            name: name.into(),
+            uid: "u1".into(),
+            addresses: Vec::new(),
+            cgroup_path: String::new(),
+        };
+        Proxy { sandbox, is_running, certificate_expires_in }
+    }
+
+    #[test]
+    fn the_table_says_what_runs_and_how_long_certificates_are_valid() {
+        let proxies = [proxy("train-0", true, Some(Duration::from_secs(5_430))), proxy("x", false, None)];
+        let expected = "\
+POD           PROXY    CERTIFICATE  SANDBOX
+team/train-0  running  1h30m        train-0-01234
+team/x        ended    none         x-0123456789a
+";
+        assert_eq!(table(&proxies), expected);
+        assert_eq!(table(&[]), "POD  PROXY    CERTIFICATE  SANDBOX\n");
+    }
+
+    #[test]
+    fn programs_get_seconds_and_whole_ids() {
+        let json = to_json(&[proxy("x", true, Some(Duration::from_secs(61)))]);
+        let expected = json!([{
+            "pod": "team/x", "uid": "u1", "sandbox": "x-0123456789abcdef", "running": true,
+            "certificateExpiresInSeconds": 61,
+        }]);
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn a_log_is_found_by_the_pods_name() {
+        let logs = tempfile::tempdir().unwrap();
+        let proxies = [proxy("x", true, None)];
+        fs::write(logs.path().join("x-0123456789abcdef.log"), "ready\n").unwrap();
+        let mut output = Vec::new();
+        write_log("team/x", &proxies, logs.path(), &mut output).unwrap();
+        assert_eq!(output, b"ready\n");
+        let error = write_log("team/y", &proxies, logs.path(), &mut output).unwrap_err();
+        assert_eq!(error, "team/y has no proxy on this node; `istio-aux-node status` lists those that there are");
+        remove_log(logs.path(), "x-0123456789abcdef").unwrap();
+        remove_log(logs.path(), "x-0123456789abcdef").unwrap();
+        assert!(write_log("team/x", &proxies, logs.path(), &mut output).unwrap_err().contains("No such file"));
+    }
+}
