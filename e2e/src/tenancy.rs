@@ -64,6 +64,19 @@ pub fn wait_for_controller() {
     wait_for_rollout(CONTROLLER.1);
 }
 
+/// The pod of the controller that acts.
+pub async fn leader() -> Option<String> {
+    let words = ["-n", CONTROLLER.0, "get", "lease", CONTROLLER.1, "--output=jsonpath={.spec.holderIdentity}"];
+    Some(kubectl(&words)).filter(|holder| !holder.is_empty())
+}
+
+/// Kills the pod of the controller that acts, and returns its name.
+pub async fn kill_leader(ns: &Namespace) -> String {
+    let holder = ns.until("a leader", leader).await;
+    kubectl(&["-n", CONTROLLER.0, "delete", "pod", &holder, "--grace-period=0", "--force", "--wait=false"]);
+    holder
+}
+
 /// Waits until a Deployment of istio-aux runs as it is specified now.
 pub fn wait_for_rollout(deployment: &str) {
     kubectl(&["-n", CONTROLLER.0, "rollout", "status", &format!("deployment/{deployment}"), "--timeout=150s"]);

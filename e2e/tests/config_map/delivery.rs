@@ -4,7 +4,7 @@ use contract::names::SHIM_LABEL;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::config_map::{delivery_of, mounted, until_delivered};
 use e2e::manifests::{job, pod, pod_spec, shell};
-use e2e::tenancy::until_event;
+use e2e::tenancy::{kill_leader, leader, until_event};
 use e2e::{Namespace, PodView, is_complete, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -71,4 +71,19 @@ async fn pods_that_come_while_their_namespace_opts_in_all_complete() {
         assert_eq!(mounted(&pod_of_complete_job(ns).await), Some(name.as_str()));
     })
     .await;
+}
+
+#[tokio::test]
+async fn namespaces_have_the_shim_in_the_end_though_the_leader_is_killed_as_they_opt_in() {
+    let (_guard, _delivery) = switched_on().await;
+    for n in 0..3 {
+        scenario(&format!("killed-{n}"), &[MESH], async |ns: &Namespace| {
+            opt_in(ns);
+            let killed = kill_leader(ns).await;
+            let name = until_delivered(ns).await;
+            assert_eq!(mounted(&pod_of_complete_job(ns).await), Some(name.as_str()));
+            ns.until("another leader", async || leader().await.filter(|next| *next != killed)).await;
+        })
+        .await;
+    }
 }

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use e2e::cluster::{client, restart};
 use e2e::rights::rules;
 use e2e::tenancy::{
-    CONTROLLER, ROLE, TENANT, apply, binding, kubectl, role, until_bound, until_event, until_unbound,
-    wait_for_controller,
+    CONTROLLER, ROLE, TENANT, apply, binding, kill_leader, kubectl, leader, role, until_bound, until_event,
+    until_unbound, wait_for_controller,
 };
 use e2e::{Namespace, scenario};
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
 use kube::api::Api;
 use serde_json::{Value, json};
@@ -121,19 +120,12 @@ async fn what_cannot_be_done_is_said_and_nothing_of_somebody_else_changes() {
     drop(guard);
 }
 
-async fn leader() -> Option<String> {
-    let leases: Api<Lease> = Api::namespaced(client().await, CONTROLLER.0);
-    let lease = leases.get(CONTROLLER.1).await.expect("the Lease is read");
-    lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
-}
-
 #[tokio::test]
 async fn tenants_get_their_objects_when_the_leader_is_killed() {
     let guard = alone().await;
     scenario("kill", &[], async |ns: &Namespace| {
         for _ in 0..3 {
-            let holder = ns.until("a leader", leader).await;
-            kubectl(&["-n", CONTROLLER.0, "delete", "pod", &holder, "--grace-period=0", "--force", "--wait=false"]);
+            let holder = kill_leader(ns).await;
             label(ns, "enabled");
             until_bound(ns).await;
             ns.until("another leader", async || leader().await.filter(|next| *next != holder)).await;
