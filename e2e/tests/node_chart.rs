@@ -3,13 +3,17 @@
 use std::process::Output;
 
 use e2e::command::{printed, run};
-use e2e::rendered::{Objects, objects};
+use e2e::rendered::{KUBERNETES, Objects, objects};
 use serde_json::{Value, json};
 
 const PROXY_IMAGE: &str = "--set=proxyImage=registry.example/istio/proxyv2:1";
 
 fn template(values: &[&str]) -> Output {
-    run("helm", &[&["template", "agent", "helm/istio-aux-node", "--namespace=istio-aux-node"], values].concat(), "")
+    run(
+        "helm",
+        &[&["template", "agent", "helm/istio-aux-node", "--namespace=istio-aux-node", KUBERNETES], values].concat(),
+        "",
+    )
 }
 
 fn chart(values: &[&str]) -> Objects {

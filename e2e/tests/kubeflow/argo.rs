@@ -275,6 +275,7 @@ fn artifact_workflow() -> Value {
 }
 
 /// Argo's controller ends every container that is left when `main` ends (argo-workflows#12919).
+/// Then its executor reaches neither the S3 server nor the API server.
 #[tokio::test]
 async fn control_proxy_in_the_mesh_alone_is_ended_during_the_upload() {
     scenario("control-s3", &[MESH], async |ns: &Namespace| {
@@ -284,7 +285,8 @@ async fn control_proxy_in_the_mesh_alone_is_ended_during_the_upload() {
         ns.create_object(artifact.clone()).await;
         let ended = until_ended(ns, &artifact).await;
         let text = ended["status"].to_string();
-        assert!(final_phase(&ended) != Some("Succeeded") && text.contains("failed to put file"), "{text}");
+        let is_cut_off = ["failed to put file", "connection refused"].iter().any(|said| text.contains(said));
+        assert!(final_phase(&ended) != Some("Succeeded") && is_cut_off, "{text}");
     })
     .await;
 }
