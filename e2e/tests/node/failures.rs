@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use e2e::cluster::{MESH, restart};
+use e2e::command::{printed, run};
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
 use e2e::tenancy::{greets, until_available, until_said};
 use e2e::{Namespace, PodView, is_complete, scenario};
@@ -45,7 +46,12 @@ fn beside_deployment(mut deployment: Value) -> Value {
 async fn heard(ns: &Namespace) -> String {
     let client = ns.pods_with("app=client").await.pop().and_then(|pod| pod.metadata.name).expect("the client's pod");
     let ask = until_said(&greets("web"), "*200");
-    e2e::tenancy::kubectl(&["-n", ns.name(), "exec", &client, "--container=main", "--", "sh", "-c", &ask])
+    // A container runtime that was restarted takes no sessions at first.
+    ns.until("a session in the client's pod", async || {
+        let words = ["-n", ns.name(), "exec", &client, "--container=main", "--", "sh", "-c", &ask];
+        Some(run("kubectl", &words, "")).filter(|output| output.status.success()).map(|output| printed(&output))
+    })
+    .await
 }
 
 async fn assert_heard(ns: &Namespace, when: &str) {
