@@ -37,7 +37,11 @@ def charm(namespace: str, address: str) -> StatefulSet:
     assert workload.spec
     assert workload.spec.template.spec
     init: Container = payload(names.CHARM_INIT_CONTAINER)
-    init.command = ["sh", "-c", f"until nc -z {address} {names.CONTROLLER_PORT}; do sleep 1; done"]
+    init.command = [
+        "sh",
+        "-c",
+        f"until curl -s -o /dev/null --max-time 2 http://{address}:{names.CONTROLLER_PORT}/; do sleep 1; done",
+    ]
     workload.spec.template.spec.initContainers = [init]
     return workload
 
