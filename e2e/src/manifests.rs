@@ -116,16 +116,22 @@ pub fn server() -> Vec<Value> {
     let mut serve = container("web", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
     serve["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
     vec![
-        json!({
-            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
-            "spec": {"mtls": {"mode": "STRICT"}},
-        }),
+        strict(),
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
             "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
         }),
         deployment("web", &pod_spec("Always", &[serve])),
     ]
+}
+
+/// Lets the pods of a namespace take mutual TLS only.
+#[must_use]
+pub fn strict() -> Value {
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
+        "spec": {"mtls": {"mode": "STRICT"}},
+    })
 }
 
 /// What the page of [`server`] says.

@@ -79,7 +79,7 @@ pub async fn kill_leader(ns: &Namespace) -> String {
 
 /// Waits until a Deployment of istio-aux runs as it is specified now.
 pub fn wait_for_rollout(deployment: &str) {
-    kubectl(&["-n", CONTROLLER.0, "rollout", "status", &format!("deployment/{deployment}"), "--timeout=150s"]);
+    wait_for_rollout_in(CONTROLLER.0, deployment);
 }
 
 /// Waits for an event of this reason about the namespace, and returns what it says.
@@ -272,8 +272,11 @@ pub fn label(ns: &Namespace, label: &str) {
 
 /// Waits until a Deployment's pods are ready.
 pub fn until_available(ns: &Namespace, deployment: &str) {
-    let deployment = format!("deployment/{deployment}");
-    kubectl(&["-n", ns.name(), "rollout", "status", &deployment, "--timeout=150s"]);
+    wait_for_rollout_in(ns.name(), deployment);
+}
+
+fn wait_for_rollout_in(namespace: &str, deployment: &str) {
+    kubectl(&["-n", namespace, "rollout", "status", &format!("deployment/{deployment}"), "--timeout=150s"]);
 }
 
 /// The `RoleBinding` that the controller keeps, by its kind and name.

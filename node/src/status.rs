@@ -1,6 +1,6 @@
 //! What an operator asks on the node: which proxies there are, and what one has written.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
     let Some(proxy) = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod) else {
         return Err(format!("{pod} has no proxy on this node; `istio-aux-node status` lists those that there are"));
     };
-    let path = logs.join(format!("{}.log", proxy.sandbox.id));
+    let path = proxy::log_of(logs, &proxy.sandbox.id);
     let mut log = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     match io::copy(&mut log, &mut output) {
         // Whoever read has read enough.
@@ -88,19 +88,11 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
     }
 }
 
-/// Removes what was written for a sandbox.
-pub(crate) fn remove_log(logs: &Path, id: &str) -> io::Result<()> {
-    match fs::remove_file(logs.join(format!("{id}.log"))) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn proxy(name: &str, is_running: bool, certificate_expires_in: Option<Duration>) -> Proxy {
+    fn a_proxy(name: &str, is_running: bool, certificate_expires_in: Option<Duration>) -> Proxy {
         let sandbox = Sandbox {
             id: format!("{name}-0123456789abcdef"),
             netns: String::new(),
@@ -115,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_table_says_what_runs_and_how_long_certificates_are_valid() {
-        let proxies = [proxy("train-0", true, Some(Duration::from_secs(5_430))), proxy("x", false, None)];
+        let proxies = [a_proxy("train-0", true, Some(Duration::from_secs(5_430))), a_proxy("x", false, None)];
         let expected = "\
 POD           PROXY    CERTIFICATE  SANDBOX
 team/train-0  running  1h30m        train-0-01234
@@ -127,7 +119,7 @@ team/x        ended    none         x-0123456789a
 
     #[test]
     fn programs_get_seconds_and_whole_ids() {
-        let json = to_json(&[proxy("x", true, Some(Duration::from_secs(61)))]);
+        let json = to_json(&[a_proxy("x", true, Some(Duration::from_secs(61)))]);
         let expected = json!([{
             "pod": "team/x", "uid": "u1", "sandbox": "x-0123456789abcdef", "running": true,
             "certificateExpiresInSeconds": 61,
@@ -138,15 +130,15 @@ team/x        ended    none         x-0123456789a
     #[test]
     fn a_log_is_found_by_the_pods_name() {
         let logs = tempfile::tempdir().unwrap();
-        let proxies = [proxy("x", true, None)];
-        fs::write(logs.path().join("x-0123456789abcdef.log"), "ready\n").unwrap();
+        let proxies = [a_proxy("x", true, None)];
+        std::fs::write(logs.path().join("x-0123456789abcdef.log"), "ready\n").unwrap();
         let mut output = Vec::new();
         write_log("team/x", &proxies, logs.path(), &mut output).unwrap();
         assert_eq!(output, b"ready\n");
         let error = write_log("team/y", &proxies, logs.path(), &mut output).unwrap_err();
         assert_eq!(error, "team/y has no proxy on this node; `istio-aux-node status` lists those that there are");
-        remove_log(logs.path(), "x-0123456789abcdef").unwrap();
-        remove_log(logs.path(), "x-0123456789abcdef").unwrap();
+        proxy::remove_log(logs.path(), "x-0123456789abcdef").unwrap();
+        proxy::remove_log(logs.path(), "x-0123456789abcdef").unwrap();
         assert!(write_log("team/x", &proxies, logs.path(), &mut output).unwrap_err().contains("No such file"));
     }
 }

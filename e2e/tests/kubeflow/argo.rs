@@ -2,7 +2,7 @@
 
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubeflow::argo::{executor_rights, final_phase, label_of, output, shell, step, workflow};
-use e2e::manifests::{deployment, payload_image, pod_spec};
+use e2e::manifests::{deployment, payload_image, pod_spec, strict};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -218,10 +218,7 @@ fn s3_server() -> [Value; 4] {
         "resources": {"requests": {"cpu": "1m"}, "limits": {"cpu": "10m"}},
     });
     [
-        json!({
-            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
-            "spec": {"mtls": {"mode": "STRICT"}},
-        }),
+        strict(),
         json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"},
             "stringData": {"key": "somebody", "secret": "anything"},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{shell, tf_job};
+use e2e::manifests::{shell, strict, tf_job};
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
@@ -134,11 +134,7 @@ fn py_torch_job() -> Value {
 
 /// All of the namespace speaks mutual TLS only: what a worker sends reaches the master through both proxies or not at all.
 async fn demand_mutual_tls(ns: &Namespace) {
-    ns.create_object(json!({
-        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
-        "spec": {"mtls": {"mode": "STRICT"}},
-    }))
-    .await;
+    ns.create_object(strict()).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Services that call each other, shaped as Istio's bookinfo, in a namespace that asks for proxies beside its pods by a label.
 
 use e2e::cluster::Label;
-use e2e::manifests::{container, deployment, job, pod_spec, shell};
+use e2e::manifests::{container, deployment, job, pod_spec, shell, strict};
 use e2e::tenancy::{until_available, until_said};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
@@ -59,10 +59,7 @@ fn service(ns: &Namespace, (name, calls, caller): (&str, &str, &str)) -> [Value;
 fn rest() -> [Value; 4] {
     [
         account("client"),
-        json!({
-            "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
-            "spec": {"mtls": {"mode": "STRICT"}},
-        }),
+        strict(),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"call": PROGRAM}}),
         json!({
             "apiVersion": "networking.istio.io/v1alpha3", "kind": "EnvoyFilter", "metadata": {"name": "details"},

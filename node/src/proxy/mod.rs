@@ -19,7 +19,6 @@ use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NewContainer};
 use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 use crate::sandbox::Proxies;
-use crate::status;
 
 /// The label of a proxy's container that has the sandbox as JSON, for an agent that adopts it.
 const SANDBOX_LABEL: &str = "istio-aux.io/sandbox";
@@ -161,7 +160,7 @@ impl Node {
     }
 
     fn log(&self, id: &str) -> PathBuf {
-        self.log_dir.join(format!("{id}.log"))
+        log_of(&self.log_dir, id)
     }
 
     async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<(), String> {
@@ -199,13 +198,26 @@ impl Proxies for Node {
     async fn remove(&self, id: &str) -> Result<(), String> {
         self.remove_containers(id).await.map_err(|error| error.to_string())?;
         self.files(id).remove().map_err(|error| format!("the sandbox' files: {error}"))?;
-        status::remove_log(&self.log_dir, id).map_err(|error| format!("the proxy's log: {error}"))
+        remove_log(&self.log_dir, id).map_err(|error| format!("the proxy's log: {error}"))
     }
 }
 
 /// The sandbox whose proxy's container has these labels.
 pub(crate) fn sandbox_of(labels: &HashMap<String, String>) -> Option<Sandbox> {
     serde_json::from_str(labels.get(SANDBOX_LABEL)?).ok()
+}
+
+/// The file that gets the output of a sandbox' proxy.
+pub(crate) fn log_of(log_dir: &Path, id: &str) -> PathBuf {
+    log_dir.join(format!("{id}.log"))
+}
+
+/// Removes that file, if it is there.
+pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
+    match std::fs::remove_file(log_of(log_dir, id)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// How long the certificate of a sandbox' proxy is valid for.
