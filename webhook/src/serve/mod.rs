@@ -182,6 +182,7 @@ async fn serve(options: Options) -> Result<(), Error> {
     drain(&ready, &closing, options.drain_delay).await;
     drop(stop);
     tasks.all_ends().await;
+    tracing::info!("stopped");
     Ok(())
 }
 
