@@ -110,11 +110,15 @@ test-kubeflow-load: install ## Run 50 Katib trials and 50 workflows, five at a t
 test-node: export NODE_PROXY := yes
 test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
 	@tools/ensure rust images
-	@$(call ADD,node)
+	@$(call ADD,node argo katib)
 	@deploy/images/node
 	@$(IN_CLUSTER) e2e/node-install
 	cargo build --locked --package e2e --features node --test node
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
+
+.PHONY: test-node-load
+test-node-load: test-node ## Let 200 such pods come and go while the agent and containerd are killed
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node_load -- --nocapture
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")

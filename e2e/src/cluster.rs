@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, SHIM_CONTAINER};
+use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, NODE, PROXY_LABEL, SHIM_CONTAINER};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams};
@@ -18,6 +18,8 @@ pub type Label = (&'static str, &'static str);
 pub const MESH: Label = ("istio-injection", "enabled");
 /// Opts a namespace in.
 pub const OPT_IN: Label = (INJECTION_LABEL, ENABLED);
+/// Asks for proxies beside a namespace's pods.
+pub const BESIDE: Label = (PROXY_LABEL, NODE);
 /// Opts a namespace in, as earlier installations did.
 pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 

@@ -10,6 +10,7 @@ pub mod command;
 pub mod config_map;
 pub mod kubeflow;
 pub mod manifests;
+pub mod node;
 pub mod observe;
 pub mod policies;
 pub mod rendered;

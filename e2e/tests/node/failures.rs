@@ -5,11 +5,11 @@ use std::time::Duration;
 use e2e::cluster::{MESH, restart};
 use e2e::command::{printed, run};
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
+use e2e::node::{self, WithoutAgent, WithoutIstiod};
 use e2e::tenancy::{greets, until_available, until_said};
 use e2e::{Namespace, PodView, is_complete, scenario};
 use serde_json::{Value, json};
 
-use crate::node::{self, WithoutAgent, WithoutIstiod};
 use crate::{account, beside, client_job};
 
 /// A server whose proxy is beside it, which takes mutual TLS only, and a client of the same kind that asks it again and again.
@@ -83,7 +83,7 @@ async fn while_the_agent_is_away_pods_live_and_end_and_new_ones_wait_for_it() {
         let gone = ns.pod_of_job("gone").await;
         assert_completes(ns, "gone").await;
 
-        let away = WithoutAgent::new();
+        let away = WithoutAgent::begin();
         assert_heard(ns, "without the agent").await;
         let ordinary = pod_spec("Never", &[shell("main", "echo hello")]);
         let mut ordinary = job("ordinary", &ordinary);
@@ -140,7 +140,7 @@ async fn while_istiod_is_away_new_pods_wait_for_it_and_living_ones_serve() {
     scenario("node-istiod-away", &[MESH], async |ns: &Namespace| {
         living_pods(ns).await;
         assert_heard(ns, "before").await;
-        let away = WithoutIstiod::new();
+        let away = WithoutIstiod::begin();
         start_job(ns, "waits").await;
         assert_waits(ns, "waits").await;
         assert_heard(ns, "without istiod").await;

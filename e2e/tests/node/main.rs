@@ -1,12 +1,12 @@
 //! The proxy beside the pod: docs/node.md. Pods of runtime class `istio-aux` have no container of ours, and are in the mesh.
 
 mod failures;
-mod node;
+mod kubeflow;
 mod services;
 
 use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};
 use e2e::tenancy::{greets, until_available};
-use e2e::{Namespace, PodView, cluster::MESH, is_complete, scenario};
+use e2e::{Namespace, PodView, cluster::MESH, is_complete, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

@@ -1,15 +1,12 @@
 //! Services that call each other, shaped as Istio's bookinfo, in a namespace that asks for proxies beside its pods by a label.
 
-use e2e::cluster::Label;
+use e2e::cluster::BESIDE;
 use e2e::manifests::{container, deployment, job, pod_spec, shell, strict};
 use e2e::tenancy::{until_available, until_said};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 use crate::account;
-
-/// Asks for proxies beside the namespace's pods.
-const BESIDE: Label = ("istio-aux.io/proxy", "node");
 
 /// A service, whom it calls, and whom its policy admits.
 const SERVICES: [(&str, &str, &str); 4] = [

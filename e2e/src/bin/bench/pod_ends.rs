@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use contract::names::{MODE_ANNOTATION, SHIM_DELIVERY_COPY, SHIM_DELIVERY_LABEL};
-use e2e::cluster::{Label, MESH, OPT_IN};
+use e2e::cluster::{BESIDE, Label, MESH, OPT_IN};
 use e2e::config_map::{Delivery, until_delivered};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
@@ -21,10 +21,12 @@ struct Kind {
 
 /// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
 const CONFIG_MAP: &str = "istio-aux-config-map";
+/// The kind that needs the node agent, so it runs only where it is named.
+const NODE: &str = "istio-aux-node";
 /// Keeps a namespace on the copy.
 const COPY: Label = (SHIM_DELIVERY_LABEL, SHIM_DELIVERY_COPY);
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind { name: "no-mesh", labels: &[], annotation: None, ends: true },
     Kind { name: "mesh-with-hold", labels: &[MESH, OPT_IN], annotation: Some((MODE_ANNOTATION, "hold")), ends: false },
     Kind {
@@ -46,6 +48,7 @@ const KINDS: [Kind; 6] = [
         ends: true,
     },
     Kind { name: CONFIG_MAP, labels: &[MESH, OPT_IN], annotation: None, ends: true },
+    Kind { name: NODE, labels: &[BESIDE], annotation: None, ends: true },
 ];
 
 /// What one pod took: creation to its payload's first instruction, and payload's last to Succeeded.
@@ -54,9 +57,13 @@ struct Timing {
     end: Option<Duration>,
 }
 
+fn is_chosen(kind: &str, names: &[&str]) -> bool {
+    names.contains(&kind) || (names.is_empty() && kind != NODE)
+}
+
 /// Runs so many rounds of a pod of each of these kinds, or of all, and says how long they took.
 pub(crate) async fn run(rounds: usize, names: &[&str]) {
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| names.is_empty() || names.contains(&kind.name)).collect();
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| is_chosen(kind.name, names)).collect();
     let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
     let delivery = kinds.iter().any(|kind| kind.name == CONFIG_MAP).then(Delivery::on);
     for round in 0..rounds {

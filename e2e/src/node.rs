@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use e2e::command::{printed, run};
-use e2e::tenancy::kubectl;
+use crate::command::{printed, run};
+use crate::tenancy::kubectl;
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 
@@ -17,7 +17,8 @@ fn ctr(words: &[&str]) -> String {
 }
 
 /// What the node has of proxies: containers, files and cgroups.
-pub(crate) fn proxies() -> Vec<String> {
+#[must_use]
+pub fn proxies() -> Vec<String> {
     let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
     let cgroups =
         run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy", "-o", "-name", "*-redirect", ")"], "");
@@ -26,24 +27,26 @@ pub(crate) fn proxies() -> Vec<String> {
 }
 
 /// Kills the processes of all proxies.
-pub(crate) fn kill_proxies() {
+pub fn kill_proxies() {
     for id in ctr(&["tasks", "ls", "-q"]).lines() {
         ctr(&["tasks", "kill", "--all", "--signal", "SIGKILL", id]);
     }
 }
 
 /// Runs the agent's program beside the agent.
-pub(crate) fn agent(words: &[&str]) -> String {
+#[must_use]
+pub fn agent(words: &[&str]) -> String {
     let exec = ["exec", "daemonset/istio-aux-node", "--container=agent", "--", "/istio-aux-node"];
     kubectl(&[&AGENT[..], &exec, words].concat())
 }
 
 /// The node without its agent, until this is dropped.
-pub(crate) struct WithoutAgent;
+pub struct WithoutAgent;
 
 impl WithoutAgent {
     /// Ends the agent.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    pub fn begin() -> Self {
         select_nodes(r#"{"istio-aux.io/none": "yes"}"#);
         let wait = ["wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--timeout=60s"];
         kubectl(&[&AGENT[..], &wait].concat());
@@ -64,11 +67,12 @@ fn select_nodes(selector: &str) {
 }
 
 /// A mesh without istiod, until this is dropped.
-pub(crate) struct WithoutIstiod;
+pub struct WithoutIstiod;
 
 impl WithoutIstiod {
     /// Ends istiod.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    pub fn begin() -> Self {
         scale_istiod("0");
         kubectl(&["-n", "istio-system", "wait", "--for=delete", "pod", "--selector=app=istiod", "--timeout=60s"]);
         Self
@@ -84,4 +88,10 @@ impl Drop for WithoutIstiod {
 
 fn scale_istiod(replicas: &str) {
     kubectl(&["-n", "istio-system", "scale", "deployment/istiod", &format!("--replicas={replicas}")]);
+}
+
+/// Kills the agent's container; the `DaemonSet` makes another.
+pub fn kill_agent() {
+    let words = ["delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--grace-period=0", "--force"];
+    kubectl(&[&AGENT[..], &words].concat());
 }

@@ -1,0 +1,72 @@
+//! Many pods with proxies beside them come and go while the agent and containerd are killed: none is stuck, and nothing is
+//! left on the node.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use e2e::cluster::{BESIDE, restart};
+use e2e::manifests::{pod, pod_spec, shell};
+use e2e::node::{self, kill_agent};
+use e2e::{Namespace, PodView, scenario};
+use futures::{StreamExt, stream};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+const PODS: u32 = 200;
+const AT_A_TIME: usize = 12;
+const LIMIT: Duration = Duration::from_mins(15);
+const BETWEEN_KILLS: Duration = Duration::from_secs(15);
+
+/// Numbers that look random, the same in each run.
+fn scattered(number: u32) -> u32 {
+    number.wrapping_mul(2_654_435_761) >> 16
+}
+
+/// Creates a pod, and deletes it after its end, or, one of two, after some seconds.
+async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32) {
+    let name = format!("pod-{number}");
+    let chance = scattered(number);
+    let main = shell("main", &format!("sleep {}", chance % 4));
+    ns.create_object(pod(&name, &pod_spec("Never", &[main]))).await;
+    created.fetch_add(1, Ordering::Relaxed);
+    if chance & 16 == 0 {
+        let ended = async || PodView(&ns.pod(&name).await).final_phase();
+        let phase = ns.until_within(LIMIT, &format!("the end of {name}"), ended).await;
+        assert_eq!(phase, "Succeeded", "{name}");
+    } else {
+        sleep(Duration::from_millis(u64::from(chance % 8000))).await;
+    }
+    ns.delete_pod(&name).await;
+    ns.until_within(LIMIT, &format!("{name} to go"), async || (!ns.has_pod(&name).await).then_some(())).await;
+}
+
+/// Kills the agent or containerd, again and again until all pods are created. Returns how often, and when it was done.
+async fn kills(created: &AtomicU32) -> (u32, Instant) {
+    let (mut count, mut last) = (0, Instant::now());
+    loop {
+        sleep(BETWEEN_KILLS).await;
+        if created.load(Ordering::Relaxed) == PODS {
+            return (count, last);
+        }
+        let kill = if scattered(count).is_multiple_of(2) { kill_agent } else { || restart("containerd") };
+        spawn_blocking(kill).await.expect("it is killed");
+        (count, last) = (count + 1, Instant::now());
+    }
+}
+
+#[tokio::test]
+async fn no_pod_is_stuck_and_nothing_is_left_after_kills_of_agent_and_containerd() {
+    scenario("node-load", &[BESIDE], async |ns: &Namespace| {
+        let (began, created) = (Instant::now(), AtomicU32::new(0));
+        let pods = stream::iter(0..PODS).map(|number| come_and_go(ns, number, &created));
+        let pods = pods.buffer_unordered(AT_A_TIME).collect::<Vec<()>>();
+        let (_, (count, last)) = tokio::join!(pods, kills(&created));
+        println!(
+            "{PODS} pods in {:?}, {count} kills; all were gone {:?} after the last",
+            began.elapsed(),
+            last.elapsed()
+        );
+        ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    })
+    .await;
+}
