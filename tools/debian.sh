@@ -19,3 +19,22 @@ ensure_debian() {
   logged "apt-get update" "$LOGS/apt-update.log" apt-get update -qq
   logged "apt-get install" "$LOGS/apt-install.log" apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
+
+# debian_file PACKAGE PATH: where a file of a package is that is unpacked and not installed, so that none of its daemons starts.
+debian_file() {
+  local home=$CACHE/debian/$1
+  if [ ! -e "$home/$2" ]; then
+    command -v apt-get >/dev/null || fail "there is no ${2##*/}, and no apt-get to download it with" "install it by hand"
+    logged "download Debian's $1" "$LOGS/debian-$1.log" unpack_debian "$1" "$home"
+  fi
+  echo "$home/$2"
+}
+
+unpack_debian() {
+  local part=$2.part
+  apt-get update -qq
+  rm -rf "$2" "$part"
+  mkdir -p "$part"
+  (cd "$part" && apt-get download -qq "$1" && dpkg-deb --extract ./*.deb . && rm ./*.deb)
+  mv "$part" "$2"
+}

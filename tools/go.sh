@@ -25,16 +25,3 @@ ensure_go() {
 build_go_tools() {
   CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "$3" -o "$2/" tool
 }
-
-# built_by_go FOLDER: where the program is that a Go module of tools makes; built once, and kept by the hash of its module.
-built_by_go() {
-  local name program
-  name=$(basename "$1")
-  program=$CACHE/$name-$(cat "$1/go.mod" "$1/go.sum" | sha256sum | cut -c1-16)/$name
-  if [ ! -x "$program" ]; then
-    ensure_go
-    mkdir -p "$(dirname "$program")"
-    logged "build $name" "$LOGS/build-$name.log" build_go_tools "$1" "$(dirname "$program")" "-s -w"
-  fi
-  echo "$program"
-}

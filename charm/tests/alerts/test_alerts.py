@@ -8,15 +8,13 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 RULES = HERE.parents[1] / "src/prometheus_alert_rules"
-MODULE = HERE.parent / "promtool"
 
 
 def promtool(*arguments: str | pathlib.Path) -> None:
     """Run promtool, and fail with what it says."""
     program = os.environ.get("PROMTOOL")
     if not program:
-        build = "go build -o FILE github.com/prometheus/prometheus/cmd/promtool"
-        pytest.fail(f"PROMTOOL is not set; next: in {MODULE.name}/, {build}, and set PROMTOOL to FILE")
+        pytest.fail("PROMTOOL is not set; next: charm/test alerts, or set it to the program")
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
