@@ -149,6 +149,10 @@ pub const PROXY_LABEL: &str = "istio-aux.io/proxy";
 pub const NODE: &str = "node";
 /// The runtime class of pods whose proxy runs beside them.
 pub const NODE_RUNTIME_CLASS: &str = "istio-aux";
+/// Pod annotation: the probes that pilot-agent makes in the kubelet's place, as they were, in the JSON that it reads.
+pub const PROBES_ANNOTATION: &str = "istio-aux.io/probes";
+/// Pod annotation of Istio's: `false` leaves the probes as they are.
+pub const REWRITE_PROBES_ANNOTATION: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 /// Pod label of Istio's: whether peers talk mutual TLS to the pod.
 pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 /// Pod label of Istio's: the service that telemetry names.

@@ -1,5 +1,6 @@
 //! What a pod is, read in one pass. Plans are made from this, and patches are rendered from plans.
 
+mod container;
 pub mod pod;
 mod sidecar;
 

@@ -3,13 +3,12 @@
 
 use std::borrow::Cow;
 
-use contract::args::WATCH;
-use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SANDBOXED_RUNTIMES, SHIM_BINARY, STATUS_PORT_ANNOTATION};
+use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SANDBOXED_RUNTIMES, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+pub use super::container::{Container, ExitCodes, Lifecycle, Resources, RestartPolicyRule, VolumeMount};
 pub use crate::raw_json::{BorrowedStr, RawStr, VecMap};
 
 /// A pod.
@@ -81,144 +80,6 @@ pub struct Spec<'a> {
     pub host_network: Option<bool>,
     #[serde(borrow)]
     os: Option<Os<'a>>,
-}
-
-/// A container.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Container<'a> {
-    /// Its name, unique in the pod.
-    #[serde(borrow)]
-    pub name: BorrowedStr<'a>,
-    /// Its own restart policy; `Always` makes an init container a native sidecar (KEP-753).
-    #[serde(borrow)]
-    pub restart_policy: Option<BorrowedStr<'a>>,
-    /// Which exit codes restart it, before any policy (KEP-5307).
-    #[serde(borrow)]
-    pub restart_policy_rules: Option<Vec<RestartPolicyRule<'a>>>,
-    liveness_probe: Option<IgnoredAny>,
-    startup_probe: Option<IgnoredAny>,
-    #[serde(borrow)]
-    resize_policy: Option<Vec<ResizePolicy<'a>>>,
-    /// Its command, where the image's own is not used.
-    #[serde(borrow)]
-    pub command: Option<Vec<BorrowedStr<'a>>>,
-    /// The arguments of its command.
-    #[serde(borrow)]
-    pub args: Option<Vec<BorrowedStr<'a>>>,
-    /// What it asks of the node.
-    #[serde(borrow)]
-    pub resources: Option<Resources<'a>>,
-    /// What the kubelet runs when it starts and ends.
-    #[serde(borrow)]
-    pub lifecycle: Option<Lifecycle<'a>>,
-    /// Where it sees volumes.
-    #[serde(borrow)]
-    pub volume_mounts: Option<Vec<VolumeMount<'a>>>,
-    #[serde(borrow)]
-    image: Option<BorrowedStr<'a>>,
-    security_context: Option<SecurityContext>,
-    #[serde(borrow)]
-    env: Option<Vec<EnvVar<'a>>>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SecurityContext {
-    run_as_user: Option<i64>,
-}
-
-/// `resources`.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Resources<'a> {
-    #[serde(borrow)]
-    requests: Quantities<'a>,
-    #[serde(borrow)]
-    limits: Quantities<'a>,
-}
-
-/// Quantities by the name of their resource, as they are written: numbers or strings.
-type Quantities<'a> = Option<VecMap<'a, &'a RawValue>>;
-
-impl Resources<'_> {
-    pub(crate) fn request(&self, name: &str) -> Option<Cow<'_, str>> {
-        quantity(self.requests.as_ref(), name)
-    }
-
-    pub(crate) fn limit(&self, name: &str) -> Option<Cow<'_, str>> {
-        quantity(self.limits.as_ref(), name)
-    }
-}
-
-fn quantity<'q>(quantities: Option<&'q VecMap<'_, &RawValue>>, name: &str) -> Option<Cow<'q, str>> {
-    let raw = quantities?.get(name)?.get();
-    // A number of JSON is a quantity, too.
-    Some(if raw.starts_with('"') {
-        Cow::Owned(serde_json::from_str(raw).unwrap_or_default())
-    } else {
-        Cow::Borrowed(raw)
-    })
-}
-
-/// `lifecycle`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Lifecycle<'a> {
-    /// What is run when the container has started.
-    #[serde(borrow)]
-    pub post_start: Option<&'a RawValue>,
-}
-
-/// Where a container sees a volume.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct VolumeMount<'a> {
-    /// The volume's name.
-    #[serde(borrow)]
-    pub name: BorrowedStr<'a>,
-    /// The path in the container.
-    #[serde(borrow)]
-    pub mount_path: BorrowedStr<'a>,
-}
-
-/// One of `restartPolicyRules`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RestartPolicyRule<'a> {
-    /// What happens when the rule matches.
-    #[serde(borrow)]
-    pub action: BorrowedStr<'a>,
-    /// What it matches.
-    #[serde(borrow)]
-    pub exit_codes: Option<ExitCodes<'a>>,
-}
-
-/// Exit codes that a rule matches, or does not.
-#[derive(Debug, Clone, Deserialize)]
-pub struct ExitCodes<'a> {
-    /// `In` or `NotIn`.
-    #[serde(borrow)]
-    pub operator: BorrowedStr<'a>,
-    /// The codes.
-    #[serde(default)]
-    pub values: Vec<i32>,
-}
-
-/// One of `resizePolicy`: what a change of one resource does to the running container.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResizePolicy<'a> {
-    #[serde(borrow)]
-    restart_policy: Option<BorrowedStr<'a>>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct EnvVar<'a> {
-    #[serde(borrow)]
-    name: BorrowedStr<'a>,
-    /// Left as it lies: most are long, and one is asked for.
-    #[serde(borrow)]
-    value: Option<&'a RawValue>,
 }
 
 /// A volume, by name only.
@@ -294,8 +155,7 @@ impl Pod<'_> {
     /// The `ProxyConfig` of a proxy that is a regular container.
     fn proxy_config(&self) -> Option<String> {
         let proxy = self.spec.containers.iter().find(|container| container.is_named(PROXY_CONTAINER))?;
-        let variable = proxy.env.as_ref()?.iter().find(|variable| variable.name.as_str() == PROXY_CONFIG_ENV)?;
-        serde_json::from_str(variable.value?.get()).ok()
+        proxy.env_value(PROXY_CONFIG_ENV)
     }
 
     /// All containers but ephemeral ones, which no new pod has.
@@ -304,8 +164,6 @@ impl Pod<'_> {
     }
 }
 
-/// The image of a proxy, or gateway, that Istio's injector is to fill in.
-const AUTO_IMAGE: &str = "auto";
 /// Istio-proxy's environment variable with its `ProxyConfig` in JSON.
 const PROXY_CONFIG_ENV: &str = "PROXY_CONFIG";
 
@@ -341,69 +199,6 @@ impl Spec<'_> {
             let class = class.as_str().to_ascii_lowercase();
             SANDBOXED_RUNTIMES.into_iter().any(|runtime| class.contains(runtime))
         })
-    }
-}
-
-impl Container<'_> {
-    pub(crate) fn is_named(&self, name: &str) -> bool {
-        self.name.as_str() == name
-    }
-
-    /// Whether its image is still to be filled in by Istio's injector.
-    pub(crate) fn has_auto_image(&self) -> bool {
-        self.image.as_ref().is_some_and(|image| image.as_str() == AUTO_IMAGE)
-    }
-
-    /// The user that it says it runs as.
-    pub(crate) fn run_as_user(&self) -> Option<i64> {
-        self.security_context.as_ref()?.run_as_user
-    }
-
-    /// Whether it sets this environment variable itself.
-    pub(crate) fn sets_env(&self, name: &str) -> bool {
-        self.env.iter().flatten().any(|variable| variable.name.as_str() == name)
-    }
-
-    /// Whether something is mounted at this path.
-    pub(crate) fn mounts_at(&self, path: &str) -> bool {
-        let mounts = self.volume_mounts.iter().flatten();
-        mounts.map(|mount| mount.mount_path.as_str().trim_end_matches('/')).any(|mounted| mounted == path)
-    }
-
-    /// Whether it has environment variables of its own.
-    pub(crate) fn has_env(&self) -> bool {
-        self.env.is_some()
-    }
-
-    /// Whether it has a command of its own, instead of the image's.
-    pub(crate) fn has_command(&self) -> bool {
-        self.command.as_ref().is_some_and(|command| !command.is_empty())
-    }
-
-    /// Whether its command is run by the shim as this subcommand.
-    pub(crate) fn is_run_by_shim(&self, subcommand: &str) -> bool {
-        let words: Vec<&str> = self.command.iter().flatten().map(BorrowedStr::as_str).take(2).collect();
-        words == [SHIM_BINARY, subcommand]
-    }
-
-    /// Whether it runs `aux-shim watch`, without this option.
-    pub(crate) fn is_watch_without(&self, option: &str) -> bool {
-        let mut args = self.args.iter().flatten().map(BorrowedStr::as_str);
-        args.next() == Some(WATCH) && args.all(|arg| arg.strip_prefix("--") != Some(option))
-    }
-
-    /// Whether the kubelet may end it while it runs: after a failed probe, or to resize it.
-    pub(crate) fn may_be_ended_by_kubelet(&self) -> bool {
-        let restarts = |resize: &ResizePolicy| {
-            resize.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "RestartContainer")
-        };
-        self.liveness_probe.is_some()
-            || self.startup_probe.is_some()
-            || self.resize_policy.iter().flatten().any(restarts)
-    }
-
-    pub(crate) fn is_native_sidecar(&self) -> bool {
-        self.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "Always")
     }
 }
 

@@ -66,7 +66,7 @@ impl<'p> PatchBuilder<'p> {
         Patch(self.operations)
     }
 
-    fn annotation(&mut self, key: &str, value: &str) {
+    pub(crate) fn annotation(&mut self, key: &str, value: &str) {
         if self.pod.annotation(key).as_deref() != Some(value) {
             let exists = self.pod.metadata.as_ref().is_some_and(|metadata| metadata.annotations.is_some());
             self.set_metadata("annotations", exists, key, value);
@@ -145,6 +145,11 @@ impl<'p> PatchBuilder<'p> {
         if self.pod.spec.share_process_namespace != Some(true) {
             self.add(&["spec", "shareProcessNamespace"], true.into());
         }
+    }
+
+    /// Replaces a probe of a container in one of the two lists.
+    pub(crate) fn probe(&mut self, list: &str, index: usize, field: &str, probe: Value) {
+        self.add(&["spec", list, &index.to_string(), field], probe);
     }
 
     pub(crate) fn runtime_class(&mut self, name: &str) {

@@ -1,5 +1,7 @@
 //! A pod whose proxy runs beside it, on its node (docs/node.md): it gets the runtime class by which the node agent knows it, and
-//! the labels by which Istio takes it for one of the mesh. Its containers and volumes stay as they are.
+//! the labels by which Istio takes it for one of the mesh. Of its containers, nothing but probes changes.
+
+mod probes;
 
 use contract::names::{
     CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, PROXY_CONTAINER, TLS_MODE_LABEL,
@@ -33,10 +35,11 @@ pub fn run_beside(pod: &Pod) -> Decision {
             patch.label(key, &value);
         }
     }
+    let warnings = probes::send_to_pilot_agent(pod, &mut patch).into_iter().map(str::to_owned).collect();
     let patch = patch.finish();
     let reason =
         if patch.is_empty() { "the proxy runs beside the pod already" } else { "the proxy runs beside the pod" };
-    Decision { patch, mode: Mode::Off, reason, warnings: Vec::new() }
+    Decision { patch, mode: Mode::Off, reason, warnings }
 }
 
 /// Why a pod cannot have its proxy on the node.
@@ -74,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    fn a_pod(change: &Value) -> Value {
+    pub(super) fn a_pod(change: &Value) -> Value {
         let mut pod = json!({
             "metadata": {"name": "step", "newer": 1},
             "spec": {"containers": [{"name": "main", "newer": {"a": 1}}]},
@@ -84,7 +87,7 @@ mod tests {
     }
 
     /// The pod after the decision, which must be final: deciding again changes nothing.
-    fn decided(mut pod: Value) -> (Value, Decision) {
+    pub(super) fn decided(mut pod: Value) -> (Value, Decision) {
         let decide = |pod: &Value| run_beside(&serde_json::from_str(&pod.to_string()).unwrap());
         let decision = decide(&pod);
         json_patch::patch(&mut pod, &decision.patch).unwrap();

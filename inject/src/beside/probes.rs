@@ -1,0 +1,173 @@
+//! The kubelet's probes of a pod that takes mutual TLS only. As Istio's injector does, they are sent to pilot-agent, which
+//! asks the container in their place: it gets the probes as they were by an annotation, through the node agent.
+
+use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, REWRITE_PROBES_ANNOTATION};
+use serde_json::{Map, Value, json};
+
+use crate::patch::PatchBuilder;
+use crate::pod::{Container, Pod};
+
+/// All annotations of a pod may be 256 KiB.
+const ANNOTATION_LIMIT: usize = 64 * 1024;
+
+/// Sends the probes to pilot-agent. Returns a warning where that cannot be done.
+pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option<&'static str> {
+    if pod.annotation(REWRITE_PROBES_ANNOTATION).as_deref() == Some("false") {
+        return None;
+    }
+    let init = pod.spec.init_containers.as_deref().unwrap_or_default();
+    let lists = [("containers", pod.spec.containers.as_slice()), ("initContainers", init)];
+    let containers = lists.into_iter().flat_map(|(list, all)| all.iter().enumerate().map(move |each| (list, each)));
+    let probes = containers.flat_map(|(list, (index, container))| {
+        rewritten_probes(container).map(move |(field, probe)| (list, index, field, probe))
+    });
+    let probes: Vec<_> = probes.collect();
+    if probes.is_empty() {
+        return None;
+    }
+    let annotation = pod.annotation(PROBES_ANNOTATION);
+    let mut originals: Map<_, _> = annotation.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    originals.extend(probes.iter().map(|(.., probe)| (probe.path.clone(), probe.original.clone())));
+    let originals = Value::Object(originals).to_string();
+    if originals.len() > ANNOTATION_LIMIT {
+        return Some("istio-aux leaves the pod's probes alone: they are longer than 64 KiB");
+    }
+    patch.annotation(PROBES_ANNOTATION, &originals);
+    for (list, index, field, probe) in probes {
+        patch.probe(list, index, field, probe.rewritten);
+    }
+    None
+}
+
+/// A probe that is sent to pilot-agent.
+struct Probe {
+    /// By which the kubelet asks pilot-agent.
+    path: String,
+    rewritten: Value,
+    /// As pilot-agent reads it.
+    original: Value,
+}
+
+/// Those of a container's probes that the kubelet makes over the network, by their fields.
+fn rewritten_probes<'c>(container: &'c Container) -> impl Iterator<Item = (&'static str, Probe)> + 'c {
+    let probes = [
+        ("livenessProbe", "livez", container.liveness_probe),
+        ("readinessProbe", "readyz", container.readiness_probe),
+        ("startupProbe", "startupz", container.startup_probe),
+    ];
+    probes.into_iter().filter_map(|(field, check, raw)| {
+        let path = format!("/app-health/{}/{check}", container.name.as_str());
+        Some((field, rewrite(raw?.get(), container, path)?))
+    })
+}
+
+fn rewrite(probe: &str, container: &Container, path: String) -> Option<Probe> {
+    let mut probe: Map<String, Value> = serde_json::from_str(probe).ok()?;
+    let kind =
+        ["httpGet", "tcpSocket", "grpc"].into_iter().find(|kind| probe.get(*kind).is_some_and(Value::is_object))?;
+    let mut action = probe.remove(kind)?;
+    if action["path"] == path.as_str() || action["host"].as_str().is_some_and(|host| !host.is_empty()) {
+        return None;
+    }
+    // pilot-agent knows no names of ports.
+    action["port"] = port(&action["port"], container)?.into();
+    let mut original = json!({kind: action});
+    if let Some(timeout) = probe.get("timeoutSeconds") {
+        original["timeoutSeconds"] = timeout.clone();
+    }
+    probe.insert("httpGet".to_owned(), json!({"path": path, "port": DEFAULT_STATUS_PORT}));
+    Some(Probe { path, rewritten: probe.into(), original })
+}
+
+/// The number of a probe's port, which may be a name.
+fn port(port: &Value, container: &Container) -> Option<u64> {
+    let Some(name) = port.as_str() else { return port.as_u64() };
+    let ports: Vec<Value> = serde_json::from_str(container.ports?.get()).ok()?;
+    ports.iter().find(|port| port["name"] == name)?["containerPort"].as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{a_pod, decided};
+    use super::*;
+
+    fn with_probes(probes: &Value) -> Value {
+        let mut pod = a_pod(&json!({}));
+        json_patch::merge(&mut pod["spec"]["containers"][0], probes);
+        pod
+    }
+
+    fn originals(pod: &Value) -> Value {
+        let text = pod["metadata"]["annotations"][PROBES_ANNOTATION].as_str().unwrap();
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn network_probes_go_to_pilot_agent_which_gets_them_as_they_were() {
+        let headers = json!([{"name": "a", "value": "b"}]);
+        let get = json!({"path": "/ready", "port": "web", "scheme": "HTTPS", "httpHeaders": headers});
+        let (pod, _) = decided(with_probes(&json!({
+            "ports": [{"name": "other", "containerPort": 1}, {"name": "web", "containerPort": 8080}],
+            "readinessProbe": {"httpGet": get, "periodSeconds": 3, "timeoutSeconds": 2},
+            "livenessProbe": {"tcpSocket": {"port": 9}},
+            "startupProbe": {"grpc": {"port": 7, "service": "s"}, "newer": 1},
+        })));
+        let main = &pod["spec"]["containers"][0];
+        let asks = |check: &str| json!({"path": format!("/app-health/main/{check}"), "port": 15020});
+        assert_eq!(main["readinessProbe"], json!({"httpGet": asks("readyz"), "periodSeconds": 3, "timeoutSeconds": 2}));
+        assert_eq!(main["livenessProbe"], json!({"httpGet": asks("livez")}));
+        assert_eq!(main["startupProbe"], json!({"httpGet": asks("startupz"), "newer": 1}));
+        let expected = json!({
+            "/app-health/main/readyz": {
+                "httpGet": {"path": "/ready", "port": 8080, "scheme": "HTTPS", "httpHeaders": headers}, "timeoutSeconds": 2,
+            },
+            "/app-health/main/livez": {"tcpSocket": {"port": 9}},
+            "/app-health/main/startupz": {"grpc": {"port": 7, "service": "s"}},
+        });
+        assert_eq!(originals(&pod), expected);
+    }
+
+    #[test]
+    fn a_native_sidecars_probes_go_there_too_and_a_later_containers_are_added() {
+        let probe = json!({"tcpSocket": {"port": 9}});
+        let sidecar = json!([{"name": "helper", "restartPolicy": "Always", "startupProbe": probe}]);
+        let (mut pod, _) = decided(a_pod(&json!({"spec": {"initContainers": sidecar}})));
+        assert_eq!(pod["spec"]["initContainers"][0]["startupProbe"]["httpGet"]["port"], 15020);
+        let later = json!({"name": "later", "livenessProbe": probe});
+        pod["spec"]["containers"].as_array_mut().unwrap().push(later);
+        let (pod, _) = decided(pod);
+        let paths: Vec<_> = originals(&pod).as_object().unwrap().keys().cloned().collect();
+        assert_eq!(paths, ["/app-health/helper/startupz", "/app-health/later/livez"]);
+    }
+
+    #[test]
+    fn probes_that_need_no_help_or_cannot_have_it_stay() {
+        let cases = [
+            json!({"readinessProbe": {"exec": {"command": ["true"]}}}),
+            json!({"readinessProbe": {"httpGet": {"port": 80, "host": "other"}}}),
+            json!({"readinessProbe": {"httpGet": {"port": "unknown"}}}),
+            json!({"readinessProbe": null}),
+            json!({"readinessProbe": []}),
+            json!({"readinessProbe": {"httpGet": null}}),
+        ];
+        for probes in cases {
+            let before = with_probes(&probes);
+            let (pod, decision) = decided(before.clone());
+            assert_eq!(pod["spec"]["containers"], before["spec"]["containers"]);
+            assert_eq!((&pod["metadata"]["annotations"], decision.warnings.len()), (&Value::Null, 0));
+        }
+    }
+
+    #[test]
+    fn istios_own_annotation_keeps_them_and_a_long_one_stays_with_a_warning() {
+        let probe = |path: &str| json!({"readinessProbe": {"httpGet": {"port": 80, "path": path}}});
+        let mut kept = with_probes(&probe("/"));
+        kept["metadata"]["annotations"] = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
+        let (pod, decision) = decided(kept.clone());
+        assert_eq!((&pod["spec"]["containers"], decision.warnings.len()), (&kept["spec"]["containers"], 0));
+        let long = with_probes(&probe(&"a".repeat(ANNOTATION_LIMIT)));
+        let (pod, decision) = decided(long.clone());
+        assert_eq!(pod["spec"]["containers"], long["spec"]["containers"]);
+        assert!(decision.warnings.concat().contains("64 KiB"), "{:?}", decision.warnings);
+    }
+}
