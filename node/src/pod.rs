@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 
 use cni::protocol::Sandbox;
+use contract::names::NODE_RUNTIME_CLASS;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-
-/// The runtime class of the pods that get a proxy.
-pub const RUNTIME_CLASS: &str = "istio-aux";
 
 /// What a proxy is told of its pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,8 +83,8 @@ fn facts(pod: &Pod, uid: &str) -> Result<PodFacts, String> {
     if pod.metadata.uid.as_deref() != Some(uid) {
         return Err("the pod of that name is another one".into());
     }
-    if spec.runtime_class_name.as_deref() != Some(RUNTIME_CLASS) {
-        return Err(format!("the pod's runtime class is not {RUNTIME_CLASS}"));
+    if spec.runtime_class_name.as_deref() != Some(NODE_RUNTIME_CLASS) {
+        return Err(format!("the pod's runtime class is not {NODE_RUNTIME_CLASS}"));
     }
     let names: Vec<_> = spec.containers.iter().map(|container| container.name.as_str()).collect();
     let ports: Vec<_> = spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).collect();

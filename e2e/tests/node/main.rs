@@ -2,6 +2,7 @@
 
 mod failures;
 mod kubeflow;
+mod probes;
 mod services;
 
 use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};

@@ -164,15 +164,27 @@ impl Node {
     }
 
     async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<(), String> {
+        let began = Instant::now();
         self.remove_containers(&sandbox.id).await.map_err(|error| error.to_string())?;
         let (pod, mesh) = self.prepare(sandbox).await?;
+        let prepared = began.elapsed();
         let pid = self.start_containers(sandbox, &pod, &mesh).await?;
+        let started = began.elapsed();
         let id = proxy_id(&sandbox.id);
         tokio::select! {
             ready = netns::wait_until_ready(pid, READY_TIMEOUT) => ready,
             () = self.ended(&id) => Err("the proxy ended before it was ready".to_owned()),
         }
-        .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))
+        .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))?;
+        let ready = began.elapsed();
+        tracing::info!(
+            sandbox = sandbox.id,
+            ?prepared,
+            ?started,
+            ?ready,
+            "the proxy serves; times since it was asked for"
+        );
+        Ok(())
     }
 }
 

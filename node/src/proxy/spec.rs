@@ -4,14 +4,15 @@
 use std::path::Path;
 
 use cni::protocol::Sandbox;
+use contract::names::PROBES_ANNOTATION;
 use serde_json::{Value, json};
 
 use crate::pod::{MeshFacts, PodFacts};
 
 /// The user of Istio's proxy, whose own traffic is not redirected.
 pub(super) const PROXY_USER: u32 = 1337;
-/// The port of merged metrics, and that of readiness: not redirected.
-const OWN_PORTS: &str = "15090,15021";
+/// The ports of Envoy's metrics, of readiness, and of probes and merged metrics: not redirected.
+const OWN_PORTS: &str = "15090,15021,15020";
 
 /// Where a sandbox' containers find things on the node.
 #[derive(Debug, Clone, Copy)]
@@ -118,6 +119,9 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &st
         variables.push(format!("ISTIO_META_WORKLOAD_NAME={}", owner.name));
         variables.push(format!("ISTIO_META_OWNER={}", owner.reference(&sandbox.namespace)));
     }
+    if let Some(probes) = pod.annotations.get(PROBES_ANNOTATION) {
+        variables.push(format!("ISTIO_KUBE_APP_PROBERS={probes}"));
+    }
     variables
 }
 
@@ -204,7 +208,10 @@ mod tests {
         PodFacts {
             service_account: "trainer".into(),
             labels: BTreeMap::new(),
-            annotations: BTreeMap::from([("traffic.sidecar.istio.io/excludeInboundPorts".into(), "9000".into())]),
+            annotations: BTreeMap::from([
+                ("traffic.sidecar.istio.io/excludeInboundPorts".into(), "9000".into()),
+                (PROBES_ANNOTATION.into(), r#"{"/app-health/main/livez":{"tcpSocket":{"port":9}}}"#.into()),
+            ]),
             node: "node1".into(),
             qos_class: "BestEffort".into(),
             containers: "main".into(),

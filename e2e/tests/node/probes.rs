@@ -1,0 +1,51 @@
+//! The kubelet's probes of pods that take mutual TLS only and have their proxy beside them.
+
+use std::time::Duration;
+
+use e2e::cluster::BESIDE;
+use e2e::manifests::{container, deployment, pod_spec, strict};
+use e2e::tenancy::until_available;
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+/// A server with all three probes, over HTTP and TCP, and a named port.
+fn probed(name: &str, page: &str, annotations: &Value) -> Value {
+    let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
+    serve["ports"] = json!([{"name": "web", "containerPort": 8080}]);
+    serve["readinessProbe"] = json!({"httpGet": {"path": page, "port": "web"}, "periodSeconds": 1});
+    serve["livenessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
+    serve["startupProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60});
+    let mut deployment = deployment(name, &pod_spec("Always", &[serve]));
+    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
+    deployment
+}
+
+/// Whether no pod of a Deployment is ready for a while, though its container runs.
+async fn assert_runs_unready(ns: &Namespace, name: &str) {
+    let label = format!("app={name}");
+    let pod = async || ns.pods_with(&label).await.pop();
+    ns.until("a container that runs", async || pod().await.filter(|pod| PodView(pod).runs("main"))).await;
+    ns.holds_for(Duration::from_secs(8), "no pod is ready", async || {
+        let deployment = ns.get(&deployment(name, &Value::Null)).await;
+        deployment["status"]["readyReplicas"].is_null()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn probes_reach_a_pod_that_takes_mutual_tls_only_and_say_what_its_container_says() {
+    scenario("node-probes", &[BESIDE], async |ns: &Namespace| {
+        ns.create_object(strict()).await;
+        let kept = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
+        let none = json!({});
+        ns.create_object(probed("control", "/", &kept)).await;
+        ns.create_object(probed("failing", "/not-there", &none)).await;
+        ns.create_object(probed("probed", "/", &none)).await;
+        until_available(ns, "probed");
+        assert_runs_unready(ns, "failing").await;
+        assert_runs_unready(ns, "control").await;
+        let pod = ns.pods_with("app=probed").await.pop().expect("the pod");
+        assert_eq!(PodView(&pod).restarts("main"), Some(0));
+    })
+    .await;
+}
