@@ -45,6 +45,7 @@ pub(crate) enum Id {
     NamespaceMesh,
     NamespaceOptIn,
     NativeSidecars,
+    NodeProxy,
     PipelinesAccess,
     PodDecision,
     ProfilePolicy,

@@ -1,6 +1,6 @@
 //! The state of a cluster as its user may read it. What could not be read is listed in words.
 
-use contract::names::{SHIM_CONFIG_MAP_PREFIX, SHIM_DELIVERY_LABEL};
+use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL, SHIM_CONFIG_MAP_PREFIX, SHIM_DELIVERY_LABEL};
 use inject::Settings;
 use kube::Client;
 use serde_json::Value;
@@ -17,6 +17,10 @@ const NODES: Kind = Kind("", "v1", "Node", "nodes");
 const ENDPOINT_SLICES: Kind = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 /// The policy profile's kind, in the versions that servers may have.
 const POLICIES: [Kind; 2] = [policies("v1"), policies("v1beta1")];
+const RUNTIME_CLASSES: Kind = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
+const DAEMON_SETS: Kind = Kind("apps", "v1", "DaemonSet", "daemonsets");
+/// The label of the node agent's chart.
+const NODE_AGENT: &str = "app.kubernetes.io/name=istio-aux-node";
 /// Pods that have not ended: a finished pod is neither stuck nor changed.
 const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
@@ -47,6 +51,10 @@ pub(super) struct Snapshot {
     pub(super) tenant: Option<Tenant>,
     /// The metadata of the one namespace's `ConfigMaps` of the shim, whoever's they are.
     pub(super) shim_config_maps: Option<Vec<Value>>,
+    /// Whether there is the runtime class of pods whose proxies run beside them.
+    pub(super) has_node_runtime_class: Option<bool>,
+    /// The `DaemonSets` of the node agent.
+    pub(super) node_agents: Option<Vec<Value>>,
     /// Istio's control planes.
     pub(super) istiods: Vec<Value>,
     /// The mesh configuration of each control plane, in YAML.
@@ -92,6 +100,12 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
             all.retain(is_shims);
         }
         snapshot.shim_config_maps = snapshot.note(listed);
+    }
+    if snapshot.namespaces.iter().any(|namespace| label(namespace, PROXY_LABEL) == Some(NODE)) {
+        let class = api::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;
+        snapshot.has_node_runtime_class = snapshot.note(class).map(|found| found.is_some());
+        let agents = api::list(client, DAEMON_SETS, Selection::default().labels(NODE_AGENT)).await;
+        snapshot.node_agents = snapshot.note(agents);
     }
     snapshot
 }

@@ -4,6 +4,7 @@ mod delivery;
 mod installation;
 mod istio;
 mod namespaces;
+mod node_proxies;
 mod servers;
 mod stuck_pods;
 mod tenants;
@@ -30,6 +31,7 @@ pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<
     findings.extend(stuck_pods::of(&snapshot.pods.stuck, now));
     findings.extend(tenants::of(snapshot));
     findings.extend(delivery::of(snapshot));
+    findings.extend(node_proxies::of(snapshot));
     if namespace.is_some() {
         let decisions = snapshot.pods.decisions.iter();
         findings.extend(decisions.map(|pod| match pod.recorded {
