@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use cni::protocol::Request;
 use tokio::time::sleep;
 
 use crate::install;
+use crate::metrics::{self, Exporter};
 use crate::proxy::Node;
 use crate::sandbox::Supervisor;
 use crate::server;
@@ -28,12 +30,14 @@ pub struct CniPaths {
     pub own_dir: PathBuf,
 }
 
-/// Runs the agent. It returns only with a reason.
-pub async fn run(node: Node, cni: CniPaths) -> Result<(), String> {
+/// Runs the agent, with metrics at an address or none. It returns only with a reason.
+pub async fn run(node: Node, cni: CniPaths, metrics_at: Option<SocketAddr>) -> Result<(), String> {
     let run_dir = node.run_dir.clone();
+    let events = metrics::events();
+    let exporter = Exporter { containerd: node.containerd.clone(), run_dir: run_dir.clone(), events: events.clone() };
     fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
     let left = node.sandboxes().await.map_err(|error| error.to_string())?;
-    let supervisor = Supervisor::spawn(node);
+    let supervisor = Supervisor::spawn(node, events);
     for (id, sandbox) in left {
         match sandbox {
             Some(sandbox) => supervisor.adopt(sandbox),
@@ -52,6 +56,14 @@ pub async fn run(node: Node, cni: CniPaths) -> Result<(), String> {
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.map_err(|error| format!("{}: {error}", socket.display())),
         () = follow_primary_network(&cni) => Ok(()),
+        ended = serve_metrics(exporter, metrics_at) => ended,
+    }
+}
+
+async fn serve_metrics(exporter: Exporter, address: Option<SocketAddr>) -> Result<(), String> {
+    match address {
+        Some(address) => exporter.serve(address).await.map_err(|error| format!("metrics: {error}")),
+        None => std::future::pending().await,
     }
 }
 

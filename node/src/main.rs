@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -115,6 +116,9 @@ struct AgentArgs {
     /// The `ConfigMap` with the mesh's configuration
     #[arg(long, default_value = "istio")]
     mesh_config: String,
+    /// Where metrics are served, over plain HTTP at /metrics; nowhere by default
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<SocketAddr>,
 }
 
 fn main() -> ExitCode {
@@ -188,5 +192,5 @@ async fn run_agent(args: AgentArgs) -> Result<(), String> {
         primary_dir: args.cni_primary_dir,
         own_dir: args.cni_own_dir,
     };
-    agent::run(node, cni).await
+    agent::run(node, cni, args.metrics_listen).await
 }

@@ -89,10 +89,10 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn a_proxy(name: &str, is_running: bool, certificate_expires_in: Option<Duration>) -> Proxy {
+    pub(crate) fn a_proxy(name: &str, is_running: bool, certificate_expires_in: Option<Duration>) -> Proxy {
         let sandbox = Sandbox {
             id: format!("{name}-0123456789abcdef"),
             netns: String::new(),

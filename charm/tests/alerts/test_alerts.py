@@ -1,4 +1,4 @@
-"""The alert rules under promtool, the program of the environment variable PROMTOOL."""
+"""The alert rules, those of the node agent too, under promtool, the program of the environment variable PROMTOOL."""
 
 import os
 import pathlib
@@ -7,7 +7,11 @@ import subprocess
 import pytest
 
 HERE = pathlib.Path(__file__).parent
-RULES = HERE.parents[1] / "src/prometheus_alert_rules"
+CHARM = HERE.parents[1]
+RULES = [
+    *sorted((CHARM / "src/prometheus_alert_rules").glob("*.rules")),
+    CHARM.parent / "deploy/helm/istio-aux-node/rules.yaml",
+]
 
 
 def promtool(*arguments: str | pathlib.Path) -> None:
@@ -19,7 +23,7 @@ def promtool(*arguments: str | pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("rules", sorted(RULES.glob("*.rules")), ids=lambda path: path.name)
+@pytest.mark.parametrize("rules", RULES, ids=lambda path: path.name)
 def test_rules_are_well_formed(rules: pathlib.Path) -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", rules)
 

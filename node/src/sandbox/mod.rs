@@ -52,6 +52,20 @@ pub enum Event {
     RemoveFailed,
 }
 
+impl Event {
+    /// Its name in the metrics, where it is counted.
+    fn counted(&self) -> Option<&'static str> {
+        match self {
+            Self::Started => Some("started"),
+            Self::StartFailed(_) => Some("start_failed"),
+            Self::Exited => Some("exited"),
+            Self::Removed => Some("removed"),
+            Self::RemoveFailed => Some("remove_failed"),
+            Self::Add | Self::Delete | Self::Adopted => None,
+        }
+    }
+}
+
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {

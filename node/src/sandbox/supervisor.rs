@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::{Action, Event, State};
+use crate::metrics::{EventLabels, Events};
 
 /// What a proxy can be asked for. Each is idempotent, and may be dropped at any point.
 pub trait Proxies: Send + Sync + 'static {
@@ -35,10 +36,10 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Starts the task, which ends with the last handle.
-    pub fn spawn(proxies: impl Proxies) -> Self {
+    pub fn spawn(proxies: impl Proxies, counts: Events) -> Self {
         let (messages, mut inbox) = mpsc::unbounded_channel();
-        let mut machines =
-            Machines { proxies: Arc::new(proxies), messages: messages.downgrade(), entries: HashMap::new() };
+        let proxies = Arc::new(proxies);
+        let mut machines = Machines { proxies, counts, messages: messages.downgrade(), entries: HashMap::new() };
         tokio::spawn(async move {
             while let Some(message) = inbox.recv().await {
                 machines.handle(message);
@@ -74,6 +75,7 @@ struct Entry {
 
 struct Machines<P> {
     proxies: Arc<P>,
+    counts: Events,
     messages: mpsc::WeakUnboundedSender<Message>,
     entries: HashMap<String, Entry>,
 }
@@ -115,6 +117,9 @@ impl<P: Proxies> Machines<P> {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let before = entry.state;
         let (state, actions) = before.apply(event);
+        if let Some(event) = event.counted() {
+            self.counts.get_or_create(&EventLabels { event }).inc();
+        }
         tracing::info!(sandbox = id, ?event, from = ?before, to = ?state, "sandbox");
         entry.state = state;
         for action in actions {
