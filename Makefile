@@ -141,6 +141,14 @@ lint: ## Check format, lints and scripts
 	shellcheck $(SCRIPTS)
 	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py deploy/images/oci_index.py
 
+.PHONY: docs
+docs: ## Build the documentation as a site, target/site/index.html
+	@tools/ensure rust docs
+	rm -rf target/book && mkdir -p target/book
+	git ls-files -z '*.md' '*.svg' | xargs -0 cp --parents --target-directory target/book
+	sed 's|](|](docs/|; s|](docs/\.\./|](|' docs/SUMMARY.md > target/book/SUMMARY.md
+	mdbook build docs
+
 .PHONY: bench
 bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
 	@tools/ensure rust
