@@ -6,15 +6,16 @@ use cni::protocol::Sandbox;
 
 /// The pod's cgroup as the runtime names it. It must be there: the OCI runtime would make any.
 pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Result<String, String> {
-    let path =
-        if sandbox.cgroup_path.is_empty() { by_cgroupfs(&sandbox.uid, qos_class) } else { sandbox.cgroup_path.clone() };
+    let mut paths = vec![by_cgroupfs(&sandbox.uid, qos_class), by_systemd(&sandbox.uid, qos_class)];
+    if !sandbox.cgroup_path.is_empty() {
+        paths = vec![sandbox.cgroup_path.clone()];
+    }
     // Version 2 has one hierarchy, version 1 one for each controller.
     let hierarchies = [cgroups.to_owned(), cgroups.join("memory")];
-    if hierarchies.iter().any(|hierarchy| hierarchy.join(path.trim_start_matches('/')).is_dir()) {
-        Ok(path)
-    } else {
-        Err(format!("the pod has no cgroup {path}; the kubelet's cgroupDriver must be cgroupfs"))
-    }
+    let is_there =
+        |path: &&String| hierarchies.iter().any(|hierarchy| hierarchy.join(path.trim_start_matches('/')).is_dir());
+    let found = paths.iter().find(is_there).cloned();
+    found.ok_or_else(|| format!("the pod has no cgroup {}", paths.join(" or ")))
 }
 
 /// The kubelet's name with `cgroupDriver: cgroupfs`.
@@ -23,5 +24,60 @@ fn by_cgroupfs(uid: &str, qos_class: &str) -> String {
         "Burstable" => format!("/kubepods/burstable/pod{uid}"),
         "BestEffort" => format!("/kubepods/besteffort/pod{uid}"),
         _ => format!("/kubepods/pod{uid}"),
+    }
+}
+
+/// The kubelet's name with `cgroupDriver: systemd`: a slice is below those whose names its own begins with.
+fn by_systemd(uid: &str, qos_class: &str) -> String {
+    let uid = uid.replace('-', "_");
+    match qos_class {
+        "Burstable" | "BestEffort" => {
+            let class = qos_class.to_lowercase();
+            format!("/kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice")
+        }
+        _ => format!("/kubepods.slice/kubepods-pod{uid}.slice"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(cgroup_path: &str) -> Sandbox {
+        Sandbox {
+            id: "abc".into(),
+            netns: "/run/netns/x".into(),
+            namespace: "team".into(),
+            name: "job".into(),
+            uid: "1-2".into(),
+            addresses: Vec::new(),
+            cgroup_path: cgroup_path.into(),
+        }
+    }
+
+    #[test]
+    fn the_cgroup_is_the_one_that_is_there_by_either_driver() {
+        for (path, class) in [
+            ("kubepods/pod1-2", "Guaranteed"),
+            ("kubepods/burstable/pod1-2", "Burstable"),
+            ("memory/kubepods/besteffort/pod1-2", "BestEffort"),
+            ("kubepods.slice/kubepods-pod1_2.slice", "Guaranteed"),
+            ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice", "Burstable"),
+        ] {
+            let cgroups = tempfile::tempdir().unwrap();
+            let error = of_pod(cgroups.path(), &sandbox(""), class).unwrap_err();
+            assert!(error.starts_with("the pod has no cgroup /kubepods/"), "{error}");
+            std::fs::create_dir_all(cgroups.path().join(path)).unwrap();
+            let expected = format!("/{}", path.trim_start_matches("memory/"));
+            assert_eq!(of_pod(cgroups.path(), &sandbox(""), class), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn what_the_runtime_names_must_be_there() {
+        let cgroups = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(cgroups.path().join("kubepods/pod1-2")).unwrap();
+        let error = of_pod(cgroups.path(), &sandbox("/other/pod1-2"), "Guaranteed").unwrap_err();
+        assert_eq!(error, "the pod has no cgroup /other/pod1-2");
     }
 }
