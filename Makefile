@@ -154,6 +154,7 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 	@tools/ensure rust
 	$(IN_CLUSTER) bench/shim-cost
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends 30
+	cargo run --locked --quiet --package e2e --bin bench -- report
 	cargo build --locked --release --target x86_64-unknown-linux-musl --package probe
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post 200
 	cargo bench --locked --package inject

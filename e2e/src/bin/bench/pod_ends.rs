@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use contract::names::{MODE_ANNOTATION, SHIM_DELIVERY_COPY, SHIM_DELIVERY_LABEL};
-use e2e::cluster::{BESIDE, Label, MESH, OPT_IN};
+use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
+use e2e::command::{printed, run as run_program};
 use e2e::config_map::{Delivery, until_delivered};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 
-use crate::timing::{Summary, printed_uptimes, sync_offset, uptime};
+use crate::report::{Results, Times};
+use crate::timing::{printed_uptimes, sync_offset, uptime};
 
 /// A way of running a pod.
 struct Kind {
@@ -80,15 +82,28 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
         eprintln!("round {} of {rounds}", round + 1);
     }
     drop(delivery);
-    for (kind, timings) in kinds.iter().zip(&timings) {
-        let starts = describe(timings.iter().map(|timing| timing.start).collect());
-        let ends = describe(timings.iter().filter_map(|timing| timing.end).collect());
-        println!("{:<20} n={rounds}  creation to payload {starts}  payload's exit to Succeeded {ends}", kind.name);
-    }
+    let kinds = kinds.iter().zip(&timings).map(|(kind, timings)| Times {
+        name: kind.name.to_owned(),
+        starts: timings.iter().map(|timing| seconds(timing.start)).collect(),
+        ends: timings.iter().filter_map(|timing| timing.end).map(seconds).collect(),
+    });
+    let version = client().await.apiserver_version().await.expect("the API server says its version");
+    let results = Results {
+        command: ["bench pod-ends", &rounds.to_string()]
+            .into_iter()
+            .chain(names.iter().copied())
+            .collect::<Vec<_>>()
+            .join(" "),
+        date: printed(&run_program("date", &["--utc", "+%F"], "")).trim().to_owned(),
+        kubernetes: version.git_version.trim_start_matches('v').to_owned(),
+        kinds: kinds.collect(),
+    };
+    println!("{}; next: bench report", results.write().display());
 }
 
-fn describe(times: Vec<Duration>) -> String {
-    Summary::of(times).map_or("never".to_owned(), |summary| summary.to_string())
+/// In hundredths: the clock has no more.
+fn seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 100.0).round() / 100.0
 }
 
 async fn time_pod(ns: &Namespace, kind: &Kind, offset: f64) -> Timing {

@@ -1,0 +1,203 @@
+//! What the results of `pod-ends` come to: a table for bench/README.md, and a plot of the ends for a light page and a dark one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plotters::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The kind to which the others are compared.
+const BASELINE: &str = "no-mesh";
+/// How often the times are drawn again for the interval of a ratio.
+const RESAMPLES: usize = 10_000;
+
+/// One run of `pod-ends`. Times are in seconds.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) command: String,
+    pub(crate) date: String,
+    pub(crate) kubernetes: String,
+    pub(crate) kinds: Vec<Times>,
+}
+
+/// The times of one kind of pod, in the order of the rounds.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Times {
+    pub(crate) name: String,
+    /// From a pod's creation to its payload's first instruction.
+    pub(crate) starts: Vec<f64>,
+    /// From the payload's exit to the pod's success. Empty where it never succeeds.
+    pub(crate) ends: Vec<f64>,
+}
+
+/// Where the results are.
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/results")
+}
+
+impl Results {
+    /// Keeps them, in place of an earlier run's on the same Kubernetes.
+    pub(crate) fn write(&self) -> PathBuf {
+        let file = folder().join(format!("pod-ends-{}.json", self.kubernetes));
+        let text = serde_json::to_string_pretty(self).expect("results are JSON");
+        fs::write(&file, format!("{text}\n")).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        file
+    }
+}
+
+/// The results that are kept, by their files.
+fn all() -> Vec<(PathBuf, Results)> {
+    let entries = fs::read_dir(folder()).expect("there is bench/results");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("it is read").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|it| it == "json"));
+    files.sort();
+    let read = |file: PathBuf| {
+        let text = fs::read_to_string(&file).expect("the results are read");
+        let results = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        (file, results)
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// Prints the table of each run, and writes its plots beside it.
+pub(crate) fn run() {
+    for (file, results) in all() {
+        println!("{}", table(&results));
+        for (theme, ink) in [("light", RGBColor(31, 35, 40)), ("dark", RGBColor(230, 237, 243))] {
+            let plot = file.with_extension(format!("{theme}.svg"));
+            fs::write(&plot, draw(&results, ink)).unwrap_or_else(|error| panic!("{}: {error}", plot.display()));
+        }
+    }
+}
+
+/// The runs' figures as Markdown.
+fn table(results: &Results) -> String {
+    let baseline = results.kinds.iter().find(|kind| kind.name == BASELINE).map(|kind| kind.ends.as_slice());
+    let mut text = format!("`{}`, {}, Kubernetes {}:\n\n", results.command, results.date, results.kubernetes);
+    text += "| | n | creation → first instruction: median, p95 | exit → Succeeded: median, p95 | its ratio to no mesh, 95 % |\n";
+    text += "| --- | --- | --- | --- | --- |\n";
+    let rows = results.kinds.iter().map(|Times { name, starts, ends }| {
+        let ratio = baseline.filter(|_| name != BASELINE).and_then(|baseline| ratio_interval(ends, baseline));
+        let ratio = ratio.map_or_else(|| "–".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}"));
+        format!("| {name} | {} | {} | {} | {ratio} |\n", starts.len(), cell(starts), cell(ends))
+    });
+    text.extend(rows);
+    text
+}
+
+fn cell(times: &[f64]) -> String {
+    match (quantile(times, 0.5), quantile(times, 0.95)) {
+        (Some(median), Some(p95)) => format!("{median:.2} s, {p95:.2} s"),
+        _ => "never".to_owned(),
+    }
+}
+
+/// The time below which this part of the times is; `None` where there are none.
+fn quantile(times: &[f64], part: f64) -> Option<f64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index"
+    )]
+    let index = (last as f64 * part).round() as usize;
+    sorted.get(index).copied()
+}
+
+/// The interval that has 95 % of the ratios of medians, when both are drawn again from what was measured (bootstrap).
+fn ratio_interval(times: &[f64], baseline: &[f64]) -> Option<[f64; 2]> {
+    let mut chance = 1;
+    let mut drawn = |from: &[f64]| {
+        let draw = |_| {
+            // Numbers that look random, the same each time (Knuth's MMIX).
+            chance = 6_364_136_223_846_793_005_u64.wrapping_mul(chance).wrapping_add(1_442_695_040_888_963_407);
+            from.get(usize::try_from(chance >> 33).ok()? % from.len()).copied()
+        };
+        quantile(&from.iter().map(|_| 0).filter_map(draw).collect::<Vec<_>>(), 0.5)
+    };
+    let ratios: Option<Vec<f64>> = (0..RESAMPLES).map(|_| Some(drawn(times)? / drawn(baseline)?)).collect();
+    let ratios = ratios?;
+    Some([quantile(&ratios, 0.025)?, quantile(&ratios, 0.975)?])
+}
+
+/// The ends of each kind of pod as dots on a line, with a bar at the median. The background is the page's.
+fn draw(results: &Results, ink: RGBColor) -> String {
+    let mut svg = String::new();
+    let rows = results.kinds.len();
+    let latest = results.kinds.iter().flat_map(|kind| &kind.ends).fold(1.0, |a: f64, b| a.max(*b));
+    {
+        let root =
+            SVGBackend::with_string(&mut svg, (860, 60 + 44 * u32::try_from(rows).unwrap_or(1))).into_drawing_area();
+        let y = |row: usize| -> f64 { u32::try_from(rows - row).map_or(0.0, f64::from) };
+        let font = ("sans-serif", 15).into_font().color(&ink);
+        let mut chart = ChartBuilder::on(&root)
+            .margin(10)
+            .x_label_area_size(36)
+            .y_label_area_size(190)
+            .build_cartesian_2d(0.0..latest.ceil(), 0.5..y(0) + 0.5)
+            .expect("the plot has axes");
+        let label = |at: &f64| {
+            let row = (0..rows).find(|&row| (y(row) - at).abs() < 0.01);
+            row.map_or_else(String::new, |row| results.kinds[row].name.clone())
+        };
+        let mesh = |ink: RGBColor| ShapeStyle { color: ink.mix(0.15), filled: false, stroke_width: 1 };
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(mesh(ink))
+            .axis_style(mesh(ink))
+            .y_labels(rows + 1)
+            .y_label_formatter(&label)
+            .label_style(font.clone())
+            .x_desc("payload's exit to the pod's success, in seconds")
+            .axis_desc_style(font.clone())
+            .draw()
+            .expect("the axes are drawn");
+        for (row, kind) in results.kinds.iter().enumerate() {
+            let place = y(row);
+            let dots =
+                kind.ends.iter().map(|&end| Circle::new((end, place), 4, RGBColor(70, 107, 176).mix(0.45).filled()));
+            chart.draw_series(dots).expect("the dots are drawn");
+            if let Some(median) = quantile(&kind.ends, 0.5) {
+                let bar = PathElement::new(vec![(median, place - 0.3), (median, place + 0.3)], ink.stroke_width(3));
+                chart.draw_series([bar]).expect("the bar is drawn");
+            } else {
+                chart.draw_series([Text::new("never", (0.1, place + 0.15), font.clone())]).expect("the word is drawn");
+            }
+        }
+        root.present().expect("the plot is drawn");
+    }
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tables_of_the_readme_are_those_of_the_results() {
+        let readme = fs::read_to_string(folder().join("../README.md")).unwrap();
+        for (file, results) in all() {
+            let table = table(&results);
+            assert!(
+                readme.contains(&table),
+                "next: bench report, and put this into bench/README.md:\n{table}\n({file:?})"
+            );
+        }
+    }
+
+    #[test]
+    fn quantiles_and_the_interval_of_a_ratio_are_those_of_the_times() {
+        let times: Vec<f64> = (0..101).map(f64::from).collect();
+        assert_eq!([0.5, 0.95].map(|part| quantile(&times, part)), [Some(50.0), Some(95.0)]);
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(ratio_interval(&[3.0; 5], &[2.0; 5]), Some([1.5, 1.5]));
+        let [low, high] = ratio_interval(&times, &times).unwrap();
+        assert!(low < 1.0 && 1.0 < high && low > 0.5 && high < 2.0, "{low} {high}");
+        assert_eq!(ratio_interval(&[], &times), None);
+    }
+}
