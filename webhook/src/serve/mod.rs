@@ -4,9 +4,9 @@ mod bind;
 mod connection_limit;
 mod connections;
 mod handlers;
+mod tasks;
 pub(crate) mod tls;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -20,12 +20,13 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle, JoinSet, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use self::connection_limit::{ConnectionLimiter, UNCOUNTED_MEMORY_LIMIT};
 use self::connections::Listener;
 use self::handlers::{AdmissionHandler, BODY_LIMIT, HealthHandler};
+use self::tasks::Tasks;
 use self::tls::{ClientCa, LoadedCert, TlsReloader};
 use crate::certificates::files::{self, WatchedFiles};
 use crate::certificates::rotator::{CertRotator, CertificateTarget};
@@ -222,52 +223,6 @@ fn readiness(ready: Arc<AtomicBool>, tls: Arc<TlsReloader>) -> impl Fn() -> Resu
     }
 }
 
-/// The tasks that run for as long as the server: if one ends before, the server ends with an error.
-#[derive(Default)]
-struct Tasks(JoinSet<(&'static str, Result<io::Result<()>, JoinError>)>);
-
-impl Tasks {
-    fn supervise(&mut self, task: &'static str, handle: JoinHandle<io::Result<()>>) {
-        self.0.spawn(async move { (task, handle.await) });
-    }
-
-    /// Supervises a future that only ends when the server stops.
-    fn spawn(
-        &mut self,
-        task: &'static str,
-        future: impl Future<Output = Infallible> + Send + 'static,
-        mut stopped: watch::Receiver<()>,
-    ) {
-        let until_stopped = async move {
-            tokio::select! {
-                never = future => match never {},
-                _ = stopped.changed() => Ok(()),
-            }
-        };
-        self.supervise(task, tokio::spawn(until_stopped));
-    }
-
-    /// Waits until any task ends.
-    async fn first_end(&mut self) -> Error {
-        match self.0.join_next().await {
-            Some(Ok((task, Ok(Ok(()))))) => Error::TaskEnded { task, reason: "without an error".to_owned() },
-            Some(Ok((task, Ok(Err(error))))) => Error::TaskEnded { task, reason: error.to_string() },
-            Some(Ok((task, Err(error)))) => Error::TaskEnded { task, reason: error.to_string() },
-            // The set holds tasks that only wait for others, and is not empty.
-            Some(Err(_)) | None => std::future::pending().await,
-        }
-    }
-
-    /// Waits until all tasks have ended.
-    async fn all_ends(mut self) {
-        while let Some(end) = self.0.join_next().await {
-            if let Ok((task, Err(error))) = end {
-                tracing::error!(task, %error, "a task ended with an error");
-            }
-        }
-    }
-}
-
 /// Loads the certificate, now or as soon as there is one, and keeps it and the client CA up to date.
 async fn load_tls(
     source: Source,
@@ -388,30 +343,4 @@ pub(crate) fn shutdown_signal() -> io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn task_that_panics_ends_the_server_with_one_line() {
-        let (_stop, stopped) = watch::channel(());
-        let mut tasks = Tasks::default();
-        tasks.spawn("the health listener", std::future::pending(), stopped.clone());
-        tasks.spawn("the certificate rotator", async { panic!("no clock") }, stopped);
-        let line = tasks.first_end().await.to_string();
-        assert!(line.starts_with("the certificate rotator ended unexpectedly (task "), "{line}");
-        assert!(line.contains("panicked with message \"no clock\""), "{line}");
-        assert_eq!(line.lines().count(), 1, "{line}");
-    }
-
-    #[tokio::test]
-    async fn tasks_end_once_the_server_stops() {
-        let (stop, stopped) = watch::channel(());
-        let mut tasks = Tasks::default();
-        tasks.spawn("the certificate rotator", std::future::pending(), stopped);
-        drop(stop);
-        tasks.all_ends().await;
-    }
 }
