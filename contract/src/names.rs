@@ -151,6 +151,8 @@ pub const NODE: &str = "node";
 pub const NODE_RUNTIME_CLASS: &str = "istio-aux";
 /// Pod annotation: the probes that pilot-agent makes in the kubelet's place, as they were, in the JSON that it reads.
 pub const PROBES_ANNOTATION: &str = "istio-aux.io/probes";
+/// How long that annotation may be: it becomes an environment variable, which Linux limits to 128 KiB.
+pub const PROBES_ANNOTATION_LIMIT: usize = 64 * 1024;
 /// Pod annotation of Istio's: `false` leaves the probes as they are.
 pub const REWRITE_PROBES_ANNOTATION: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 /// Pod label of Istio's: whether peers talk mutual TLS to the pod.

@@ -62,6 +62,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for RawStr<'a> {
 }
 
 impl<V> VecMap<'_, V> {
+    /// The entries, in the document's order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
     /// The value of a key. Where the document repeats a key, the last one counts, as for the API server.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&V> {

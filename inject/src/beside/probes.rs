@@ -1,18 +1,22 @@
 //! The kubelet's probes of a pod that takes mutual TLS only. As Istio's injector does, they are sent to pilot-agent, which
 //! asks the container in their place: it gets the probes as they were by an annotation, through the node agent.
 
-use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, REWRITE_PROBES_ANNOTATION};
+use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT, REWRITE_PROBES_ANNOTATION};
 use serde_json::{Map, Value, json};
 
 use crate::patch::PatchBuilder;
-use crate::pod::{Container, Pod};
+use crate::pod::{Container, Pod, VecMap};
 
-/// All annotations of a pod may be 256 KiB.
-const ANNOTATION_LIMIT: usize = 64 * 1024;
+/// What all annotations of an object may be, in bytes of keys and values (apimachinery's `TotalAnnotationSizeLimitB`).
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// What Go's `strconv.ParseBool` takes for false.
+const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
+/// The API server's own default, without which pilot-agent gives a probe no time.
+const DEFAULT_TIMEOUT_SECONDS: u64 = 1;
 
 /// Sends the probes to pilot-agent. Returns a warning where that cannot be done.
 pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option<&'static str> {
-    if pod.annotation(REWRITE_PROBES_ANNOTATION).as_deref() == Some("false") {
+    if pod.annotation(REWRITE_PROBES_ANNOTATION).is_some_and(|value| FALSE.contains(&value.as_ref())) {
         return None;
     }
     let init = pod.spec.init_containers.as_deref().unwrap_or_default();
@@ -29,8 +33,12 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option
     let mut originals: Map<_, _> = annotation.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     originals.extend(probes.iter().map(|(.., probe)| (probe.path.clone(), probe.original.clone())));
     let originals = Value::Object(originals).to_string();
-    if originals.len() > ANNOTATION_LIMIT {
-        return Some("istio-aux leaves the pod's probes alone: they are longer than 64 KiB");
+    let others = pod.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+    let others: usize =
+        others.into_iter().flat_map(VecMap::iter).map(|(key, value)| key.len() + value.to_str().len()).sum();
+    let all = others + PROBES_ANNOTATION.len() + originals.len();
+    if originals.len() > PROBES_ANNOTATION_LIMIT || all > ANNOTATIONS_LIMIT {
+        return Some("istio-aux leaves the pod's probes as they are: an annotation cannot hold them");
     }
     patch.annotation(PROBES_ANNOTATION, &originals);
     for (list, index, field, probe) in probes {
@@ -66,16 +74,20 @@ fn rewrite(probe: &str, container: &Container, path: String) -> Option<Probe> {
     let kind =
         ["httpGet", "tcpSocket", "grpc"].into_iter().find(|kind| probe.get(*kind).is_some_and(Value::is_object))?;
     let mut action = probe.remove(kind)?;
-    if action["path"] == path.as_str() || action["host"].as_str().is_some_and(|host| !host.is_empty()) {
+    let is_rewritten = action["path"] == path.as_str() && action["port"] == DEFAULT_STATUS_PORT;
+    if is_rewritten || action["host"].as_str().is_some_and(|host| !host.is_empty()) {
         return None;
     }
     // pilot-agent knows no names of ports.
     action["port"] = port(&action["port"], container)?.into();
-    let mut original = json!({kind: action});
-    if let Some(timeout) = probe.get("timeoutSeconds") {
-        original["timeoutSeconds"] = timeout.clone();
+    let mut get = json!({"path": path, "port": DEFAULT_STATUS_PORT});
+    // The kubelet still sends them, and pilot-agent passes on what it gets.
+    if let Some(headers) = action.get("httpHeaders") {
+        get["httpHeaders"] = headers.clone();
     }
-    probe.insert("httpGet".to_owned(), json!({"path": path, "port": DEFAULT_STATUS_PORT}));
+    let timeout = probe.get("timeoutSeconds").cloned().unwrap_or_else(|| DEFAULT_TIMEOUT_SECONDS.into());
+    let original = json!({kind: action, "timeoutSeconds": timeout});
+    probe.insert("httpGet".to_owned(), get);
     Some(Probe { path, rewritten: probe.into(), original })
 }
 
@@ -114,15 +126,21 @@ mod tests {
         })));
         let main = &pod["spec"]["containers"][0];
         let asks = |check: &str| json!({"path": format!("/app-health/main/{check}"), "port": 15020});
-        assert_eq!(main["readinessProbe"], json!({"httpGet": asks("readyz"), "periodSeconds": 3, "timeoutSeconds": 2}));
+        assert_eq!(
+            main["readinessProbe"],
+            json!({
+                "httpGet": {"path": "/app-health/main/readyz", "port": 15020, "httpHeaders": headers},
+                "periodSeconds": 3, "timeoutSeconds": 2,
+            })
+        );
         assert_eq!(main["livenessProbe"], json!({"httpGet": asks("livez")}));
         assert_eq!(main["startupProbe"], json!({"httpGet": asks("startupz"), "newer": 1}));
         let expected = json!({
             "/app-health/main/readyz": {
                 "httpGet": {"path": "/ready", "port": 8080, "scheme": "HTTPS", "httpHeaders": headers}, "timeoutSeconds": 2,
             },
-            "/app-health/main/livez": {"tcpSocket": {"port": 9}},
-            "/app-health/main/startupz": {"grpc": {"port": 7, "service": "s"}},
+            "/app-health/main/livez": {"tcpSocket": {"port": 9}, "timeoutSeconds": 1},
+            "/app-health/main/startupz": {"grpc": {"port": 7, "service": "s"}, "timeoutSeconds": 1},
         });
         assert_eq!(originals(&pod), expected);
     }
@@ -141,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_need_no_help_or_cannot_have_it_stay() {
+    fn exec_probes_and_those_of_other_hosts_or_unknown_ports_are_unchanged() {
         let cases = [
             json!({"readinessProbe": {"exec": {"command": ["true"]}}}),
             json!({"readinessProbe": {"httpGet": {"port": 80, "host": "other"}}}),
@@ -159,15 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn istios_own_annotation_keeps_them_and_a_long_one_stays_with_a_warning() {
+    fn istios_own_annotation_keeps_them_and_so_does_what_an_annotation_cannot_hold_with_a_warning() {
         let probe = |path: &str| json!({"readinessProbe": {"httpGet": {"port": 80, "path": path}}});
         let mut kept = with_probes(&probe("/"));
-        kept["metadata"]["annotations"] = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
-        let (pod, decision) = decided(kept.clone());
-        assert_eq!((&pod["spec"]["containers"], decision.warnings.len()), (&kept["spec"]["containers"], 0));
-        let long = with_probes(&probe(&"a".repeat(ANNOTATION_LIMIT)));
-        let (pod, decision) = decided(long.clone());
-        assert_eq!(pod["spec"]["containers"], long["spec"]["containers"]);
-        assert!(decision.warnings.concat().contains("64 KiB"), "{:?}", decision.warnings);
+        for value in ["false", "False", "0"] {
+            kept["metadata"]["annotations"] = json!({"sidecar.istio.io/rewriteAppHTTPProbers": value});
+            let (pod, decision) = decided(kept.clone());
+            assert_eq!((&pod["spec"]["containers"], decision.warnings.len()), (&kept["spec"]["containers"], 0));
+        }
+        let long = with_probes(&probe(&"a".repeat(PROBES_ANNOTATION_LIMIT)));
+        let mut full = with_probes(&probe("/"));
+        full["metadata"]["annotations"] = json!({"other": "a".repeat(ANNOTATIONS_LIMIT - 100)});
+        for before in [long, full] {
+            let (pod, decision) = decided(before.clone());
+            assert_eq!(pod["spec"]["containers"], before["spec"]["containers"]);
+            assert!(decision.warnings.concat().contains("an annotation cannot hold them"), "{:?}", decision.warnings);
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::raw_json::{BorrowedStr, VecMap};
 
 /// The image of a proxy, or gateway, that Istio's injector is to fill in.
 const AUTO_IMAGE: &str = "auto";
+
 /// A container.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::PROBES_ANNOTATION;
-use serde_json::{Value, json};
+use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
+use serde_json::{Map, Value, json};
 
 use crate::pod::{MeshFacts, PodFacts};
 
@@ -106,7 +106,7 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &st
         format!("POD_NAMESPACE={}", sandbox.namespace),
         format!("INSTANCE_IP={address}"),
         format!("SERVICE_ACCOUNT={}", pod.service_account),
-        format!("PROXY_CONFIG={}", mesh.proxy_config),
+        format!("PROXY_CONFIG={}", proxy_config(mesh)),
         format!("TRUST_DOMAIN={}", mesh.trust_domain),
         format!("ISTIO_META_POD_PORTS={}", pod.ports),
         format!("ISTIO_META_APP_CONTAINERS={}", pod.containers),
@@ -119,10 +119,31 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &st
         variables.push(format!("ISTIO_META_WORKLOAD_NAME={}", owner.name));
         variables.push(format!("ISTIO_META_OWNER={}", owner.reference(&sandbox.namespace)));
     }
-    if let Some(probes) = pod.annotations.get(PROBES_ANNOTATION) {
+    if let Some(probes) = probes(pod) {
         variables.push(format!("ISTIO_KUBE_APP_PROBERS={probes}"));
     }
     variables
+}
+
+/// The probes that pilot-agent makes, unless it would end because of them.
+fn probes(pod: &PodFacts) -> Option<&str> {
+    let text = pod.annotations.get(PROBES_ANNOTATION)?;
+    let probes: Option<Map<String, Value>> = serde_json::from_str(text).ok();
+    let is_usable = probes.is_some_and(|probes| probes.keys().all(|path| path.starts_with("/app-health/")));
+    if !is_usable || text.len() > PROBES_ANNOTATION_LIMIT {
+        tracing::warn!("the annotation {PROBES_ANNOTATION} of a pod is not the webhook's, and is left out");
+        return None;
+    }
+    Some(text)
+}
+
+/// The mesh's settings, with the port to which the webhook sends probes.
+fn proxy_config(mesh: &MeshFacts) -> Value {
+    let mut config = mesh.proxy_config.clone();
+    if let Some(config) = config.as_object_mut() {
+        config.insert("statusPort".to_owned(), DEFAULT_STATUS_PORT.into());
+    }
+    config
 }
 
 fn path() -> String {
@@ -238,6 +259,15 @@ mod tests {
             Cluster { id: "Kubernetes", domain: "cluster.local" },
             layout()
         ));
+    }
+
+    #[test]
+    fn probes_that_are_not_the_webhooks_are_left_out() {
+        let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PROBES_ANNOTATION_LIMIT));
+        for text in ["", "[]", r#"{"/other": {}}"#, long.as_str()] {
+            let annotations = BTreeMap::from([(PROBES_ANNOTATION.to_owned(), text.to_owned())]);
+            assert_eq!(probes(&PodFacts { annotations, ..pod() }), None, "{text}");
+        }
     }
 
     #[test]
