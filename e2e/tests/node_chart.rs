@@ -61,14 +61,14 @@ fn metrics_are_served_and_scraped_only_where_monitoring_is_enabled() {
     let port = |objects: &Objects| {
         let agent = &objects["DaemonSet istio-aux-node"]["spec"]["template"]["spec"]["containers"][0];
         let args = agent["args"].as_array().expect("it has arguments").iter();
-        let listen = args.filter_map(Value::as_str).find(|arg| arg.starts_with("--metrics-listen"));
+        let listen = args.filter_map(Value::as_str).find(|arg| arg.starts_with("--metrics-port"));
         (listen.map(str::to_owned), agent["ports"][0]["hostPort"].clone())
     };
     let without = chart(&[]);
     assert_eq!(port(&without), (None, Value::Null));
     assert!(!without.contains_key("PodMonitor istio-aux-node"));
     let with = chart(&["--set=monitoring.enabled=true", "--set=monitoring.labels.release=prometheus"]);
-    assert_eq!(port(&with), (Some("--metrics-listen=0.0.0.0:15096".to_owned()), json!(15096)));
+    assert_eq!(port(&with), (Some("--metrics-port=15096".to_owned()), json!(15096)));
     for kind in ["PodMonitor", "PrometheusRule"] {
         let labels = &with[&format!("{kind} istio-aux-node")]["metadata"]["labels"];
         assert_eq!(labels, &json!({"app.kubernetes.io/name": "istio-aux-node", "release": "prometheus"}));

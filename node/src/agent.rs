@@ -1,8 +1,8 @@
 //! The agent from its start: adopts what an earlier agent left, catches up on what it missed, and serves the plugin.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use cni::protocol::Request;
 use tokio::time::sleep;
 
 use crate::install;
-use crate::metrics::{self, Exporter};
+use crate::metrics::{Events, Exporter};
 use crate::proxy::Node;
 use crate::sandbox::Supervisor;
 use crate::server;
@@ -30,10 +30,10 @@ pub struct CniPaths {
     pub own_dir: PathBuf,
 }
 
-/// Runs the agent, with metrics at an address or none. It returns only with a reason.
-pub async fn run(node: Node, cni: CniPaths, metrics_at: Option<SocketAddr>) -> Result<(), String> {
+/// Runs the agent, with metrics on a port or none. It returns only with a reason.
+pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<(), String> {
     let run_dir = node.run_dir.clone();
-    let events = metrics::events();
+    let events = Events::default();
     let exporter = Exporter { containerd: node.containerd.clone(), run_dir: run_dir.clone(), events: events.clone() };
     fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
     let left = node.sandboxes().await.map_err(|error| error.to_string())?;
@@ -56,13 +56,13 @@ pub async fn run(node: Node, cni: CniPaths, metrics_at: Option<SocketAddr>) -> R
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.map_err(|error| format!("{}: {error}", socket.display())),
         () = follow_primary_network(&cni) => Ok(()),
-        ended = serve_metrics(exporter, metrics_at) => ended,
+        never = serve_metrics(exporter, metrics_port) => match never {},
     }
 }
 
-async fn serve_metrics(exporter: Exporter, address: Option<SocketAddr>) -> Result<(), String> {
-    match address {
-        Some(address) => exporter.serve(address).await.map_err(|error| format!("metrics: {error}")),
+async fn serve_metrics(exporter: Exporter, port: Option<u16>) -> Infallible {
+    match port {
+        Some(port) => exporter.serve(port).await,
         None => std::future::pending().await,
     }
 }

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -116,9 +115,9 @@ struct AgentArgs {
     /// The `ConfigMap` with the mesh's configuration
     #[arg(long, default_value = "istio")]
     mesh_config: String,
-    /// Where metrics are served, over plain HTTP at /metrics; nowhere by default
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    metrics_listen: Option<SocketAddr>,
+    /// The port of the node on which metrics are served, over plain HTTP at /metrics; none by default
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<u16>,
 }
 
 fn main() -> ExitCode {
@@ -192,5 +191,5 @@ async fn run_agent(args: AgentArgs) -> Result<(), String> {
         primary_dir: args.cni_primary_dir,
         own_dir: args.cni_own_dir,
     };
-    agent::run(node, cni, args.metrics_listen).await
+    agent::run(node, cni, args.metrics_port).await
 }

@@ -1,18 +1,19 @@
-//! The agent's metrics, over plain HTTP. What proxies there are is read from the node when somebody asks.
+//! The agent's metrics, over plain HTTP. What proxies there are is read from the node at each scrape.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -22,33 +23,72 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::containerd::Containerd;
-use crate::status::{self, Proxy};
+use crate::proxy;
 
+const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CONNECTION_LIMIT: usize = 16;
 /// How long one connection, which has one request, may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long containerd may take. Prometheus waits for 10 s by default.
+const CONTAINERD_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BUFFER_LIMIT: usize = 16 << 10;
-/// Pause after a connection could not be accepted, for example because no file descriptor was left.
-const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Pause after the port could not be listened on, or a connection could not be accepted.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How often something happened to a proxy.
-pub type Events = Family<EventLabels, Counter>;
+#[derive(Debug, Clone)]
+pub struct Events(Family<EventLabels, Counter>);
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct EventLabels {
-    /// Such as `started`.
-    pub event: &'static str,
+struct EventLabels {
+    event: &'static str,
 }
 
-/// Nothing has happened yet: each series is there, so that a first failure is an increase.
-#[must_use]
-pub fn events() -> Events {
-    let events = Events::default();
-    for event in ["started", "start_failed", "exited", "removed", "remove_failed"] {
-        drop(events.get_or_create(&EventLabels { event }));
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// A proxy serves.
+    Started,
+    /// A proxy could not be started.
+    StartFailed,
+    /// A proxy has ended by itself.
+    Exited,
+    /// Nothing of a proxy is left.
+    Removed,
+    /// Something of a proxy may be left.
+    RemoveFailed,
+}
+
+impl Counted {
+    const ALL: [Self; 5] = [Self::Started, Self::StartFailed, Self::Exited, Self::Removed, Self::RemoveFailed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::StartFailed => "start_failed",
+            Self::Exited => "exited",
+            Self::Removed => "removed",
+            Self::RemoveFailed => "remove_failed",
+        }
     }
-    events
+}
+
+impl Default for Events {
+    /// Each series is there from the start, so that a first failure is an increase.
+    fn default() -> Self {
+        let family = Family::default();
+        for counted in Counted::ALL {
+            drop(family.get_or_create(&EventLabels { event: counted.as_str() }));
+        }
+        Self(family)
+    }
+}
+
+impl Events {
+    /// Counts one.
+    pub fn count(&self, counted: Counted) {
+        self.0.get_or_create(&EventLabels { event: counted.as_str() }).inc();
+    }
 }
 
 /// What the metrics are made from.
@@ -64,16 +104,22 @@ pub struct Exporter {
 
 impl Exporter {
     /// Serves `/metrics` for as long as it is polled.
-    pub async fn serve(self, address: SocketAddr) -> Result<(), String> {
-        let listener = TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}"))?;
+    pub async fn serve(self, port: u16) -> Infallible {
+        let listener = loop {
+            match bind(port).await {
+                Ok(listener) => break listener,
+                Err(error) => tracing::warn!(%error, port, "metrics are not served"),
+            }
+            sleep(RETRY_DELAY).await;
+        };
         let permits = Arc::new(Semaphore::new(CONNECTION_LIMIT));
         loop {
-            let Ok(permit) = permits.clone().acquire_owned().await else { return Ok(()) };
+            let permit = permits.clone().acquire_owned().await;
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "a connection for metrics");
-                    sleep(ACCEPT_RETRY_DELAY).await;
+                    sleep(RETRY_DELAY).await;
                     continue;
                 }
             };
@@ -90,38 +136,54 @@ impl Exporter {
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
-        let (status, body) = if request.uri().path() == "/metrics" {
-            match status::proxies(&self.containerd, &self.run_dir).await {
-                Ok(proxies) => (StatusCode::OK, text(&self.events, &proxies, SystemTime::now())),
-                Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
-            }
+        let mut response = Response::new(String::new());
+        if request.uri().path() == "/metrics" {
+            *response.body_mut() = self.text().await;
+            response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(CONTENT));
         } else {
-            (StatusCode::NOT_FOUND, "metrics are at /metrics\n".to_owned())
-        };
-        let mut response = Response::new(body);
-        *response.status_mut() = status;
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            "metrics are at /metrics\n".clone_into(response.body_mut());
+        }
         Ok(response)
+    }
+
+    /// All metrics. While containerd does not answer, those of the proxies are left out.
+    async fn text(&self) -> String {
+        let mut registry = Registry::with_prefix("istio_aux_node");
+        registry.register("proxy_events", "What happened to proxies", self.events.0.clone());
+        if let Ok(Ok(containers)) = timeout(CONTAINERD_TIMEOUT, self.containerd.list()).await {
+            let sandboxes: Vec<_> = containers.values().filter_map(proxy::sandbox_of).collect();
+            let due = sandboxes.iter().filter_map(|one| proxy::certificate_renewal_due(&self.run_dir, &one.id)).min();
+            register_proxies(&mut registry, sandboxes.len(), due);
+        }
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &registry);
+        text
     }
 }
 
-/// All metrics as text.
-fn text(events: &Events, proxies: &[Proxy], now: SystemTime) -> String {
-    let mut registry = Registry::with_prefix("istio_aux_node");
-    let count: Gauge = Gauge::default();
-    count.set(i64::try_from(proxies.len()).unwrap_or(i64::MAX));
-    registry.register("proxies", "Proxies beside pods on this node", count);
-    let first_end = proxies.iter().filter_map(|proxy| proxy.certificate_expires_in).min();
-    if let Some(expiry) = first_end.and_then(|left| (now + left).duration_since(UNIX_EPOCH).ok()) {
-        let gauge = Gauge::<f64, AtomicU64>::default();
-        gauge.set(expiry.as_secs_f64().round());
-        let help = "When the first of the proxies' certificates expires, in seconds since 1970";
-        registry.register("certificate_expiry_timestamp_seconds", help, gauge);
+fn register_proxies(registry: &mut Registry, count: usize, earliest_renewal: Option<u64>) {
+    let mut register = |name, help, value: i64| {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    register("proxies", "Proxies beside pods on this node", i64::try_from(count).unwrap_or(i64::MAX));
+    if let Some(due) = earliest_renewal.and_then(|due| i64::try_from(due).ok()) {
+        let help = "When the first of the proxies' certificates is to be renewed, in seconds since 1970";
+        register("certificate_renewal_due_timestamp_seconds", help, due);
     }
-    registry.register("proxy_events", "What happened to proxies", events.clone());
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = text::encode(&mut text, &registry);
-    text
+}
+
+/// Listens for IPv6 and IPv4; on a host without IPv6, for IPv4.
+async fn bind(port: u16) -> io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(|_| error)
+        }
+        bound => bound,
+    }
 }
 
 #[cfg(test)]
@@ -130,52 +192,52 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::status::tests::a_proxy;
 
-    #[test]
-    fn proxies_events_and_the_first_certificates_end_are_said() {
-        let events = Events::default();
-        events.get_or_create(&EventLabels { event: "started" }).inc();
-        let left = |seconds| Some(Duration::from_secs(seconds));
-        let proxies = [a_proxy("x", true, left(100)), a_proxy("y", true, left(50)), a_proxy("z", false, None)];
-        let text = text(&events, &proxies, UNIX_EPOCH + Duration::from_secs(1_000));
-        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let expected = [
-            "istio_aux_node_proxies 3",
-            "istio_aux_node_certificate_expiry_timestamp_seconds 1050.0",
-            "istio_aux_node_proxy_events_total{event=\"started\"} 1",
-        ];
-        assert_eq!(samples, expected);
+    fn samples(text: &str) -> Vec<&str> {
+        text.lines().filter(|line| !line.starts_with('#')).collect()
     }
 
     #[test]
-    fn without_proxies_no_certificate_expires() {
-        assert!(!text(&Events::default(), &[], UNIX_EPOCH).contains("expiry"));
+    fn the_number_of_proxies_and_the_earliest_renewal_are_gauges() {
+        for (due, expected) in [
+            (Some(1_050), vec!["a_proxies 3", "a_certificate_renewal_due_timestamp_seconds 1050"]),
+            (None, vec!["a_proxies 3"]),
+        ] {
+            let mut registry = Registry::with_prefix("a");
+            register_proxies(&mut registry, 3, due);
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            assert_eq!(samples(&text), expected);
+        }
     }
 
     #[tokio::test]
-    async fn without_containerd_the_response_says_so_and_other_paths_are_not_found() {
+    async fn counters_are_served_without_containerd_and_other_paths_are_not_found() {
         let directory = tempfile::tempdir().unwrap();
-        let address = {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            free.local_addr().unwrap()
-        };
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         let containerd = Containerd::at(&directory.path().join("containerd.sock")).unwrap();
-        let exporter = Exporter { containerd, run_dir: directory.path().into(), events: Events::default() };
-        let served = tokio::spawn(exporter.serve(address));
-        for (path, status) in [("/metrics", "503"), ("/", "404")] {
+        let events = Events::default();
+        events.count(Counted::Exited);
+        let exporter = Exporter { containerd, run_dir: directory.path().into(), events };
+        tokio::spawn(exporter.serve(port));
+        let ask = async |path: &str| {
             let mut stream = loop {
-                if let Ok(stream) = TcpStream::connect(address).await {
+                if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
                     break stream;
                 }
-                assert!(!served.is_finished(), "the listener ended");
                 tokio::task::yield_now().await;
             };
-            let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n");
-            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n").as_bytes()).await.unwrap();
             let mut response = String::new();
             stream.read_to_string(&mut response).await.unwrap();
-            assert_eq!(response.split(' ').nth(1), Some(status), "{response}");
-        }
+            response
+        };
+        let response = ask("/metrics").await;
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains(&format!("content-type: {CONTENT}")), "{head}");
+        let counts = samples(body).into_iter().map(|sample| sample.ends_with(" 1")).filter(|is_one| *is_one).count();
+        assert_eq!((samples(body).len(), counts), (Counted::ALL.len(), 1), "{body}");
+        assert!(body.contains(r#"istio_aux_node_proxy_events_total{event="exited"} 1"#), "{body}");
+        assert!(ask("/").await.starts_with("HTTP/1.1 404"));
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use x509_parser::pem::parse_x509_pem;
@@ -21,13 +21,18 @@ pub(super) struct SandboxFiles {
     pub(super) directory: PathBuf,
 }
 
-/// A certificate's life.
+/// When a certificate is valid, in seconds since 1970.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Life {
-    /// From its begin to its end.
-    pub(super) whole: Duration,
-    /// From now to its end.
-    pub(super) left: Duration,
+pub(super) struct Validity {
+    pub(super) not_before: u64,
+    pub(super) not_after: u64,
+}
+
+impl Validity {
+    /// When half of it is over.
+    pub(super) fn renewal_due(self) -> u64 {
+        self.not_before + self.not_after.saturating_sub(self.not_before) / 2
+    }
 }
 
 impl SandboxFiles {
@@ -63,18 +68,18 @@ impl SandboxFiles {
     /// How long until half of the certificate's life is over; nothing where there is none that can be read.
     #[must_use]
     pub(super) fn renewal_due_in(&self) -> Duration {
-        self.certificate_life().map_or(Duration::ZERO, |life| life.left.saturating_sub(life.whole / 2))
+        let due = self.validity().map_or(0, Validity::renewal_due);
+        Duration::from_secs(due.saturating_sub(now()))
     }
 
-    /// Nothing where there is no certificate that can be read, or where it has expired.
+    /// Nothing where there is no certificate that can be read.
     #[must_use]
-    pub(super) fn certificate_life(&self) -> Option<Life> {
+    pub(super) fn validity(&self) -> Option<Validity> {
         let chain = fs::read(self.directory.join("certificate/cert-chain.pem")).ok()?;
         let (_, pem) = parse_x509_pem(&chain).ok()?;
         let validity = pem.parse_x509().ok()?.validity().clone();
-        let whole = u64::try_from(validity.not_after.timestamp() - validity.not_before.timestamp()).ok()?;
-        let left = validity.time_to_expiration()?.try_into().ok()?;
-        Some(Life { whole: Duration::from_secs(whole), left })
+        let [not_before, not_after] = [validity.not_before, validity.not_after].map(|time| time.timestamp().try_into());
+        Some(Validity { not_before: not_before.ok()?, not_after: not_after.ok()? })
     }
 
     /// Removes the directory.
@@ -84,6 +89,11 @@ impl SandboxFiles {
             result => result,
         }
     }
+}
+
+/// In seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn replace(directory: &Path, name: &str, text: &str) -> io::Result<()> {

@@ -12,7 +12,7 @@ use cni::protocol::Sandbox;
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::files::SandboxFiles;
+use self::files::{SandboxFiles, Validity};
 use self::spec::{Cluster, Layout};
 use crate::certificate::CertificateAuthority;
 use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NewContainer};
@@ -232,9 +232,15 @@ pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
     }
 }
 
-/// How long the certificate of a sandbox' proxy is valid for.
+/// How long the certificate of a sandbox' proxy is valid for; nothing where it has expired.
 pub(crate) fn certificate_expires_in(run_dir: &Path, id: &str) -> Option<Duration> {
-    SandboxFiles::of(run_dir, id).certificate_life().map(|life| life.left)
+    let left = SandboxFiles::of(run_dir, id).validity()?.not_after.checked_sub(files::now())?;
+    Some(Duration::from_secs(left))
+}
+
+/// When the certificate of a sandbox' proxy is to be renewed, in seconds since 1970.
+pub(crate) fn certificate_renewal_due(run_dir: &Path, id: &str) -> Option<u64> {
+    SandboxFiles::of(run_dir, id).validity().map(Validity::renewal_due)
 }
 
 fn proxy_id(sandbox: &str) -> String {

@@ -7,6 +7,7 @@ mod tests;
 use std::time::Duration;
 
 pub use self::supervisor::{Proxies, Supervisor};
+use crate::metrics::Counted;
 
 const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
@@ -53,14 +54,14 @@ pub enum Event {
 }
 
 impl Event {
-    /// Its name in the metrics, where it is counted.
-    fn counted(&self) -> Option<&'static str> {
+    /// As what it is counted.
+    fn counted(&self) -> Option<Counted> {
         match self {
-            Self::Started => Some("started"),
-            Self::StartFailed(_) => Some("start_failed"),
-            Self::Exited => Some("exited"),
-            Self::Removed => Some("removed"),
-            Self::RemoveFailed => Some("remove_failed"),
+            Self::Started => Some(Counted::Started),
+            Self::StartFailed(_) => Some(Counted::StartFailed),
+            Self::Exited => Some(Counted::Exited),
+            Self::Removed => Some(Counted::Removed),
+            Self::RemoveFailed => Some(Counted::RemoveFailed),
             Self::Add | Self::Delete | Self::Adopted => None,
         }
     }

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::{Action, Event, State};
-use crate::metrics::{EventLabels, Events};
+use crate::metrics::Events;
 
 /// What a proxy can be asked for. Each is idempotent, and may be dropped at any point.
 pub trait Proxies: Send + Sync + 'static {
@@ -117,8 +117,8 @@ impl<P: Proxies> Machines<P> {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let before = entry.state;
         let (state, actions) = before.apply(event);
-        if let Some(event) = event.counted() {
-            self.counts.get_or_create(&EventLabels { event }).inc();
+        if let Some(counted) = event.counted() {
+            self.counts.count(counted);
         }
         tracing::info!(sandbox = id, ?event, from = ?before, to = ?state, "sandbox");
         entry.state = state;
