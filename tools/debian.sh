@@ -25,16 +25,16 @@ debian_file() {
   local home=$CACHE/debian/$1
   if [ ! -e "$home/$2" ]; then
     command -v apt-get >/dev/null || fail "there is no ${2##*/}, and no apt-get to download it with" "install it by hand"
-    logged "download Debian's $1" "$LOGS/debian-$1.log" unpack_debian "$1" "$home"
+    logged "download Debian's $1" "$LOGS/debian-$1.log" unpack_debian "$1" "$home" || return
   fi
+  [ -e "$home/$2" ] || fail "Debian's $1 has no $2" "install ${2##*/} by hand"
   echo "$home/$2"
 }
 
 unpack_debian() {
   local part=$2.part
-  apt-get update -qq
-  rm -rf "$2" "$part"
-  mkdir -p "$part"
-  (cd "$part" && apt-get download -qq "$1" && dpkg-deb --extract ./*.deb . && rm ./*.deb)
-  mv "$part" "$2"
+  # Only root can fetch the lists of packages. They may be there.
+  apt-get update -qq || true
+  rm -rf "$2" "$part" && mkdir -p "$part" &&
+    (cd "$part" && apt-get download -qq "$1" && dpkg-deb --extract ./*.deb . && rm ./*.deb) && mv "$part" "$2"
 }
