@@ -117,7 +117,7 @@ test-node: install ## Run the scenarios with proxies beside pods (experimental: 
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
 .PHONY: test-node-load
-test-node-load: test-node ## Let 200 such pods come and go while the agent and containerd are killed
+test-node-load: test-node ## Let 200 such pods come and go while the agent is killed and containerd restarted
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node_load -- --nocapture
 
 .PHONY: test-matrix

@@ -90,7 +90,7 @@ fn scale_istiod(replicas: &str) {
     kubectl(&["-n", "istio-system", "scale", "deployment/istiod", &format!("--replicas={replicas}")]);
 }
 
-/// Kills the agent's container; the `DaemonSet` makes another.
+/// Deletes the agent's pod without grace; the `DaemonSet` makes another.
 pub fn kill_agent() {
     let words = ["delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--grace-period=0", "--force"];
     kubectl(&[&AGENT[..], &words].concat());

@@ -1,9 +1,10 @@
-//! Many pods with proxies beside them come and go while the agent and containerd are killed: none is stuck, and nothing is
-//! left on the node.
+//! Many pods with proxies beside them come and go while the agent is killed and containerd restarted: none is stuck, and nothing
+//! is left on the node.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::node::{self, kill_agent};
@@ -15,7 +16,7 @@ use tokio::time::sleep;
 const PODS: u32 = 200;
 const AT_A_TIME: usize = 12;
 const LIMIT: Duration = Duration::from_mins(15);
-const BETWEEN_KILLS: Duration = Duration::from_secs(15);
+const BETWEEN_DISTURBANCES: Duration = Duration::from_secs(15);
 
 /// Numbers that look random, the same in each run.
 fn scattered(number: u32) -> u32 {
@@ -27,7 +28,8 @@ async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32) {
     let name = format!("pod-{number}");
     let chance = scattered(number);
     let main = shell("main", &format!("sleep {}", chance % 4));
-    ns.create_object(pod(&name, &pod_spec("Never", &[main]))).await;
+    let pod = ns.create_object(pod(&name, &pod_spec("Never", &[main]))).await;
+    assert_eq!(pod.data["spec"]["runtimeClassName"], NODE_RUNTIME_CLASS, "{name}");
     created.fetch_add(1, Ordering::Relaxed);
     if chance & 16 == 0 {
         let ended = async || PodView(&ns.pod(&name).await).final_phase();
@@ -40,32 +42,33 @@ async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32) {
     ns.until_within(LIMIT, &format!("{name} to go"), async || (!ns.has_pod(&name).await).then_some(())).await;
 }
 
-/// Kills the agent or containerd, again and again until all pods are created. Returns how often, and when it was done.
-async fn kills(created: &AtomicU32) -> (u32, Instant) {
+/// Kills the agent or restarts containerd until all pods are created. Returns how often, and when the last time was over.
+async fn disturb(created: &AtomicU32) -> (u32, Instant) {
     let (mut count, mut last) = (0, Instant::now());
     loop {
-        sleep(BETWEEN_KILLS).await;
+        sleep(BETWEEN_DISTURBANCES).await;
         if created.load(Ordering::Relaxed) == PODS {
             return (count, last);
         }
-        let kill = if scattered(count).is_multiple_of(2) { kill_agent } else { || restart("containerd") };
-        spawn_blocking(kill).await.expect("it is killed");
+        let disturbance = if scattered(count).is_multiple_of(2) { kill_agent } else { || restart("containerd") };
+        spawn_blocking(disturbance).await.expect("it is done");
         (count, last) = (count + 1, Instant::now());
     }
 }
 
 #[tokio::test]
-async fn no_pod_is_stuck_and_nothing_is_left_after_kills_of_agent_and_containerd() {
+async fn no_pod_is_stuck_and_nothing_is_left_after_kills_of_the_agent_and_restarts_of_containerd() {
     scenario("node-load", &[BESIDE], async |ns: &Namespace| {
         let (began, created) = (Instant::now(), AtomicU32::new(0));
         let pods = stream::iter(0..PODS).map(|number| come_and_go(ns, number, &created));
         let pods = pods.buffer_unordered(AT_A_TIME).collect::<Vec<()>>();
-        let (_, (count, last)) = tokio::join!(pods, kills(&created));
+        let (_, (count, last)) = tokio::join!(pods, disturb(&created));
         println!(
-            "{PODS} pods in {:?}, {count} kills; all were gone {:?} after the last",
+            "{PODS} pods in {:?}, {count} disturbances; all were gone {:?} after the last",
             began.elapsed(),
             last.elapsed()
         );
+        assert!(count >= 4, "only {count} disturbances");
         ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
     })
     .await;

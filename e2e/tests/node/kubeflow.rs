@@ -26,13 +26,17 @@ async fn assert_beside_and_ended(ns: &Namespace, label: &str) {
 async fn a_trial_of_katib_ends_with_its_metric() {
     scenario("node-katib", &[BESIDE, COLLECT_METRICS], async |ns: &Namespace| {
         let name = name_in(ns.name(), "beside");
-        let tune = experiment(&name, 1, 1, &trial_job("Never", &training_of(4)));
+        let mut tune = experiment(&name, 1, 1, &trial_job("Never", &training_of(4)));
+        // Else Katib deletes the trial's Job as it ends.
+        tune["spec"]["trialTemplate"]["retain"] = json!(true);
         ns.create_object(tune.clone()).await;
         ns.until("the experiment's success", async || has_condition(&ns.get(&tune).await, "Succeeded").then_some(()))
             .await;
         let trial = json!({"apiVersion": "kubeflow.org/v1beta1", "kind": "Trial"});
         let trials = ns.list(&trial, &katib::label_of(&name)).await;
         assert_eq!(trials.iter().filter_map(metric_of).count(), 1);
+        let label = format!("{},batch.kubernetes.io/job-name", katib::label_of(&name));
+        assert_beside_and_ended(ns, &label).await;
     })
     .await;
 }

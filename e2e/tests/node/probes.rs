@@ -9,10 +9,11 @@ use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 /// A server with all three probes, over HTTP and TCP, and a named port.
-fn probed(name: &str, page: &str, annotations: &Value) -> Value {
+fn probed(name: &str, readiness: &Value, annotations: &Value) -> Value {
     let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
     serve["ports"] = json!([{"name": "web", "containerPort": 8080}]);
-    serve["readinessProbe"] = json!({"httpGet": {"path": page, "port": "web"}, "periodSeconds": 1});
+    serve["readinessProbe"] = readiness.clone();
+    serve["readinessProbe"]["periodSeconds"] = json!(1);
     serve["livenessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
     serve["startupProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60});
     let mut deployment = deployment(name, &pod_spec("Always", &[serve]));
@@ -38,12 +39,16 @@ async fn probes_reach_a_pod_that_takes_mutual_tls_only_and_say_what_its_containe
         ns.create_object(strict()).await;
         let kept = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
         let none = json!({});
-        ns.create_object(probed("control", "/", &kept)).await;
-        ns.create_object(probed("failing", "/not-there", &none)).await;
-        ns.create_object(probed("probed", "/", &none)).await;
+        let page = |path: &str| json!({"httpGet": {"path": path, "port": "web"}});
+        ns.create_object(probed("control", &page("/"), &kept)).await;
+        ns.create_object(probed("no-page", &page("/not-there"), &none)).await;
+        // Envoy would accept the connection.
+        ns.create_object(probed("no-port", &json!({"tcpSocket": {"port": 9}}), &none)).await;
+        ns.create_object(probed("probed", &page("/"), &none)).await;
         until_available(ns, "probed");
-        assert_runs_unready(ns, "failing").await;
-        assert_runs_unready(ns, "control").await;
+        for name in ["control", "no-page", "no-port"] {
+            assert_runs_unready(ns, name).await;
+        }
         let pod = ns.pods_with("app=probed").await.pop().expect("the pod");
         assert_eq!(PodView(&pod).restarts("main"), Some(0));
     })

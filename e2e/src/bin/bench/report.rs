@@ -30,15 +30,19 @@ pub(crate) struct Times {
     pub(crate) ends: Vec<f64>,
 }
 
-/// Where the results are.
-fn folder() -> PathBuf {
+/// A run of fewer rounds is a trial.
+const ROUNDS: usize = 30;
+
+fn results_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/results")
 }
 
 impl Results {
-    /// Keeps them, in place of an earlier run's on the same Kubernetes.
+    /// Keeps them, in place of an earlier run's on the same Kubernetes; a trial's, below target/.
     pub(crate) fn write(&self) -> PathBuf {
-        let file = folder().join(format!("pod-ends-{}.json", self.kubernetes));
+        let rounds = self.kinds.iter().map(|kind| kind.starts.len()).max().unwrap_or_default();
+        let directory = if rounds < ROUNDS { results_dir().join("../../target") } else { results_dir() };
+        let file = directory.join(format!("pod-ends-{}.json", self.kubernetes));
         let text = serde_json::to_string_pretty(self).expect("results are JSON");
         fs::write(&file, format!("{text}\n")).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         file
@@ -47,7 +51,7 @@ impl Results {
 
 /// The results that are kept, by their files.
 fn all() -> Vec<(PathBuf, Results)> {
-    let entries = fs::read_dir(folder()).expect("there is bench/results");
+    let entries = fs::read_dir(results_dir()).expect("there is bench/results");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("it is read").path()).collect();
     files.retain(|file| file.extension().is_some_and(|it| it == "json"));
     files.sort();
@@ -180,7 +184,8 @@ mod tests {
 
     #[test]
     fn the_tables_of_the_readme_are_those_of_the_results() {
-        let readme = fs::read_to_string(folder().join("../README.md")).unwrap();
+        let readme = fs::read_to_string(results_dir().join("../README.md")).unwrap();
+        assert!(!all().is_empty(), "there are results");
         for (file, results) in all() {
             let table = table(&results);
             assert!(

@@ -23,7 +23,10 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     if !asking.is_empty() {
         let missing: Vec<_> =
             [entry(snapshot), runtime_class(snapshot), agent(snapshot)].into_iter().flatten().collect();
-        if missing.is_empty() {
+        let all_were_read = snapshot.configurations.is_some()
+            && snapshot.has_node_runtime_class.is_some()
+            && snapshot.node_agents.is_some();
+        if missing.is_empty() && all_were_read {
             let message = format!("namespaces whose pods have their proxies beside them: {}", some(&asking));
             findings.push(Finding::ok(Id::NodeProxy, message));
         }
@@ -42,8 +45,9 @@ fn mistaken(namespace: &str, value: &str) -> Finding {
 }
 
 fn entry(snapshot: &Snapshot) -> Option<Finding> {
-    let ours = snapshot.configurations.as_ref()?.iter().find(|configuration| name(configuration) == OURS)?;
-    let has_entry = items(&ours["webhooks"]).any(|entry| text(entry, "/clientConfig/service/path") == PATH);
+    let mut ours = snapshot.configurations.as_ref()?.iter().filter(|configuration| name(configuration) == OURS);
+    let has_entry =
+        ours.any(|ours| items(&ours["webhooks"]).any(|entry| text(entry, "/clientConfig/service/path") == PATH));
     (!has_entry).then(|| {
         let message = format!("the label {PROXY_LABEL} does nothing: the webhook's configuration has no entry for it");
         Finding::problem(Id::NodeProxy, message, "NODE_PROXY=yes deploy/install (docs/node.md)")
@@ -66,7 +70,10 @@ fn agent(snapshot: &Snapshot) -> Option<Finding> {
         wanted += count(agent, "desiredNumberScheduled");
     }
     (wanted == 0 || ready < wanted).then(|| {
-        let message = format!("the node agent is ready on {ready} of {wanted} nodes; pods wait for it on the others");
+        let message = match wanted {
+            0 => "no node has the node agent; pods wait for it".to_owned(),
+            _ => format!("the node agent is ready on {ready} of {wanted} nodes; pods wait for it on the others"),
+        };
         let next = "kubectl get pods --all-namespaces --selector=app.kubernetes.io/name=istio-aux-node --output=wide";
         Finding::problem(Id::NodeProxy, message, next)
     })
@@ -109,6 +116,10 @@ mod tests {
     fn what_is_missing_is_a_problem_each() {
         let cases = [
             (
+                Snapshot { configurations: Some(Vec::new()), ..ready() },
+                "the label istio-aux.io/proxy does nothing: the webhook's configuration has no entry for it",
+            ),
+            (
                 Snapshot { configurations: Some(vec![json!({"metadata": {"name": OURS}, "webhooks": []})]), ..ready() },
                 "the label istio-aux.io/proxy does nothing: the webhook's configuration has no entry for it",
             ),
@@ -116,10 +127,7 @@ mod tests {
                 Snapshot { has_node_runtime_class: Some(false), ..ready() },
                 "there is no RuntimeClass istio-aux, so pods with istio-aux.io/proxy are refused",
             ),
-            (
-                Snapshot { node_agents: Some(Vec::new()), ..ready() },
-                "the node agent is ready on 0 of 0 nodes; pods wait for it on the others",
-            ),
+            (Snapshot { node_agents: Some(Vec::new()), ..ready() }, "no node has the node agent; pods wait for it"),
             (
                 Snapshot {
                     node_agents: Some(vec![json!({"status": {"numberReady": 1, "desiredNumberScheduled": 2}})]),
@@ -141,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_or_cannot_be_read_is_no_problem() {
+    fn what_nobody_asks_for_or_cannot_be_read_is_no_finding() {
         let nobody = Snapshot { namespaces: Vec::new(), has_node_runtime_class: Some(false), ..ready() };
         assert_eq!(of(&nobody), []);
         let unreadable = Snapshot { configurations: None, has_node_runtime_class: None, node_agents: None, ..ready() };
-        assert_eq!(problems(&unreadable), [""; 0]);
+        assert_eq!(of(&unreadable), []);
     }
 }
