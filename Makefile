@@ -93,10 +93,16 @@ ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) charm/test cluster
 endif
 
+KUBEFLOW := argo jobset trainer s3 python profiles poddefaults katib
+
+.PHONY: build-kubeflow
+build-kubeflow: ## Build Kubeflow's own components for the one-node cluster
+	@$(CLUSTER_COMMAND) build $(KUBEFLOW)
+
 .PHONY: test-kubeflow
 test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants
 	@tools/ensure rust
-	@$(call ADD,argo jobset trainer s3 python profiles poddefaults katib)
+	@$(call ADD,$(KUBEFLOW))
 	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
 
