@@ -91,10 +91,13 @@ class Pod:
 
     def pid(self) -> int | None:
         """The webhook's process, a child of Pebble's; None while there is none."""
-        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        children = [child for task in tasks for child in task.read_text().split()]
-        running = [int(child) for child in children if b"/istio-aux" in cmdline(child)]
-        return running[0] if running else None
+        for task in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            # A thread may have ended meanwhile.
+            with contextlib.suppress(OSError):
+                for child in task.read_text().split():
+                    if b"/istio-aux" in cmdline(child):
+                        return int(child)
+        return None
 
     def drains(self) -> list[datetime.timedelta]:
         """How long each webhook drained that came to its end, by its own log."""
