@@ -51,15 +51,15 @@ async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32, lost: &At
 
 /// Kills the agent or restarts containerd until all pods are created. Returns how often, and when the last time was over.
 async fn disturb(created: &AtomicU32) -> (u32, Instant) {
-    let (mut count, mut last) = (0, Instant::now());
+    let (mut count, mut since) = (0, Instant::now());
     loop {
         sleep(BETWEEN_DISTURBANCES).await;
         if created.load(Ordering::Relaxed) == PODS {
-            return (count, last);
+            return (count, since);
         }
         let disturbance = if scattered(count).is_multiple_of(2) { kill_agent } else { || restart("containerd") };
         spawn_blocking(disturbance).await.expect("it is done");
-        (count, last) = (count + 1, Instant::now());
+        (count, since) = (count + 1, Instant::now());
     }
 }
 
@@ -69,12 +69,12 @@ async fn no_pod_is_stuck_and_nothing_is_left_after_kills_of_the_agent_and_restar
         let (began, created, lost) = (Instant::now(), AtomicU32::new(0), AtomicU32::new(0));
         let pods = stream::iter(0..PODS).map(|number| come_and_go(ns, number, &created, &lost));
         let pods = pods.buffer_unordered(AT_A_TIME).collect::<Vec<()>>();
-        let (_, (count, last)) = tokio::join!(pods, disturb(&created));
+        let (_, (count, since)) = tokio::join!(pods, disturb(&created));
         println!(
             "{PODS} pods in {:?}, {} lost by containerd, {count} disturbances; all were gone {:?} after the last",
             began.elapsed(),
             lost.load(Ordering::Relaxed),
-            last.elapsed()
+            since.elapsed()
         );
         assert!(count >= 4, "only {count} disturbances");
         ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
