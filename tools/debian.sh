@@ -16,8 +16,9 @@ ensure_debian() {
   fi
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  logged "apt-get update" "$LOGS/apt-update.log" apt-get update -qq
-  logged "apt-get install" "$LOGS/apt-install.log" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  # Another apt-get may run meanwhile.
+  logged "apt-get update" "$LOGS/apt-update.log" apt-get update -qq -o DPkg::Lock::Timeout=300
+  logged "apt-get install" "$LOGS/apt-install.log" apt-get install -y -o DPkg::Lock::Timeout=300 -qq --no-install-recommends "${missing[@]}"
 }
 
 # debian_file PACKAGE PATH: where a file of a package is that is unpacked and not installed, so that none of its daemons starts.
