@@ -11,6 +11,7 @@ end_cluster() {
   stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns
   end_pods
   stop_daemons containerd kube-apiserver etcd postgresql
+  end_shims
   unmount_ours
   remove_bridge
   remove_chains
@@ -35,6 +36,17 @@ end_pods() {
     done
   done
   if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
+}
+
+# A containerd that is restarted while it creates a task may forget its shim, which is ours by the socket that it was started for.
+end_shims() {
+  local process
+  for process in /proc/[0-9]*; do
+    if tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -qF -- "containerd-shim-runc-v2 -namespace" &&
+      tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -qF -- " -address $CONTAINERD_SOCKET "; then
+      kill -KILL "${process##*/}" 2>/dev/null || :
+    fi
+  done 2>/dev/null
 }
 
 containers() {
