@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::timing::quantile;
+
 /// The kind to which the others are compared.
 const BASELINE: &str = "no-mesh";
 /// How often the times are drawn again for the interval of a ratio.
@@ -90,41 +92,36 @@ fn table(results: &Results) -> String {
 }
 
 fn cell(times: &[f64]) -> String {
-    match (quantile(times, 0.5), quantile(times, 0.95)) {
+    match (median(times), quantile(&sorted(times), 950)) {
         (Some(median), Some(p95)) => format!("{median:.2} s, {p95:.2} s"),
         _ => "never".to_owned(),
     }
 }
 
-/// The time below which this part of the times is; `None` where there are none.
-fn quantile(times: &[f64], part: f64) -> Option<f64> {
+fn sorted(times: &[f64]) -> Vec<f64> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "an index"
-    )]
-    let index = (last as f64 * part).round() as usize;
-    sorted.get(index).copied()
+    sorted
+}
+
+fn median(times: &[f64]) -> Option<f64> {
+    quantile(&sorted(times), 500)
 }
 
 /// The interval that has 95 % of the ratios of medians, when both are drawn again from what was measured (bootstrap).
 fn ratio_interval(times: &[f64], baseline: &[f64]) -> Option<[f64; 2]> {
     let mut chance = 1;
     let mut drawn = |from: &[f64]| {
-        let draw = |_| {
+        let draw = |_: &f64| {
             // Numbers that look random, the same each time (Knuth's MMIX).
             chance = 6_364_136_223_846_793_005_u64.wrapping_mul(chance).wrapping_add(1_442_695_040_888_963_407);
             from.get(usize::try_from(chance >> 33).ok()? % from.len()).copied()
         };
-        quantile(&from.iter().map(|_| 0).filter_map(draw).collect::<Vec<_>>(), 0.5)
+        median(&from.iter().filter_map(draw).collect::<Vec<_>>())
     };
     let ratios: Option<Vec<f64>> = (0..RESAMPLES).map(|_| Some(drawn(times)? / drawn(baseline)?)).collect();
-    let ratios = ratios?;
-    Some([quantile(&ratios, 0.025)?, quantile(&ratios, 0.975)?])
+    let ratios = sorted(&ratios?);
+    Some([quantile(&ratios, 25)?, quantile(&ratios, 975)?])
 }
 
 /// The ends of each kind of pod as dots on a line, with a bar at the median. The background is the page's.
@@ -166,7 +163,7 @@ fn draw(results: &Results, ink: RGBColor) -> String {
             let dots =
                 kind.ends.iter().map(|&end| Circle::new((end, place), 4, RGBColor(70, 107, 176).mix(0.45).filled()));
             chart.draw_series(dots).expect("the dots are drawn");
-            if let Some(median) = quantile(&kind.ends, 0.5) {
+            if let Some(median) = median(&kind.ends) {
                 let bar = PathElement::new(vec![(median, place - 0.3), (median, place + 0.3)], ink.stroke_width(3));
                 chart.draw_series([bar]).expect("the bar is drawn");
             } else {
@@ -198,8 +195,8 @@ mod tests {
     #[test]
     fn quantiles_and_the_interval_of_a_ratio_are_those_of_the_times() {
         let times: Vec<f64> = (0..101).map(f64::from).collect();
-        assert_eq!([0.5, 0.95].map(|part| quantile(&times, part)), [Some(50.0), Some(95.0)]);
-        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!([500, 950].map(|part| quantile(&times, part)), [Some(50.0), Some(95.0)]);
+        assert_eq!(median(&[]), None);
         assert_eq!(ratio_interval(&[3.0; 5], &[2.0; 5]), Some([1.5, 1.5]));
         let [low, high] = ratio_interval(&times, &times).unwrap();
         assert!(low < 1.0 && 1.0 < high && low > 0.5 && high < 2.0, "{low} {high}");

@@ -35,6 +35,11 @@ pub(crate) fn sync_offset(round: usize) -> f64 {
     (f64::from(u32::try_from(round).unwrap_or_default()) * 0.618_034).fract()
 }
 
+/// The one of sorted values below which so many thousandths of them are; `None` where there are none.
+pub(crate) fn quantile<T: Copy>(sorted: &[T], thousandths: usize) -> Option<T> {
+    sorted.get(sorted.len() * thousandths / 1000).copied()
+}
+
 /// What many times come to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Summary {
@@ -48,8 +53,8 @@ impl Summary {
     /// `None` where there are no times.
     pub(crate) fn of(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
-        let at = |index: usize| times.get(index).copied();
-        Some(Self { min: at(0)?, median: at(times.len() / 2)?, p99: at(times.len() * 99 / 100)?, max: *times.last()? })
+        let (median, p99) = (quantile(&times, 500)?, quantile(&times, 990)?);
+        Some(Self { min: *times.first()?, median, p99, max: *times.last()? })
     }
 
     /// Minimum, median and maximum as a table's cell.
