@@ -72,6 +72,9 @@ async fn proxy_outlives_every_container() {
         let long = shell("long", "sleep 8; curl -sSf http://web/");
         ns.create_object(pod("two", &pod_spec("Never", &[shell("short", "sleep 1"), long]))).await;
         assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        let pod = ns.pod("two").await;
+        let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
+        assert!(ended_at("short") < ended_at("long"));
     })
     .await;
 }

@@ -180,7 +180,7 @@ exit {exit_code}"
     let mut other = needs_proxy("other", 3);
     let script = other["command"][2].as_str().expect("it is a script").to_owned();
     let files = "[ ! -e /istio-aux-locks/other ] && grep -q ^root: /etc/passwd || exit 91";
-    other["command"][2] = json!(format!("{files}; {script}; {files}"));
+    other["command"][2] = json!(format!("{files}; {script}; {files}; {NEEDS_PROXY}"));
     [hostile, as_root(other)]
 }
 

@@ -6,7 +6,7 @@ use e2e::manifests::{annotated, pod, pod_spec, shell, with_default_grace, with_m
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{final_phase, shim_modes, start_server};
+use crate::{NEEDS_PROXY, final_phase, shim_modes, start_server};
 
 /// A pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs this.
 fn hangs_once(name: &str, second_attempt: &str) -> Value {
@@ -45,9 +45,10 @@ async fn attempt_after_a_failed_liveness_probe_keeps_the_proxy() {
     scenario("liveness", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         // Long enough for a proxy to go that was asked to quit at the first attempt's end.
-        let needs_the_mesh = "for n in 1 2 3 4 5 6; do curl -sSf --max-time 5 http://web/ || exit 99; sleep 1; done";
+        let calls = "for n in 1 2 3 4 5 6; do curl -sSf --max-time 5 http://web/ || exit 99; sleep 1; done";
+        let needs_the_mesh = format!("{calls}; {NEEDS_PROXY}");
         for mode in shim_modes() {
-            ns.create_object(annotated(hangs_once(mode, needs_the_mesh), MODE_ANNOTATION, mode)).await;
+            ns.create_object(annotated(hangs_once(mode, &needs_the_mesh), MODE_ANNOTATION, mode)).await;
         }
         for mode in shim_modes() {
             succeeds_after_an_attempt_that_exited_with_0(ns, mode).await;
