@@ -95,10 +95,6 @@ endif
 
 KUBEFLOW := argo jobset trainer s3 python profiles poddefaults katib
 
-.PHONY: build-kubeflow
-build-kubeflow: ## Build Kubeflow's own components for the one-node cluster
-	@$(CLUSTER_COMMAND) build $(KUBEFLOW)
-
 .PHONY: test-kubeflow
 test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants
 	@tools/ensure rust
