@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 CLUSTER ?= one-node
 # How long `make fuzz` runs each of its targets, in seconds.
 FUZZ_FOR ?= 60
+# How many Jobs `make soak` runs.
+PODS ?= 1000
 # What `make demo` runs: job, tfjob, katib or argo.
 DEMO ?= job
 
@@ -121,6 +123,11 @@ test-node: install ## Run the scenarios with proxies beside pods (experimental: 
 .PHONY: test-node-load
 test-node-load: test-node ## Let 200 such pods come and go while the agent is killed and containerd restarted
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node_load -- --nocapture
+
+.PHONY: soak
+soak: install ## Run PODS Jobs of many shapes while parts of the cluster are restarted again and again
+	@tools/ensure rust
+	PODS=$(PODS) $(IN_CLUSTER) cargo test --locked --package e2e --features soak --test soak -- --nocapture
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")

@@ -8,12 +8,21 @@ use crate::tenancy::kubectl;
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 
+/// One of the chart's values for this node.
+fn value(name: &str) -> String {
+    let state = std::env::var("ONE_NODE_CLUSTER").expect("the scenarios run by `cluster run`");
+    let values = fs::read_to_string(Path::new(&state).join("node-values.yaml")).expect("the component node is there");
+    let of_name = |line: &str| line.trim().strip_prefix(name)?.strip_prefix(": ").map(str::to_owned);
+    values.lines().find_map(of_name).expect("it has the value")
+}
+
 /// Runs containerd's own client in the proxies' namespace.
 fn ctr(words: &[&str]) -> String {
-    let state = std::env::var("ONE_NODE_CLUSTER").expect("the scenarios run by `cluster run`");
-    let socket = fs::read_to_string(Path::new(&state).join("node-values.yaml")).expect("the component node is there");
-    let socket = socket.lines().find_map(|line| line.trim().strip_prefix("socket: ")).expect("it names the socket");
-    printed(&run("ctr", &[&["-a", socket, "-n", "istio-aux"], words].concat(), ""))
+    ctr_in("istio-aux", words)
+}
+
+fn ctr_in(namespace: &str, words: &[&str]) -> String {
+    printed(&run("ctr", &[&["-a", &value("socket"), "-n", namespace], words].concat(), ""))
 }
 
 /// What the node has of proxies: containers, files and cgroups.
@@ -21,7 +30,7 @@ fn ctr(words: &[&str]) -> String {
 pub fn proxies() -> Vec<String> {
     let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
     let cgroups =
-        run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy", "-o", "-name", "*-redirect", ")"], "");
+        run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy-*", "-o", "-name", "*-redirect", ")"], "");
     let found = [ctr(&["containers", "ls", "-q"]), printed(&files), printed(&cgroups)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
 }
@@ -38,6 +47,12 @@ pub fn kill_proxies() {
 pub fn agent(words: &[&str]) -> String {
     let exec = ["exec", "daemonset/istio-aux-node", "--container=agent", "--", "/istio-aux-node"];
     kubectl(&[&AGENT[..], &exec, words].concat())
+}
+
+/// What the agent has logged since it was started.
+#[must_use]
+pub fn agent_log() -> String {
+    kubectl(&[&AGENT[..], &["logs", "daemonset/istio-aux-node", "--container=agent"]].concat())
 }
 
 /// The node without its agent, until this is dropped.
@@ -94,4 +109,53 @@ fn scale_istiod(replicas: &str) {
 pub fn kill_agent() {
     let words = ["delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--grace-period=0", "--force"];
     kubectl(&[&AGENT[..], &words].concat());
+}
+
+/// The image of the mesh's proxies.
+#[must_use]
+pub fn proxy_image() -> String {
+    value("proxyImage")
+}
+
+/// As the agent names an image.
+#[must_use]
+pub fn root_of(image: &str) -> String {
+    image.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_")
+}
+
+/// The node with another name of the proxies' image, until this is dropped: whoever upgrades sets the chart's `proxyImage`.
+pub struct NextImage {
+    /// The image's name.
+    pub name: String,
+}
+
+impl NextImage {
+    /// Upgrades to the same image under another name.
+    #[must_use]
+    pub fn install() -> Self {
+        let name = format!("{}-next", proxy_image());
+        ctr_in("k8s.io", &["images", "tag", "--force", &proxy_image(), &name]);
+        Self::install_other(name)
+    }
+
+    /// Upgrades to an image.
+    #[must_use]
+    pub fn install_other(name: String) -> Self {
+        set_proxy_image(&name);
+        Self { name }
+    }
+}
+
+impl Drop for NextImage {
+    fn drop(&mut self) {
+        set_proxy_image(&proxy_image());
+    }
+}
+
+fn set_proxy_image(name: &str) {
+    let set = format!("proxyImage={name}");
+    let chart = "helm/istio-aux-node";
+    let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", &set];
+    drop(printed(&run("helm", &words, "")));
+    kubectl(&[&AGENT[..], &["rollout", "status", "daemonset/istio-aux-node", "--timeout=120s"]].concat());
 }

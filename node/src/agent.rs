@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::install;
 use crate::metrics::{Events, Exporter};
-use crate::proxy::Node;
+use crate::proxy::{Left, Node};
 use crate::sandbox::Supervisor;
 use crate::server;
 
@@ -36,12 +36,12 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     let events = Events::default();
     let exporter = Exporter { containerd: node.containerd.clone(), run_dir: run_dir.clone(), events: events.clone() };
     fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
-    let left = node.sandboxes().await.map_err(|error| error.to_string())?;
+    let left = node.left().await.map_err(|error| error.to_string())?;
     let supervisor = Supervisor::spawn(node, events);
-    for (id, sandbox) in left {
-        match sandbox {
-            Some(sandbox) => supervisor.adopt(sandbox),
-            None => remove(&supervisor, id),
+    for (id, left) in left {
+        match left {
+            Left::Proxy { sandbox, is_outdated } => supervisor.adopt(sandbox, is_outdated),
+            Left::Remains => remove(&supervisor, id),
         }
     }
     for id in marks(&run_dir).map_err(|error| format!("the marks of deleted sandboxes: {error}"))? {

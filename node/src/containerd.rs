@@ -124,14 +124,15 @@ impl Containerd {
         Ok(containers.into_iter().map(|container| (container.id, container.labels)).collect())
     }
 
-    /// Whether a container of a namespace has a process.
-    pub async fn is_running(&self, namespace: &'static str, id: &str) -> Result<bool, Error> {
+    /// The PID of a container's process, while it runs.
+    pub async fn pid(&self, namespace: &'static str, id: &str) -> Result<Option<u32>, Error> {
         let mut tasks = TasksClient::with_interceptor(self.channel.clone(), InNamespace(namespace));
         match tasks.get(GetRequest { container_id: id.to_owned() }).await.map_err(call("read a task")) {
             Ok(response) => {
-                Ok(response.into_inner().process.is_some_and(|process| process.status() == TaskStatus::Running))
+                let process = response.into_inner().process;
+                Ok(process.filter(|process| process.status() == TaskStatus::Running).map(|process| process.pid))
             }
-            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }

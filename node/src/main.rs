@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use kube::Client;
@@ -13,6 +14,10 @@ use node::containerd::Containerd;
 use node::proxy::Node;
 use node::rootfs;
 use node::status::{self, Proxy};
+use tokio::sync::Semaphore;
+
+/// Each needs a core for a second.
+const UPGRADES_AT_A_TIME: usize = 2;
 
 #[derive(Parser)]
 #[command(name = "istio-aux-node", version, about = "Runs Istio proxies beside pods (experimental)")]
@@ -115,6 +120,9 @@ struct AgentArgs {
     /// The `ConfigMap` with the mesh's configuration
     #[arg(long, default_value = "istio")]
     mesh_config: String,
+    /// How long a proxy that was upgraded may serve the connections that it has, in seconds
+    #[arg(long, default_value_t = 3600)]
+    drain_timeout: u64,
     /// The port of the node on which metrics are served, over plain HTTP at /metrics; none by default
     #[arg(long, value_name = "PORT")]
     metrics_port: Option<u16>,
@@ -184,6 +192,8 @@ async fn run_agent(args: AgentArgs) -> Result<(), String> {
         run_dir: args.node.run_dir,
         log_dir: args.node.log_dir,
         resolv_conf: "/etc/resolv.conf".into(),
+        drain_timeout: Duration::from_secs(args.drain_timeout),
+        upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
     };
     let cni = CniPaths {
         plugin: args.cni_plugin,

@@ -1,5 +1,6 @@
 //! The agent's metrics, over plain HTTP. What proxies there are is read from the node at each scrape.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -51,6 +52,10 @@ pub enum Counted {
     Started,
     /// A proxy could not be started.
     StartFailed,
+    /// A proxy serves in the place of an outdated one.
+    Upgraded,
+    /// A proxy could not be started in the place of an outdated one.
+    UpgradeFailed,
     /// A proxy has ended by itself.
     Exited,
     /// Nothing of a proxy is left.
@@ -60,12 +65,22 @@ pub enum Counted {
 }
 
 impl Counted {
-    const ALL: [Self; 5] = [Self::Started, Self::StartFailed, Self::Exited, Self::Removed, Self::RemoveFailed];
+    const ALL: [Self; 7] = [
+        Self::Started,
+        Self::StartFailed,
+        Self::Upgraded,
+        Self::UpgradeFailed,
+        Self::Exited,
+        Self::Removed,
+        Self::RemoveFailed,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
             Self::StartFailed => "start_failed",
+            Self::Upgraded => "upgraded",
+            Self::UpgradeFailed => "upgrade_failed",
             Self::Exited => "exited",
             Self::Removed => "removed",
             Self::RemoveFailed => "remove_failed",
@@ -152,8 +167,10 @@ impl Exporter {
         let mut registry = Registry::with_prefix("istio_aux_node");
         registry.register("proxy_events", "What happened to proxies", self.events.0.clone());
         if let Ok(Ok(containers)) = timeout(CONTAINERD_TIMEOUT, self.containerd.list()).await {
-            let sandboxes: Vec<_> = containers.values().filter_map(proxy::sandbox_of).collect();
-            let due = sandboxes.iter().filter_map(|one| proxy::certificate_renewal_due(&self.run_dir, &one.id)).min();
+            // While a proxy is upgraded, its sandbox has two.
+            let sandboxes = containers.keys().filter_map(|id| proxy::sandbox_of(&self.run_dir, id));
+            let sandboxes: BTreeSet<_> = sandboxes.map(|sandbox| sandbox.id).collect();
+            let due = sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(&self.run_dir, id)).min();
             register_proxies(&mut registry, sandboxes.len(), due);
         }
         let mut text = String::new();

@@ -1,6 +1,6 @@
 //! Work inside a pod's network namespace. A thread that has entered one is not used for anything else.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
@@ -9,30 +9,70 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 use tokio::sync::oneshot;
 
-/// Where pilot-agent says whether Envoy serves.
-const READINESS_PORT: u16 = 15021;
+/// Where the agent asks a proxy. 127.0.0.1 leads to the proxy that serves (`proxy/ports.rs`), and the mesh's rules let root's
+/// connections on the loopback interface pass.
+const LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Of a response, as much is read.
+const RESPONSE_LIMIT: u64 = 4096;
 
 /// Returns once the proxy, whose process this is, serves in its network namespace.
-pub async fn wait_until_ready(pid: u32, timeout: Duration) -> Result<(), String> {
+pub async fn wait_until_ready(pid: u32, readiness_port: u16, timeout: Duration) -> Result<(), String> {
+    enter(pid, move |is_cancelled| poll(readiness_port, Instant::now() + timeout, is_cancelled)).await
+}
+
+/// Has Envoy's admin interface of a process close all listeners. Connections that wait to be accepted go to another process
+/// that listens on the same port (`tcp_migrate_req`, Linux 5.14). Those that were accepted go on; of HTTP, until their next response.
+pub async fn drain(pid: u32, admin_port: u16) -> Result<(), String> {
+    enter(pid, move |_| {
+        fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1").map_err(|error| format!("tcp_migrate_req: {error}"))?;
+        // The first has HTTP connections closed, and would leave the listeners open.
+        for what in ["POST /drain_listeners?graceful&skip_exit", "POST /drain_listeners"] {
+            match request(Ipv4Addr::LOCALHOST, admin_port, what) {
+                Ok((200, _)) => {}
+                Ok((status, _)) => return Err(format!("Envoy responds {status} to {what}")),
+                Err(error) => return Err(format!("Envoy: {error}")),
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// How many connections an Envoy serves. It counts them every 5 s.
+pub async fn connections(pid: u32, admin_port: u16) -> Result<u64, String> {
+    enter(pid, move |_| {
+        let (_, text) = request(Ipv4Addr::LOCALHOST, admin_port, "GET /stats?filter=server.total_connections")
+            .map_err(|error| format!("Envoy: {error}"))?;
+        let count = text.lines().find_map(|line| line.strip_prefix("server.total_connections: ")?.trim().parse().ok());
+        count.ok_or_else(|| "Envoy does not count its connections".to_owned())
+    })
+    .await
+}
+
+/// Works in the network namespace of a process, on a thread of its own.
+async fn enter<T: Send + 'static>(
+    pid: u32,
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
     let path = format!("/proc/{pid}/ns/net");
     let namespace = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
     let (sender, receiver) = oneshot::channel();
     thread::spawn(move || {
         let entered = setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|error| format!("setns: {error}"));
-        let result = entered.and_then(|()| poll(Instant::now() + timeout, || sender.is_closed()));
+        let result = entered.and_then(|()| work(&|| sender.is_closed()));
         // Whoever asked may have stopped waiting.
         let _ = sender.send(result);
     });
     receiver.await.map_err(|_| "the thread in the pod's network namespace ended".to_owned())?
 }
 
-fn poll(deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<(), String> {
+fn poll(port: u16, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<(), String> {
     loop {
-        let seen = match status() {
-            Ok(200) => return Ok(()),
-            Ok(status) => format!("it responds {status}"),
+        let seen = match request(LOOPBACK, port, "GET /healthz/ready") {
+            Ok((200, _)) => return Ok(()),
+            Ok((status, _)) => format!("it responds {status}"),
             Err(error) => error.to_string(),
         };
         if is_cancelled() || Instant::now() >= deadline {
@@ -42,14 +82,15 @@ fn poll(deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<(), String
     }
 }
 
-/// The status of pilot-agent's readiness check.
-fn status() -> io::Result<u16> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, READINESS_PORT));
+/// The status, and the response as text.
+fn request(address: Ipv4Addr, port: u16, what: &str) -> io::Result<(u16, String)> {
+    let address = SocketAddr::from((address, port));
     let mut stream = TcpStream::connect_timeout(&address, REQUEST_TIMEOUT)?;
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    stream.write_all(b"GET /healthz/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(format!("{what} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut response = String::new();
-    stream.take(4096).read_to_string(&mut response)?;
+    stream.take(RESPONSE_LIMIT).read_to_string(&mut response)?;
     let status = response.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no HTTP response"))
+    let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no HTTP response"))?;
+    Ok((status, response))
 }

@@ -1,5 +1,6 @@
 //! What an operator asks on the node: which proxies there are, and what one has written.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -16,22 +17,55 @@ use crate::proxy;
 pub struct Proxy {
     /// What it is the proxy of.
     pub sandbox: Sandbox,
-    /// Whether its process runs.
-    pub is_running: bool,
+    /// Names the image that it was started from.
+    pub image: String,
+    /// What its process does.
+    pub state: ProxyState,
     /// How long its certificate is valid for; nothing where there is none that can be read, or where it has expired.
     pub certificate_expires_in: Option<Duration>,
+}
+
+/// What a proxy's process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProxyState {
+    /// It serves.
+    Running,
+    /// Another one serves in its place. It ends with its last connection.
+    Draining,
+    /// It is to serve in another's place.
+    Starting,
+    /// There is none.
+    Ended,
+}
+
+impl ProxyState {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Draining => "draining",
+            Self::Starting => "starting",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// The proxies of this node, by their pods' names.
 pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Proxy>, Error> {
     let mut found = Vec::new();
     for (id, labels) in containerd.list().await? {
-        let Some(sandbox) = proxy::sandbox_of(&labels) else { continue };
-        let is_running = containerd.is_running(NAMESPACE, &id).await?;
+        let Some(sandbox) = proxy::sandbox_of(run_dir, &id) else { continue };
+        let is_running = containerd.pid(NAMESPACE, &id).await?.is_some();
+        let state = match proxy::age(run_dir, &sandbox.id, &id) {
+            _ if !is_running => ProxyState::Ended,
+            Ordering::Less => ProxyState::Draining,
+            Ordering::Equal => ProxyState::Running,
+            Ordering::Greater => ProxyState::Starting,
+        };
+        let image = proxy::image_of(&labels);
         let certificate_expires_in = proxy::certificate_expires_in(run_dir, &sandbox.id);
-        found.push(Proxy { sandbox, is_running, certificate_expires_in });
+        found.push(Proxy { sandbox, image, state, certificate_expires_in });
     }
-    found.sort_by_key(|proxy| pod_of(&proxy.sandbox));
+    found.sort_by_key(|proxy| (pod_of(&proxy.sandbox), proxy.state));
     Ok(found)
 }
 
@@ -46,12 +80,12 @@ pub fn pod_of(sandbox: &Sandbox) -> String {
 pub fn table(proxies: &[Proxy]) -> String {
     let pods: Vec<_> = proxies.iter().map(|proxy| pod_of(&proxy.sandbox)).collect();
     let width = pods.iter().map(String::len).chain([3]).max().unwrap_or_default();
-    let head = format!("{:width$}  PROXY    CERTIFICATE  SANDBOX\n", "POD");
+    let head = format!("{:width$}  PROXY     CERTIFICATE  SANDBOX        IMAGE\n", "POD");
     let lines = pods.iter().zip(proxies).map(|(pod, proxy)| {
-        let state = if proxy.is_running { "running" } else { "ended" };
+        let (state, image) = (proxy.state.as_str(), &proxy.image);
         let certificate = proxy.certificate_expires_in.map_or_else(|| "none".to_owned(), hours);
         let sandbox: String = proxy.sandbox.id.chars().take(13).collect();
-        format!("{pod:width$}  {state:7}  {certificate:11}  {sandbox}\n")
+        format!("{pod:width$}  {state:8}  {certificate:11}  {sandbox:13}  {image}\n")
     });
     std::iter::once(head).chain(lines).collect()
 }
@@ -62,7 +96,7 @@ pub fn to_json(proxies: &[Proxy]) -> Value {
     let proxies = proxies.iter().map(|proxy| {
         json!({
             "pod": pod_of(&proxy.sandbox), "uid": proxy.sandbox.uid, "sandbox": proxy.sandbox.id,
-            "running": proxy.is_running,
+            "state": proxy.state.as_str(), "image": proxy.image,
             "certificateExpiresInSeconds": proxy.certificate_expires_in.map(|left| left.as_secs()),
         })
     });
@@ -92,7 +126,7 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn a_proxy(name: &str, is_running: bool, certificate_expires_in: Option<Duration>) -> Proxy {
+    pub(crate) fn a_proxy(name: &str, state: ProxyState, certificate_expires_in: Option<Duration>) -> Proxy {
         let sandbox = Sandbox {
             id: format!("{name}-0123456789abcdef"),
             netns: String::new(),
@@ -102,26 +136,32 @@ pub(crate) mod tests {
             addresses: Vec::new(),
             cgroup_path: String::new(),
         };
-        Proxy { sandbox, is_running, certificate_expires_in }
+        Proxy { sandbox, image: "proxyv2_1.31.0".into(), state, certificate_expires_in }
     }
 
     #[test]
     fn the_table_says_what_runs_and_how_long_certificates_are_valid() {
-        let proxies = [a_proxy("train-0", true, Some(Duration::from_secs(5_430))), a_proxy("x", false, None)];
+        let valid = Some(Duration::from_secs(5_430));
+        let proxies = [
+            a_proxy("train-0", ProxyState::Running, valid),
+            a_proxy("train-0", ProxyState::Draining, valid),
+            a_proxy("x", ProxyState::Ended, None),
+        ];
         let expected = "\
-POD           PROXY    CERTIFICATE  SANDBOX
-team/train-0  running  1h30m        train-0-01234
-team/x        ended    none         x-0123456789a
+POD           PROXY     CERTIFICATE  SANDBOX        IMAGE
+team/train-0  running   1h30m        train-0-01234  proxyv2_1.31.0
+team/train-0  draining  1h30m        train-0-01234  proxyv2_1.31.0
+team/x        ended     none         x-0123456789a  proxyv2_1.31.0
 ";
         assert_eq!(table(&proxies), expected);
-        assert_eq!(table(&[]), "POD  PROXY    CERTIFICATE  SANDBOX\n");
+        assert_eq!(table(&[]), "POD  PROXY     CERTIFICATE  SANDBOX        IMAGE\n");
     }
 
     #[test]
     fn programs_get_seconds_and_whole_ids() {
-        let json = to_json(&[a_proxy("x", true, Some(Duration::from_secs(61)))]);
+        let json = to_json(&[a_proxy("x", ProxyState::Running, Some(Duration::from_secs(61)))]);
         let expected = json!([{
-            "pod": "team/x", "uid": "u1", "sandbox": "x-0123456789abcdef", "running": true,
+            "pod": "team/x", "uid": "u1", "sandbox": "x-0123456789abcdef", "state": "running", "image": "proxyv2_1.31.0",
             "certificateExpiresInSeconds": 61,
         }]);
         assert_eq!(json, expected);
@@ -130,7 +170,7 @@ team/x        ended    none         x-0123456789a
     #[test]
     fn a_log_is_found_by_the_pods_name() {
         let logs = tempfile::tempdir().unwrap();
-        let proxies = [a_proxy("x", true, None)];
+        let proxies = [a_proxy("x", ProxyState::Running, None)];
         std::fs::write(logs.path().join("x-0123456789abcdef.log"), "ready\n").unwrap();
         let mut output = Vec::new();
         write_log("team/x", &proxies, logs.path(), &mut output).unwrap();

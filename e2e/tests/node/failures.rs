@@ -54,7 +54,7 @@ async fn heard(ns: &Namespace) -> String {
     .await
 }
 
-async fn assert_heard(ns: &Namespace, when: &str) {
+pub(crate) async fn assert_heard(ns: &Namespace, when: &str) {
     assert_eq!(heard(ns).await, format!("{GREETING}\n 200"), "{when}");
 }
 

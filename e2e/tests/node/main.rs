@@ -4,6 +4,7 @@ mod failures;
 mod kubeflow;
 mod probes;
 mod services;
+mod upgrade;
 
 use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};
 use e2e::tenancy::{greets, until_available};
@@ -108,7 +109,7 @@ async fn the_agents_program_lists_proxies_and_prints_what_they_have_written() {
         assert!(line.contains("running") && line.contains("23h"), "it runs with a fresh certificate: {line}");
         let json: Value = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
         let of_pod = json.as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod)).expect("the pod");
-        assert_eq!(of_pod["running"], true);
+        assert_eq!(of_pod["state"], "running");
         assert!(node::agent(&["logs", &pod]).contains("Envoy proxy is ready"));
     })
     .await;

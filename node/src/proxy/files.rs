@@ -7,6 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cni::protocol::Sandbox;
 use serde_json::json;
 use x509_parser::pem::parse_x509_pem;
 
@@ -35,18 +36,24 @@ impl Validity {
     }
 }
 
+/// Where the directories of all sandboxes are.
+pub(super) fn all(run_dir: &Path) -> PathBuf {
+    run_dir.join("sandbox")
+}
+
 impl SandboxFiles {
     /// The directory of a sandbox, which may not be there yet.
     #[must_use]
     pub(super) fn of(run_dir: &Path, id: &str) -> Self {
-        Self { directory: run_dir.join("sandbox").join(id) }
+        Self { directory: all(run_dir).join(id) }
     }
 
     /// Writes what pilot-agent reads of the pod, and how it finds names.
-    pub(super) fn write_pod(&self, pod: &PodFacts, resolv_conf: &Path) -> io::Result<()> {
+    pub(super) fn write_pod(&self, sandbox: &Sandbox, pod: &PodFacts, resolv_conf: &Path) -> io::Result<()> {
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o711))?;
+        fs::write(self.directory.join("sandbox.json"), json!(sandbox).to_string())?;
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
         fs::write(directory.join("annotations"), downward_api(&pod.annotations))?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
@@ -80,6 +87,31 @@ impl SandboxFiles {
         let validity = pem.parse_x509().ok()?.validity().clone();
         let [not_before, not_after] = [validity.not_before, validity.not_after].map(|time| time.timestamp().try_into());
         Some(Validity { not_before: not_before.ok()?, not_after: not_after.ok()? })
+    }
+
+    /// The sandbox, for an agent that adopts its proxy.
+    #[must_use]
+    pub(super) fn sandbox(&self) -> Option<Sandbox> {
+        serde_json::from_slice(&fs::read(self.directory.join("sandbox.json")).ok()?).ok()
+    }
+
+    /// Which of the sandbox' proxies serves, by how often it was upgraded; nothing where none has served yet.
+    #[must_use]
+    pub(super) fn generation(&self) -> Option<u32> {
+        fs::read_to_string(self.directory.join("generation")).ok()?.parse().ok()
+    }
+
+    /// From now on, this one serves.
+    pub(super) fn write_generation(&self, generation: u32) -> io::Result<()> {
+        let temporary = self.directory.join(".generation");
+        fs::write(&temporary, generation.to_string())?;
+        fs::rename(temporary, self.directory.join("generation"))
+    }
+
+    /// Writes the rules that lead the ordinary ports to those of the proxy that serves, for `iptables-restore`.
+    pub(super) fn write_rules(&self, rules: &str) -> io::Result<PathBuf> {
+        let file = self.directory.join("ports.rules");
+        fs::write(&file, rules).map(|()| file)
     }
 
     /// Removes the directory.

@@ -2,17 +2,24 @@
 
 mod cgroup;
 mod files;
+mod ports;
 mod spec;
+mod upgrade;
 
-use std::collections::HashMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
 use kube::Client;
+use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::files::{SandboxFiles, Validity};
+use self::ports::Ports;
 use self::spec::{Cluster, Layout};
 use crate::certificate::CertificateAuthority;
 use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NewContainer};
@@ -20,8 +27,11 @@ use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 use crate::sandbox::Proxies;
 
-/// The label of a proxy's container that has the sandbox as JSON, for an agent that adopts it.
-const SANDBOX_LABEL: &str = "istio-aux.io/sandbox";
+/// The label that names the image a proxy was started from.
+const ROOT_LABEL: &str = "istio-aux.io/proxy-root";
+/// Between the sandbox' id and the proxy's generation in a container's id.
+const PROXY_INFIX: &str = "-proxy-";
+const REDIRECT_SUFFIX: &str = "-redirect";
 /// Long enough for a proxy on a busy node, and shorter than the plugin waits.
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
@@ -53,28 +63,55 @@ pub struct Node {
     pub log_dir: PathBuf,
     /// How the agent finds names, which is how the proxies do.
     pub resolv_conf: PathBuf,
+    /// How long a proxy that was upgraded may serve the connections that it has.
+    pub drain_timeout: Duration,
+    /// How many proxies are upgraded at a time.
+    pub upgrades: Semaphore,
+}
+
+/// What an earlier agent has left of a sandbox.
+#[derive(Debug)]
+pub enum Left {
+    /// A proxy whose pod lives.
+    Proxy {
+        /// The pod's sandbox.
+        sandbox: Sandbox,
+        /// Whether the proxy was started from another image than new ones are.
+        is_outdated: bool,
+    },
+    /// Something that is to be removed.
+    Remains,
 }
 
 impl Node {
-    /// The sandboxes that have a proxy of an earlier agent's; by [`None`], a container's that is not one that can be used.
-    pub async fn sandboxes(&self) -> Result<Vec<(String, Option<Sandbox>)>, Error> {
+    /// What earlier agents have left, by the sandboxes' ids.
+    pub async fn left(&self) -> Result<HashMap<String, Left>, Error> {
         let containers = self.containerd.list().await?;
-        let mut known = Vec::new();
-        for (id, labels) in containers {
-            let sandbox = sandbox_of(&labels);
-            let sandbox_id = id.rsplit_once('-').map_or(id.as_str(), |(sandbox, _)| sandbox).to_owned();
-            // A sandbox lives as long as its pause container.
-            let is_alive = self.containerd.is_running(CRI_NAMESPACE, &sandbox_id).await?;
-            known.push((sandbox_id, sandbox.filter(|_| is_alive)));
+        let ids: BTreeSet<_> = containers.keys().map(|id| sandbox_id(id).to_owned()).chain(self.prepared()).collect();
+        let mut left = HashMap::new();
+        for id in ids {
+            let files = self.files(&id);
+            let serving = containers.get(&self.serving(&id));
+            let is_outdated = serving.is_some_and(|labels| labels.get(ROOT_LABEL) != Some(&self.root_name()));
+            // A sandbox lives as long as its pause container. Where no proxy has served yet, its plugin asks again.
+            let is_alive = self.containerd.pid(CRI_NAMESPACE, &id).await?.is_some();
+            let sandbox = files.sandbox().filter(|_| is_alive && files.generation().is_some());
+            left.insert(id, sandbox.map_or(Left::Remains, |sandbox| Left::Proxy { sandbox, is_outdated }));
         }
-        Ok(known)
+        Ok(left)
+    }
+
+    /// The sandboxes for which something was written.
+    fn prepared(&self) -> impl Iterator<Item = String> {
+        let entries = std::fs::read_dir(files::all(&self.run_dir)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 
     async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts), String> {
         let pod = read_pod(&self.client, sandbox).await?;
         let mesh = self.mesh().await?;
         let files = self.files(&sandbox.id);
-        files.write_pod(&pod, &self.resolv_conf).map_err(|error| format!("the pod's files: {error}"))?;
+        files.write_pod(sandbox, &pod, &self.resolv_conf).map_err(|error| format!("the pod's files: {error}"))?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
         while let Err(error) = self.renew(sandbox, &pod, &mesh).await {
             if Instant::now() >= deadline {
@@ -92,37 +129,93 @@ impl Node {
         written.map_err(|error| format!("the certificate's files: {error}"))
     }
 
-    async fn start_containers(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<u32, String> {
-        let parent = cgroup::of_pod(&self.cgroups, sandbox, &pod.qos_class)?;
-        let files = self.files(&sandbox.id);
-        let log = self.log(&sandbox.id);
-        std::fs::create_dir_all(&self.log_dir).map_err(|error| format!("{}: {error}", self.log_dir.display()))?;
-        let layout = |cgroup| Layout { root: &self.proxy_root, files: &files.directory, cgroup };
+    /// Redirects the pod's traffic to its proxy.
+    async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<(), String> {
+        self.run_in_network(sandbox, pod, |layout| spec::redirect(sandbox, pod, layout)).await
+    }
 
-        let id = redirect_id(&sandbox.id);
-        let cgroup = format!("{parent}/{id}");
-        let spec = spec::redirect(sandbox, pod, layout(&cgroup));
-        let new = NewContainer { id: id.clone(), labels: HashMap::new(), spec: &spec, log: &log };
-        self.containerd.start(new).await.map_err(|error| error.to_string())?;
-        let status = self.containerd.wait(&id).await.map_err(|error| error.to_string())?;
-        if status != 0 {
-            return Err(format!("istio-iptables ended with {status}: {}", last_line(&log)));
+    /// Leads who asks for a proxy's ordinary ports to the one that serves.
+    async fn lead_to(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<(), String> {
+        for is_ipv6 in [false, true] {
+            if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
+                let rules = self.files(&sandbox.id).write_rules(&Ports::rules(generation, is_ipv6));
+                let rules = rules.map_err(|error| format!("the rules for the proxy's ports: {error}"))?;
+                self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
+            }
         }
-        self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+        Ok(())
+    }
 
-        let id = proxy_id(&sandbox.id);
-        let cgroup = format!("{parent}/{id}");
+    /// Runs a container that changes the pod's network, to its end.
+    async fn run_in_network(
+        &self,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+        spec: impl Fn(Layout) -> Value,
+    ) -> Result<(), String> {
+        let id = redirect_id(&sandbox.id);
+        let log = self.log(&sandbox.id);
+        self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+        self.start_container(&id, HashMap::new(), sandbox, pod, spec).await?;
+        let status = self.containerd.wait(&id).await.map_err(|error| error.to_string())?;
+        self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+        if status != 0 {
+            return Err(format!("iptables ended with {status}: {}", last_line(&log)));
+        }
+        Ok(())
+    }
+
+    async fn start_proxy(
+        &self,
+        generation: u32,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+        mesh: &MeshFacts,
+    ) -> Result<u32, String> {
         let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
-        let spec = spec::proxy(sandbox, pod, mesh, cluster, layout(&cgroup));
-        let label = serde_json::json!(sandbox).to_string();
-        let labels = HashMap::from([(SANDBOX_LABEL.to_owned(), label)]);
-        let new = NewContainer { id, labels, spec: &spec, log: &log };
+        let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.root_name())]);
+        let ports = Ports::of(generation);
+        let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, cluster, ports, layout);
+        self.start_container(&proxy_id(&sandbox.id, generation), labels, sandbox, pod, spec).await
+    }
+
+    async fn start_container(
+        &self,
+        id: &str,
+        labels: HashMap<String, String>,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+        spec: impl Fn(Layout) -> Value,
+    ) -> Result<u32, String> {
+        let cgroup = format!("{}/{id}", cgroup::of_pod(&self.cgroups, sandbox, &pod.qos_class)?);
+        let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
+        std::fs::create_dir_all(&self.log_dir).map_err(|error| format!("{}: {error}", self.log_dir.display()))?;
+        let spec = spec(Layout { root: &self.proxy_root, files: &files.directory, cgroup: &cgroup });
+        let new = NewContainer { id: id.to_owned(), labels, spec: &spec, log: &log };
         self.containerd.start(new).await.map_err(|error| error.to_string())
     }
 
-    async fn remove_containers(&self, id: &str) -> Result<(), Error> {
-        self.containerd.remove(&redirect_id(id)).await?;
-        self.containerd.remove(&proxy_id(id)).await
+    /// The containers of a sandbox.
+    async fn containers(&self, sandbox: &str) -> Result<Vec<String>, Error> {
+        let all = self.containerd.list().await?;
+        Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())
+    }
+
+    async fn remove_containers(&self, sandbox: &str) -> Result<(), Error> {
+        for id in self.containers(sandbox).await? {
+            self.containerd.remove(&id).await?;
+        }
+        Ok(())
+    }
+
+    /// The container of the proxy that serves.
+    fn serving(&self, sandbox: &str) -> String {
+        proxy_id(sandbox, self.files(sandbox).generation().unwrap_or_default())
+    }
+
+    /// Names the proxies' image.
+    fn root_name(&self) -> String {
+        self.proxy_root.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Returns when the proxy's process has ended. While containerd is away, nothing is known.
@@ -137,7 +230,7 @@ impl Node {
     }
 
     /// Renews the certificate at half of its life, for as long as it is polled.
-    async fn keep_fresh(&self, sandbox: &Sandbox) {
+    async fn keep_fresh(&self, sandbox: &Sandbox) -> Infallible {
         loop {
             sleep(self.files(&sandbox.id).renewal_due_in()).await;
             let renewed = async {
@@ -168,14 +261,16 @@ impl Node {
         self.remove_containers(&sandbox.id).await.map_err(|error| error.to_string())?;
         let (pod, mesh) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
-        let pid = self.start_containers(sandbox, &pod, &mesh).await?;
-        let started = began.elapsed();
-        let id = proxy_id(&sandbox.id);
-        tokio::select! {
-            ready = netns::wait_until_ready(pid, READY_TIMEOUT) => ready,
-            () = self.ended(&id) => Err("the proxy ended before it was ready".to_owned()),
+        self.redirect(sandbox, &pod).await?;
+        let generation = self.files(&sandbox.id).generation().unwrap_or_default();
+        if generation > 0 {
+            self.lead_to(generation, sandbox, &pod).await?;
         }
-        .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))?;
+        let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
+        let started = began.elapsed();
+        self.until_ready(&proxy_id(&sandbox.id, generation), pid, generation, sandbox).await?;
+        let written = self.files(&sandbox.id).write_generation(generation);
+        written.map_err(|error| format!("the sandbox' files: {error}"))?;
         let ready = began.elapsed();
         tracing::info!(
             sandbox = sandbox.id,
@@ -185,6 +280,14 @@ impl Node {
             "the proxy serves; times since it was asked for"
         );
         Ok(())
+    }
+
+    async fn until_ready(&self, id: &str, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+        tokio::select! {
+            ready = netns::wait_until_ready(pid, Ports::of(generation).readiness, READY_TIMEOUT) => ready,
+            () = self.ended(id) => Err("the proxy ended before it was ready".to_owned()),
+        }
+        .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))
     }
 }
 
@@ -200,11 +303,16 @@ impl Proxies for Node {
     }
 
     async fn attend(&self, sandbox: &Sandbox) {
-        let id = proxy_id(&sandbox.id);
+        let id = self.serving(&sandbox.id);
         tokio::select! {
             () = self.ended(&id) => {}
-            () = self.keep_fresh(sandbox) => {}
+            never = self.keep_fresh(sandbox) => match never {},
+            never = self.retire_predecessors(sandbox) => match never {},
         }
+    }
+
+    async fn upgrade(&self, sandbox: &Sandbox) -> Result<(), String> {
+        self.start_successor(sandbox).await
     }
 
     async fn remove(&self, id: &str) -> Result<(), String> {
@@ -214,9 +322,20 @@ impl Proxies for Node {
     }
 }
 
-/// The sandbox whose proxy's container has these labels.
-pub(crate) fn sandbox_of(labels: &HashMap<String, String>) -> Option<Sandbox> {
-    serde_json::from_str(labels.get(SANDBOX_LABEL)?).ok()
+/// The sandbox that a proxy's container belongs to; nothing for another container.
+pub(crate) fn sandbox_of(run_dir: &Path, id: &str) -> Option<Sandbox> {
+    generation_of(id)?;
+    SandboxFiles::of(run_dir, sandbox_id(id)).sandbox()
+}
+
+/// Names the image of the proxy whose container has these labels.
+pub(crate) fn image_of(labels: &HashMap<String, String>) -> String {
+    labels.get(ROOT_LABEL).cloned().unwrap_or_default()
+}
+
+/// Whether a proxy's container is of before or after the one that serves, or is that one.
+pub(crate) fn age(run_dir: &Path, sandbox: &str, id: &str) -> Ordering {
+    generation_of(id).cmp(&SandboxFiles::of(run_dir, sandbox).generation().or(Some(0)))
 }
 
 /// The file that gets the output of a sandbox' proxy.
@@ -243,15 +362,50 @@ pub(crate) fn certificate_renewal_due(run_dir: &Path, id: &str) -> Option<u64> {
     SandboxFiles::of(run_dir, id).validity().map(Validity::renewal_due)
 }
 
-fn proxy_id(sandbox: &str) -> String {
-    format!("{sandbox}-proxy")
+fn proxy_id(sandbox: &str, generation: u32) -> String {
+    format!("{sandbox}{PROXY_INFIX}{generation}")
+}
+
+/// How often the proxy of this container's sandbox was upgraded until then; nothing where it is no proxy's.
+fn generation_of(id: &str) -> Option<u32> {
+    id.rsplit_once(PROXY_INFIX)?.1.parse().ok()
+}
+
+/// The sandbox that a container belongs to.
+fn sandbox_id(id: &str) -> &str {
+    id.rsplit_once(PROXY_INFIX).map_or(id.trim_end_matches(REDIRECT_SUFFIX), |(sandbox, _)| sandbox)
 }
 
 fn redirect_id(sandbox: &str) -> String {
-    format!("{sandbox}-redirect")
+    format!("{sandbox}{REDIRECT_SUFFIX}")
 }
 
 fn last_line(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().next_back().unwrap_or("none").chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_containers_id_names_its_sandbox_and_a_proxys_its_generation_too() {
+        for (id, generation) in
+            [(proxy_id("abc", 0), Some(0)), (proxy_id("abc", 12), Some(12)), (redirect_id("abc"), None)]
+        {
+            assert_eq!((sandbox_id(&id), generation_of(&id)), ("abc", generation), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_proxy_that_serves_is_the_first_until_another_is_written_down() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let files = SandboxFiles::of(run_dir.path(), "abc");
+        std::fs::create_dir_all(&files.directory).unwrap();
+        let ages = || [0, 1, 2].map(|generation| age(run_dir.path(), "abc", &proxy_id("abc", generation)));
+        assert_eq!((files.generation(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
+        files.write_generation(1).unwrap();
+        assert_eq!((files.generation(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));
+    }
 }

@@ -4,15 +4,18 @@
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
+use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
 use serde_json::{Map, Value, json};
 
+use super::ports::Ports;
 use crate::pod::{MeshFacts, PodFacts};
 
 /// The user of Istio's proxy, whose own traffic is not redirected.
 pub(super) const PROXY_USER: u32 = 1337;
 /// The ports of Envoy's metrics, of readiness, and of probes and merged metrics: not redirected.
 const OWN_PORTS: &str = "15090,15021,15020";
+/// Where the container that applies rules has them.
+const RULES: &str = "/tmp/rules";
 
 /// Where a sandbox' containers find things on the node.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +39,14 @@ pub(super) struct Cluster<'a> {
 
 /// The proxy.
 #[must_use]
-pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: Cluster, layout: Layout) -> Value {
+pub(super) fn proxy(
+    sandbox: &Sandbox,
+    pod: &PodFacts,
+    mesh: &MeshFacts,
+    cluster: Cluster,
+    ports: Ports,
+    layout: Layout,
+) -> Value {
     let args = [
         "/usr/local/bin/pilot-agent",
         "proxy",
@@ -59,7 +69,8 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster
     mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
-    container(sandbox, layout, PROXY_USER, &[], &args, &environment(sandbox, pod, mesh, cluster.id), &mounts)
+    let environment = environment(sandbox, pod, mesh, cluster.id, ports);
+    container(sandbox, layout, PROXY_USER, &[], &args, &environment, &mounts)
 }
 
 /// The container that redirects the pod's traffic to the proxy, and ends.
@@ -86,14 +97,26 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Val
     let command = ["/usr/local/bin/pilot-agent", "istio-iptables"].map(str::to_owned);
     let options = options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
     let args: Vec<_> = command.into_iter().chain(options).collect();
+    network_tool(sandbox, layout, &args, None)
+}
+
+/// The container that applies rules, for IPv4 or IPv6, to the pod's network, and ends.
+#[must_use]
+pub(super) fn apply_rules(sandbox: &Sandbox, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
+    let program = if is_ipv6 { "ip6tables-restore" } else { "iptables-restore" };
+    network_tool(sandbox, layout, &[program, "--noflush", RULES].map(str::to_owned), Some(bound(rules, RULES)))
+}
+
+fn network_tool(sandbox: &Sandbox, layout: Layout, args: &[String], file: Option<Value>) -> Value {
     let mut mounts = system_mounts();
     mounts.push(mount("/tmp", "tmpfs", &["nosuid", "nodev"]));
     // The lock of iptables.
     mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755"]));
-    container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], &args, &[path()], &mounts)
+    mounts.extend(file);
+    container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, &[path()], &mounts)
 }
 
-fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &str) -> Vec<String> {
+fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &str, ports: Ports) -> Vec<String> {
     let address = sandbox.addresses.first().map(ToString::to_string).unwrap_or_default();
     let mut variables = vec![
         path(),
@@ -106,7 +129,9 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &st
         format!("POD_NAMESPACE={}", sandbox.namespace),
         format!("INSTANCE_IP={address}"),
         format!("SERVICE_ACCOUNT={}", pod.service_account),
-        format!("PROXY_CONFIG={}", proxy_config(mesh)),
+        format!("PROXY_CONFIG={}", proxy_config(mesh, ports)),
+        format!("ENVOY_STATUS_PORT={}", ports.readiness),
+        format!("ENVOY_PROMETHEUS_PORT={}", ports.metrics),
         format!("TRUST_DOMAIN={}", mesh.trust_domain),
         format!("ISTIO_META_POD_PORTS={}", pod.ports),
         format!("ISTIO_META_APP_CONTAINERS={}", pod.containers),
@@ -137,11 +162,12 @@ fn probes(pod: &PodFacts) -> Option<&str> {
     Some(text)
 }
 
-/// The mesh's settings, with the port to which the webhook sends probes.
-fn proxy_config(mesh: &MeshFacts) -> Value {
+/// The mesh's settings, with the proxy's own ports.
+fn proxy_config(mesh: &MeshFacts, ports: Ports) -> Value {
     let mut config = mesh.proxy_config.clone();
     if let Some(config) = config.as_object_mut() {
-        config.insert("statusPort".to_owned(), DEFAULT_STATUS_PORT.into());
+        config.insert("statusPort".to_owned(), ports.status.into());
+        config.insert("proxyAdminPort".to_owned(), ports.admin.into());
     }
     config
 }
@@ -257,8 +283,18 @@ mod tests {
             &pod(),
             &mesh,
             Cluster { id: "Kubernetes", domain: "cluster.local" },
+            Ports::of(0),
             layout()
         ));
+    }
+
+    #[test]
+    fn the_next_proxy_differs_in_its_ports_only() {
+        let mesh = MeshFacts { proxy_config: json!({}), trust_domain: "td".into() };
+        let cluster = Cluster { id: "Kubernetes", domain: "cluster.local" };
+        let [one, next] = [0, 1].map(|n| proxy(&sandbox(), &pod(), &mesh, cluster, Ports::of(n), layout()).to_string());
+        let ports = [("15000", "15100"), ("15020", "15120"), ("15021", "15121"), ("15090", "15190")];
+        assert_eq!(ports.iter().fold(one, |text, (from, to)| text.replace(from, to)), next);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub enum State {
     Starting,
     /// The proxy serves.
     Ready,
+    /// The proxy serves, and the next one is being started beside it.
+    Upgrading,
     /// The proxy has ended while the pod lives, and is being started again.
     Restarting {
         /// How often in a row that has failed.
@@ -41,6 +43,12 @@ pub enum Event {
     Delete,
     /// The agent has found a proxy of an earlier agent, whose sandbox is there.
     Adopted,
+    /// The proxy that was found is of another image than new ones are.
+    Outdated,
+    /// The next proxy serves in its place.
+    Upgraded,
+    /// The next proxy could not be started.
+    UpgradeFailed(String),
     /// The proxy has become ready.
     Started,
     /// The proxy could not be started.
@@ -62,7 +70,9 @@ impl Event {
             Self::Exited => Some(Counted::Exited),
             Self::Removed => Some(Counted::Removed),
             Self::RemoveFailed => Some(Counted::RemoveFailed),
-            Self::Add | Self::Delete | Self::Adopted => None,
+            Self::Upgraded => Some(Counted::Upgraded),
+            Self::UpgradeFailed(_) => Some(Counted::UpgradeFailed),
+            Self::Add | Self::Delete | Self::Adopted | Self::Outdated => None,
         }
     }
 }
@@ -74,6 +84,8 @@ pub enum Action {
     Start(Duration),
     /// Report the end of the proxy that runs.
     Watch,
+    /// Start the next proxy beside the one that runs, and report the end of the one that serves then.
+    Upgrade,
     /// Stop whatever is being done, then remove all after the delay.
     Remove(Duration),
     /// Respond to those that wait for the proxy.
@@ -89,7 +101,9 @@ impl State {
         match (self, event) {
             (Self::Absent, Event::Add) => (Self::Starting, vec![Action::Start(Duration::ZERO)]),
             (Self::Absent, Event::Adopted) => (Self::Ready, vec![Action::Watch]),
-            (Self::Ready, Event::Add) => (self, vec![Action::RespondAdd(Ok(()))]),
+            (Self::Ready | Self::Upgrading, Event::Add) => (self, vec![Action::RespondAdd(Ok(()))]),
+            (Self::Ready, Event::Outdated) => (Self::Upgrading, vec![Action::Upgrade]),
+            (Self::Upgrading, Event::Upgraded | Event::UpgradeFailed(_)) => (Self::Ready, vec![]),
             (Self::Removing, Event::Add) => {
                 (self, vec![Action::RespondAdd(Err("the sandbox is being removed".into()))])
             }
@@ -109,7 +123,7 @@ impl State {
                 (Self::Restarting { failures }, vec![Action::Start(restart_backoff(failures))])
             }
             (Self::Absent, Event::Delete) => (Self::Removing, vec![Action::Remove(Duration::ZERO)]),
-            (Self::Starting | Self::Ready | Self::Restarting { .. }, Event::Delete) => (
+            (Self::Starting | Self::Ready | Self::Upgrading | Self::Restarting { .. }, Event::Delete) => (
                 Self::Removing,
                 vec![Action::RespondAdd(Err("the sandbox was deleted".into())), Action::Remove(Duration::ZERO)],
             ),

@@ -15,15 +15,18 @@ use crate::metrics::Events;
 pub trait Proxies: Send + Sync + 'static {
     /// Starts the sandbox' proxy, and returns when it is ready.
     fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<(), String>> + Send;
-    /// Returns when the proxy has ended. Keeps its certificate fresh until then.
+    /// Returns when the proxy has ended. Keeps its certificate fresh until then, and ends those that served before it.
     fn attend(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
+    /// Starts the next proxy beside the one that serves, and returns when it serves in its place.
+    fn upgrade(&self, sandbox: &Sandbox) -> impl Future<Output = Result<(), String>> + Send;
     /// Ends the proxy, and removes all that is its own.
     fn remove(&self, id: &str) -> impl Future<Output = Result<(), String>> + Send;
 }
 
 enum Message {
     Request(Request, oneshot::Sender<Response>),
-    Adopt(Sandbox),
+    /// A proxy was found, and whether it is outdated.
+    Adopt(Sandbox, bool),
     /// An event of an effect, with the effect's number.
     Effect(String, u64, Event),
 }
@@ -56,10 +59,10 @@ impl Supervisor {
         response.unwrap_or_else(|| Response { error: Some("the agent is ending".into()) })
     }
 
-    /// Takes over the proxy of an earlier agent.
-    pub fn adopt(&self, sandbox: Sandbox) {
+    /// Takes over the proxy of an earlier agent, and upgrades it where it is outdated.
+    pub fn adopt(&self, sandbox: Sandbox, is_outdated: bool) {
         // It is lost only where the agent ends.
-        let _ = self.messages.send(Message::Adopt(sandbox));
+        let _ = self.messages.send(Message::Adopt(sandbox, is_outdated));
     }
 }
 
@@ -95,14 +98,18 @@ impl<P: Proxies> Machines<P> {
                 self.apply(&id, &Event::Delete);
             }
             Message::Request(Request::Check { id }, reply) => {
-                let is_ready = self.entries.get(&id).is_some_and(|entry| entry.state == State::Ready);
+                let state = self.entries.get(&id).map(|entry| entry.state);
+                let is_ready = matches!(state, Some(State::Ready | State::Upgrading));
                 let error = (!is_ready).then(|| "the proxy is not ready".to_owned());
                 let _ = reply.send(Response { error });
             }
-            Message::Adopt(sandbox) => {
+            Message::Adopt(sandbox, is_outdated) => {
                 let id = sandbox.id.clone();
                 self.entries.entry(id.clone()).or_default().sandbox = Some(sandbox);
                 self.apply(&id, &Event::Adopted);
+                if is_outdated {
+                    self.apply(&id, &Event::Outdated);
+                }
             }
             // What an effect reported before it was stopped is about a state that is over.
             Message::Effect(id, effect, event) => {
@@ -150,6 +157,12 @@ impl<P: Proxies> Machines<P> {
                 proxies.attend(&sandbox).await;
                 report(Event::Exited);
             }),
+            (Action::Upgrade, Some(sandbox)) => self.run(id, move |report| async move {
+                let upgraded = proxies.upgrade(&sandbox).await;
+                report(upgraded.map_or_else(Event::UpgradeFailed, |()| Event::Upgraded));
+                proxies.attend(&sandbox).await;
+                report(Event::Exited);
+            }),
             (Action::Remove(delay), _) => {
                 let sandbox_id = id.to_owned();
                 self.run(id, move |report| async move {
@@ -164,7 +177,7 @@ impl<P: Proxies> Machines<P> {
                 });
             }
             // Only ADD and adoption lead to these, and both bring the sandbox.
-            (Action::Start(_) | Action::Watch, None) => {}
+            (Action::Start(_) | Action::Watch | Action::Upgrade, None) => {}
         }
     }
 

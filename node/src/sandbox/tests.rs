@@ -24,8 +24,9 @@ fn error(reason: &str) -> Action {
 
 #[test]
 fn each_event_in_each_state_leads_to_its_actions() {
-    use Event::{Add, Adopted, Delete, Exited, RemoveFailed, Removed, StartFailed, Started};
-    use State::{Absent, Ready, Removing, Restarting, Starting};
+    use Event::{Add, Adopted, Delete, Exited, Outdated, RemoveFailed, Removed, StartFailed, Started};
+    use Event::{UpgradeFailed, Upgraded};
+    use State::{Absent, Ready, Removing, Restarting, Starting, Upgrading};
     let failed = || StartFailed("why".into());
     let ok = || Action::RespondAdd(Ok(()));
     let deleted = || error("the sandbox was deleted");
@@ -42,6 +43,11 @@ fn each_event_in_each_state_leads_to_its_actions() {
         (Ready, Add, (Ready, vec![ok()])),
         (Ready, Delete, (Removing, vec![deleted(), remove()])),
         (Ready, Exited, again(0, 1)),
+        (Ready, Outdated, (Upgrading, vec![Action::Upgrade])),
+        (Upgrading, Add, (Upgrading, vec![ok()])),
+        (Upgrading, Upgraded, (Ready, vec![])),
+        (Upgrading, UpgradeFailed("why".into()), (Ready, vec![])),
+        (Upgrading, Delete, (Removing, vec![deleted(), remove()])),
         (Restarting { failures: 0 }, failed(), again(1, 2)),
         (Restarting { failures: 90 }, failed(), again(91, 60)),
         (Restarting { failures: 3 }, Add, (Restarting { failures: 3 }, vec![])),
@@ -62,6 +68,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Add),
         Just(Event::Delete),
         Just(Event::Adopted),
+        Just(Event::Outdated),
+        Just(Event::Upgraded),
+        Just(Event::UpgradeFailed("why".into())),
         Just(Event::Started),
         Just(Event::StartFailed("why".into())),
         Just(Event::Exited),
@@ -122,6 +131,11 @@ impl Proxies for Fake {
     async fn attend(&self, _: &Sandbox) {
         self.asked.send("attend").unwrap();
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    async fn upgrade(&self, _: &Sandbox) -> Result<(), String> {
+        self.asked.send("upgrade").unwrap();
+        Err("the next one does not start".into())
     }
 
     async fn remove(&self, _: &str) -> Result<(), String> {
@@ -209,8 +223,20 @@ async fn what_a_failed_start_left_is_removed() {
 async fn an_adopted_proxy_that_ends_is_started_again() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Ok(())));
-    fixture.supervisor.adopt(sandbox());
+    fixture.supervisor.adopt(sandbox(), false);
     assert_eq!(fixture.asked.recv().await, Some("attend"));
+    fixture.end.send_replace(true);
+    assert_eq!(fixture.asked.recv().await, Some("start"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_that_fails_leaves_the_proxy_that_serves_under_watch() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    fixture.supervisor.adopt(sandbox(), true);
+    while fixture.asked.recv().await != Some("upgrade") {}
+    assert_eq!(fixture.asked.recv().await, Some("attend"));
+    assert_eq!(fixture.supervisor.request(Request::Check { id: "abc".into() }).await, DONE);
     fixture.end.send_replace(true);
     assert_eq!(fixture.asked.recv().await, Some("start"));
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod exit_to_post;
 mod many_pods;
 mod pod_ends;
@@ -13,7 +14,7 @@ mod timing;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: bench pod-ends ROUNDS [KIND…] | bench report | bench exit-to-post ROUNDS | bench many-pods [PODS [AT-ONCE]] | bench shapes [ROUNDS]";
+usage: bench pod-ends ROUNDS [KIND…] | bench report | bench at-once PODS [KIND…] | bench exit-to-post ROUNDS | bench many-pods [PODS [AT-ONCE]] | bench shapes [ROUNDS]";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -21,6 +22,7 @@ async fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["pod-ends", rounds, kinds @ ..] if let Some(rounds) = number(rounds) => pod_ends::run(rounds, kinds).await,
+        ["at-once", pods, kinds @ ..] if let Some(pods) = number(pods) => at_once::run(pods, kinds).await,
         ["report"] => report::run(),
         ["exit-to-post", rounds] if let Some(rounds) = number(rounds) => exit_to_post::run(rounds).await,
         ["many-pods", words @ ..] if let Some([pods, at_once]) = numbers(words, [1000, 30]) => {

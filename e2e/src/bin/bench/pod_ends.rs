@@ -13,16 +13,16 @@ use crate::report::{Results, Times};
 use crate::timing::{printed_uptimes, sync_offset, uptime};
 
 /// A way of running a pod.
-struct Kind {
-    name: &'static str,
-    labels: &'static [Label],
-    annotation: Option<(&'static str, &'static str)>,
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) labels: &'static [Label],
+    pub(crate) annotation: Option<(&'static str, &'static str)>,
     /// Whether it ends by itself.
     ends: bool,
 }
 
 /// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
-const CONFIG_MAP: &str = "istio-aux-config-map";
+pub(crate) const CONFIG_MAP: &str = "istio-aux-config-map";
 /// The kind that needs the node agent, so it runs only where it is named.
 const NODE: &str = "istio-aux-node";
 /// Keeps a namespace on the copy.
@@ -59,13 +59,15 @@ struct Timing {
     end: Option<Duration>,
 }
 
-fn is_chosen(kind: &str, names: &[&str]) -> bool {
-    names.contains(&kind) || (names.is_empty() && kind != NODE)
+/// The kinds of these names, or all.
+pub(crate) fn chosen(names: &[&str]) -> Vec<&'static Kind> {
+    let is_chosen = |kind: &&Kind| names.contains(&kind.name) || (names.is_empty() && kind.name != NODE);
+    KINDS.iter().filter(is_chosen).collect()
 }
 
 /// Runs so many rounds of a pod of each of these kinds, or of all, and says how long they took.
 pub(crate) async fn run(rounds: usize, names: &[&str]) {
-    let kinds: Vec<&Kind> = KINDS.iter().filter(|kind| is_chosen(kind.name, names)).collect();
+    let kinds = chosen(names);
     let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
     let delivery = kinds.iter().any(|kind| kind.name == CONFIG_MAP).then(Delivery::on);
     for round in 0..rounds {

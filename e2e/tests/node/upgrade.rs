@@ -1,0 +1,149 @@
+//! The upgrade of proxies while their pods live.
+
+use e2e::cluster::{BESIDE, MESH};
+use e2e::command::{printed, run};
+use e2e::manifests::{container, deployment, payload_image, pod_spec, shell, strict, with_memory};
+use e2e::node::{self, NextImage};
+use e2e::tenancy::until_available;
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+use crate::failures::{assert_heard, living_pods};
+
+/// How many new connections there are to be, from before the upgrade to after it.
+const CONNECTIONS: usize = 5000;
+/// A response that goes on until it is told to end.
+const STREAM: &str = r"#!/bin/sh
+printf 'Content-Type: text/plain\r\n\r\n'
+until [ -e /memory/end ]; do date; sleep 1; done
+echo whole
+";
+/// One long response, and one new connection after the other, whose status codes are kept.
+const CLIENT: &str = r"
+until curl -sf -o /dev/null http://web/; do sleep 0.2; done
+(curl -sSN http://web/cgi-bin/stream >/memory/stream 2>&1; echo $? >/memory/ended) &
+until [ -e /memory/stop ]; do
+  curl -s -o /dev/null -H 'Connection: close' -w '%{http_code} %{time_total} %{errormsg}\n' 'http://web/?[1-100]' >>/memory/codes
+done
+sleep 86400";
+
+fn objects() -> Vec<Value> {
+    let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
+    serve["readinessProbe"] =
+        json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
+    serve["livenessProbe"] = serve["readinessProbe"].clone();
+    let mut server = with_memory(pod_spec("Always", &[serve]));
+    let program = json!({"name": "program", "configMap": {"name": "program", "defaultMode": 0o755}});
+    server["volumes"].as_array_mut().expect("it is a list").push(program);
+    let mounts = server["containers"][0]["volumeMounts"].as_array_mut().expect("it is a list");
+    mounts.push(json!({"name": "program", "mountPath": "/www/cgi-bin"}));
+    vec![
+        strict(),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"stream": STREAM}}),
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+        }),
+        deployment("web", &server),
+        deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)]))),
+    ]
+}
+
+/// Runs a script in the only pod of a Deployment.
+fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
+    let deployment = format!("deployment/{deployment}");
+    printed(&run("kubectl", &["-n", ns.name(), "exec", &deployment, "--", "sh", "-c", script], ""))
+}
+
+fn codes(ns: &Namespace) -> Vec<String> {
+    exec(ns, "client", "cat /memory/codes").lines().map(str::to_owned).collect()
+}
+
+/// The states of the namespace's proxies that are of an image.
+fn states(ns: &Namespace, image: &str) -> Vec<String> {
+    let proxies: Vec<Value> = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
+    let is_of = |proxy: &&Value| {
+        proxy["image"] == image && proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&format!("{}/", ns.name())))
+    };
+    proxies.iter().filter(is_of).map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
+    ns.until(&format!("{expected:?} of {image}"), async || (states(ns, image) == expected).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_upgrade_breaks_no_connection_and_refuses_none() {
+    scenario("node-upgrade", &[BESIDE], async |ns: &Namespace| {
+        for object in objects() {
+            ns.create_object(object).await;
+        }
+        until_available(ns, "web");
+        until_available(ns, "client");
+        let before = node::proxy_image();
+        ns.until("a long response", async || {
+            exec(ns, "client", "cat /memory/stream || true").contains(':').then_some(())
+        })
+        .await;
+        until_states(ns, &node::root_of(&before), &["running", "running"]).await;
+
+        let next = NextImage::install();
+        until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
+        // They serve the long response still.
+        until_states(ns, &node::root_of(&before), &["draining", "draining"]).await;
+        let seen = codes(ns).len();
+        ns.until("new connections", async || (codes(ns).len() >= CONNECTIONS.max(seen + 500)).then_some(())).await;
+        assert!(!exec(ns, "client", "ls /memory").contains("ended"), "the long response goes on");
+        exec(ns, "web", "touch /memory/end");
+        ns.until("its end", async || exec(ns, "client", "ls /memory").contains("ended").then_some(())).await;
+        assert_eq!(exec(ns, "client", "tail -n 1 /memory/stream; cat /memory/ended"), "whole\n0\n");
+        until_states(ns, &node::root_of(&before), &[]).await;
+
+        // Back on the ordinary ports.
+        drop(next);
+        until_states(ns, &node::root_of(&before), &["running", "running"]).await;
+        let seen = codes(ns).len();
+        ns.until("new connections", async || (codes(ns).len() >= seen + 500).then_some(())).await;
+        let codes = codes(ns);
+        let refused: Vec<_> = codes.iter().filter(|code| !code.starts_with("200 ")).collect();
+        println!("{} new connections, {} refused", codes.len(), refused.len());
+        assert!(refused.is_empty(), "of {} new connections: {refused:?}", codes.len());
+        for pod in ns.pods_with("app in (web, client)").await {
+            assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
+        }
+
+        // The control: a proxy that ends without an heir breaks a long response.
+        exec(ns, "web", "rm /memory/end");
+        exec(ns, "client", "touch /memory/stop");
+        let ask = "(curl -sSN http://web/cgi-bin/stream >/memory/stream; echo $? >/memory/broken) >/dev/null 2>&1 &";
+        exec(ns, "client", &format!("rm /memory/stream; {ask}"));
+        ns.until("a long response", async || {
+            exec(ns, "client", "cat /memory/stream || true").contains(':').then_some(())
+        })
+        .await;
+        node::kill_proxies();
+        let status = ns
+            .until("its end", async || {
+                Some(exec(ns, "client", "cat /memory/broken || true")).filter(|text| !text.is_empty())
+            })
+            .await;
+        assert_ne!(status.trim(), "0", "it was broken");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upgrade_to_an_image_that_does_not_start_leaves_the_proxies_that_serve() {
+    scenario("node-upgrade-fails", &[MESH], async |ns: &Namespace| {
+        living_pods(ns).await;
+        let serving = node::root_of(&node::proxy_image());
+        // It has no pilot-agent.
+        let next = NextImage::install_other(payload_image());
+        ns.until("two failures", async || (node::agent_log().matches("UpgradeFailed").count() == 2).then_some(()))
+            .await;
+        assert_eq!(states(ns, &serving), ["running", "running"]);
+        assert!(states(ns, &node::root_of(&next.name)).is_empty(), "nothing is left of what did not start");
+        assert_heard(ns, "after an upgrade that failed").await;
+    })
+    .await;
+}

@@ -1,0 +1,105 @@
+//! The upgrade of a proxy while its pod lives. The next one is started beside it, on other ports of its own, and listens on the
+//! same ports for the pod's traffic (`SO_REUSEPORT`). Once it serves, the one before it accepts nothing any more, and ends
+//! with its last connection.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use cni::protocol::Sandbox;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::ports::Ports;
+use super::{Node, READY_TIMEOUT, generation_of, last_line, proxy_id};
+use crate::containerd::NAMESPACE;
+use crate::netns;
+use crate::pod::read_pod;
+
+/// Envoy counts its connections every 5 s.
+const COUNT_INTERVAL: Duration = Duration::from_secs(6);
+/// Pause after the predecessors of a proxy could not be retired.
+const RETIRE_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+impl Node {
+    /// Starts the next proxy of a sandbox, and returns when it serves. If that fails, the one that there is goes on alone.
+    pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<(), String> {
+        let serving = self.serving(&sandbox.id);
+        let generation = self.files(&sandbox.id).generation().unwrap_or_default().wrapping_add(1);
+        let next = proxy_id(&sandbox.id, generation);
+        let start = async {
+            self.containerd.remove(&next).await.map_err(|error| error.to_string())?;
+            let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
+            let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
+            self.until_ready(&next, pid, generation, sandbox).await?;
+            let written = self.files(&sandbox.id).write_generation(generation);
+            written.map_err(|error| format!("the sandbox' files: {error}"))
+        };
+        let in_turn = async {
+            let _permit = self.upgrades.acquire().await.map_err(|error| error.to_string())?;
+            timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
+                let line = last_line(&self.log(&sandbox.id));
+                Err(format!("the next proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}"))
+            })
+        };
+        let result = tokio::select! {
+            started = in_turn => started,
+            () = self.ended(&serving) => Err("the proxy ended before the next one was ready".to_owned()),
+            never = self.keep_fresh(sandbox) => match never {},
+        };
+        if result.is_err()
+            && let Err(error) = self.containerd.remove(&next).await
+        {
+            tracing::warn!(container = next, %error, "could not remove the proxy of an upgrade that failed");
+        }
+        result
+    }
+
+    /// Ends the proxies that served before the one that serves now, with their last connections.
+    pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
+        while let Err(error) = self.try_retire(sandbox).await {
+            tracing::warn!(sandbox = sandbox.id, error, "could not end the proxy before an upgrade");
+            sleep(RETIRE_RETRY_DELAY).await;
+        }
+        std::future::pending().await
+    }
+
+    async fn try_retire(&self, sandbox: &Sandbox) -> Result<(), String> {
+        let serving = self.serving(&sandbox.id);
+        let others = self.containers(&sandbox.id).await.map_err(|error| error.to_string())?;
+        let others: Vec<_> = others.into_iter().filter(|id| *id != serving).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let pod = read_pod(&self.client, sandbox).await?;
+        self.lead_to(self.files(&sandbox.id).generation().unwrap_or_default(), sandbox, &pod).await?;
+        for id in others {
+            if let Some(generation) = generation_of(&id) {
+                self.drain(&id, generation).await?;
+            }
+            self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Returns when a proxy has no connections any more, or has had the time that is left to it.
+    async fn drain(&self, id: &str, generation: u32) -> Result<(), String> {
+        let admin = Ports::of(generation).admin;
+        let deadline = Instant::now() + self.drain_timeout;
+        let mut is_draining = false;
+        while let Some(pid) = self.containerd.pid(NAMESPACE, id).await.map_err(|error| error.to_string())? {
+            if !is_draining {
+                netns::drain(pid, admin).await?;
+                is_draining = true;
+            }
+            sleep(COUNT_INTERVAL).await;
+            let count = netns::connections(pid, admin).await;
+            if count == Ok(0) {
+                break;
+            }
+            if Instant::now() >= deadline {
+                tracing::warn!(container = id, connections = ?count, "a proxy before an upgrade is ended with its connections");
+                break;
+            }
+        }
+        Ok(())
+    }
+}
