@@ -147,7 +147,7 @@ async fn run(ns: &Namespace, number: usize, report: &Report) -> Option<String> {
     let restarts = of_job.iter().filter_map(|pod| PodView(pod).restarts(SHIM_CONTAINER));
     report.shim_restarts.fetch_add(restarts.filter_map(|count| usize::try_from(count).ok()).sum(), Ordering::Relaxed);
     let code = |pod: &Pod, container: &str| PodView(pod).exit_code(container);
-    if of_job.iter().any(|pod| shape.codes.iter().any(|(container, _)| code(pod, container) == Some(UNKNOWN))) {
+    if of_job.iter().any(is_lost) {
         report.lost.fetch_add(1, Ordering::Relaxed);
         return None;
     }
@@ -158,6 +158,13 @@ async fn run(ns: &Namespace, number: usize, report: &Report) -> Option<String> {
     }
     patient(&name, async || jobs.delete(&name, &DeleteParams::background()).await).await;
     None
+}
+
+/// Whether containerd knows nothing of one of a pod's containers any more.
+fn is_lost(pod: &Pod) -> bool {
+    let statuses = pod.status.iter().flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
+    let mut ended = statuses.flatten().flatten().filter_map(|container| container.state.as_ref()?.terminated.as_ref());
+    ended.any(|terminated| terminated.exit_code == UNKNOWN)
 }
 
 async fn api<T>(ns: &Namespace) -> Api<T>
