@@ -34,7 +34,12 @@ pub struct CniPaths {
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<(), String> {
     let run_dir = node.run_dir.clone();
     let events = Events::default();
-    let exporter = Exporter { containerd: node.containerd.clone(), run_dir: run_dir.clone(), events: events.clone() };
+    let exporter = Exporter {
+        containerd: node.containerd.clone(),
+        run_dir: run_dir.clone(),
+        image: node.image(),
+        events: events.clone(),
+    };
     fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
     let left = node.left().await.map_err(|error| error.to_string())?;
     let supervisor = Supervisor::spawn(node, events);

@@ -113,6 +113,8 @@ pub struct Exporter {
     pub containerd: Containerd,
     /// The agent's directory below `/run`.
     pub run_dir: PathBuf,
+    /// Names the image of new proxies.
+    pub image: String,
     /// What the agent has counted.
     pub events: Events,
 }
@@ -171,7 +173,11 @@ impl Exporter {
             let sandboxes = containers.keys().filter_map(|id| proxy::sandbox_of(&self.run_dir, id));
             let sandboxes: BTreeSet<_> = sandboxes.map(|sandbox| sandbox.id).collect();
             let due = sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(&self.run_dir, id)).min();
-            register_proxies(&mut registry, sandboxes.len(), due);
+            let is_outdated = |(id, labels): &(&String, &_)| {
+                proxy::is_serving(&self.run_dir, id) && proxy::image_of(labels) != self.image
+            };
+            let outdated = containers.iter().filter(is_outdated).count();
+            register_proxies(&mut registry, sandboxes.len(), outdated, due);
         }
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -180,13 +186,15 @@ impl Exporter {
     }
 }
 
-fn register_proxies(registry: &mut Registry, count: usize, earliest_renewal: Option<u64>) {
+fn register_proxies(registry: &mut Registry, count: usize, outdated: usize, earliest_renewal: Option<u64>) {
     let mut register = |name, help, value: i64| {
         let gauge: Gauge = Gauge::default();
         gauge.set(value);
         registry.register(name, help, gauge);
     };
     register("proxies", "Proxies beside pods on this node", i64::try_from(count).unwrap_or(i64::MAX));
+    let help = "Those of them that are of another image than new ones are";
+    register("outdated_proxies", help, i64::try_from(outdated).unwrap_or(i64::MAX));
     if let Some(due) = earliest_renewal.and_then(|due| i64::try_from(due).ok()) {
         let help = "When the first of the proxies' certificates is to be renewed, in seconds since 1970";
         register("certificate_renewal_due_timestamp_seconds", help, due);
@@ -217,11 +225,14 @@ mod tests {
     #[test]
     fn the_number_of_proxies_and_the_earliest_renewal_are_gauges() {
         for (due, expected) in [
-            (Some(1_050), vec!["a_proxies 3", "a_certificate_renewal_due_timestamp_seconds 1050"]),
-            (None, vec!["a_proxies 3"]),
+            (
+                Some(1_050),
+                vec!["a_proxies 3", "a_outdated_proxies 1", "a_certificate_renewal_due_timestamp_seconds 1050"],
+            ),
+            (None, vec!["a_proxies 3", "a_outdated_proxies 1"]),
         ] {
             let mut registry = Registry::with_prefix("a");
-            register_proxies(&mut registry, 3, due);
+            register_proxies(&mut registry, 3, 1, due);
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
             assert_eq!(samples(&text), expected);
@@ -235,7 +246,7 @@ mod tests {
         let containerd = Containerd::at(&directory.path().join("containerd.sock")).unwrap();
         let events = Events::default();
         events.count(Counted::Exited);
-        let exporter = Exporter { containerd, run_dir: directory.path().into(), events };
+        let exporter = Exporter { containerd, run_dir: directory.path().into(), image: String::new(), events };
         tokio::spawn(exporter.serve(port));
         let ask = async |path: &str| {
             let mut stream = loop {

@@ -26,7 +26,9 @@ pub async fn wait_until_ready(pid: u32, readiness_port: u16, timeout: Duration) 
 /// that listens on the same port (`tcp_migrate_req`, Linux 5.14). Those that were accepted go on; of HTTP, until their next response.
 pub async fn drain(pid: u32, admin_port: u16) -> Result<(), String> {
     enter(pid, move |_| {
-        fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1").map_err(|error| format!("tcp_migrate_req: {error}"))?;
+        if let Err(error) = fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1") {
+            tracing::warn!(%error, "no tcp_migrate_req: connections that wait to be accepted are refused");
+        }
         // The first has HTTP connections closed, and would leave the listeners open.
         for what in ["POST /drain_listeners?graceful&skip_exit", "POST /drain_listeners"] {
             match request(Ipv4Addr::LOCALHOST, admin_port, what) {

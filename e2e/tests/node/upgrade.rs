@@ -44,6 +44,15 @@ fn objects() -> Vec<Value> {
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
             "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
         }),
+        // Each request is a new connection from proxy to proxy, too, and is not tried again.
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": {"name": "web"},
+            "spec": {"host": "web", "trafficPolicy": {"connectionPool": {"http": {"maxRequestsPerConnection": 1}}}},
+        }),
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
+            "spec": {"hosts": ["web"], "http": [{"route": [{"destination": {"host": "web"}}], "retries": {"attempts": 0}}]},
+        }),
         deployment("web", &server),
         deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)]))),
     ]
@@ -128,6 +137,13 @@ async fn an_upgrade_breaks_no_connection_and_refuses_none() {
             })
             .await;
         assert_ne!(status.trim(), "0", "it was broken");
+        // After upgrades, too, a proxy that ends is started again.
+        until_states(ns, &node::root_of(&before), &["running", "running"]).await;
+        ns.until("a response", async || {
+            let ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://web/ || true";
+            (exec(ns, "client", ask) == "200").then_some(())
+        })
+        .await;
     })
     .await;
 }

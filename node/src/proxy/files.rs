@@ -53,7 +53,7 @@ impl SandboxFiles {
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o711))?;
-        fs::write(self.directory.join("sandbox.json"), json!(sandbox).to_string())?;
+        self.replace("sandbox.json", &json!(sandbox).to_string())?;
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
         fs::write(directory.join("annotations"), downward_api(&pod.annotations))?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
@@ -103,15 +103,38 @@ impl SandboxFiles {
 
     /// From now on, this one serves.
     pub(super) fn write_generation(&self, generation: u32) -> io::Result<()> {
-        let temporary = self.directory.join(".generation");
-        fs::write(&temporary, generation.to_string())?;
-        fs::rename(temporary, self.directory.join("generation"))
+        self.replace("generation", &generation.to_string())
+    }
+
+    /// How long that one has served.
+    #[must_use]
+    pub(super) fn served_for(&self) -> Duration {
+        let written = fs::metadata(self.directory.join("generation")).and_then(|metadata| metadata.modified());
+        written.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
     }
 
     /// Writes the rules that lead the ordinary ports to those of the proxy that serves, for `iptables-restore`.
     pub(super) fn write_rules(&self, rules: &str) -> io::Result<PathBuf> {
         let file = self.directory.join("ports.rules");
         fs::write(&file, rules).map(|()| file)
+    }
+
+    /// Whether the pod's network has the jumps to these rules.
+    #[must_use]
+    pub(super) fn has_jumps(&self) -> bool {
+        self.directory.join("ports.jumps").exists()
+    }
+
+    /// From now on, it has.
+    pub(super) fn write_jumps(&self) -> io::Result<()> {
+        fs::write(self.directory.join("ports.jumps"), "")
+    }
+
+    /// Writes a file as a whole.
+    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        let temporary = self.directory.join(format!(".{name}"));
+        fs::write(&temporary, text)?;
+        fs::rename(temporary, self.directory.join(name))
     }
 
     /// Removes the directory.

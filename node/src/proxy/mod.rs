@@ -22,7 +22,7 @@ use self::files::{SandboxFiles, Validity};
 use self::ports::Ports;
 use self::spec::{Cluster, Layout};
 use crate::certificate::CertificateAuthority;
-use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NewContainer};
+use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NAMESPACE, NewContainer};
 use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 use crate::sandbox::Proxies;
@@ -36,6 +36,8 @@ const REDIRECT_SUFFIX: &str = "-redirect";
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// From the end of ADD to the start of the pause container, on a busy node.
+const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(30);
 
@@ -88,14 +90,21 @@ impl Node {
     pub async fn left(&self) -> Result<HashMap<String, Left>, Error> {
         let containers = self.containerd.list().await?;
         let ids: BTreeSet<_> = containers.keys().map(|id| sandbox_id(id).to_owned()).chain(self.prepared()).collect();
-        let mut left = HashMap::new();
+        let (mut left, mut has_looked_again) = (HashMap::new(), false);
         for id in ids {
             let files = self.files(&id);
             let serving = containers.get(&self.serving(&id));
-            let is_outdated = serving.is_some_and(|labels| labels.get(ROOT_LABEL) != Some(&self.root_name()));
-            // A sandbox lives as long as its pause container. Where no proxy has served yet, its plugin asks again.
-            let is_alive = self.containerd.pid(CRI_NAMESPACE, &id).await?.is_some();
-            let sandbox = files.sandbox().filter(|_| is_alive && files.generation().is_some());
+            let is_outdated = serving.is_some_and(|labels| image_of(labels) != self.image());
+            // Where no proxy has served yet, the sandbox' plugin asks again.
+            let sandbox = files.sandbox().filter(|_| files.generation().is_some());
+            // A sandbox lives as long as its pause container, which is started after the proxy.
+            let mut is_alive = self.containerd.pid(CRI_NAMESPACE, &id).await?.is_some();
+            if sandbox.is_some() && !is_alive && !has_looked_again {
+                sleep(SANDBOX_START_TIMEOUT).await;
+                has_looked_again = true;
+                is_alive = self.containerd.pid(CRI_NAMESPACE, &id).await?.is_some();
+            }
+            let sandbox = sandbox.filter(|_| is_alive);
             left.insert(id, sandbox.map_or(Left::Remains, |sandbox| Left::Proxy { sandbox, is_outdated }));
         }
         Ok(left)
@@ -136,14 +145,16 @@ impl Node {
 
     /// Leads who asks for a proxy's ordinary ports to the one that serves.
     async fn lead_to(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<(), String> {
+        let files = self.files(&sandbox.id);
+        let failed = |error: std::io::Error| format!("the rules for the proxy's ports: {error}");
+        let has_jumps = files.has_jumps();
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
-                let rules = self.files(&sandbox.id).write_rules(&Ports::rules(generation, is_ipv6));
-                let rules = rules.map_err(|error| format!("the rules for the proxy's ports: {error}"))?;
+                let rules = files.write_rules(&Ports::rules(generation, is_ipv6, has_jumps)).map_err(failed)?;
                 self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
             }
         }
-        Ok(())
+        files.write_jumps().map_err(failed)
     }
 
     /// Runs a container that changes the pod's network, to its end.
@@ -173,7 +184,7 @@ impl Node {
         mesh: &MeshFacts,
     ) -> Result<u32, String> {
         let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
-        let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.root_name())]);
+        let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
         let ports = Ports::of(generation);
         let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, cluster, ports, layout);
         self.start_container(&proxy_id(&sandbox.id, generation), labels, sandbox, pod, spec).await
@@ -213,14 +224,17 @@ impl Node {
         proxy_id(sandbox, self.files(sandbox).generation().unwrap_or_default())
     }
 
-    /// Names the proxies' image.
-    fn root_name(&self) -> String {
+    /// Names the image of new proxies.
+    #[must_use]
+    pub fn image(&self) -> String {
         self.proxy_root.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Returns when the proxy's process has ended. While containerd is away, nothing is known.
     async fn ended(&self, id: &str) {
-        while let Err(error) = self.containerd.wait(id).await {
+        // A task that an agent has created and not started would be waited for in vain.
+        while !matches!(self.containerd.pid(NAMESPACE, id).await, Ok(None)) {
+            let Err(error) = self.containerd.wait(id).await else { return };
             if error.is_not_found() {
                 return;
             }
@@ -258,19 +272,24 @@ impl Node {
 
     async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<(), String> {
         let began = Instant::now();
-        self.remove_containers(&sandbox.id).await.map_err(|error| error.to_string())?;
+        self.containerd.remove(&self.serving(&sandbox.id)).await.map_err(|error| error.to_string())?;
         let (pod, mesh) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
-        self.redirect(sandbox, &pod).await?;
-        let generation = self.files(&sandbox.id).generation().unwrap_or_default();
-        if generation > 0 {
-            self.lead_to(generation, sandbox, &pod).await?;
+        let served = self.files(&sandbox.id).generation();
+        match served {
+            // The pod's network is as the proxy before this one left it.
+            Some(generation) if generation > 0 => self.lead_to(generation, sandbox, &pod).await?,
+            Some(_) => {}
+            None => self.redirect(sandbox, &pod).await?,
         }
+        let generation = served.unwrap_or_default();
         let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
         let started = began.elapsed();
         self.until_ready(&proxy_id(&sandbox.id, generation), pid, generation, sandbox).await?;
-        let written = self.files(&sandbox.id).write_generation(generation);
-        written.map_err(|error| format!("the sandbox' files: {error}"))?;
+        if served.is_none() {
+            let written = self.files(&sandbox.id).write_generation(generation);
+            written.map_err(|error| format!("the sandbox' files: {error}"))?;
+        }
         let ready = began.elapsed();
         tracing::info!(
             sandbox = sandbox.id,
@@ -336,6 +355,11 @@ pub(crate) fn image_of(labels: &HashMap<String, String>) -> String {
 /// Whether a proxy's container is of before or after the one that serves, or is that one.
 pub(crate) fn age(run_dir: &Path, sandbox: &str, id: &str) -> Ordering {
     generation_of(id).cmp(&SandboxFiles::of(run_dir, sandbox).generation().or(Some(0)))
+}
+
+/// Whether a container is of a proxy that serves.
+pub(crate) fn is_serving(run_dir: &Path, id: &str) -> bool {
+    age(run_dir, sandbox_id(id), id) == Ordering::Equal
 }
 
 /// The file that gets the output of a sandbox' proxy.

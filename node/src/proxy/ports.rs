@@ -1,9 +1,11 @@
-//! The ports on which a proxy listens for itself. While it is upgraded there are two in one network namespace, so every second
-//! one has others. Who asks for the ordinary ones, as the kubelet and Prometheus do, is led to these.
+//! The ports on which a proxy listens for itself. While proxies are upgraded there are several in one network namespace, so each
+//! has others than the two before it. Who asks for the ordinary ones, as the kubelet and Prometheus do, is led to these.
 
 use std::fmt::Write;
 
 use contract::names::DEFAULT_STATUS_PORT;
+
+use super::spec::PROXY_USER;
 
 /// The ports of one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,18 +22,33 @@ pub(super) struct Ports {
 
 /// Istio's own.
 const ORDINARY: Ports = Ports { admin: 15000, status: DEFAULT_STATUS_PORT, readiness: 15021, metrics: 15090 };
-const OTHER: Ports = Ports { admin: 15100, status: 15120, readiness: 15121, metrics: 15190 };
+/// How many proxies that follow each other have ports of their own.
+const SETS: u32 = 3;
+/// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.
+const CHAIN: &str = "AUX_PROXY_PORTS";
 
 impl Ports {
     /// Those of the first proxy, or of one after so many upgrades.
     pub(super) fn of(generation: u32) -> Self {
-        if generation.is_multiple_of(2) { ORDINARY } else { OTHER }
+        let offset = match generation % SETS {
+            0 => 0,
+            1 => 100,
+            _ => 200,
+        };
+        let Self { admin, status, readiness, metrics } = ORDINARY;
+        Self {
+            admin: admin + offset,
+            status: status + offset,
+            readiness: readiness + offset,
+            metrics: metrics + offset,
+        }
     }
 
-    /// The rules for `iptables-restore --noflush`, or for IPv6's, that lead the ordinary ports to the proxy of a generation.
-    pub(super) fn rules(generation: u32, is_ipv6: bool) -> String {
+    /// The rules for `iptables-restore --noflush`, or for IPv6's, that lead the ordinary ports to the proxy of a generation;
+    /// with the jumps to them, unless these are there.
+    pub(super) fn rules(generation: u32, is_ipv6: bool, has_jumps: bool) -> String {
         let ports = Self::of(generation);
-        let mut rules = "*nat\n:ISTIO_AUX_PORTS - [0:0]\n".to_owned();
+        let mut rules = format!("*nat\n:{CHAIN} - [0:0]\n");
         if ports != ORDINARY {
             let pairs = [
                 (ORDINARY.status, ports.status),
@@ -40,15 +57,15 @@ impl Ports {
             ];
             for (from, to) in pairs {
                 // Writing to a String cannot fail.
-                let _ = writeln!(rules, "-A ISTIO_AUX_PORTS -p tcp --dport {from} -j REDIRECT --to-ports {to}");
+                let _ = writeln!(rules, "-A {CHAIN} -p tcp --dport {from} -j REDIRECT --to-ports {to}");
             }
         }
-        // The chain stays, and so do the jumps to it.
-        if generation == 1 {
+        if !has_jumps {
             let localhost = if is_ipv6 { "::1" } else { "127.0.0.1" };
-            rules += "-I PREROUTING -j ISTIO_AUX_PORTS\n";
-            // The agent asks a proxy that does not serve yet by another address.
-            let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo -j ISTIO_AUX_PORTS");
+            let _ = writeln!(rules, "-I PREROUTING -j {CHAIN}");
+            // A proxy that does not serve yet asks itself whether it is ready, and the agent asks it by another address.
+            let not_proxies = format!("-m owner ! --uid-owner {PROXY_USER}");
+            let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
         rules + "COMMIT\n"
     }
@@ -59,21 +76,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_proxies_that_follow_each_other_share_no_port() {
+    fn three_proxies_that_follow_each_other_share_no_port() {
         for generation in 0..4 {
-            let ports = [Ports::of(generation), Ports::of(generation + 1)];
-            let [one, next] = ports.map(|it| [it.admin, it.status, it.readiness, it.metrics]);
-            assert!(one.iter().all(|port| !next.contains(port)), "{one:?} {next:?}");
+            let ports = [0, 1, 2].map(|next| Ports::of(generation + next));
+            let mut all = ports.map(|it| [it.admin, it.status, it.readiness, it.metrics]).concat();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), 12, "{ports:?}");
         }
     }
 
     #[test]
-    fn localhost_has_its_address_of_each_family() {
-        assert!(Ports::rules(1, true).contains("-I OUTPUT -d ::1 -o lo"));
+    fn the_ordinary_ports_lead_to_the_proxy_that_serves() {
+        let rules = [(1, false), (2, true), (3, true)].map(|(generation, has)| Ports::rules(generation, false, has));
+        insta::assert_snapshot!(rules.join("---\n"));
     }
 
     #[test]
-    fn the_ordinary_ports_lead_to_the_proxy_that_serves() {
-        insta::assert_snapshot!([1, 2, 3].map(|generation| Ports::rules(generation, false)).join("---\n"));
+    fn localhost_has_its_address_of_each_family() {
+        assert!(Ports::rules(1, true, false).contains("-I OUTPUT -d ::1 -o lo"));
     }
 }

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::ports::Ports;
 use super::{Node, READY_TIMEOUT, generation_of, last_line, proxy_id};
@@ -27,6 +27,7 @@ impl Node {
         let next = proxy_id(&sandbox.id, generation);
         let start = async {
             self.containerd.remove(&next).await.map_err(|error| error.to_string())?;
+            self.refuse_taken_ports(generation, sandbox).await?;
             let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
             let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
             self.until_ready(&next, pid, generation, sandbox).await?;
@@ -53,6 +54,16 @@ impl Node {
         result
     }
 
+    /// A proxy of earlier upgrades may still serve connections, and would be asked in the next one's place.
+    async fn refuse_taken_ports(&self, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+        let containers = self.containers(&sandbox.id).await.map_err(|error| error.to_string())?;
+        let mut others = containers.iter().filter_map(|id| generation_of(id));
+        if others.any(|other| Ports::of(other) == Ports::of(generation)) {
+            return Err("a proxy of three upgrades ago still serves connections, on the same ports".to_owned());
+        }
+        Ok(())
+    }
+
     /// Ends the proxies that served before the one that serves now, with their last connections.
     pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
         while let Err(error) = self.try_retire(sandbox).await {
@@ -73,7 +84,7 @@ impl Node {
         self.lead_to(self.files(&sandbox.id).generation().unwrap_or_default(), sandbox, &pod).await?;
         for id in others {
             if let Some(generation) = generation_of(&id) {
-                self.drain(&id, generation).await?;
+                self.drain(&id, generation, sandbox).await?;
             }
             self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
         }
@@ -81,21 +92,22 @@ impl Node {
     }
 
     /// Returns when a proxy has no connections any more, or has had the time that is left to it.
-    async fn drain(&self, id: &str, generation: u32) -> Result<(), String> {
+    async fn drain(&self, id: &str, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
         let admin = Ports::of(generation).admin;
-        let deadline = Instant::now() + self.drain_timeout;
-        let mut is_draining = false;
+        let mut drained = Err("not asked yet".to_owned());
         while let Some(pid) = self.containerd.pid(NAMESPACE, id).await.map_err(|error| error.to_string())? {
-            if !is_draining {
-                netns::drain(pid, admin).await?;
-                is_draining = true;
+            if drained.is_err() {
+                drained = netns::drain(pid, admin).await;
             }
             sleep(COUNT_INTERVAL).await;
-            let count = netns::connections(pid, admin).await;
+            let count = match drained {
+                Ok(()) => netns::connections(pid, admin).await,
+                Err(ref error) => Err(error.clone()),
+            };
             if count == Ok(0) {
                 break;
             }
-            if Instant::now() >= deadline {
+            if self.files(&sandbox.id).served_for() >= self.drain_timeout {
                 tracing::warn!(container = id, connections = ?count, "a proxy before an upgrade is ended with its connections");
                 break;
             }

@@ -11,6 +11,7 @@ use crate::metrics::Counted;
 
 const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
+const UPGRADE_RETRY_DELAY: Duration = Duration::from_mins(10);
 const REMOVE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How far a sandbox' proxy is.
@@ -43,7 +44,7 @@ pub enum Event {
     Delete,
     /// The agent has found a proxy of an earlier agent, whose sandbox is there.
     Adopted,
-    /// The proxy that was found is of another image than new ones are.
+    /// The proxy that serves is of another image than new ones are.
     Outdated,
     /// The next proxy serves in its place.
     Upgraded,

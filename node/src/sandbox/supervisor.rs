@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cni::protocol::{Request, Response, Sandbox};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::{Action, Event, State};
+use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
 use crate::metrics::Events;
 
-/// What a proxy can be asked for. Each is idempotent, and may be dropped at any point.
+/// What a proxy can be asked for. Each may be dropped at any point, and then be asked for again.
 pub trait Proxies: Send + Sync + 'static {
     /// Starts the sandbox' proxy, and returns when it is ready.
     fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<(), String>> + Send;
@@ -158,10 +159,20 @@ impl<P: Proxies> Machines<P> {
                 report(Event::Exited);
             }),
             (Action::Upgrade, Some(sandbox)) => self.run(id, move |report| async move {
-                let upgraded = proxies.upgrade(&sandbox).await;
-                report(upgraded.map_or_else(Event::UpgradeFailed, |()| Event::Upgraded));
-                proxies.attend(&sandbox).await;
-                report(Event::Exited);
+                let retry_delay = match proxies.upgrade(&sandbox).await {
+                    Ok(()) => {
+                        report(Event::Upgraded);
+                        Duration::MAX
+                    }
+                    Err(reason) => {
+                        report(Event::UpgradeFailed(reason));
+                        UPGRADE_RETRY_DELAY
+                    }
+                };
+                match timeout(retry_delay, proxies.attend(&sandbox)).await {
+                    Ok(()) => report(Event::Exited),
+                    Err(_) => report(Event::Outdated),
+                }
             }),
             (Action::Remove(delay), _) => {
                 let sandbox_id = id.to_owned();

@@ -240,3 +240,13 @@ async fn an_upgrade_that_fails_leaves_the_proxy_that_serves_under_watch() {
     fixture.end.send_replace(true);
     assert_eq!(fixture.asked.recv().await, Some("start"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_that_failed_is_tried_again() {
+    let mut fixture = fixture();
+    fixture.supervisor.adopt(sandbox(), true);
+    for _ in 0..3 {
+        while fixture.asked.recv().await != Some("upgrade") {}
+        assert_eq!(fixture.asked.recv().await, Some("attend"));
+    }
+}
