@@ -21,6 +21,17 @@ fn probed(name: &str, readiness: &Value, annotations: &Value) -> Value {
     deployment
 }
 
+/// A server of gRPC's health checks: Katib's, which the scenarios with Katib need anyway.
+fn probed_over_grpc(name: &str, annotations: &Value) -> Value {
+    let serve = json!({
+        "name": "main", "image": "docker.io/istio-aux-cluster/suggestion-goptuna:1",
+        "readinessProbe": {"grpc": {"port": 6789}, "periodSeconds": 1},
+    });
+    let mut deployment = deployment(name, &pod_spec("Always", &[serve]));
+    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
+    deployment
+}
+
 /// Whether no pod of a Deployment is ready for a while, though its container runs.
 async fn assert_runs_unready(ns: &Namespace, name: &str) {
     let label = format!("app={name}");
@@ -45,8 +56,11 @@ async fn probes_reach_a_pod_that_takes_mutual_tls_only_and_say_what_its_containe
         // Envoy would accept the connection.
         ns.create_object(probed("no-port", &json!({"tcpSocket": {"port": 9}}), &none)).await;
         ns.create_object(probed("probed", &page("/"), &none)).await;
+        ns.create_object(probed_over_grpc("grpc-control", &kept)).await;
+        ns.create_object(probed_over_grpc("grpc", &none)).await;
         until_available(ns, "probed");
-        for name in ["control", "no-page", "no-port"] {
+        until_available(ns, "grpc");
+        for name in ["control", "no-page", "no-port", "grpc-control"] {
             assert_runs_unready(ns, name).await;
         }
         let pod = ns.pods_with("app=probed").await.pop().expect("the pod");

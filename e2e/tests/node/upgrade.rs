@@ -68,13 +68,17 @@ fn codes(ns: &Namespace) -> Vec<String> {
     exec(ns, "client", "cat /memory/codes").lines().map(str::to_owned).collect()
 }
 
-/// The states of the namespace's proxies that are of an image.
-fn states(ns: &Namespace, image: &str) -> Vec<String> {
+/// The namespace's proxies that are of an image.
+fn proxies_of(ns: &Namespace, image: &str) -> Vec<Value> {
     let proxies: Vec<Value> = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
-    let is_of = |proxy: &&Value| {
+    let is_of = |proxy: &Value| {
         proxy["image"] == image && proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&format!("{}/", ns.name())))
     };
-    proxies.iter().filter(is_of).map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned()).collect()
+    proxies.into_iter().filter(is_of).collect()
+}
+
+fn states(ns: &Namespace, image: &str) -> Vec<String> {
+    proxies_of(ns, image).iter().map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
 async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
@@ -155,8 +159,14 @@ async fn an_upgrade_to_an_image_that_does_not_start_leaves_the_proxies_that_serv
         let serving = node::root_of(&node::proxy_image());
         // It has no pilot-agent.
         let next = NextImage::install_other(payload_image());
-        ns.until("two failures", async || (node::agent_log().matches("UpgradeFailed").count() == 2).then_some(()))
-            .await;
+        let proxies = proxies_of(ns, &serving);
+        let sandboxes: Vec<_> = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str()).collect();
+        ns.until("a failure of each", async || {
+            let log = node::agent_log();
+            let has_failed = |id: &&str| log.lines().any(|line| line.contains(*id) && line.contains("UpgradeFailed"));
+            sandboxes.iter().all(has_failed).then_some(())
+        })
+        .await;
         assert_eq!(states(ns, &serving), ["running", "running"]);
         assert!(states(ns, &node::root_of(&next.name)).is_empty(), "nothing is left of what did not start");
         assert_heard(ns, "after an upgrade that failed").await;
