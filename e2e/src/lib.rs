@@ -19,4 +19,4 @@ pub mod tenancy;
 pub mod ways;
 
 pub use cluster::{Namespace, scenario};
-pub use observe::{PodView, has_condition, is_complete};
+pub use observe::{LOST, PodView, has_condition, is_complete};

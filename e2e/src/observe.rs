@@ -21,6 +21,9 @@ pub fn has_condition(object: &Value, kind: &str) -> bool {
     conditions.is_some_and(|all| all.iter().any(|one| one["type"] == kind && one["status"] == "True"))
 }
 
+/// The exit code that containerd gives to a container of which it knows nothing.
+pub const LOST: i32 = 255;
+
 /// A pod's status.
 #[derive(Debug, Clone, Copy)]
 pub struct PodView<'a>(pub &'a Pod);

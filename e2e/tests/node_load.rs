@@ -8,7 +8,7 @@ use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::node::{self, kill_agent};
-use e2e::{Namespace, PodView, scenario};
+use e2e::{LOST, Namespace, PodView, scenario};
 use futures::{StreamExt, stream};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -17,9 +17,6 @@ const PODS: u32 = 200;
 const AT_A_TIME: usize = 12;
 const LIMIT: Duration = Duration::from_mins(15);
 const BETWEEN_DISTURBANCES: Duration = Duration::from_secs(15);
-
-/// The exit code that containerd gives to a container of which it knows nothing.
-const UNKNOWN: i32 = 255;
 
 /// Numbers that look random, the same in each run.
 fn scattered(number: u32) -> u32 {
@@ -39,7 +36,7 @@ async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32, lost: &At
         let phase = ns.until_within(LIMIT, &format!("the end of {name}"), ended).await;
         if phase == "Failed" {
             // A container that starts while containerd is restarted is lost, whoever's pod it is of.
-            assert_eq!(PodView(&ns.pod(&name).await).exit_code("main"), Some(UNKNOWN), "{name}");
+            assert_eq!(PodView(&ns.pod(&name).await).exit_code("main"), Some(LOST), "{name}");
             lost.fetch_add(1, Ordering::Relaxed);
         }
     } else {

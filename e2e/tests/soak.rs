@@ -8,7 +8,7 @@ use contract::names::SHIM_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN, client, restart};
 use e2e::manifests::{container, job, native_sidecar, pod_spec, shell, with_init, with_memory};
 use e2e::tenancy::kubectl;
-use e2e::{Namespace, PodView, has_condition, scenario};
+use e2e::{LOST, Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -24,8 +24,6 @@ const AT_A_TIME: usize = 10;
 const LIMIT: Duration = Duration::from_mins(15);
 const BETWEEN_DISTURBANCES: Duration = Duration::from_secs(45);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The exit code that containerd gives to a container of which it knows nothing.
-const UNKNOWN: i32 = 255;
 
 /// A kind of Job.
 struct Shape {
@@ -146,13 +144,12 @@ async fn run(ns: &Namespace, number: usize, report: &Report) -> Option<String> {
     report.pods.fetch_add(of_job.len(), Ordering::Relaxed);
     let restarts = of_job.iter().filter_map(|pod| PodView(pod).restarts(SHIM_CONTAINER));
     report.shim_restarts.fetch_add(restarts.filter_map(|count| usize::try_from(count).ok()).sum(), Ordering::Relaxed);
-    let code = |pod: &Pod, container: &str| PodView(pod).exit_code(container);
     if of_job.iter().any(is_lost) {
         report.lost.fetch_add(1, Ordering::Relaxed);
         return None;
     }
-    let last = of_job.last()?;
-    let differs = shape.codes.iter().any(|(container, expected)| code(last, container) != Some(*expected));
+    let Some(last) = of_job.last() else { return Some(format!("{name} is {end} and has no pod")) };
+    let differs = shape.codes.iter().any(|(container, expected)| PodView(last).exit_code(container) != Some(*expected));
     if end != shape.end || differs {
         return Some(format!("{name} is {end}: {}", PodView(last).in_a_line()));
     }
@@ -164,7 +161,7 @@ async fn run(ns: &Namespace, number: usize, report: &Report) -> Option<String> {
 fn is_lost(pod: &Pod) -> bool {
     let statuses = pod.status.iter().flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
     let mut ended = statuses.flatten().flatten().filter_map(|container| container.state.as_ref()?.terminated.as_ref());
-    ended.any(|terminated| terminated.exit_code == UNKNOWN)
+    ended.any(|terminated| terminated.exit_code == LOST)
 }
 
 async fn api<T>(ns: &Namespace) -> Api<T>

@@ -170,8 +170,7 @@ impl Exporter {
         registry.register("proxy_events", "What happened to proxies", self.events.0.clone());
         if let Ok(Ok(containers)) = timeout(CONTAINERD_TIMEOUT, self.containerd.list()).await {
             // While a proxy is upgraded, its sandbox has two.
-            let sandboxes = containers.keys().filter_map(|id| proxy::sandbox_of(&self.run_dir, id));
-            let sandboxes: BTreeSet<_> = sandboxes.map(|sandbox| sandbox.id).collect();
+            let sandboxes: BTreeSet<_> = containers.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
             let due = sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(&self.run_dir, id)).min();
             let is_outdated = |(id, labels): &(&String, &_)| {
                 proxy::is_serving(&self.run_dir, id) && proxy::image_of(labels) != self.image

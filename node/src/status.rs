@@ -55,7 +55,7 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
     for (id, labels) in containerd.list().await? {
         let Some(sandbox) = proxy::sandbox_of(run_dir, &id) else { continue };
         let is_running = containerd.pid(NAMESPACE, &id).await?.is_some();
-        let state = match proxy::age(run_dir, &sandbox.id, &id) {
+        let state = match proxy::age(run_dir, &id) {
             _ if !is_running => ProxyState::Ended,
             Ordering::Less => ProxyState::Draining,
             Ordering::Equal => ProxyState::Running,

@@ -1,10 +1,9 @@
 //! The upgrade of proxies while their pods live.
 
 use e2e::cluster::{BESIDE, MESH};
-use e2e::command::{printed, run};
-use e2e::manifests::{container, deployment, payload_image, pod_spec, shell, strict, with_memory};
+use e2e::manifests::{container, deployment, payload_image, pod_spec, server, shell, with_memory};
 use e2e::node::{self, NextImage};
-use e2e::tenancy::until_available;
+use e2e::tenancy::{kubectl, until_available};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -32,18 +31,15 @@ fn objects() -> Vec<Value> {
     serve["readinessProbe"] =
         json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
     serve["livenessProbe"] = serve["readinessProbe"].clone();
-    let mut server = with_memory(pod_spec("Always", &[serve]));
+    let mut spec = with_memory(pod_spec("Always", &[serve]));
     let program = json!({"name": "program", "configMap": {"name": "program", "defaultMode": 0o755}});
-    server["volumes"].as_array_mut().expect("it is a list").push(program);
-    let mounts = server["containers"][0]["volumeMounts"].as_array_mut().expect("it is a list");
+    spec["volumes"].as_array_mut().expect("it is a list").push(program);
+    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut().expect("it is a list");
     mounts.push(json!({"name": "program", "mountPath": "/www/cgi-bin"}));
-    vec![
-        strict(),
+    let mut objects = server();
+    objects.retain(|object| object["kind"] != "Deployment");
+    objects.extend([
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"stream": STREAM}}),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-        }),
         // Each request is a new connection from proxy to proxy, too, and is not tried again.
         json!({
             "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": {"name": "web"},
@@ -53,15 +49,23 @@ fn objects() -> Vec<Value> {
             "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
             "spec": {"hosts": ["web"], "http": [{"route": [{"destination": {"host": "web"}}], "retries": {"attempts": 0}}]},
         }),
-        deployment("web", &server),
+        deployment("web", &spec),
         deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)]))),
-    ]
+    ]);
+    objects
 }
 
 /// Runs a script in the only pod of a Deployment.
 fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
     let deployment = format!("deployment/{deployment}");
-    printed(&run("kubectl", &["-n", ns.name(), "exec", &deployment, "--", "sh", "-c", script], ""))
+    kubectl(&["-n", ns.name(), "exec", &deployment, "--", "sh", "-c", script])
+}
+
+/// Waits for the first line of the long response.
+async fn until_streaming(ns: &Namespace) {
+    // The file is not there at first.
+    let seen = async || exec(ns, "client", "cat /memory/stream || true").contains(':').then_some(());
+    ns.until("a long response", seen).await;
 }
 
 fn codes(ns: &Namespace) -> Vec<String> {
@@ -94,10 +98,7 @@ async fn an_upgrade_breaks_no_connection_and_refuses_none() {
         until_available(ns, "web");
         until_available(ns, "client");
         let before = node::proxy_image();
-        ns.until("a long response", async || {
-            exec(ns, "client", "cat /memory/stream || true").contains(':').then_some(())
-        })
-        .await;
+        until_streaming(ns).await;
         until_states(ns, &node::root_of(&before), &["running", "running"]).await;
 
         let next = NextImage::install();
@@ -125,15 +126,12 @@ async fn an_upgrade_breaks_no_connection_and_refuses_none() {
             assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
         }
 
-        // The control: a proxy that ends without an heir breaks a long response.
+        // The control: a proxy that ends without a next one breaks a long response.
         exec(ns, "web", "rm /memory/end");
         exec(ns, "client", "touch /memory/stop");
         let ask = "(curl -sSN http://web/cgi-bin/stream >/memory/stream; echo $? >/memory/broken) >/dev/null 2>&1 &";
         exec(ns, "client", &format!("rm /memory/stream; {ask}"));
-        ns.until("a long response", async || {
-            exec(ns, "client", "cat /memory/stream || true").contains(':').then_some(())
-        })
-        .await;
+        until_streaming(ns).await;
         node::kill_proxies();
         let status = ns
             .until("its end", async || {

@@ -53,7 +53,7 @@ impl SandboxFiles {
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o711))?;
-        self.replace("sandbox.json", &json!(sandbox).to_string())?;
+        replace(&self.directory, "sandbox.json", &json!(sandbox).to_string(), |_| Ok(()))?;
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
         fs::write(directory.join("annotations"), downward_api(&pod.annotations))?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
@@ -67,9 +67,9 @@ impl SandboxFiles {
         fs::create_dir_all(&directory)?;
         chown(&directory, Some(PROXY_USER), Some(PROXY_USER))?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
-        replace(&directory, "key.pem", &certificate.key)?;
-        replace(&directory, "root-cert.pem", &certificate.root)?;
-        replace(&directory, "cert-chain.pem", &certificate.chain)
+        replace(&directory, "key.pem", &certificate.key, for_proxy)?;
+        replace(&directory, "root-cert.pem", &certificate.root, for_proxy)?;
+        replace(&directory, "cert-chain.pem", &certificate.chain, for_proxy)
     }
 
     /// How long until half of the certificate's life is over; nothing where there is none that can be read.
@@ -103,7 +103,7 @@ impl SandboxFiles {
 
     /// From now on, this one serves.
     pub(super) fn write_generation(&self, generation: u32) -> io::Result<()> {
-        self.replace("generation", &generation.to_string())
+        replace(&self.directory, "generation", &generation.to_string(), |_| Ok(()))
     }
 
     /// How long that one has served.
@@ -130,13 +130,6 @@ impl SandboxFiles {
         fs::write(self.directory.join("ports.jumps"), "")
     }
 
-    /// Writes a file as a whole.
-    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
-        let temporary = self.directory.join(format!(".{name}"));
-        fs::write(&temporary, text)?;
-        fs::rename(temporary, self.directory.join(name))
-    }
-
     /// Removes the directory.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.directory) {
@@ -151,12 +144,18 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn replace(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+/// Writes a file as a whole, after `prepare` has set what it needs besides.
+fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = directory.join(format!(".{name}"));
     fs::write(&temporary, text)?;
-    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o400))?;
-    chown(&temporary, Some(PROXY_USER), Some(PROXY_USER))?;
+    prepare(&temporary)?;
     fs::rename(temporary, directory.join(name))
+}
+
+/// Lets the proxy, and no one else, read a file.
+fn for_proxy(file: &Path) -> io::Result<()> {
+    fs::set_permissions(file, fs::Permissions::from_mode(0o400))?;
+    chown(file, Some(PROXY_USER), Some(PROXY_USER))
 }
 
 /// Labels or annotations as a volume of the downward API has them.

@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod files;
+mod ids;
 mod ports;
 mod spec;
 mod upgrade;
@@ -19,6 +20,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::files::{SandboxFiles, Validity};
+pub(crate) use self::ids::sandbox_of_proxy;
+use self::ids::{generation_of, proxy_id, redirect_id, sandbox_id};
 use self::ports::Ports;
 use self::spec::{Cluster, Layout};
 use crate::certificate::CertificateAuthority;
@@ -29,9 +32,6 @@ use crate::sandbox::Proxies;
 
 /// The label that names the image a proxy was started from.
 const ROOT_LABEL: &str = "istio-aux.io/proxy-root";
-/// Between the sandbox' id and the proxy's generation in a container's id.
-const PROXY_INFIX: &str = "-proxy-";
-const REDIRECT_SUFFIX: &str = "-redirect";
 /// Long enough for a proxy on a busy node, and shorter than the plugin waits.
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
@@ -285,10 +285,9 @@ impl Node {
         let generation = served.unwrap_or_default();
         let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
         let started = began.elapsed();
-        self.until_ready(&proxy_id(&sandbox.id, generation), pid, generation, sandbox).await?;
+        self.until_ready(pid, generation, sandbox).await?;
         if served.is_none() {
-            let written = self.files(&sandbox.id).write_generation(generation);
-            written.map_err(|error| format!("the sandbox' files: {error}"))?;
+            self.write_generation(generation, sandbox)?;
         }
         let ready = began.elapsed();
         tracing::info!(
@@ -301,10 +300,25 @@ impl Node {
         Ok(())
     }
 
-    async fn until_ready(&self, id: &str, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+    /// Limits the time of a proxy's start.
+    async fn in_time(&self, sandbox: &Sandbox, start: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+        timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
+            let line = last_line(&self.log(&sandbox.id));
+            Err(format!("the proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}"))
+        })
+    }
+
+    /// From now on, this proxy of the sandbox serves.
+    fn write_generation(&self, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+        let written = self.files(&sandbox.id).write_generation(generation);
+        written.map_err(|error| format!("the sandbox' files: {error}"))
+    }
+
+    async fn until_ready(&self, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+        let id = proxy_id(&sandbox.id, generation);
         tokio::select! {
             ready = netns::wait_until_ready(pid, Ports::of(generation).readiness, READY_TIMEOUT) => ready,
-            () = self.ended(id) => Err("the proxy ended before it was ready".to_owned()),
+            () = self.ended(&id) => Err("the proxy ended before it was ready".to_owned()),
         }
         .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))
     }
@@ -312,13 +326,7 @@ impl Node {
 
 impl Proxies for Node {
     async fn start(&self, sandbox: &Sandbox) -> Result<(), String> {
-        let started = timeout(READY_TIMEOUT, self.start_until_ready(sandbox)).await;
-        started.unwrap_or_else(|_| {
-            Err(format!(
-                "the proxy was not ready after {READY_TIMEOUT:?}; its last line: {}",
-                last_line(&self.log(&sandbox.id))
-            ))
-        })
+        self.in_time(sandbox, self.start_until_ready(sandbox)).await
     }
 
     async fn attend(&self, sandbox: &Sandbox) {
@@ -343,8 +351,7 @@ impl Proxies for Node {
 
 /// The sandbox that a proxy's container belongs to; nothing for another container.
 pub(crate) fn sandbox_of(run_dir: &Path, id: &str) -> Option<Sandbox> {
-    generation_of(id)?;
-    SandboxFiles::of(run_dir, sandbox_id(id)).sandbox()
+    SandboxFiles::of(run_dir, sandbox_of_proxy(id)?).sandbox()
 }
 
 /// Names the image of the proxy whose container has these labels.
@@ -353,13 +360,13 @@ pub(crate) fn image_of(labels: &HashMap<String, String>) -> String {
 }
 
 /// Whether a proxy's container is of before or after the one that serves, or is that one.
-pub(crate) fn age(run_dir: &Path, sandbox: &str, id: &str) -> Ordering {
-    generation_of(id).cmp(&SandboxFiles::of(run_dir, sandbox).generation().or(Some(0)))
+pub(crate) fn age(run_dir: &Path, id: &str) -> Ordering {
+    generation_of(id).cmp(&SandboxFiles::of(run_dir, sandbox_id(id)).generation().or(Some(0)))
 }
 
 /// Whether a container is of a proxy that serves.
 pub(crate) fn is_serving(run_dir: &Path, id: &str) -> bool {
-    age(run_dir, sandbox_id(id), id) == Ordering::Equal
+    age(run_dir, id) == Ordering::Equal
 }
 
 /// The file that gets the output of a sandbox' proxy.
@@ -386,24 +393,6 @@ pub(crate) fn certificate_renewal_due(run_dir: &Path, id: &str) -> Option<u64> {
     SandboxFiles::of(run_dir, id).validity().map(Validity::renewal_due)
 }
 
-fn proxy_id(sandbox: &str, generation: u32) -> String {
-    format!("{sandbox}{PROXY_INFIX}{generation}")
-}
-
-/// How often the proxy of this container's sandbox was upgraded until then; nothing where it is no proxy's.
-fn generation_of(id: &str) -> Option<u32> {
-    id.rsplit_once(PROXY_INFIX)?.1.parse().ok()
-}
-
-/// The sandbox that a container belongs to.
-fn sandbox_id(id: &str) -> &str {
-    id.rsplit_once(PROXY_INFIX).map_or(id.trim_end_matches(REDIRECT_SUFFIX), |(sandbox, _)| sandbox)
-}
-
-fn redirect_id(sandbox: &str) -> String {
-    format!("{sandbox}{REDIRECT_SUFFIX}")
-}
-
 fn last_line(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().next_back().unwrap_or("none").chars().take(300).collect()
@@ -414,20 +403,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_containers_id_names_its_sandbox_and_a_proxys_its_generation_too() {
-        for (id, generation) in
-            [(proxy_id("abc", 0), Some(0)), (proxy_id("abc", 12), Some(12)), (redirect_id("abc"), None)]
-        {
-            assert_eq!((sandbox_id(&id), generation_of(&id)), ("abc", generation), "{id}");
-        }
-    }
-
-    #[test]
     fn the_proxy_that_serves_is_the_first_until_another_is_written_down() {
         let run_dir = tempfile::tempdir().unwrap();
         let files = SandboxFiles::of(run_dir.path(), "abc");
         std::fs::create_dir_all(&files.directory).unwrap();
-        let ages = || [0, 1, 2].map(|generation| age(run_dir.path(), "abc", &proxy_id("abc", generation)));
+        let ages = || [0, 1, 2].map(|generation| age(run_dir.path(), &proxy_id("abc", generation)));
         assert_eq!((files.generation(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
         files.write_generation(1).unwrap();
         assert_eq!((files.generation(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));

@@ -6,10 +6,11 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use super::Node;
+use super::ids::{generation_of, proxy_id};
 use super::ports::Ports;
-use super::{Node, READY_TIMEOUT, generation_of, last_line, proxy_id};
 use crate::containerd::NAMESPACE;
 use crate::netns;
 use crate::pod::read_pod;
@@ -30,16 +31,12 @@ impl Node {
             self.refuse_taken_ports(generation, sandbox).await?;
             let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
             let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
-            self.until_ready(&next, pid, generation, sandbox).await?;
-            let written = self.files(&sandbox.id).write_generation(generation);
-            written.map_err(|error| format!("the sandbox' files: {error}"))
+            self.until_ready(pid, generation, sandbox).await?;
+            self.write_generation(generation, sandbox)
         };
         let in_turn = async {
             let _permit = self.upgrades.acquire().await.map_err(|error| error.to_string())?;
-            timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
-                let line = last_line(&self.log(&sandbox.id));
-                Err(format!("the next proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}"))
-            })
+            self.in_time(sandbox, Box::pin(start)).await
         };
         let result = tokio::select! {
             started = in_turn => started,

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use e2e::config_map::{Delivery, until_delivered};
-use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::manifests::shell;
 use e2e::{Namespace, PodView, scenario};
 use futures::StreamExt;
 
@@ -36,11 +36,7 @@ async fn row(ns: &Namespace, kind: &Kind, pods: usize) -> String {
     let began = uptime();
     let names: Vec<String> = (0..pods).map(|n| format!("pod-{n}")).collect();
     let create = names.iter().map(async |name| {
-        let mut object = pod(name, &pod_spec("Never", &[shell("main", PAYLOAD)]));
-        if let Some((key, value)) = kind.annotation {
-            object = annotated(object, key, value);
-        }
-        ns.create_object(object).await;
+        ns.create_object(kind.pod(name, &shell("main", PAYLOAD))).await;
     });
     futures::future::join_all(create).await;
     let starts = futures::stream::iter(&names).then(async |name| {

@@ -8,6 +8,7 @@ use e2e::command::{printed, run as run_program};
 use e2e::config_map::{Delivery, until_delivered};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
+use serde_json::Value;
 
 use crate::report::{Results, Times};
 use crate::timing::{printed_uptimes, sync_offset, uptime};
@@ -16,9 +17,17 @@ use crate::timing::{printed_uptimes, sync_offset, uptime};
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) labels: &'static [Label],
-    pub(crate) annotation: Option<(&'static str, &'static str)>,
+    annotation: Option<(&'static str, &'static str)>,
     /// Whether it ends by itself.
     ends: bool,
+}
+
+impl Kind {
+    /// A pod of this kind, of one container.
+    pub(crate) fn pod(&self, name: &str, main: &Value) -> Value {
+        let object = pod(name, &pod_spec("Never", std::slice::from_ref(main)));
+        self.annotation.into_iter().fold(object, |object, (key, value)| annotated(object, key, value))
+    }
 }
 
 /// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
@@ -110,10 +119,7 @@ fn seconds(time: Duration) -> f64 {
 
 async fn time_pod(ns: &Namespace, kind: &Kind, offset: f64) -> Timing {
     let main = shell("main", &format!("cat /proc/uptime; sleep {:.3}; exec cat /proc/uptime", 1.0 + offset));
-    let mut object = pod("one", &pod_spec("Never", &[main]));
-    if let Some((key, value)) = kind.annotation {
-        object = annotated(object, key, value);
-    }
+    let object = kind.pod("one", &main);
     let created = uptime();
     ns.create_object(object).await;
     if kind.ends {
