@@ -44,9 +44,15 @@ help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job, tfjob, katib or argo."
 
+# What a demo needs beside Istio.
+COMPONENT_OF_tfjob := training-operator
+COMPONENT_OF_katib := katib
+COMPONENT_OF_argo := argo
+
 .PHONY: demo
+demo: export PROFILE := demo
 demo: install ## Show a Job that hangs in the mesh, and completes with istio-aux
-	@$(if $(filter katib argo,$(DEMO)),$(call ADD,$(DEMO)))
+	@$(if $(COMPONENT_OF_$(DEMO)),$(call ADD,$(COMPONENT_OF_$(DEMO))))
 	@$(IN_CLUSTER) examples/demo $(DEMO)
 
 .PHONY: test
@@ -89,13 +95,14 @@ fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster
 	@tools/ensure rust
+	@$(call ADD,training-operator)
 	cargo build --locked $(SCENARIOS) --tests
 	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --tests -- --test-threads 4
 ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) charm/test cluster
 endif
 
-KUBEFLOW := argo jobset trainer s3 python profiles poddefaults katib
+KUBEFLOW := training-operator cert-manager argo jobset trainer s3 python profiles poddefaults katib
 
 .PHONY: test-kubeflow
 test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants

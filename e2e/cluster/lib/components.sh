@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(katib argo jobset trainer profiles poddefaults s3 python istio-cni node)
+COMPONENTS=(training-operator cert-manager katib argo jobset trainer profiles poddefaults s3 python istio-cni node)
 
 require_components() {
   local component
@@ -42,6 +42,7 @@ add_component() {
   case $name in
     katib) start_postgresql ;;
     python) add_image python "$(image_archive python)" rootfs_python; return ;;
+    cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
     node) add_node_proxy; return ;;
   esac
@@ -57,6 +58,21 @@ add_component() {
   say "  $name is ready $((SECONDS - began)) s after it was built"
 }
 
+# From its chart, which its release tool makes of one without a version and of the kinds beside it.
+add_cert_manager() {
+  local chart=$STATE/cert-manager source
+  add_images_of cert-manager
+  source=$(part_folder cert-manager)/source/deploy
+  rm -rf "$chart"
+  cp -r "$source/charts/cert-manager" "$chart"
+  sed '/^annotations:/,$d' "$chart/Chart.template.yaml" >"$chart/Chart.yaml"
+  cp "$source"/crds/*.yaml "$chart/templates/"
+  logged "install cert-manager" "$LOGS/cert-manager.log" helm upgrade --install cert-manager "$chart" -n cert-manager --create-namespace \
+    -f "$CLUSTER_DIR/manifests/cert-manager-values.yaml"
+  logged "cert-manager ready" "$LOGS/cert-manager-rollout.log" kubectl -n cert-manager wait --for=condition=Available deployment --all --timeout=180s
+  wait_for_probe cert-manager
+}
+
 # Istio's own plugin redirects the pods' traffic, in place of an init container. It is without its node agent, which only installs
 # it where there are no ambient pods.
 add_istio_cni() {
@@ -65,7 +81,7 @@ add_istio_cni() {
   ln -sf "$(part_folder istio-cni)/bin/istio-cni" "$CNI_BIN/"
   configure_cni
   logged "have Istio leave the redirection to its plugin" "$LOGS/istio-cni.log" helm_istio "$ISTIO/source/manifests/charts" --set pilot.cni.enabled=true
-  logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
+  wait_for_istio
 }
 
 # The images' archives are kept by what they are made of: the part, and the recipe.
@@ -106,7 +122,7 @@ render_component() {
 
 # wait_for_component NAME: until its Deployments are available and its webhooks answer the API server.
 wait_for_component() {
-  local name=$1 probe=$CLUSTER_DIR/parts/$1/probe.yaml namespace object until=$((SECONDS + 60))
+  local name=$1 namespace object
   while read -r namespace object; do
     logged "$object ready" "$LOGS/$object-rollout.log" kubectl -n "$namespace" rollout status "deployment/$object" --timeout=180s
   done < <(objects_of "$name" Deployment)
@@ -115,6 +131,12 @@ wait_for_component() {
     kubectl wait "mutatingwebhookconfiguration/$object" --for='jsonpath={.webhooks[0].clientConfig.caBundle}' --timeout=60s >"$LOGS/$name-ca.log" 2>&1 ||
       fail_with_log "nobody has told the API server the certificate authority of $object" "$LOGS/$name-ca.log"
   done < <(objects_of "$name" MutatingWebhookConfiguration)
+  wait_for_probe "$name"
+}
+
+# wait_for_probe NAME: until its webhooks admit the object in its probe.yaml, if it has one.
+wait_for_probe() {
+  local name=$1 probe=$CLUSTER_DIR/parts/$1/probe.yaml until=$((SECONDS + 60))
   if [ ! -f "$probe" ]; then return; fi
   until kubectl create --dry-run=server -f "$probe" >"$LOGS/$name-probe.log" 2>&1; do
     [ "$SECONDS" -lt "$until" ] || fail_with_log "$name does not admit $probe" "$LOGS/$name-probe.log"

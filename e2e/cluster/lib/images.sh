@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # The container images of the cluster's own parts, made from what parts.sh built; kept as OCI archives in the cache.
 
-IMAGES=(pause payload proxyv2 pilot training-operator cert-manager-controller cert-manager-webhook cert-manager-cainjector)
+IMAGES=(pause payload proxyv2 pilot)
 
 # What an image is made from, hashed: its recipe, the parts in it, the Debian packages in it.
 image_hash() {
   {
-    declare -f "rootfs_$1" copy_programs rootfs_of_cert_manager
+    declare -f "rootfs_$1" copy_programs
     cat "$REPO/deploy/images/oci_archive.py"
-    part_folder istio; part_folder training-operator; part_folder cert-manager
+    part_folder istio
     echo "$ENVOY_WHEEL"
     dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
   } | sha256sum | cut -c1-16
@@ -113,20 +113,6 @@ rootfs_pilot() {
   ARGUMENTS=(--entrypoint /usr/local/bin/pilot-discovery --user 1337:1337)
 }
 
-# shellcheck disable=SC2329
-rootfs_training-operator() {
-  certificates_and_tmp
-  cp "$(part_folder training-operator)/bin/training-operator.v1" manager
-  ARGUMENTS=(--entrypoint /manager)
-}
-
-# shellcheck disable=SC2329
-rootfs_cert-manager-controller() { rootfs_of_cert_manager controller; }
-# shellcheck disable=SC2329
-rootfs_cert-manager-webhook() { rootfs_of_cert_manager webhook; }
-# shellcheck disable=SC2329
-rootfs_cert-manager-cainjector() { rootfs_of_cert_manager cainjector; }
-
 # Python with its standard library, for payloads that are programs and not scripts of a line.
 # shellcheck disable=SC2329
 rootfs_python() {
@@ -153,12 +139,6 @@ rootfs_python() {
     if [ ! -e ".$library" ]; then mkdir -p ".$(dirname "$library")" && cp -L "$library" ".$library"; fi
   done
   ARGUMENTS=(--user 65532:65532)
-}
-
-rootfs_of_cert_manager() {
-  certificates_and_tmp
-  cp "$(part_folder cert-manager)/bin/$1" .
-  ARGUMENTS=(--entrypoint "/$1" --user 1000:1000)
 }
 
 certificates_and_tmp() {

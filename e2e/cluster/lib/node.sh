@@ -114,5 +114,5 @@ start_dns() {
 }
 COREFILE
   kubectl apply --server-side -f "$CLUSTER_DIR/manifests/coredns-rbac.yaml" >/dev/null
-  start_daemon coredns "$(part_folder coredns)/bin/coredns" -conf "$STATE/coredns/Corefile"
+  start_daemon coredns "$ISTIO/bin/coredns" -conf "$STATE/coredns/Corefile"
 }

@@ -23,7 +23,7 @@ add_node_proxy() {
   fi
   # istiod signs for other accounts only where the caller is named here.
   kubectl -n istio-system set env deployment/istiod CA_TRUSTED_NODE_ACCOUNTS=istio-aux-node/istio-aux-node >/dev/null
-  logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
+  wait_for_istio
   write_node_proxy_values
 }
 

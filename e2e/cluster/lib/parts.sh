@@ -1,13 +1,14 @@
 # shellcheck shell=bash
 # The cluster's own programs, each below parts/: a small Go module, or a file `source` that names a git repository (git.sh).
-# Built once, and kept by the hash of what they are built from.
+# Built once, and kept by the hash of what they are built from. Helm and CoreDNS are in Istio's module: what the three share is
+# compiled once.
 
 part_hash() {
   local folder=$CLUSTER_DIR/parts/$1
   if [ -f "$folder/source" ]; then
     sha256sum <"$folder/source" | cut -c1-16
   else
-    { cat "$folder/go.mod" "$folder/go.sum"; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+    { cat "$folder"/go.{mod,sum}; find "$folder" -name '*.go' -exec cat {} +; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
   fi
 }
 
@@ -53,7 +54,6 @@ build_each_part() {
 find_parts() {
   K8S_BIN=$(part_folder "kubernetes-$KUBERNETES")/bin
   ISTIO=$(part_folder istio)
-  HELM=$(part_folder helm)/bin/helm
   if [ -n "$CONTAINERD_PART" ]; then PATH=$(part_folder "$CONTAINERD_PART")/bin:$PATH; fi
 }
 

@@ -17,7 +17,7 @@ KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
 # Addresses of pods and Services, ipv4 or ipv6: as asked for, else as the cluster has them that is up.
 IP_FAMILY_OF_STATE=$STATE/ip-family
 IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
-PARTS=("kubernetes-$KUBERNETES" istio gateway-api helm coredns training-operator cert-manager)
+PARTS=("kubernetes-$KUBERNETES" istio gateway-api)
 # Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
 CONTAINERD_PART=
 if [ "$KUBERNETES" != 1.34 ]; then
@@ -60,4 +60,3 @@ SOURCES=${SOURCES:-https://github.com}
 part_folder() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
 K8S_BIN=
 ISTIO=
-HELM=

@@ -1,0 +1,29 @@
+# shellcheck shell=bash
+# What runs in the cluster: Istio, and the kinds of the Gateway API.
+
+install_gateway_api() {
+  if kubectl get customresourcedefinition gateways.gateway.networking.k8s.io >/dev/null 2>&1; then return; fi
+  logged "install the Gateway API" "$LOGS/gateway-api.log" \
+    kubectl apply --server-side -f "$(part_folder gateway-api)/source/config/crd/standard"
+}
+
+install_istio() {
+  local charts=$ISTIO/source/manifests/charts
+  if kubectl -n istio-system get deployment istiod >/dev/null 2>&1; then return; fi
+  logged "install Istio" "$LOGS/istio.log" helm_istio "$charts"
+}
+
+# helm_istio CHARTS [OPTIONS FOR ISTIOD]
+helm_istio() {
+  local charts=$1
+  shift
+  helm upgrade --install istio-base "$charts/base" -n istio-system --create-namespace &&
+    helm upgrade --install istiod "$charts/istio-control/istio-discovery" -n istio-system \
+      -f "$CLUSTER_DIR/manifests/istio-values.yaml" "$@"
+}
+
+wait_for_istio() {
+  logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
+}
+
+helm() { "$ISTIO/bin/helm" --kubeconfig "$KUBECONFIG_ADMIN" "$@"; }
