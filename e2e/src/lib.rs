@@ -5,6 +5,7 @@
 #![allow(clippy::missing_panics_doc, reason = "a panic is how a scenario fails")]
 
 pub mod admission;
+pub mod audit;
 pub mod cluster;
 pub mod command;
 pub mod config_map;

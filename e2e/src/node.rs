@@ -1,17 +1,21 @@
 //! The one node, from outside: what it has of proxies, and its agent.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
 use crate::command::{printed, run};
 use crate::tenancy::kubectl;
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 
+/// Where the one-node cluster has its files.
+pub(crate) fn state_folder() -> PathBuf {
+    std::env::var_os("ONE_NODE_CLUSTER").expect("it is run by `cluster run`").into()
+}
+
 /// One of the chart's values for this node.
 fn value(name: &str) -> String {
-    let state = std::env::var("ONE_NODE_CLUSTER").expect("the scenarios run by `cluster run`");
-    let values = fs::read_to_string(Path::new(&state).join("node-values.yaml")).expect("the component node is there");
+    let values = fs::read_to_string(state_folder().join("node-values.yaml")).expect("the component node is there");
     let of_name = |line: &str| line.trim().strip_prefix(name)?.strip_prefix(": ").map(str::to_owned);
     values.lines().find_map(of_name).expect("it has the value")
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use contract::names::SHIM_CONTAINER;
+use e2e::audit::Audit;
 use e2e::cluster::{MESH, OPT_IN, client, restart};
 use e2e::manifests::{container, job, native_sidecar, pod_spec, shell, with_init, with_memory};
 use e2e::tenancy::kubectl;
@@ -190,10 +191,22 @@ fn kill_webhook() {
     kubectl(&["-n", "istio-aux", "delete", first, "--grace-period=0", "--force"]);
 }
 
+/// A request of the webhook or of a pod of the Jobs: account, verb and resource.
+fn asked_by_istio_aux(event: &Value, ns: &Namespace) -> Option<String> {
+    let user = event["user"]["username"].as_str()?.strip_prefix("system:serviceaccount:")?;
+    let (namespace, account) = user.split_once(':')?;
+    let object = &event["objectRef"];
+    let resource =
+        [&object["resource"], &object["subresource"]].map(|name| name.as_str().unwrap_or_default()).join(" ");
+    let is_ours = namespace == "istio-aux" || namespace == ns.name();
+    is_ours.then(|| format!("{account} {} {}", event["verb"].as_str().unwrap_or_default(), resource.trim_end()))
+}
+
 #[tokio::test]
 async fn no_job_is_stuck_or_ends_otherwise_than_its_payload_while_the_cluster_is_disturbed() {
     let count: usize = std::env::var("PODS").ok().and_then(|text| text.parse().ok()).expect("PODS is a number");
     scenario("soak", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let audit = Audit::from_now();
         let (began, report, disturbances) = (Instant::now(), Report::default(), AtomicUsize::new(0));
         let jobs = stream::iter(0..count).map(|number| run(ns, number, &report)).buffer_unordered(AT_A_TIME);
         let jobs = jobs.filter_map(async |differs| differs).collect::<Vec<String>>();
@@ -210,7 +223,11 @@ async fn no_job_is_stuck_or_ends_otherwise_than_its_payload_while_the_cluster_is
             report.lost.into_inner(),
             report.shim_restarts.into_inner()
         );
+        let asked = audit.count(|event| asked_by_istio_aux(event, ns));
+        println!("requests to the API server of istio-aux, and of the Jobs' own account: {asked:?}");
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(!asked.is_empty(), "webhooks that start read their certificate");
+        assert!(!asked.keys().any(|request| request.contains(" pods")), "nobody asks for pods: {asked:?}");
     })
     .await;
 }

@@ -14,6 +14,7 @@ start_control_plane() {
     feature_gates+=,MutatingAdmissionPolicy=true
     policies=(--runtime-config=admissionregistration.k8s.io/v1beta1=true)
   fi
+  audit_policy >"$STATE/audit.yaml"
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
   start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
     --service-cluster-ip-range="$SERVICE_CIDR" --advertise-address="$NODE_IP" --bind-address="$ANY_ADDRESS" --endpoint-reconciler-type=none \
@@ -22,7 +23,8 @@ start_control_plane() {
     --kubelet-preferred-address-types=InternalIP \
     --kubelet-client-certificate="$PKI/admin.crt" --kubelet-client-key="$PKI/admin.key" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$PKI/service-accounts.pub" \
-    --service-account-signing-key-file="$PKI/service-accounts.key" --feature-gates="$feature_gates" "${policies[@]}"
+    --service-account-signing-key-file="$PKI/service-accounts.key" --feature-gates="$feature_gates" "${policies[@]}" \
+    --audit-policy-file="$STATE/audit.yaml" --audit-log-path="$LOGS/audit.log" --audit-log-maxsize=1000 --audit-log-maxbackup=1
   wait_for_daemon kube-apiserver 90 kubectl get --raw /readyz
   start_daemon kube-controller-manager "$K8S_BIN/kube-controller-manager" --bind-address=127.0.0.1 --leader-elect=false \
     --kubeconfig="$PKI/controller-manager.kubeconfig" --authentication-kubeconfig="$PKI/controller-manager.kubeconfig" \
@@ -30,6 +32,19 @@ start_control_plane() {
     --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
     --cluster-signing-cert-file="$PKI/ca.crt" --cluster-signing-key-file="$PKI/ca.key"
   start_daemon kube-scheduler "$K8S_BIN/kube-scheduler" --kubeconfig="$PKI/scheduler.kubeconfig" --bind-address=127.0.0.1 --leader-elect=false
+}
+
+# Who asks the API server for what, but for the tests themselves: bench and soak count it.
+audit_policy() {
+  cat <<YAML
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, users: [admin]}
+- {level: None, resources: [{group: coordination.k8s.io}]}
+- {level: Metadata}
+YAML
 }
 
 # The Service `kubernetes`, by which pods reach the API server.
