@@ -137,8 +137,8 @@ soak: install ## Run PODS Jobs of many shapes while parts of the cluster are res
 	PODS=$(PODS) $(IN_CLUSTER) cargo test --locked --package e2e --features soak --test soak -- --nocapture
 
 .PHONY: test-matrix
-test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6")
-	@tools/ensure rust images
+test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6 release")
+	@tools/ensure rust images aarch64 sbom
 	@e2e/matrix $(WAYS)
 
 .PHONY: fmt
@@ -188,6 +188,10 @@ images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for b
 sbom: ## Write what each image is made of, in CycloneDX's JSON
 	@tools/ensure rust sbom
 	@deploy/images/sbom
+
+.PHONY: release
+release: ## Build a release and write its files into target/release: VERSION=, REGISTRY=, HOMEPAGE=
+	@deploy/release "$(VERSION)" "$(REGISTRY)" "$(HOMEPAGE)"
 
 .PHONY: install
 install: $(UP) images ## Install istio-aux into the cluster

@@ -56,7 +56,7 @@ impl Way {
     /// Installs, and waits until it is in force. Istio-aux is not there before.
     pub fn install(self) {
         self.bring_in();
-        until_in_force();
+        wait_until_effective();
     }
 
     fn bring_in(self) {
@@ -107,7 +107,7 @@ impl Way {
 
 /// Waits until a pod that opts in by its label gets the hold: the API server hears of a policy, or reaches and trusts a webhook, a
 /// moment after it is there.
-fn until_in_force() {
+pub fn wait_until_effective() {
     let metadata = json!({"name": "istio-aux-in-force", "labels": {INJECTION_LABEL: ENABLED}});
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string();
