@@ -166,15 +166,16 @@ docs: ## Build the documentation as a site, target/site/index.html
 	mdbook build docs
 
 .PHONY: bench
-bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
+bench: install ## Measure on the one-node cluster (QUICK=1: once each, in minutes): bench/README.md has what, how, and the last results
 	@tools/ensure rust
-	$(IN_CLUSTER) bench/shim-cost
-	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends 30
+	$(IN_CLUSTER) bench/shim-cost $(if $(QUICK),2)
+	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends $(if $(QUICK),1,30)
 	cargo run --locked --quiet --package e2e --bin bench -- report
-	cargo build --locked --release --target x86_64-unknown-linux-musl --package probe
-	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post 200
+	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package probe
+	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post $(if $(QUICK),3,200)
+ifndef QUICK
 	cargo bench --locked --package inject
-	cargo build --locked --release --target x86_64-unknown-linux-musl --package bare --package hostile
+	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package bare --package hostile
 	@tools/ensure bench
 	$(IN_CLUSTER) bench/reviews
 	target/x86_64-unknown-linux-musl/release/hostile target/images/istio-aux

@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, NODE, PROXY_LABEL, SHIM_CONTAINER};
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod};
+use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, Pod, ServiceAccount};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams};
+use kube::config::AuthInfo;
 use kube::core::gvk::GroupVersionKind;
 use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
@@ -52,6 +54,16 @@ pub async fn client_as(namespace: &str, account: &str) -> Client {
     Client::try_from(config).expect("a client is made of it")
 }
 
+/// A client with a token of a service account.
+pub async fn client_with_token_of(namespace: &str, account: &str) -> Client {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client().await, namespace);
+    let request = accounts.create_token_request(account, &PostParams::default(), &TokenRequest::default()).await;
+    let token = request.expect("the account has a token").status.expect("it is there").token;
+    let mut config = Config::infer().await.expect("a cluster is configured");
+    config.auth_info = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
+    Client::try_from(config).expect("a client is made of it")
+}
+
 /// A namespace of one scenario.
 pub struct Namespace {
     client: Client,
@@ -90,7 +102,6 @@ impl Namespace {
 
     /// Pods are refused until the controller manager has made the namespace's account.
     async fn wait_for_service_account(&self) {
-        use k8s_openapi::api::core::v1::ServiceAccount;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.name);
         self.until("the default service account", || async {
             accounts.get_opt("default").await.expect("accounts are read")

@@ -4,17 +4,21 @@
 #![forbid(unsafe_code)]
 
 mod at_once;
+mod cgroup;
+mod cost;
 mod exit_to_post;
 mod many_pods;
 mod pod_ends;
 mod report;
 mod shapes;
+mod simulate;
 mod timing;
+mod watch_and_exec;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: bench pod-ends ROUNDS [KIND…] | bench report | bench at-once PODS [KIND…] | bench exit-to-post ROUNDS | bench many-pods [PODS [AT-ONCE]] | bench shapes [ROUNDS]";
+usage: bench pod-ends ROUNDS [KIND…] | bench report | bench at-once PODS [KIND…] | bench exit-to-post ROUNDS | bench many-pods [PODS [AT-ONCE]] | bench shapes [ROUNDS] | bench simulate [PODS-A-DAY]";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -29,6 +33,7 @@ async fn main() -> ExitCode {
             many_pods::run(pods, at_once).await;
         }
         ["shapes", words @ ..] if let Some([rounds]) = numbers(words, [10]) => shapes::run(rounds).await,
+        ["simulate", words @ ..] if let Some([pods]) = numbers(words, [1_000_000]) => simulate::run(pods),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

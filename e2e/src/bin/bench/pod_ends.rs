@@ -10,25 +10,50 @@ use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::Value;
 
+use crate::cost::{Cost, Meter};
 use crate::report::{Results, Times};
-use crate::timing::{printed_uptimes, sync_offset, uptime};
+use crate::timing::{creation_offset, printed_uptimes, sync_offset, uptime};
+use crate::watch_and_exec::Controller;
 
 /// A way of running a pod.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) labels: &'static [Label],
     annotation: Option<(&'static str, &'static str)>,
-    /// Whether it ends by itself.
-    ends: bool,
+    /// What runs the payload's script, and how the pod comes to its end.
+    end: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It ends by itself.
+    Own,
+    /// It does not.
+    Never,
+    /// Its script waits for Istio's proxy, and has it quit.
+    ByScript,
+    /// A controller has the proxy quit.
+    ByController,
 }
 
 impl Kind {
-    /// A pod of this kind, of one container.
-    pub(crate) fn pod(&self, name: &str, main: &Value) -> Value {
-        let object = pod(name, &pod_spec("Never", std::slice::from_ref(main)));
+    /// A pod of this kind, whose only container runs a script.
+    pub(crate) fn pod(&self, name: &str, script: &str) -> Value {
+        let wrapped = WRAPPER.replace("SCRIPT", script);
+        let main = shell("main", if self.end == End::ByScript { &wrapped } else { script });
+        let object = pod(name, &pod_spec("Never", &[main]));
         self.annotation.into_iter().fold(object, |object, (key, value)| annotated(object, key, value))
     }
 }
+
+/// What users put around their payloads.
+const WRAPPER: &str = "until curl -fs -o /dev/null localhost:15021/healthz/ready; do sleep 1; done
+(SCRIPT); code=$?
+curl -fs -o /dev/null -X POST localhost:15020/quitquitquit
+exit $code";
+
+/// Has Istio's proxy come before the pod's containers.
+const HOLD: (&str, &str) = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true");
 
 /// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
 pub(crate) const CONFIG_MAP: &str = "istio-aux-config-map";
@@ -37,35 +62,30 @@ const NODE: &str = "istio-aux-node";
 /// Keeps a namespace on the copy.
 const COPY: Label = (SHIM_DELIVERY_LABEL, SHIM_DELIVERY_COPY);
 
-const KINDS: [Kind; 7] = [
-    Kind { name: "no-mesh", labels: &[], annotation: None, ends: true },
-    Kind { name: "mesh-with-hold", labels: &[MESH, OPT_IN], annotation: Some((MODE_ANNOTATION, "hold")), ends: false },
-    Kind {
-        name: "istio-native-sidecar",
-        labels: &[MESH],
-        annotation: Some(("sidecar.istio.io/nativeSidecar", "true")),
-        ends: true,
-    },
-    Kind {
-        name: "istio-aux-native",
-        labels: &[MESH, OPT_IN, COPY],
-        annotation: Some((MODE_ANNOTATION, "native")),
-        ends: true,
-    },
-    Kind {
-        name: "istio-aux-proxy",
-        labels: &[MESH, OPT_IN, COPY],
-        annotation: Some((MODE_ANNOTATION, "proxy")),
-        ends: true,
-    },
-    Kind { name: CONFIG_MAP, labels: &[MESH, OPT_IN], annotation: None, ends: true },
-    Kind { name: NODE, labels: &[BESIDE], annotation: None, ends: true },
+const KINDS: [Kind; 11] = [
+    kind("no-mesh", &[], None),
+    Kind { end: End::Never, ..kind("mesh-without-help", &[MESH], None) },
+    Kind { end: End::Never, ..kind("mesh-with-hold", &[MESH], Some(HOLD)) },
+    Kind { end: End::ByScript, ..kind("shell-wrapper", &[MESH], None) },
+    Kind { end: End::ByController, ..kind("watch-and-exec", &[MESH], Some(HOLD)) },
+    kind("istio-native-sidecar", &[MESH], Some(("sidecar.istio.io/nativeSidecar", "true"))),
+    kind("istio-aux-native", &[MESH, OPT_IN, COPY], Some((MODE_ANNOTATION, "native"))),
+    kind("istio-aux-proxy", &[MESH, OPT_IN, COPY], Some((MODE_ANNOTATION, "proxy"))),
+    kind("istio-aux-wrap", &[MESH, OPT_IN, COPY], Some((MODE_ANNOTATION, "wrap"))),
+    kind(CONFIG_MAP, &[MESH, OPT_IN], None),
+    kind(NODE, &[BESIDE], None),
 ];
+
+/// A kind whose pods end by themselves.
+const fn kind(name: &'static str, labels: &'static [Label], annotation: Option<(&'static str, &'static str)>) -> Kind {
+    Kind { name, labels, annotation, end: End::Own }
+}
 
 /// What one pod took: creation to its payload's first instruction, and payload's last to Succeeded.
 struct Timing {
     start: Duration,
     end: Option<Duration>,
+    cost: Cost,
 }
 
 /// The kinds of these names, or all.
@@ -86,7 +106,7 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
                 if kind.name == CONFIG_MAP {
                     until_delivered(ns).await;
                 }
-                timings.push(time_pod(ns, kind, sync_offset(round)).await);
+                timings.push(time_pod(ns, kind, round).await);
             })
             .await;
         }
@@ -97,6 +117,10 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
         name: kind.name.to_owned(),
         starts: timings.iter().map(|timing| seconds(timing.start)).collect(),
         ends: timings.iter().filter_map(|timing| timing.end).map(seconds).collect(),
+        cpu: timings.iter().map(|timing| milliseconds(timing.cost.cpu)).collect(),
+        memory: timings.iter().map(|timing| timing.cost.memory >> 20).collect(),
+        requests: timings.iter().map(|timing| timing.cost.requests).collect(),
+        syncs: timings.iter().map(|timing| timing.cost.syncs).collect(),
     });
     let version = client().await.apiserver_version().await.expect("the API server says its version");
     let results = Results {
@@ -117,17 +141,29 @@ fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 100.0).round() / 100.0
 }
 
-async fn time_pod(ns: &Namespace, kind: &Kind, offset: f64) -> Timing {
-    let main = shell("main", &format!("cat /proc/uptime; sleep {:.3}; exec cat /proc/uptime", 1.0 + offset));
-    let object = kind.pod("one", &main);
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
+    let _controller = if kind.end == End::ByController { Some(Controller::start(ns).await) } else { None };
+    // The payload's last program prints the time in place of its shell.
+    let object =
+        kind.pod("one", &format!("cat /proc/uptime; sleep {:.3}; exec cat /proc/uptime", 1.0 + sync_offset(round)));
+    tokio::time::sleep(Duration::from_secs_f64(creation_offset(round))).await;
+    let meter = Meter::start().await;
     let created = uptime();
-    ns.create_object(object).await;
-    if kind.ends {
-        ns.pod_until("one", "success", |pod| (PodView(pod).phase() == "Succeeded").then_some(())).await;
-    } else {
-        ns.pod_until("one", "its payload's end", |pod| PodView(pod).exit_code("main")).await;
-    }
-    let succeeded = uptime();
+    let uid = ns.create_object(object).await.metadata.uid.expect("an object has a uid");
+    let ends = kind.end != End::Never;
+    let end = async {
+        if ends {
+            ns.pod_until("one", "success", |pod| (PodView(pod).phase() == "Succeeded").then_some(())).await;
+        } else {
+            ns.pod_until("one", "its payload's end", |pod| PodView(pod).exit_code("main")).await;
+        }
+        uptime()
+    };
+    let (succeeded, cost) = meter.until(ns, &uid, end).await;
     let times = printed_uptimes(ns, "one", "main").await;
-    Timing { start: times[0].saturating_sub(created), end: kind.ends.then(|| succeeded.saturating_sub(times[1])) }
+    Timing { start: times[0].saturating_sub(created), end: ends.then(|| succeeded.saturating_sub(times[1])), cost }
 }

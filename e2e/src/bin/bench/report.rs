@@ -30,6 +30,14 @@ pub(crate) struct Times {
     pub(crate) starts: Vec<f64>,
     /// From the payload's exit to the pod's success. Empty where it never succeeds.
     pub(crate) ends: Vec<f64>,
+    /// Milliseconds that all containers used of the processors.
+    pub(crate) cpu: Vec<u64>,
+    /// MiB, the largest working set.
+    pub(crate) memory: Vec<u64>,
+    /// Requests of others than the bench to the API server, for the pod's namespace.
+    pub(crate) requests: Vec<usize>,
+    /// How often the kubelet worked on a pod.
+    pub(crate) syncs: Vec<u64>,
 }
 
 /// A run of fewer rounds is a trial.
@@ -67,7 +75,9 @@ fn all() -> Vec<(PathBuf, Results)> {
 
 /// Prints the table of each run, and writes its plots beside it.
 pub(crate) fn run() {
-    for (file, results) in all() {
+    let all = all();
+    println!("{}", overview(&all));
+    for (file, results) in all {
         println!("{}", table(&results));
         for (theme, ink) in [("light", RGBColor(31, 35, 40)), ("dark", RGBColor(230, 237, 243))] {
             let plot = file.with_extension(format!("{theme}.svg"));
@@ -76,19 +86,57 @@ pub(crate) fn run() {
     }
 }
 
+/// The medians of all runs side by side, as Markdown.
+fn overview(all: &[(PathBuf, Results)]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for kind in all.iter().flat_map(|(_, results)| &results.kinds) {
+        if !names.contains(&kind.name.as_str()) {
+            names.push(&kind.name);
+        }
+    }
+    let row = |first: &str, cells: Vec<String>| format!("| {first} | {} |", cells.join(" | "));
+    let versions = all.iter().map(|(_, results)| format!("Kubernetes {}: start, end", results.kubernetes));
+    let mut rows = vec![row("", versions.collect()), row("---", vec!["---".to_owned(); all.len()])];
+    rows.extend(names.iter().map(|name| {
+        let kinds = all.iter().map(|(_, results)| results.kinds.iter().find(|kind| kind.name == *name));
+        row(name, kinds.map(|kind| kind.map_or_else(|| "–".to_owned(), start_and_end)).collect())
+    }));
+    rows.join("\n")
+}
+
+fn start_and_end(kind: &Times) -> String {
+    let [start, end] = [&kind.starts, &kind.ends]
+        .map(|times| median(times).map_or_else(|| "never".to_owned(), |s| format!("{s:.2} s")));
+    format!("{start}, {end}")
+}
+
 /// The runs' figures as Markdown.
 fn table(results: &Results) -> String {
     let baseline = results.kinds.iter().find(|kind| kind.name == BASELINE).map(|kind| kind.ends.as_slice());
     let mut text = format!("`{}`, {}, Kubernetes {}:\n\n", results.command, results.date, results.kubernetes);
-    text += "| | n | creation → first instruction: median, p95 | exit → Succeeded: median, p95 | its ratio to no mesh, 95 % |\n";
-    text += "| --- | --- | --- | --- | --- |\n";
-    let rows = results.kinds.iter().map(|Times { name, starts, ends }| {
+    text += "| | n | creation → first instruction: median, p95 | exit → Succeeded: median, p95 | its ratio to no mesh, 95 % | CPU | memory | API requests | kubelet's syncs |\n";
+    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    let rows = results.kinds.iter().map(|Times { name, starts, ends, cpu, memory, requests, syncs }| {
         let ratio = baseline.filter(|_| name != BASELINE).and_then(|baseline| ratio_interval(ends, baseline));
         let ratio = ratio.map_or_else(|| "–".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}"));
-        format!("| {name} | {} | {} | {} | {ratio} |\n", starts.len(), cell(starts), cell(ends))
+        let [cpu, memory, syncs] = [cpu, memory, syncs].map(|counts| median_count(counts).unwrap_or_default());
+        let requests = median_count(requests).unwrap_or_default();
+        format!(
+            "| {name} | {} | {} | {} | {ratio} | {cpu} ms | {memory} MiB | {requests} | {syncs} |\n",
+            starts.len(),
+            cell(starts),
+            cell(ends)
+        )
     });
     text.extend(rows);
     text
+}
+
+/// The median of what was counted.
+fn median_count<T: Copy + Ord>(counts: &[T]) -> Option<T> {
+    let mut sorted = counts.to_vec();
+    sorted.sort_unstable();
+    quantile(&sorted, 500)
 }
 
 fn cell(times: &[f64]) -> String {
@@ -189,6 +237,26 @@ mod tests {
                 readme.contains(&table),
                 "next: bench report, and put this into bench/README.md:\n{table}\n({file:?})"
             );
+        }
+    }
+
+    #[test]
+    fn the_table_of_the_projects_readme_is_that_of_the_results() {
+        let readme = fs::read_to_string(results_dir().join("../../README.md")).unwrap();
+        let overview = overview(&all());
+        assert!(readme.contains(&overview), "next: bench report, and put this into README.md:\n{overview}");
+    }
+
+    /// README says so, and which. By hundredths, since that is what was measured.
+    #[test]
+    fn some_way_starts_as_soon_as_the_mesh_alone_and_ends_as_soon_as_no_mesh_within_a_tenth_of_a_second() {
+        for (file, results) in all() {
+            let of = |name: &str| results.kinds.iter().find(|kind| kind.name == name).unwrap();
+            let hundredths = |times: &[f64]| (median(times).unwrap() * 100.0).round();
+            let (start, end) = (hundredths(&of("mesh-with-hold").starts), hundredths(&of(BASELINE).ends));
+            let good = |kind: &Times| hundredths(&kind.starts) <= start + 10.0 && hundredths(&kind.ends) <= end + 10.0;
+            let ours = results.kinds.iter().filter(|kind| kind.name.starts_with("istio-aux-"));
+            assert!(ours.clone().any(good), "{file:?}: {}", table(&results));
         }
     }
 

@@ -28,6 +28,13 @@ fn parse_uptime(line: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(uptime.parse().ok()?).ok()
 }
 
+/// How long to wait before a pod is created, in seconds, other in each round: the pod before it ended at a sync of the kubelet, so
+/// that all pods of a kind would be created at the same moment between two syncs, and wait alike for their containers.
+pub(crate) fn creation_offset(round: usize) -> f64 {
+    // Independent of the golden ratio's multiples.
+    (f64::from(u32::try_from(round).unwrap_or_default()) * std::f64::consts::SQRT_2).fract()
+}
+
 /// A fraction of a second, other in each round. The kubelet syncs its pods once a second, and starts a pod's containers at
 /// such a moment, so payloads of one length would all end at the same moment between two syncs.
 pub(crate) fn sync_offset(round: usize) -> f64 {
