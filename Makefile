@@ -179,6 +179,7 @@ ifndef QUICK
 	@tools/ensure bench
 	$(IN_CLUSTER) bench/reviews
 	target/x86_64-unknown-linux-musl/release/hostile target/images/istio-aux
+endif
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both), and load them into the one-node cluster
