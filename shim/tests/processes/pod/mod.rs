@@ -120,19 +120,17 @@ impl Pod {
 
     /// The same by way of another program.
     pub(crate) fn watch_under(&self, program: &[&str], proxy: &Proxy, arguments: &[&str]) -> Shim {
-        let port = proxy.port.to_string();
-        let command = [program, &[SHIM, "watch", "--status-port", &port], arguments].concat();
+        let copy = self.file("aux-shim");
+        // The original may be in a directory that the program's user cannot enter.
+        fs::copy(SHIM, &copy).unwrap();
+        let (port, copy) = (proxy.port.to_string(), copy.display().to_string());
+        let command = [program, &[&copy, "watch", "--status-port", &port], arguments].concat();
         Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
     }
 
     /// The same as the user whom the webhook gives it.
     pub(crate) fn watch_as(&self, user: &str, proxy: &Proxy, arguments: &[&str]) -> Shim {
-        let copy = self.file("aux-shim");
-        // The original may be in a directory that the user cannot enter.
-        fs::copy(SHIM, &copy).unwrap();
-        let (port, copy) = (proxy.port.to_string(), copy.display().to_string());
-        let command = [&as_user(user)[..], &[&copy, "watch", "--status-port", &port], arguments].concat();
-        Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
+        self.watch_under(&as_user(user), proxy, arguments)
     }
 
     /// A shim that watches this pod, in which containers have no names.
