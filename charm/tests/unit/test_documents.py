@@ -52,7 +52,7 @@ def test_command_has_only_options_that_the_webhook_documents() -> None:
 
 def test_user_is_the_images() -> None:
     build = (CHARM.parent / "deploy/images/build").read_text()
-    assert re.search(rf"^image webhook .* {webhook.USER}$", build, re.M)
+    assert re.search(rf"^ *image webhook .* {webhook.USER}$", build, re.M)
 
 
 def test_neither_charm_nor_workload_runs_as_root() -> None:
