@@ -1,6 +1,6 @@
 //! Proves an installation: asks the API server, as a dry run, for a pod in namespaces that are opted in.
 
-use contract::names::SHIM_UID;
+use contract::names::{SHIM_CONTAINER, SHIM_UID};
 use inject::Settings;
 use kube::Client;
 use serde_json::{Value, json};
@@ -28,6 +28,11 @@ pub(super) async fn run(client: &Client, snapshot: &Snapshot, settings: &Setting
 fn judge(namespace: &str, dry_run: Result<DryRun, String>) -> Finding {
     let why = || format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own");
     match dry_run {
+        Ok(DryRun::Admitted(admitted)) if has_lost_its_restart_policy(&admitted.pod) => Finding::problem(
+            Id::DryRun,
+            format!("dry run in {namespace}: the API server drops the shim's restartPolicy, so the pod never starts"),
+            "the feature gate SidecarContainers is disabled: give the webhook --native-sidecars=disabled",
+        ),
         Ok(DryRun::Admitted(admitted)) => match recorded(&admitted.pod) {
             Some(Decision { mode, reason, .. }) => {
                 let what = "a pod that runs to completion gets mode";
@@ -49,6 +54,14 @@ fn judge(namespace: &str, dry_run: Result<DryRun, String>) -> Finding {
         Ok(DryRun::Forbidden(message)) => Finding::info(Id::DryRun, format!("no dry run in {namespace}: {message}")),
         Err(reason) => Finding::info(Id::DryRun, format!("no verdict of the dry run in {namespace}: {reason}")),
     }
+}
+
+/// Whether the shim is an init container that the kubelet waits for. An API server without the feature gate `SidecarContainers`
+/// drops the field after the webhooks have run.
+fn has_lost_its_restart_policy(pod: &Value) -> bool {
+    let init_containers = pod["spec"]["initContainers"].as_array();
+    let shim = init_containers.into_iter().flatten().find(|container| container["name"] == SHIM_CONTAINER);
+    shim.is_some_and(|shim| shim["restartPolicy"].is_null())
 }
 
 /// A pod that meets Pod Security *restricted* and has what quotas ask for.
@@ -101,6 +114,10 @@ mod tests {
         let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
         let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
         let with_proxy = json!({"metadata": {"annotations": rendered}, "spec": {"containers": containers}});
+        let dropped = json!({
+            "metadata": {"annotations": {"istio-aux.io/status": status}},
+            "spec": {"initContainers": [{"name": "aux-shim"}]},
+        });
         let quota = "exceeded quota";
         let rights = "User \"me\" cannot create resource \"pods\" in API group";
         let cases = [
@@ -113,6 +130,11 @@ mod tests {
                 Answer::ok(CREATE, with_proxy),
                 Severity::Problem,
                 "dry run in team: a pod that runs to completion gets istio-proxy and no shim",
+            ),
+            (
+                Answer::ok(CREATE, dropped),
+                Severity::Problem,
+                "dry run in team: the API server drops the shim's restartPolicy, so the pod never starts",
             ),
             (
                 Answer::ok(CREATE, json!({"metadata": {}})),

@@ -47,7 +47,7 @@ pub(super) struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
     health_listen: SocketAddr,
     /// Whether the API server has native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of
-    /// istio-proxy. auto asks the server for its version
+    /// istio-proxy. auto asks the server for its version; where the feature gate `SidecarContainers` is disabled, say disabled
     #[arg(long, value_enum, value_name = "auto|enabled|disabled", default_value_t = NativeSidecars::Auto)]
     native_sidecars: NativeSidecars,
     /// How long new connections are still accepted after SIGTERM, until API servers use other replicas
