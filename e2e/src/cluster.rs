@@ -29,6 +29,9 @@ pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 /// in less than a minute. A container that the runtime could not create is doubted for 150 s.
 pub const PATIENCE: Duration = Duration::from_mins(4);
 
+/// What a pod whose payload is short never takes, unless its shim has missed it and waits for it still.
+const SLOW: Duration = Duration::from_secs(30);
+
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs a scenario in a namespace of its own with these labels. The namespace is removed when the scenario has passed,
@@ -178,13 +181,15 @@ impl Namespace {
         Api::namespaced(self.client.clone(), &self.name).get(name).await.expect("the Job is read")
     }
 
-    /// Runs a pod to its end, and deletes it. Returns its final phase and how often its shim was started again.
+    /// Runs a pod to its end, and deletes it. Returns its final phase and how often its shim was started again. Prints what is known of
+    /// one that fails or is slow.
     pub async fn run_pod(&self, pod: Value) -> (String, i32) {
+        let began = Instant::now();
         let name = pod["metadata"]["name"].as_str().expect("a pod has a name").to_owned();
         self.create_object(pod).await;
         let phase = self.pod_until(&name, "the end", |pod| crate::PodView(pod).final_phase()).await;
         let pod = self.pod(&name).await;
-        if phase != "Succeeded" {
+        if phase != "Succeeded" || began.elapsed() >= SLOW {
             eprintln!("{}", self.told(&pod).await);
         }
         self.delete_pod(&name).await;
