@@ -12,7 +12,10 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 import webhook
+from tests.cluster.kubeflow import kubeflow, no_other_controller
 from tests.cluster.model import Model
+
+__all__ = ["kubeflow", "no_other_controller"]
 
 
 @pytest.fixture(autouse=True)
