@@ -25,13 +25,14 @@ pub enum Way {
 }
 
 /// All ways, by the names that `way` and `make test-matrix` take.
-pub const ALL: [(&str, Way); 8] = [
+pub const ALL: [(&str, Way); 9] = [
     ("script", Way::Script),
     ("self-signed", Way::Overlay("self-signed")),
     ("failure-ignore", Way::Overlay("failure-ignore")),
     ("cert-manager", Way::Overlay("cert-manager")),
     ("helm", Way::Chart(&[])),
     ("helm-cert-manager", Way::Chart(&["--set=certificate.from=cert-manager"])),
+    ("helm-without-native-sidecars", Way::Chart(&["--set=nativeSidecars=disabled"])),
     ("policy", Way::Policy),
     ("command", Way::Command),
 ];

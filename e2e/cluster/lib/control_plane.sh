@@ -14,6 +14,7 @@ start_control_plane() {
     feature_gates+=,MutatingAdmissionPolicy=true
     policies=(--runtime-config=admissionregistration.k8s.io/v1beta1=true)
   fi
+  if [ "$NATIVE_SIDECARS" = disabled ]; then feature_gates+=,SidecarContainers=false; fi
   audit_policy >"$STATE/audit.yaml"
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
   start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
@@ -31,7 +32,8 @@ start_control_plane() {
     --authorization-kubeconfig="$PKI/controller-manager.kubeconfig" --use-service-account-credentials \
     --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
     --cluster-signing-cert-file="$PKI/ca.crt" --cluster-signing-key-file="$PKI/ca.key"
-  start_daemon kube-scheduler "$K8S_BIN/kube-scheduler" --kubeconfig="$PKI/scheduler.kubeconfig" --bind-address=127.0.0.1 --leader-elect=false
+  start_daemon kube-scheduler "$K8S_BIN/kube-scheduler" --kubeconfig="$PKI/scheduler.kubeconfig" --bind-address=127.0.0.1 --leader-elect=false \
+    "${NATIVE_SIDECARS_GATE[@]}"
 }
 
 # Who asks the API server for what, but for the tests themselves: bench and soak count it.

@@ -81,7 +81,8 @@ tlsCertFile: $PKI/kubelet.crt
 tlsPrivateKeyFile: $PKI/kubelet.key
 YAML
   start_daemon kubelet "$K8S_BIN/kubelet" --config="$STATE/kubelet/config.yaml" --kubeconfig="$PKI/kubelet.kubeconfig" \
-    --hostname-override="$NODE" --node-ip="$NODE_IP" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2
+    --hostname-override="$NODE" --node-ip="$NODE_IP" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2 \
+    "${NATIVE_SIDECARS_GATE[@]}"
   # kube-proxy ends itself when its configuration is written again.
   [ -f "$STATE/kube-proxy/config.yaml" ] || cat >"$STATE/kube-proxy/config.yaml" <<YAML
 apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -11,7 +11,7 @@ use e2e::manifests::{annotated, job, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::final_phase;
+use crate::{default_mode, final_phase};
 
 /// The binary that is in the image, run with these words and this standard input.
 pub(crate) fn istio_aux(words: &[&str], input: &str) -> Output {
@@ -152,11 +152,11 @@ async fn check_reports_each_pod_of_a_namespace_and_a_dry_run() {
             annotated(pod("left", &pod_spec("Never", &[shell("main", "sleep 600")])), "istio-aux.io/mode", "off");
         ns.create_object(left).await;
         let text = printed(&istio_aux(&["check", "-n", ns.name()], ""));
-        assert!(text.contains("ok       pod shimmed has mode native: "), "{text}");
+        assert!(text.contains(&format!("ok       pod shimmed has mode {}: ", default_mode())), "{text}");
         assert!(text.contains("pod left: one like it would get mode off: the pod opted out"), "{text}");
         assert!(text.contains(&format!("namespaces opted in: {}", ns.name())), "{text}");
         assert!(text.contains("Istio's injector is called after istio-aux: "), "{text}");
-        let dry_run = format!("dry run in {}: a pod that runs to completion gets mode native", ns.name());
+        let dry_run = format!("dry run in {}: a pod that runs to completion gets mode {}", ns.name(), default_mode());
         assert!(text.contains(&dry_run), "{text}");
     })
     .await;
@@ -171,9 +171,9 @@ async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
         let why: Value = serde_json::from_str(&text).expect("it prints JSON");
         assert_eq!(why["opted_in"], true, "{text}");
         assert_eq!(why["pods"][0]["name"], name, "{text}");
-        assert_eq!(why["pods"][0]["decision"]["mode"], "native", "{text}");
+        assert_eq!(why["pods"][0]["decision"]["mode"], default_mode(), "{text}");
         assert_eq!(why["now"][0]["result"], "injected", "{text}");
-        assert_eq!(why["now"][0]["mode"], "native", "{text}");
+        assert_eq!(why["now"][0]["mode"], default_mode(), "{text}");
     })
     .await;
 }

@@ -8,7 +8,7 @@ use e2e::manifests::{annotated, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, is_complete, scenario};
 use serde_json::{Value, json};
 
-use crate::{final_phase, start_server};
+use crate::{default_mode, final_phase, shim_container, shim_label, shim_log, start_server};
 
 fn hello() -> Value {
     job("hello", &pod_spec("Never", &[shell("main", "echo started; sleep 2; echo ended")]))
@@ -36,8 +36,9 @@ async fn job_completes(ns: &Namespace) {
     let view = PodView(&pod);
     assert_eq!(view.phase(), "Succeeded");
     assert_eq!(view.exit_code(PROXY_CONTAINER), Some(0));
-    assert_eq!(view.exit_code(SHIM_CONTAINER), Some(0));
-    let log = ns.logs(&name, SHIM_CONTAINER).await;
+    let shim = shim_container(shim_label(&pod).expect("it has a shim"));
+    assert_eq!(view.exit_code(shim), Some(0));
+    let log = shim_log(ns, &name).await;
     for line in ["container exited container=main code=0", "asked istio-proxy to quit", "istio-proxy ended code=0"] {
         assert!(log.contains(line), "no {line:?} in the shim's log:\n{log}");
     }
@@ -90,7 +91,7 @@ async fn wait_for_leaves_the_other_containers_out() {
         assert_eq!(PodView(&pod).exit_code("main"), Some(0));
         assert_eq!(PodView(&pod).exit_code("shipper"), None, "the proxy ended while shipper ran");
         assert_eq!(final_phase(ns, "two").await, "Succeeded");
-        assert_eq!(PodView(&ns.pod("two").await).restarts(SHIM_CONTAINER), Some(0));
+        assert_eq!(PodView(&ns.pod("two").await).restarts(SHIM_CONTAINER).unwrap_or_default(), 0);
     })
     .await;
 }
@@ -111,7 +112,7 @@ async fn restricted_namespace_admits_the_shim() {
         ns.create_object(object).await;
         assert_eq!(final_phase(ns, "careful").await, "Succeeded");
         let pod = ns.pod("careful").await;
-        assert!(PodView(&pod).has_shim());
+        assert_eq!(shim_label(&pod), Some(default_mode()));
         let config_now = PodView(&pod).annotation(PROXY_CONFIG_ANNOTATION).unwrap_or_default();
         assert_eq!(config_now, format!("{config}holdApplicationUntilProxyStarts: true\n"));
     })

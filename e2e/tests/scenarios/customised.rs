@@ -6,7 +6,7 @@ use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{final_phase, shim_label, shim_modes};
+use crate::{default_mode, final_phase, shim_label, shim_modes};
 
 const CPU: &str = "11m";
 
@@ -29,7 +29,7 @@ async fn a_pod_with_a_customised_proxy_completes_in_each_mode() {
         for mode in modes.into_iter().chain(["auto"]) {
             assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
             let pod = ns.pod(mode).await;
-            assert_eq!(shim_label(&pod), Some(if mode == "auto" { "native" } else { mode }));
+            assert_eq!(shim_label(&pod), Some(if mode == "auto" { default_mode() } else { mode }));
             let spec = pod.spec.clone().expect("it has a specification");
             let proxy = spec.containers.iter().find(|container| container.name == PROXY_CONTAINER).expect("a proxy");
             let requests = proxy.resources.clone().and_then(|resources| resources.requests).unwrap_or_default();

@@ -10,10 +10,7 @@ use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, final_phase, shim_container, shim_modes};
-
-/// The modes in which containers see each other's processes.
-const SHARED_PID_MODES: [&str; 2] = ["native", "proxy"];
+use crate::{NEEDS_PROXY, as_root, final_phase, shared_pid_modes, shim_container, shim_log, shim_modes};
 
 /// A container that exits with 99 unless the proxy is ready, once a second for so many seconds.
 fn needs_proxy(name: &str, seconds: u32) -> Value {
@@ -57,10 +54,10 @@ ls /proc/$shim/fd/ && exit 94
 ls /proc/$shim/root/ && exit 95
 sleep 1";
     scenario("hostile-other-user", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             create(ns, mode, mode, "Never", &[shell("main", script)]).await;
         }
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             succeeds_unharmed(ns, mode, mode, &["main"]).await;
         }
     })
@@ -77,7 +74,7 @@ async fn root_payload_that_kills_the_shim_as_it_ends_only_restarts_it() {
         create(ns, "one", "native", "Never", &[main]).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
-        let log = ns.logs("one", SHIM_CONTAINER).await;
+        let log = shim_log(ns, "one").await;
         assert!(log.contains("restored what was observed before"), "{log}");
         assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
     })
@@ -91,23 +88,27 @@ async fn pod_whose_shim_is_stopped_hangs_as_without_istio_aux_until_the_shim_con
         let main = as_root(shell("main", "sleep 2; kill -STOP $(pidof aux-shim)"));
         let keeper = "until [ -e /memory/continue ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
         let spec = with_memory(pod_spec("Never", &[main, as_root(shell("keeper", keeper))]));
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             let object = annotated(pod(mode, &spec), MODE_ANNOTATION, mode);
             ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, "main")).await;
         }
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             ns.pod_until(mode, "main's end", |pod| PodView(pod).exit_code("main")).await;
         }
         ns.holds_for(Duration::from_secs(8), "main has ended, and the proxy runs", async || {
-            let pods = [ns.pod("native").await, ns.pod("proxy").await];
-            pods.iter().all(|pod| PodView(pod).is_stuck("main"))
+            for mode in shared_pid_modes() {
+                if !PodView(&ns.pod(mode).await).is_stuck("main") {
+                    return false;
+                }
+            }
+            true
         })
         .await;
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             let exec = ["-n", ns.name(), "exec", mode, "-c", "keeper", "--", "touch", "/memory/continue"];
             drop(printed(&run("kubectl", &exec, "")));
         }
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             succeeds_unharmed(ns, mode, mode, &["main"]).await;
         }
     })
@@ -119,11 +120,11 @@ async fn flood_of_processes_hides_no_container_from_the_shim() {
     // Expected: the pod ends as if nothing had been tried.
     let flood = "for n in $(seq 5000); do /bin/true; done";
     scenario("hostile-forks", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             // The second container starts, and is to be seen, while the first forks.
             create(ns, mode, mode, "Never", &[shell("flood", flood), needs_proxy("other", 5)]).await;
         }
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             succeeds_unharmed(ns, mode, mode, &["flood", "other"]).await;
         }
     })
@@ -139,10 +140,10 @@ until [ -e /memory/hook-ended ]; do echo '127.0.0.1 flood' >> /etc/hosts; sleep 
 sleep 2";
     scenario("hostile-hosts", &[MESH, OPT_IN], async |ns: &Namespace| {
         let flood = with_post_start(as_root(shell("flood", flood)), "sleep 40; touch /memory/hook-ended");
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             create(ns, mode, mode, "Never", &[flood.clone(), needs_proxy("late", 8)]).await;
         }
-        for mode in SHARED_PID_MODES {
+        for mode in shared_pid_modes() {
             succeeds_unharmed(ns, mode, mode, &["flood", "late"]).await;
         }
     })

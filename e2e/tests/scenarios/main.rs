@@ -31,15 +31,44 @@ fn as_root(mut container: Value) -> Value {
     container
 }
 
-/// The modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md). `e2e/matrix` says so.
+/// The modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md), and without native sidecars there
+/// is no mode native. `e2e/matrix` says so.
 fn shim_modes() -> Vec<&'static str> {
-    let is_policy = std::env::var_os("BY_POLICY").is_some();
-    if is_policy { vec!["native", "proxy"] } else { vec!["native", "proxy", "wrap"] }
+    let mut modes = vec!["native", "proxy", "wrap"];
+    modes.retain(|mode| match *mode {
+        "native" => has_native_sidecars(),
+        "wrap" => std::env::var_os("BY_POLICY").is_none(),
+        _ => true,
+    });
+    modes
+}
+
+/// Whether the cluster has native sidecars.
+fn has_native_sidecars() -> bool {
+    std::env::var_os("NATIVE_SIDECARS").is_none_or(|value| value != "disabled")
+}
+
+/// The modes in which containers see each other's processes.
+fn shared_pid_modes() -> Vec<&'static str> {
+    let mut modes = shim_modes();
+    modes.retain(|mode| *mode != "wrap");
+    modes
+}
+
+/// The mode of pods that run to completion and ask for none.
+fn default_mode() -> &'static str {
+    shim_modes()[0]
 }
 
 /// The container in which the shim observes the others, in this mode.
 fn shim_container(mode: &str) -> &'static str {
     if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER }
+}
+
+/// What the shim of a pod has logged.
+async fn shim_log(ns: &Namespace, pod: &str) -> String {
+    let mode = shim_label(&ns.pod(pod).await).unwrap_or_else(|| panic!("{pod} has a shim")).to_owned();
+    ns.logs(pod, shim_container(&mode)).await
 }
 
 /// The mode in which the webhook added the shim.

@@ -11,7 +11,7 @@ use e2e::manifests::{annotated, container, injected, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
-use crate::{NEEDS_PROXY, as_root, final_phase, shim_modes};
+use crate::{NEEDS_PROXY, as_root, final_phase, shared_pid_modes, shim_log, shim_modes};
 
 #[tokio::test]
 async fn killed_shim_goes_on_where_it_was() {
@@ -23,7 +23,7 @@ async fn killed_shim_goes_on_where_it_was() {
         assert_eq!(final_phase(ns, "two").await, "Succeeded");
         let pod = ns.pod("two").await;
         assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
-        let log = ns.logs("two", SHIM_CONTAINER).await;
+        let log = shim_log(ns, "two").await;
         assert!(log.contains("restored what was observed before"), "{log}");
         assert!(log.contains("asked istio-proxy to quit"), "{log}");
     })
@@ -53,7 +53,7 @@ async fn proxy_that_was_killed_is_not_waited_for() {
         let pod = ns.pod("one").await;
         assert_eq!(PodView(&pod).exit_code("main"), Some(4));
         assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(137));
-        let log = ns.logs("one", SHIM_CONTAINER).await;
+        let log = shim_log(ns, "one").await;
         assert_eq!(log.matches("istio-proxy ended before the awaited containers").count(), 1, "{log}");
     })
     .await;
@@ -69,7 +69,7 @@ async fn container_that_starts_late_is_awaited() {
             pod_spec("Never", &[shell("first", "true"), slow, shell("late", &format!("sleep 3; {NEEDS_PROXY}"))]);
         ns.create_object(pod("three", &spec)).await;
         assert_eq!(final_phase(ns, "three").await, "Succeeded");
-        let log = ns.logs("three", SHIM_CONTAINER).await;
+        let log = shim_log(ns, "three").await;
         for name in ["first", "slow", "late"] {
             assert!(log.contains(&format!("container exited container={name} code=")), "{log}");
         }
@@ -90,7 +90,7 @@ async fn changed_status_port_is_honoured() {
 #[tokio::test]
 async fn status_port_that_is_off_leaves_envoys_own_port() {
     scenario("no-status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in ["native", "proxy"] {
+        for mode in shared_pid_modes() {
             // Nothing holds the payload here: it waits for Envoy itself.
             let object = pod(
                 mode,
@@ -99,7 +99,7 @@ async fn status_port_that_is_off_leaves_envoys_own_port() {
             let object = annotated(object, STATUS_PORT_ANNOTATION, "0");
             ns.create_object(annotated(object, MODE_ANNOTATION, mode)).await;
         }
-        for mode in ["native", "proxy"] {
+        for mode in shared_pid_modes() {
             assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
             assert_eq!(PodView(&ns.pod(mode).await).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
         }
@@ -117,7 +117,7 @@ async fn proxy_that_drains_for_long_is_asked_once() {
         );
         ns.create_object(injected(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")])))).await;
         assert_eq!(final_phase(ns, "one").await, "Succeeded");
-        let log = ns.logs("one", SHIM_CONTAINER).await;
+        let log = shim_log(ns, "one").await;
         assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
         assert!(!log.contains("WARN"), "{log}");
         assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
@@ -137,7 +137,7 @@ async fn exec_sessions_are_no_payload() {
             kubectl.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("kubectl runs")
         });
         assert_eq!(final_phase(ns, "two").await, "Succeeded");
-        let log = ns.logs("two", SHIM_CONTAINER).await;
+        let log = shim_log(ns, "two").await;
         assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
         for mut session in sessions {
             session.wait().expect("the session has ended with its container");

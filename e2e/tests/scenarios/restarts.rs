@@ -1,11 +1,10 @@
 //! Payloads that the kubelet starts again.
 
-use contract::names::SHIM_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{job, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, is_complete, scenario};
 
-use crate::start_server;
+use crate::{shim_log, start_server};
 
 /// Fails twice, then succeeds; each attempt needs the network, and one without ends with 99.
 const THIRD_TIME_LUCKY: &str = "\
@@ -26,7 +25,7 @@ async fn retries_under_on_failure_keep_their_network() {
         assert_eq!(PodView(&pod).restarts("main"), Some(2));
         let log = ns.logs(&name, "main").await;
         assert!(log.contains("attempts with network: 3"), "{log}");
-        let log = ns.logs(&name, SHIM_CONTAINER).await;
+        let log = shim_log(ns, &name).await;
         assert_eq!(log.matches("container exited container=main code=1").count(), 2, "{log}");
         assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
     })

@@ -9,7 +9,7 @@ use e2e::manifests::{annotated, deployment, pod, pod_spec, shell, without_token}
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{final_phase, start_server};
+use crate::{default_mode, final_phase, shim_label, start_server};
 
 fn quick() -> Value {
     pod("quick", &pod_spec("Never", &[shell("main", "true")]))
@@ -114,7 +114,7 @@ async fn shim_fits_into_a_namespace_with_a_limit_range() {
         .await;
         ns.create_object(quick()).await;
         assert_eq!(final_phase(ns, "quick").await, "Succeeded");
-        assert!(PodView(&ns.pod("quick").await).has_shim());
+        assert_eq!(shim_label(&ns.pod("quick").await), Some(default_mode()));
     })
     .await;
 }

@@ -35,6 +35,10 @@ pub(super) struct InjectArgs {
     /// Add the shim too: Istio's injector will add its proxy in the cluster. Without it, only the startup hold
     #[arg(long)]
     assume_proxy: bool,
+    /// Whether the cluster has native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of istio-proxy,
+    /// as only the webhook can make it: then only the startup hold
+    #[arg(long, value_name = "enabled|disabled", default_value = "enabled", value_parser = ["enabled", "disabled"])]
+    native_sidecars: String,
     #[command(flatten)]
     shim: ShimArgs,
 }
@@ -70,7 +74,7 @@ pub(super) fn inject(arguments: InjectArgs) -> CliResult {
                 .to_owned(),
         );
     }
-    let settings = arguments.shim.settings(true);
+    let settings = arguments.shim.settings(arguments.native_sidecars == "enabled");
     arguments.files.rewrite(|text| offline::inject(text, &settings, arguments.assume_proxy))
 }
 

@@ -274,6 +274,20 @@ fn a_shim_that_cannot_be_delivered_is_named_in_one_line() {
 }
 
 #[test]
+fn inject_for_a_cluster_without_native_sidecars_leaves_the_shim_to_the_webhook_and_says_so() {
+    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/job.yaml");
+    for (native_sidecars, has_shim) in [("enabled", true), ("disabled", false)] {
+        let mut inject = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
+        inject.args(["inject", "--assume-proxy", "-f", job, "--native-sidecars", native_sidecars]);
+        let output = inject.output().unwrap();
+        let [text, warnings] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(text.contains("holdApplicationUntilProxyStarts"), "{text}");
+        assert_eq!(text.contains("aux-shim"), has_shim, "{text}");
+        assert_eq!(warnings.contains("mode proxy changes istio-proxy itself"), !has_shim, "{warnings}");
+    }
+}
+
+#[test]
 fn commands_that_cannot_know_of_config_maps_refuse_that_delivery_in_one_line() {
     for arguments in [&["policy", "--delivery=config-map"][..], &["inject", "-f", "-", "--delivery=config-map"]] {
         let output = Command::new(env!("CARGO_BIN_EXE_istio-aux")).args(arguments).output().unwrap();

@@ -15,7 +15,7 @@ pub(super) fn server(snapshot: &Snapshot) -> Vec<Finding> {
         return vec![Finding::info(Id::ServerVersion, "the API server reports a version that cannot be read")];
     };
     let message = if version.has_native_sidecars() {
-        format!("Kubernetes {version}: the shim is a native sidecar")
+        format!("Kubernetes {version} has native sidecars")
     } else {
         format!("Kubernetes {version} has no native sidecars: the shim becomes istio-proxy's parent (mode proxy)")
     };
