@@ -17,7 +17,7 @@ KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
 # Addresses of pods and Services, ipv4 or ipv6: as asked for, else as the cluster has them that is up.
 IP_FAMILY_OF_STATE=$STATE/ip-family
 IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
-# Native sidecars (KEP-753), enabled or disabled: until 1.33 they can be disabled by a feature gate.
+# Native sidecars (KEP-753), enabled or disabled: Kubernetes 1.29 to 1.32 can disable them by a feature gate.
 NATIVE_SIDECARS_OF_STATE=$STATE/native-sidecars
 NATIVE_SIDECARS=${NATIVE_SIDECARS:-$(cat "$NATIVE_SIDECARS_OF_STATE" 2>/dev/null || echo enabled)}
 NATIVE_SIDECARS_GATE=()
