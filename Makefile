@@ -166,8 +166,17 @@ docs: ## Build the documentation as a site, target/site/index.html
 	mdbook build docs
 
 .PHONY: bench
+ifndef QUICK
+# The proxy beside the pod is measured too.
+bench: export NODE_PROXY := yes
+endif
 bench: install ## Measure on the one-node cluster (QUICK=1: once each, in minutes): bench/README.md has what, how, and the last results
-	@tools/ensure rust
+	@tools/ensure rust$(if $(QUICK),, images)
+ifndef QUICK
+	@$(call ADD,node)
+	@deploy/images/node
+	@$(IN_CLUSTER) e2e/node-install
+endif
 	$(IN_CLUSTER) bench/shim-cost $(if $(QUICK),2)
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends $(if $(QUICK),1,30)
 	cargo run --locked --quiet --package e2e --bin bench -- report

@@ -75,7 +75,8 @@ async fn a_wrapper_that_is_killed_ends_its_container_and_is_awaited_again() {
     scenario("mode-killed", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         // Its own wrapper is its parent; a shared PID namespace lets root kill it.
-        let script = "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; sleep 1; kill -9 $PPID; sleep 100";
+        let script =
+            "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; sleep 1; kill -9 $PPID; sleep 100";
         let mut spec = with_memory(pod_spec("OnFailure", &[as_root(shell("main", script))]));
         spec["shareProcessNamespace"] = json!(true);
         ns.create_object(annotated(pod("one", &spec), MODE_ANNOTATION, "wrap")).await;

@@ -57,7 +57,7 @@ const HOLD: (&str, &str) = ("proxy.istio.io/config", "holdApplicationUntilProxyS
 
 /// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
 pub(crate) const CONFIG_MAP: &str = "istio-aux-config-map";
-/// The kind that needs the node agent, so it runs only where it is named.
+/// The kind that needs the node agent.
 const NODE: &str = "istio-aux-node";
 /// Keeps a namespace on the copy.
 const COPY: Label = (SHIM_DELIVERY_LABEL, SHIM_DELIVERY_COPY);
@@ -88,10 +88,14 @@ struct Timing {
     cost: Cost,
 }
 
-/// The kinds of these names, or all.
+/// The kinds of these names, or all that the cluster has.
 pub(crate) fn chosen(names: &[&str]) -> Vec<&'static Kind> {
-    let is_chosen = |kind: &&Kind| names.contains(&kind.name) || (names.is_empty() && kind.name != NODE);
-    KINDS.iter().filter(is_chosen).collect()
+    let all = KINDS.iter().filter(|kind| kind.name != NODE || has_node_agent());
+    if names.is_empty() { all.collect() } else { KINDS.iter().filter(|kind| names.contains(&kind.name)).collect() }
+}
+
+fn has_node_agent() -> bool {
+    run_program("kubectl", &["-n", NODE, "get", "daemonset", NODE], "").status.success()
 }
 
 /// Runs so many rounds of a pod of each of these kinds, or of all, and says how long they took.
