@@ -93,7 +93,7 @@ async fn pod_whose_shim_is_stopped_hangs_as_without_istio_aux_until_the_shim_con
             ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, "main")).await;
         }
         for mode in shared_pid_modes() {
-            ns.pod_until(mode, "main's end", |pod| PodView(pod).exit_code("main")).await;
+            ns.pod_until(mode, "main's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
         }
         ns.holds_for(Duration::from_secs(8), "main has ended, and the proxy runs", async || {
             for mode in shared_pid_modes() {

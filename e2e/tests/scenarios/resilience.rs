@@ -92,10 +92,8 @@ async fn status_port_that_is_off_leaves_envoys_own_port() {
     scenario("no-status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
         for mode in shared_pid_modes() {
             // Nothing holds the payload here: it waits for Envoy itself.
-            let object = pod(
-                mode,
-                &pod_spec("Never", &[shell("main", "until nc 127.0.0.1 15000 < /dev/null; do sleep 0.2; done")]),
-            );
+            let main = "until curl -sSf --max-time 5 -o /dev/null http://localhost:15000/ready; do sleep 0.2; done";
+            let object = pod(mode, &pod_spec("Never", &[shell("main", main)]));
             let object = annotated(object, STATUS_PORT_ANNOTATION, "0");
             ns.create_object(annotated(object, MODE_ANNOTATION, mode)).await;
         }

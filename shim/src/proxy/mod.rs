@@ -5,7 +5,7 @@ mod request;
 mod tests;
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use contract::args::WatchArgs;
@@ -37,9 +37,8 @@ pub(crate) struct ProxyShutdown {
 
 #[derive(Debug)]
 struct Target {
-    endpoint: Endpoint,
-    /// Where to ask if that does not accept.
-    fallback: Option<Endpoint>,
+    /// Asked in this order until one accepts.
+    endpoints: Vec<Endpoint>,
     next: Duration,
     backoff: Duration,
     has_accepted: bool,
@@ -51,18 +50,17 @@ struct InFlight {
     request: QuitRequest,
     /// The target's index.
     target: usize,
-    is_fallback: bool,
+    /// The index of its endpoint.
+    endpoint: usize,
 }
 
 impl ProxyShutdown {
     pub(crate) fn new(args: &WatchArgs) -> Self {
-        let admin = on_localhost(ENVOY_ADMIN_PORT);
-        let proxy = match args.status_port {
-            0 => Target::new(admin, None),
-            // With Envoy, pilot-agent ends too.
-            port => Target::new(on_localhost(port), Some(admin)),
-        };
-        let endpoints = args.quit.iter().map(|endpoint| Target::new(endpoint.clone(), None));
+        let agent = (args.status_port != 0).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, args.status_port)));
+        // With Envoy, pilot-agent ends too. Istio has its admin port on ::1 in a pod that has only IPv6.
+        let envoy = [(Ipv6Addr::LOCALHOST, ENVOY_ADMIN_PORT).into(), (Ipv4Addr::LOCALHOST, ENVOY_ADMIN_PORT).into()];
+        let proxy = Target::new(agent.into_iter().chain(envoy).map(quit_at).collect());
+        let endpoints = args.quit.iter().map(|endpoint| Target::new(vec![endpoint.clone()]));
         Self { targets: endpoints.chain([proxy]).collect(), requested: None, terminate_at: None, in_flight: None }
     }
 
@@ -76,14 +74,14 @@ impl ProxyShutdown {
         loop {
             if let Some(in_flight) = &mut self.in_flight {
                 let Some(response) = in_flight.request.advance(now) else { return };
-                let (target, is_fallback) = (in_flight.target, in_flight.is_fallback);
+                let (target, endpoint) = (in_flight.target, in_flight.endpoint);
                 self.in_flight = None;
-                self.note(target, is_fallback, &response, now);
+                self.note(target, endpoint, &response, now);
             } else {
                 // The one that is due for longest: each is asked once before the proxy, and none keeps the others waiting.
                 let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
                 let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
-                self.start(target, false, now);
+                self.start(target, 0, now);
             }
         }
     }
@@ -115,7 +113,7 @@ impl ProxyShutdown {
         let proxy = self.proxy();
         if let Some(asked) = self.in_flight.take_if(|in_flight| in_flight.target == proxy) {
             // It can end before its answer is read.
-            self.note(proxy, asked.is_fallback, &Ok(QuitResponse::ConnectionClosed), now);
+            self.note(proxy, asked.endpoint, &Ok(QuitResponse::ConnectionClosed), now);
         }
         self.terminate_at = None;
         self.targets[proxy].next = Duration::ZERO;
@@ -133,29 +131,28 @@ impl ProxyShutdown {
         targets.filter(move |&(index, target)| !target.has_accepted && (proxy_runs || index != proxy))
     }
 
-    fn start(&mut self, target: usize, is_fallback: bool, now: Duration) {
+    fn start(&mut self, target: usize, endpoint: usize, now: Duration) {
         if target == self.proxy() {
             self.requested.get_or_insert(now);
             self.terminate_at.get_or_insert(now + DRAIN_TIMEOUT);
         }
-        match QuitRequest::start(self.targets[target].url(is_fallback), now) {
-            Ok(request) => self.in_flight = Some(InFlight { request, target, is_fallback }),
-            Err(error) => self.note(target, is_fallback, &Err(error), now),
+        match QuitRequest::start(&self.targets[target].endpoints[endpoint], now) {
+            Ok(request) => self.in_flight = Some(InFlight { request, target, endpoint }),
+            Err(error) => self.note(target, endpoint, &Err(error), now),
         }
     }
 
-    fn note(&mut self, index: usize, is_fallback: bool, response: &io::Result<QuitResponse>, now: Duration) {
+    fn note(&mut self, index: usize, asked: usize, response: &io::Result<QuitResponse>, now: Duration) {
         let is_proxy = index == self.proxy();
         let target = &mut self.targets[index];
+        let endpoint = &target.endpoints[asked];
         let has_accepted = matches!(response, Ok(QuitResponse::Accepted(_)));
-        let is_refused = response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
         let may_end = has_accepted || matches!(response, Ok(QuitResponse::ConnectionClosed));
-        let falls_back = !may_end && !is_fallback && target.fallback.is_some();
-        let endpoint = target.url(is_fallback);
+        let falls_back = !may_end && asked + 1 < target.endpoints.len();
         let name = if is_proxy { "istio-proxy" } else { "quit endpoint" };
         match response {
-            // Envoy is asked next.
-            Err(_) if is_refused && falls_back => {}
+            // Nobody listens there; the next is asked.
+            Err(error) if falls_back && error.kind() != io::ErrorKind::TimedOut => {}
             Ok(answer) if may_end && is_proxy => {
                 log::info("awaited containers finished, asked istio-proxy to quit", &[("answer", answer)]);
             }
@@ -166,27 +163,23 @@ impl ProxyShutdown {
             Err(error) => log::warn(&format!("{name} did not answer"), &[("endpoint", endpoint), ("error", error)]),
         }
         if falls_back {
-            return self.start(index, true, now);
+            return self.start(index, asked + 1, now);
         }
         target.next = now + if has_accepted { DRAIN_TIMEOUT } else { target.backoff };
         target.backoff = (target.backoff * 2).min(RETRY_BACKOFF_MAX);
         target.has_accepted = has_accepted && !is_proxy;
-        if is_proxy && is_refused {
+        if is_proxy && response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             self.terminate_at = Some(now);
         }
     }
 }
 
 impl Target {
-    fn new(endpoint: Endpoint, fallback: Option<Endpoint>) -> Self {
-        Self { endpoint, fallback, next: Duration::ZERO, backoff: RETRY_BACKOFF_MIN, has_accepted: false }
-    }
-
-    fn url(&self, is_fallback: bool) -> &Endpoint {
-        self.fallback.as_ref().filter(|_| is_fallback).unwrap_or(&self.endpoint)
+    fn new(endpoints: Vec<Endpoint>) -> Self {
+        Self { endpoints, next: Duration::ZERO, backoff: RETRY_BACKOFF_MIN, has_accepted: false }
     }
 }
 
-fn on_localhost(port: u16) -> Endpoint {
-    Endpoint { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path: QUIT_PATH.to_owned() }
+fn quit_at(address: SocketAddr) -> Endpoint {
+    Endpoint { address, path: QUIT_PATH.to_owned() }
 }

@@ -9,7 +9,7 @@ use std::thread;
 
 fn listen() -> (TcpListener, Endpoint) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let endpoint = on_localhost(listener.local_addr().unwrap().port());
+    let endpoint = quit_at(listener.local_addr().unwrap());
     (listener, endpoint)
 }
 
@@ -26,12 +26,11 @@ fn answering(answer: &'static str) -> Endpoint {
     endpoint
 }
 
-fn shutdown_of(quit: &[Endpoint], proxy: &Endpoint, fallback: Option<Endpoint>) -> ProxyShutdown {
+fn shutdown_of(quit: &[Endpoint], proxy: &[Endpoint]) -> ProxyShutdown {
     let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
     args.quit = quit.to_vec();
-    args.status_port = proxy.address.port();
     let mut shutdown = ProxyShutdown::new(&args);
-    shutdown.targets[quit.len()].fallback = fallback;
+    shutdown.targets[quit.len()].endpoints = proxy.to_vec();
     shutdown
 }
 
@@ -50,17 +49,18 @@ fn seconds_until(shutdown: &mut ProxyShutdown, is_so: impl Fn(&ProxyShutdown) ->
 #[test]
 fn endpoints_that_accept_and_stay_silent_delay_the_proxy_by_one_attempt_each() {
     let (_listeners, silent): (Vec<TcpListener>, Vec<Endpoint>) = (0..4).map(|_| listen()).unzip();
-    let mut shutdown = shutdown_of(&silent, &answering("HTTP/1.1 200 OK\r\n\r\n"), None);
+    let mut shutdown = shutdown_of(&silent, &[answering("HTTP/1.1 200 OK\r\n\r\n")]);
     let seconds = seconds_until(&mut shutdown, ProxyShutdown::is_requested);
     assert!((40..45).contains(&seconds), "{seconds} s");
 }
 
 #[test]
-fn envoy_is_asked_where_pilot_agent_is_silent_or_does_not_accept() {
+fn the_next_is_asked_where_one_refuses_or_is_silent_or_does_not_accept() {
     let (_silent, silent) = listen();
-    for proxy in [silent, answering("HTTP/1.1 404 Not Found\r\n\r\n"), answering("HTTP/1.1 503 x\r\n\r\n")] {
-        let envoy = answering("HTTP/1.1 200 OK\r\n\r\n");
-        let mut shutdown = shutdown_of(&[], &proxy, Some(envoy));
+    let (closed, refusing) = listen();
+    drop(closed);
+    for first in [refusing, silent, answering("HTTP/1.1 404 Not Found\r\n\r\n"), answering("HTTP/1.1 503 x\r\n\r\n")] {
+        let mut shutdown = shutdown_of(&[], &[first, answering("HTTP/1.1 200 OK\r\n\r\n")]);
         // Whoever has accepted is asked again after a minute.
         let began = now();
         let has_accepted = |shutdown: &ProxyShutdown| shutdown.targets[0].next >= began + DRAIN_TIMEOUT;
@@ -70,9 +70,23 @@ fn envoy_is_asked_where_pilot_agent_is_silent_or_does_not_accept() {
 }
 
 #[test]
+fn envoy_is_asked_on_both_addresses_of_localhost() {
+    for (status_port, expected) in
+        [(15020, "127.0.0.1:15020 [::1]:15000 127.0.0.1:15000"), (0, "[::1]:15000 127.0.0.1:15000")]
+    {
+        let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
+        args.status_port = status_port;
+        let shutdown = ProxyShutdown::new(&args);
+        let addresses: Vec<String> =
+            shutdown.targets[0].endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect();
+        assert_eq!(addresses.join(" "), expected);
+    }
+}
+
+#[test]
 fn a_proxy_that_does_not_end_gets_sigterm_after_a_minute() {
     for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 404 Not Found\r\n\r\n"] {
-        let mut shutdown = shutdown_of(&[], &answering(answer), None);
+        let mut shutdown = shutdown_of(&[], &[answering(answer)]);
         let began = now();
         shutdown.advance(true, began);
         assert!(!shutdown.takes_sigterm(began + Duration::from_secs(59)), "{answer}");
