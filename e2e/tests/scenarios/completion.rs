@@ -8,7 +8,7 @@ use e2e::manifests::{annotated, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, is_complete, scenario};
 use serde_json::{Value, json};
 
-use crate::{default_mode, final_phase, shim_container, shim_label, shim_log, start_server};
+use crate::{NEEDS_PROXY, default_mode, final_phase, shim_container, shim_label, shim_log, start_server};
 
 fn hello() -> Value {
     job("hello", &pod_spec("Never", &[shell("main", "echo started; sleep 2; echo ended")]))
@@ -83,13 +83,11 @@ async fn proxy_outlives_every_container() {
 #[tokio::test]
 async fn wait_for_leaves_the_other_containers_out() {
     scenario("wait-for", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let containers = [shell("main", "sleep 1"), shell("shipper", "sleep 12")];
-        let object = annotated(pod("two", &pod_spec("Never", &containers)), WAIT_FOR_ANNOTATION, "main");
-        ns.create_object(object).await;
-        ns.pod_until("two", "the proxy's end", |pod| PodView(pod).exit_code(PROXY_CONTAINER)).await;
-        let pod = ns.pod("two").await;
-        assert_eq!(PodView(&pod).exit_code("main"), Some(0));
-        assert_eq!(PodView(&pod).exit_code("shipper"), None, "the proxy ended while shipper ran");
+        let main = format!("sleep 1; {NEEDS_PROXY}");
+        // Ends once the proxy no longer serves.
+        let shipper = format!("while ({NEEDS_PROXY}); do sleep 1; done");
+        let spec = pod_spec("Never", &[shell("main", &main), shell("shipper", &shipper)]);
+        ns.create_object(annotated(pod("two", &spec), WAIT_FOR_ANNOTATION, "main")).await;
         assert_eq!(final_phase(ns, "two").await, "Succeeded");
         assert_eq!(PodView(&ns.pod("two").await).restarts(SHIM_CONTAINER).unwrap_or_default(), 0);
     })

@@ -37,10 +37,15 @@ fn shim_modes() -> Vec<&'static str> {
     let mut modes = vec!["native", "proxy", "wrap"];
     modes.retain(|mode| match *mode {
         "native" => has_native_sidecars(),
-        "wrap" => std::env::var_os("BY_POLICY").is_none(),
+        "wrap" => !by_policy(),
         _ => true,
     });
     modes
+}
+
+/// Whether a policy adds the shim, and no webhook.
+fn by_policy() -> bool {
+    std::env::var_os("BY_POLICY").is_some()
 }
 
 /// Whether the cluster has native sidecars.
