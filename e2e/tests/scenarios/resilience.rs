@@ -7,7 +7,7 @@ use contract::names::{
     MODE_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
 };
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, container, injected, job, pod, pod_spec, shell};
+use e2e::manifests::{annotated, injected, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
@@ -26,20 +26,6 @@ async fn killed_shim_goes_on_where_it_was() {
         let log = shim_log(ns, "two").await;
         assert!(log.contains("restored what was observed before"), "{log}");
         assert!(log.contains("asked istio-proxy to quit"), "{log}");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn command_that_does_not_exist_ends_like_any_other() {
-    scenario("start-error", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let broken = container("broken", &["/no/such/command"]);
-        ns.create_object(pod("two", &pod_spec("Never", &[broken, shell("main", "sleep 2")]))).await;
-        assert_eq!(final_phase(ns, "two").await, "Failed");
-        let pod = ns.pod("two").await;
-        assert_eq!(PodView(&pod).exit_code("broken"), Some(128));
-        assert_eq!(PodView(&pod).exit_code("main"), Some(0));
-        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
     })
     .await;
 }
