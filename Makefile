@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 CLUSTER ?= one-node
 # How long `make fuzz` runs each of its targets, in seconds.
 FUZZ_FOR ?= 60
-# How many Jobs `make soak` runs.
+# How many Jobs, workflows and trials `make soak` runs.
 PODS ?= 1000
 # What `make demo` runs: job, tfjob, katib or argo.
 DEMO ?= job
@@ -132,8 +132,9 @@ test-node-load: test-node ## Let 200 such pods come and go while the agent is ki
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node_load -- --nocapture
 
 .PHONY: soak
-soak: install ## Run PODS Jobs of many shapes while parts of the cluster are restarted again and again
+soak: install ## Run PODS Jobs, workflows and trials while parts of the cluster are restarted again and again
 	@tools/ensure rust
+	@$(call ADD,argo katib)
 	PODS=$(PODS) $(IN_CLUSTER) cargo test --locked --package e2e --features soak --test soak -- --nocapture
 
 .PHONY: test-matrix

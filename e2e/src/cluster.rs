@@ -141,7 +141,8 @@ impl Namespace {
     }
 
     /// The objects of the kind of this one.
-    fn objects(&self, object: &Value) -> Api<DynamicObject> {
+    #[must_use]
+    pub fn objects(&self, object: &Value) -> Api<DynamicObject> {
         let text = |field: &str| object[field].as_str().expect("an object has apiVersion and kind").to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
@@ -300,7 +301,9 @@ impl Namespace {
         std::iter::once(crate::PodView(pod).in_a_line()).chain(lines).collect()
     }
 
-    fn pods(&self) -> Api<Pod> {
+    /// The namespace's pods.
+    #[must_use]
+    pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.name)
     }
 }

@@ -2,7 +2,7 @@
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
@@ -91,6 +91,19 @@ impl<'a> PodView<'a> {
         self.container(container).map(|status| status.restart_count)
     }
 
+    /// Whether containerd knew nothing of a container any more, now or before it was last started again.
+    #[must_use]
+    pub fn was_lost(self, container: &str) -> bool {
+        let states = self.container(container).into_iter().flat_map(|status| [&status.state, &status.last_state]);
+        states.flatten().any(is_lost)
+    }
+
+    /// Whether containerd knows nothing of one of the containers any more, so that nobody has its exit code.
+    #[must_use]
+    pub fn has_lost_container(self) -> bool {
+        self.containers().filter_map(|status| status.state.as_ref()).any(is_lost)
+    }
+
     /// Whether the payload has ended with 0 while the proxy runs on: what an operator sees as `NotReady 1/2`.
     #[must_use]
     pub fn is_stuck(self, payload: &str) -> bool {
@@ -118,6 +131,10 @@ impl<'a> PodView<'a> {
         let containers: Vec<String> = self.containers().map(describe).collect();
         format!("{name} {}: {}", self.phase(), containers.join(", "))
     }
+}
+
+fn is_lost(state: &ContainerState) -> bool {
+    state.terminated.as_ref().is_some_and(|terminated| terminated.exit_code == LOST)
 }
 
 fn describe(status: &ContainerStatus) -> String {

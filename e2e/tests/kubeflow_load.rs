@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::kubeflow::argo::{self, executor_rights, step, workflow};
+use e2e::kubeflow::argo::{self, executor_rights, three_steps};
 use e2e::kubeflow::katib::{COLLECT_METRICS, experiment, label_of, metric_of, training_of, trial_job};
 use e2e::{Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
-use serde_json::{Value, json};
+use serde_json::json;
 
 const ALL: u32 = 50;
 const AT_A_TIME: u32 = 5;
@@ -37,25 +37,6 @@ async fn fifty_trials_succeed_with_their_metrics() {
         assert_eq!((succeeded, with_metric), (50, 50));
     })
     .await;
-}
-
-/// A step writes a word of its own, the next one has it and writes it again, the last one checks it.
-fn three_steps(name: &str) -> Value {
-    let given = |node: &str| json!({"parameters": [{"name": "word", "value": format!("{{{{steps.{node}.outputs.parameters.word}}}}")}]});
-    let all = json!({"name": "all", "steps": [
-        [{"name": "first", "template": "first"}],
-        [{"name": "second", "template": "second", "arguments": given("first")}],
-        [{"name": "third", "template": "third", "arguments": given("second")}],
-    ]});
-    let inputs = json!({"parameters": [{"name": "word"}]});
-    let outputs = json!({"parameters": [{"name": "word", "valueFrom": {"path": "/tmp/word"}}]});
-    let mut first = step("first", &format!("sleep 1; echo -n {name} > /tmp/word"));
-    first["outputs"] = outputs.clone();
-    let mut second = step("second", "echo -n '{{inputs.parameters.word}}' > /tmp/word");
-    (second["inputs"], second["outputs"]) = (inputs.clone(), outputs);
-    let mut third = step("third", &format!("test '{{{{inputs.parameters.word}}}}' = {name}"));
-    third["inputs"] = inputs;
-    workflow(name, &[all, first, second, third])
 }
 
 /// Runs a workflow to its end, and says how long it took; its phase, where it did not succeed.
