@@ -116,12 +116,17 @@ async fn patient<T>(what: &str, ask: impl AsyncFn() -> kube::Result<T>) -> T {
 }
 
 /// Restarts one thing after the other, for as long as it is polled.
-async fn disturb(count: &AtomicUsize) {
-    let disturbances: [fn(); 4] =
-        [kill_webhook, || restart("kubelet"), || restart("containerd"), || restart("kube-apiserver")];
-    for disturbance in disturbances.into_iter().cycle() {
+async fn disturb(soak: &Soak<'_>, count: &AtomicUsize) {
+    let began = Instant::now();
+    for restarted in ["webhook", "kubelet", "containerd", "kube-apiserver"].into_iter().cycle() {
         sleep(BETWEEN_DISTURBANCES).await;
-        spawn_blocking(disturbance).await.expect("it is done");
+        println!(
+            "{} s: {} pods have ended; restarting {restarted}",
+            began.elapsed().as_secs(),
+            soak.pods.load(Ordering::Relaxed)
+        );
+        let restart = move || if restarted == "webhook" { kill_webhook() } else { restart(restarted) };
+        spawn_blocking(restart).await.expect("it is done");
         count.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -163,15 +168,15 @@ async fn nothing_is_stuck_or_ends_otherwise_than_its_payload_while_the_cluster_i
         let others = others.buffer_unordered(AT_A_TIME - TRIALS_AT_A_TIME as usize).filter_map(async |wrong| wrong);
         let (mut wrong, of_trials) = tokio::select! {
             wrong = async { tokio::join!(others.collect::<Vec<String>>(), kubeflow::run_trials(&soak, trials)) } => wrong,
-            () = disturb(&disturbances) => unreachable!("it goes on and on"),
+            () = disturb(&soak, &disturbances) => unreachable!("it goes on and on"),
         };
         wrong.extend(of_trials);
         let restarts = soak.shim_restarts.into_inner().expect("nobody panicked with it");
         println!(
-            "{count} Jobs, workflows and trials, {} pods, {:?}, {} disturbances: {} wrong, {} with a container that containerd lost, \
+            "{count} Jobs, workflows and trials, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
              {} shims that were started again",
             soak.pods.into_inner(),
-            began.elapsed(),
+            began.elapsed().as_secs(),
             disturbances.into_inner(),
             wrong.len(),
             soak.lost.into_inner(),
