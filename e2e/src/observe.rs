@@ -91,14 +91,14 @@ impl<'a> PodView<'a> {
         self.container(container).map(|status| status.restart_count)
     }
 
-    /// Whether containerd knew nothing of a container any more, now or before it was last started again.
+    /// Whether a restart of containerd lost a container, now or before it was last started again.
     #[must_use]
     pub fn was_lost(self, container: &str) -> bool {
         let states = self.container(container).into_iter().flat_map(|status| [&status.state, &status.last_state]);
         states.flatten().any(is_lost)
     }
 
-    /// Whether containerd knows nothing of one of the containers any more, so that nobody has its exit code.
+    /// Whether a restart of containerd lost one of the containers, so that nobody has its exit code.
     #[must_use]
     pub fn has_lost_container(self) -> bool {
         self.containers().filter_map(|status| status.state.as_ref()).any(is_lost)
@@ -133,8 +133,12 @@ impl<'a> PodView<'a> {
     }
 }
 
+/// Whether containerd knows nothing of a container any more, or was ended while it started it.
 fn is_lost(state: &ContainerState) -> bool {
-    state.terminated.as_ref().is_some_and(|terminated| terminated.exit_code == LOST)
+    let is_interrupted = |message: &String| message.ends_with("context canceled: unknown");
+    state.terminated.as_ref().is_some_and(|terminated| {
+        terminated.exit_code == LOST || terminated.message.as_ref().is_some_and(is_interrupted)
+    })
 }
 
 fn describe(status: &ContainerStatus) -> String {
