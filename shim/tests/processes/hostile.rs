@@ -26,7 +26,10 @@ fn a_payload_of_another_user_can_neither_kill_nor_stop_nor_trace_the_shim() {
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &[&NEVER[..], &["--helper=hostile"]].concat());
     let main = pod.payload("main", 0);
     shim.until_logged("container started container=main");
-    let pid = shim.container.pid_in_pod();
+    // It lives through all attacks: one that ends within a scan's interval may be seen or not.
+    let hostile = pod.payload("hostile", 0);
+    shim.until_logged("container started container=hostile");
+    let (pid, user) = (shim.container.pid_in_pod(), pod::as_user(PAYLOAD_USER).join(" "));
     for attack in [
         "kill -s KILL $0",
         "kill -s STOP $0",
@@ -39,10 +42,10 @@ fn a_payload_of_another_user_can_neither_kill_nor_stop_nor_trace_the_shim() {
         "prlimit --pid $0 --nofile=64:64",
         "renice 19 $0",
     ] {
-        let script = format!("{attack} && exit 1; exit 42");
-        let command = [&pod::as_user(PAYLOAD_USER)[..], &["sh", "-c", &script, &pid]].concat();
-        assert_eq!(pod.run("hostile", &command).wait().code(), Some(42), "{attack}");
+        let script = format!("exec {user} sh -c '{attack} && exit 1; exit 42' {pid}");
+        assert_eq!(pod.exec("hostile", &script).wait().code(), Some(42), "{attack}");
     }
+    hostile.finish();
     shim.until_logged("container exited container=hostile");
     ends_with(main, &proxy, shim);
 }
