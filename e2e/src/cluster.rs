@@ -27,7 +27,7 @@ pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 
 /// How long a pod may take to start or end before a scenario fails. Two cores start a proxy in seconds, and ten at once
 /// in less than a minute. A container that the runtime could not create is doubted for 150 s.
-pub const PATIENCE: Duration = Duration::from_mins(4);
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// What a pod whose payload is short never takes, unless its shim has missed it and waits for it still.
 const SLOW: Duration = Duration::from_secs(30);
@@ -191,7 +191,7 @@ impl Namespace {
         let phase = self.pod_until(&name, "the end", |pod| crate::PodView(pod).final_phase()).await;
         let pod = self.pod(&name).await;
         if phase != "Succeeded" || began.elapsed() >= SLOW {
-            eprintln!("{}", self.told(&pod).await);
+            eprintln!("{}", self.describe_pod(&pod).await);
         }
         self.delete_pod(&name).await;
         (phase, crate::PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default())
@@ -260,7 +260,7 @@ impl Namespace {
 
     /// Asks again and again until there is an answer, and fails naming `what` when there is none for too long.
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-        self.until_within(PATIENCE, what, ask).await
+        self.until_within(WAIT_TIMEOUT, what, ask).await
     }
 
     /// The same for what takes longer.
@@ -270,7 +270,7 @@ impl Namespace {
             if let Some(answer) = ask().await {
                 return answer;
             }
-            assert!(began.elapsed() < limit, "waited {limit:?} for {what}{}", self.as_it_is().await);
+            assert!(began.elapsed() < limit, "waited {limit:?} for {what}{}", self.describe_unfinished_pods().await);
             tokio::time::sleep(POLL_EVERY).await;
         }
     }
@@ -279,26 +279,38 @@ impl Namespace {
     pub async fn holds_for(&self, long: Duration, what: &str, ask: impl AsyncFn() -> bool) {
         let began = Instant::now();
         while began.elapsed() < long {
-            assert!(ask().await, "{what} no longer held after {:?}{}", began.elapsed(), self.as_it_is().await);
+            assert!(
+                ask().await,
+                "{what} no longer held after {:?}{}",
+                began.elapsed(),
+                self.describe_unfinished_pods().await
+            );
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
-    /// The namespace's pods that have not succeeded, and what there is to tell of them, for a failure's message.
-    async fn as_it_is(&self) -> String {
+    /// The namespace's pods that have not succeeded, for a failure's message: a line each, and their shims' logs.
+    pub async fn describe_unfinished_pods(&self) -> String {
         let pods = self.pods().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
         let mut all = String::new();
         for pod in pods.iter().filter(|pod| crate::PodView(pod).phase() != "Succeeded") {
-            all = format!("{all}\n  {}", self.told(pod).await);
+            all = format!("{all}\n  {}", self.describe_pod(pod).await);
         }
         all
     }
 
-    /// The state of a pod's containers in a line, and what its shim has logged.
-    async fn told(&self, pod: &Pod) -> String {
-        let log = self.try_logs(&pod.name_any(), SHIM_CONTAINER).await.unwrap_or_default();
-        let lines = log.lines().map(|line| format!("\n    {line}"));
-        std::iter::once(crate::PodView(pod).in_a_line()).chain(lines).collect()
+    /// The state of a pod's containers in a line, and what its shim has logged, in its last two runs where it was restarted.
+    pub async fn describe_pod(&self, pod: &Pod) -> String {
+        let view = crate::PodView(pod);
+        let mut text = view.in_a_line();
+        let runs: &[bool] = if view.restarts(SHIM_CONTAINER) > Some(0) { &[true, false] } else { &[false] };
+        for &previous in runs {
+            let container = Some(SHIM_CONTAINER.to_owned());
+            let parameters = LogParams { container, previous, ..LogParams::default() };
+            let log = self.pods().logs(&pod.name_any(), &parameters).await.unwrap_or_default();
+            text.extend(log.lines().map(|line| format!("\n    {line}")));
+        }
+        text
     }
 
     /// The namespace's pods.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use contract::names::{ENABLED, HOLD_FIELD, INJECTION_LABEL};
 use serde_json::json;
 
-use crate::cluster::PATIENCE;
+use crate::cluster::WAIT_TIMEOUT;
 use crate::command::{printed, run};
 
 /// A way of installing.
@@ -121,7 +121,7 @@ pub fn wait_until_effective() {
             return;
         }
         let errors = String::from_utf8_lossy(&made.stderr);
-        assert!(began.elapsed() < PATIENCE, "a pod that opts in does not get the hold: {errors}{text}");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "a pod that opts in does not get the hold: {errors}{text}");
         sleep(Duration::from_millis(200));
     }
 }

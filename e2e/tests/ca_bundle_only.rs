@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use e2e::cluster::PATIENCE;
+use e2e::cluster::WAIT_TIMEOUT;
 use e2e::command::{printed, run};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ fn answer_to(operation: &str, field: &str, value: &Value) -> Result<(), String> 
 fn wait_for_the_policy() {
     let began = Instant::now();
     while answer_to("replace", "/webhooks/0/timeoutSeconds", &json!(9)).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "the policy does not limit the account");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "the policy does not limit the account");
         sleep(Duration::from_millis(200));
     }
 }

@@ -33,7 +33,7 @@ import webhook
 from application import Application
 from certs import serving_cert
 from settings import Settings
-from tests.cluster.waiting import PATIENCE, until
+from tests.cluster.waiting import WAIT_TIMEOUT, until
 from webhook import Webhook
 
 DRAIN = datetime.timedelta(seconds=10)
@@ -219,7 +219,7 @@ def test_new_option_restarts_the_webhook_after_its_drain_and_sigterm_ends_it_aft
 
     pod.process.terminate()
     assert answering_while_it_drains(pod) == second, "it answers while the pod ends"
-    assert pod.process.wait(PATIENCE) == 0
+    assert pod.process.wait(WAIT_TIMEOUT) == 0
     assert not accepts_connections()
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 150
+WAIT_TIMEOUT = 150
 """How long anything may take, in seconds, on two busy cores."""
 
 T = TypeVar("T")
@@ -14,6 +14,6 @@ def until(what: str, ask: Callable[[], T | None]) -> T:
     """Ask again and again until the answer is something, and fail naming what was waited for."""
     began = time.monotonic()
     while not (answer := ask()):
-        assert time.monotonic() - began < PATIENCE, f"waited {PATIENCE} s for {what}"
+        assert time.monotonic() - began < WAIT_TIMEOUT, f"waited {WAIT_TIMEOUT} s for {what}"
         time.sleep(0.2)
     return answer

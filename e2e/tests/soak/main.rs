@@ -35,7 +35,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 struct Soak<'a> {
     ns: &'a Namespace,
     pods: AtomicUsize,
-    /// Pods of which containerd lost a container, as it does whoever the pod is of.
+    /// Pods of which containerd lost a container, as it does with and without istio-aux.
     lost: AtomicUsize,
     /// Pods whose shim was started again although containerd had not lost it.
     shim_restarts: Mutex<Vec<String>>,
@@ -60,7 +60,7 @@ impl Soak<'_> {
             }
             sleep(RETRY_DELAY).await;
         }
-        Err(format!("{name} is stuck"))
+        Err(format!("{name} is stuck. The pods that have not succeeded: {}", self.ns.describe_unfinished_pods().await))
     }
 
     /// The pods with a label, oldest first, once all of them have ended. None where containerd lost a container of one of them.
@@ -70,17 +70,20 @@ impl Soak<'_> {
             let pods = patient(label, async || pods.list(&ListParams::default().labels(label)).await).await.items;
             let Some(going_on) = pods.iter().find(|pod| PodView(pod).final_phase().is_none()) else { break pods };
             if began.elapsed() > LIMIT {
-                return Err(format!("{label} is stuck: {}", PodView(going_on).in_a_line()));
+                return Err(format!("{label} is stuck: {}", self.ns.describe_pod(going_on).await));
             }
             sleep(RETRY_DELAY).await;
         };
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
         self.pods.fetch_add(pods.len(), Ordering::Relaxed);
-        let mut views = pods.iter().map(PodView);
-        let restarted =
-            views.clone().filter(|pod| pod.restarts(SHIM_CONTAINER) > Some(0) && !pod.was_lost(SHIM_CONTAINER));
-        self.shim_restarts.lock().expect("nobody panics with it").extend(restarted.map(PodView::in_a_line));
-        if views.any(PodView::has_lost_container) {
+        for pod in &pods {
+            let view = PodView(pod);
+            if view.restarts(SHIM_CONTAINER) > Some(0) && !view.was_lost(SHIM_CONTAINER) {
+                let text = self.ns.describe_pod(pod).await;
+                self.shim_restarts.lock().expect("no thread panics with it").push(text);
+            }
+        }
+        if pods.iter().map(PodView).any(PodView::has_lost_container) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         }
@@ -171,7 +174,7 @@ async fn nothing_is_stuck_or_ends_otherwise_than_its_payload_while_the_cluster_i
             () = disturb(&soak, &disturbances) => unreachable!("it goes on and on"),
         };
         wrong.extend(of_trials);
-        let restarts = soak.shim_restarts.into_inner().expect("nobody panicked with it");
+        let restarts = soak.shim_restarts.into_inner().expect("no thread panicked with it");
         println!(
             "{count} Jobs, workflows and trials, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
              {} shims that were started again",

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use self::server::{NAME, Server, connect, exchange, review, serve, write_certificate};
 
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn reviews_are_answered_on_both_paths_and_logged_in_one_line() {
@@ -135,7 +135,7 @@ fn client_ca_admits_only_clients_of_that_ca() {
     std::fs::write(&file, &other_ca.pem).unwrap();
     let began = Instant::now();
     while status(Some(&other_ca.client())).is_none() {
-        assert!(began.elapsed() < PATIENCE, "the new CA is not used");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "the new CA is not used");
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(status(Some(&ca.client())), None);
@@ -191,7 +191,7 @@ fn a_changed_certificate_is_served_and_a_broken_one_is_not() {
     server.certificate = write_certificate(server.folder.path());
     let began = Instant::now();
     while !server.shows_its_certificate() {
-        assert!(began.elapsed() < PATIENCE, "the new certificate is not served");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "the new certificate is not served");
         thread::sleep(Duration::from_millis(20));
     }
     // Half-way through a renewal.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::PATIENCE;
+use super::WAIT_TIMEOUT;
 use super::server::{Server, exchange_with, review, try_connect};
 
 const JSON: &str = "content-type: application/json";
@@ -121,7 +121,7 @@ fn trickling_bodies_time_out_and_delay_no_review() {
     let mut answer = Vec::new();
     one.sock.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     while !String::from_utf8_lossy(&answer).contains("longer than") {
-        assert!(began.elapsed() < PATIENCE, "it was not cut off: {answer:?}");
+        assert!(began.elapsed() < WAIT_TIMEOUT, "it was not cut off: {answer:?}");
         let mut buffer = [0; 1024];
         match one.read(&mut buffer) {
             Ok(0) => panic!("closed without an answer"),
@@ -175,7 +175,7 @@ fn hundred_bodies_that_nearly_end_keep_no_review_out_and_memory_within_the_limit
     let began = Instant::now();
     // More than the server could hold at once.
     while sent.load(Ordering::Relaxed) < 200 << 20 {
-        assert!(began.elapsed() < 4 * PATIENCE, "only {} bytes were sent", sent.load(Ordering::Relaxed));
+        assert!(began.elapsed() < 4 * WAIT_TIMEOUT, "only {} bytes were sent", sent.load(Ordering::Relaxed));
         assert_alive(&server, "most of a body");
     }
     for _ in 0..50 {
@@ -245,7 +245,7 @@ fn http_2_is_not_spoken() {
     let server = Server::start();
     let mut stream = server.connect();
     let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    stream.sock.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.sock.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
     let mut answer = Vec::new();
     let ended = stream.read_to_end(&mut answer);
     assert!(!ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "the connection was not closed");

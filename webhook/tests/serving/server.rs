@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::PATIENCE;
+use super::WAIT_TIMEOUT;
 
 /// The name that the certificate is for.
 pub(crate) const NAME: &str = "istio-aux.istio-aux.svc";
@@ -147,7 +147,7 @@ impl Server {
 
     pub(crate) fn ask_health(&self, method: &str, path: &str) -> (u16, String) {
         let stream = TcpStream::connect(&self.health).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
         exchange(stream, method, path, b"")
     }
 

@@ -22,7 +22,7 @@ const LATE_AFTER: Duration = Duration::from_secs(5);
 /// After so many pods that did not succeed the rest is not run.
 const FAILURE_LIMIT: usize = 10;
 /// A pod that takes longer counts as failed.
-const PATIENCE: Duration = Duration::from_secs(150);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(150);
 const LIST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs so many pods, so many at once, and says how they ended. Panics, which keeps the pods, if any did not succeed.
@@ -114,7 +114,7 @@ async fn run_pod(watch: &EndWatch<'_>, n: usize, in_mesh: bool) -> PodRun {
     let (ns, name) = (watch.ns, format!("pod-{n}"));
     ns.create_object(short_pod(&name, n)).await;
     let Some(end) = watch.end_of(&name).await else {
-        eprintln!("{} after {} s", PodView(&ns.pod(&name).await).in_a_line(), PATIENCE.as_secs());
+        eprintln!("{} after {} s", PodView(&ns.pod(&name).await).in_a_line(), WAIT_TIMEOUT.as_secs());
         return PodRun { in_mesh, took: None, shim_restarts: 0 };
     };
     let shim_restarts = end.shim_restarts;
@@ -185,6 +185,6 @@ impl<'n> EndWatch<'n> {
                 tokio::time::sleep(LIST_INTERVAL).await;
             }
         };
-        tokio::time::timeout(PATIENCE, seen).await.ok()
+        tokio::time::timeout(WAIT_TIMEOUT, seen).await.ok()
     }
 }
