@@ -133,11 +133,13 @@ impl<'a> PodView<'a> {
     }
 }
 
-/// Whether containerd knows nothing of a container any more, or was ended while it started it.
+/// Whether containerd knows nothing of a container any more, or was ended while it started it. A start that fails otherwise has
+/// come to the OCI runtime.
 fn is_lost(state: &ContainerState) -> bool {
-    let is_interrupted = |message: &String| message.ends_with("context canceled: unknown");
     state.terminated.as_ref().is_some_and(|terminated| {
-        terminated.exit_code == LOST || terminated.message.as_ref().is_some_and(is_interrupted)
+        let is_start_error = terminated.reason.as_deref() == Some("StartError");
+        let reached_runtime = terminated.message.as_ref().is_some_and(|message| message.contains("OCI runtime"));
+        terminated.exit_code == LOST || (is_start_error && !reached_runtime)
     })
 }
 
@@ -153,4 +155,42 @@ fn describe(status: &ContainerStatus) -> String {
         "runs, not ready".to_owned()
     };
     format!("{} {now}, {} restarts", status.name, status.restart_count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_containerds_end_interrupted_is_lost_and_one_that_the_runtime_refused_is_not() {
+        let cases = [
+            (255, "Unknown", "", true),
+            (128, "StartError", "failed to start containerd task \"x\": context canceled: unknown", true),
+            (
+                128,
+                "StartError",
+                "failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown",
+                true,
+            ),
+            (
+                128,
+                "StartError",
+                "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: \
+                 unable to start container process: exec: \"/no/such/command\": no such file or directory: unknown",
+                false,
+            ),
+            (1, "Error", "", false),
+            (0, "Completed", "", false),
+        ];
+        for (exit_code, reason, message, expected) in cases {
+            let terminated = ContainerStateTerminated {
+                exit_code,
+                reason: Some(reason.to_owned()),
+                message: Some(message.to_owned()),
+                ..ContainerStateTerminated::default()
+            };
+            let state = ContainerState { terminated: Some(terminated), ..ContainerState::default() };
+            assert_eq!(is_lost(&state), expected, "{exit_code} {message}");
+        }
+    }
 }
