@@ -23,5 +23,6 @@ ensure_go() {
 
 # build_go_tools FOLDER INTO LDFLAGS: the programs that a Go module of tools names.
 build_go_tools() {
-  CGO_ENABLED=0 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "$3" -o "$2/" tool
+  # GOGC: a sixth less time for the standard library on 2 cores (35 s, 43 s without it; two runs each, interleaved).
+  CGO_ENABLED=0 GOGC=400 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "$3" -o "$2/" tool
 }
