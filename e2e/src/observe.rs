@@ -133,13 +133,15 @@ impl<'a> PodView<'a> {
     }
 }
 
-/// Whether containerd knows nothing of a container any more, or was ended while it started it. A start that fails otherwise has
-/// come to the OCI runtime.
+/// What containerd says of a start that its own end interrupted.
+const INTERRUPTED_STARTS: [&str; 2] =
+    ["context canceled: unknown", "failed to start shim: start failed: : signal: killed: unknown"];
+
+/// Whether containerd knows nothing of a container any more, or was ended while it started it.
 fn is_lost(state: &ContainerState) -> bool {
+    let is_interrupted = |message: &String| INTERRUPTED_STARTS.iter().any(|end| message.ends_with(end));
     state.terminated.as_ref().is_some_and(|terminated| {
-        let is_start_error = terminated.reason.as_deref() == Some("StartError");
-        let reached_runtime = terminated.message.as_ref().is_some_and(|message| message.contains("OCI runtime"));
-        terminated.exit_code == LOST || (is_start_error && !reached_runtime)
+        terminated.exit_code == LOST || terminated.message.as_ref().is_some_and(is_interrupted)
     })
 }
 
@@ -164,28 +166,26 @@ mod tests {
     #[test]
     fn a_start_that_containerds_end_interrupted_is_lost_and_one_that_the_runtime_refused_is_not() {
         let cases = [
-            (255, "Unknown", "", true),
-            (128, "StartError", "failed to start containerd task \"x\": context canceled: unknown", true),
+            (255, "", true),
+            (128, "failed to start containerd task \"x\": context canceled: unknown", true),
             (
                 128,
-                "StartError",
                 "failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown",
                 true,
             ),
             (
                 128,
-                "StartError",
                 "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: \
                  unable to start container process: exec: \"/no/such/command\": no such file or directory: unknown",
                 false,
             ),
-            (1, "Error", "", false),
-            (0, "Completed", "", false),
+            (128, "failed to create containerd task: failed to mount rootfs component: no space left", false),
+            (1, "", false),
+            (0, "", false),
         ];
-        for (exit_code, reason, message, expected) in cases {
+        for (exit_code, message, expected) in cases {
             let terminated = ContainerStateTerminated {
                 exit_code,
-                reason: Some(reason.to_owned()),
                 message: Some(message.to_owned()),
                 ..ContainerStateTerminated::default()
             };

@@ -286,9 +286,10 @@ async fn control_proxy_in_the_mesh_alone_is_ended_during_the_upload() {
         // What the executor says of its broken connection depends on the moment, so the containers' ends are looked at.
         let pods = ns.pods_with(&label_of("artifact")).await;
         let is_cut_off = |pod: PodView| {
-            let ended_at = |container| pod.ended_at(container);
+            let (proxy, wait) = (pod.ended_at(PROXY_CONTAINER), pod.ended_at("wait"));
             pod.exit_code("main") == Some(0)
-                && ended_at(PROXY_CONTAINER).is_some_and(|proxy| ended_at("wait").is_some_and(|wait| proxy <= wait))
+                && proxy.is_some()
+                && proxy <= wait
                 && pod.exit_code("wait").is_some_and(|code| code != 0)
         };
         assert!(pods.iter().map(PodView).any(is_cut_off), "{}", ended["status"]);
