@@ -22,6 +22,6 @@ build_pebble() {
     rm -rf "$clone"
     fail "$1 has no tag $PEBBLE_TAG, or cannot be reached" "set SOURCES to the URL below which the repositories are"
   fi
-  CGO_ENABLED=0 GOGC=400 GOFLAGS=-buildvcs=false go build -C "$clone/pebble" -trimpath -ldflags "-s -w" -o "$2" ./cmd/pebble
+  build_go "$clone/pebble" "-s -w" "$2" ./cmd/pebble
   rm -rf "$clone"
 }

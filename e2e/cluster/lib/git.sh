@@ -24,7 +24,7 @@ build_part_from_git() {
   rm -rf "$folder"
   mkdir -p "$folder/bin"
   source_lines "$part" program | while read -r name module package; do
-    CGO_ENABLED=0 GOGC=400 GOFLAGS=-buildvcs=false go build -C "$clone/$module" -trimpath -ldflags "-s -w" -o "$folder/bin/$name" "./$package"
+    build_go "$clone/$module" "-s -w" "$folder/bin/$name" "./$package"
   done
   source_lines "$part" keep | while read -r path; do
     mkdir -p "$folder/source/$(dirname "$path")"
