@@ -13,8 +13,8 @@ PODS ?= 1000
 # What `make demo` runs: job, tfjob, katib or argo.
 DEMO ?= job
 
-CLUSTER_COMMAND := e2e/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/node deploy/images/sbom e2e/dockerfiles/build e2e/matrix e2e/node-install examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build tools/cargo-tool tools/ensure tools/zig-ar tools/zig-cc deploy/release $(wildcard tools/*.sh) $(CLUSTER_COMMAND) $(wildcard e2e/cluster/lib/*.sh)
+CLUSTER_COMMAND := hack/cluster/cluster
+SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/node deploy/images/sbom e2e/dockerfiles/build hack/matrix hack/install-node examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build hack/cargo-tool hack/ensure hack/zig-ar hack/zig-cc deploy/release $(wildcard hack/*.sh) $(CLUSTER_COMMAND) $(wildcard hack/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -35,7 +35,7 @@ endif
 
 # Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
 FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
-  CC_aarch64_unknown_linux_musl=$(CURDIR)/tools/zig-cc AR_aarch64_unknown_linux_musl=$(CURDIR)/tools/zig-ar
+  CC_aarch64_unknown_linux_musl=$(CURDIR)/hack/zig-cc AR_aarch64_unknown_linux_musl=$(CURDIR)/hack/zig-ar
 # qemu's user mode does not pass PIDFD_GET_INFO on to the kernel.
 UNKNOWN_TO_QEMU := end_and_reaping_are_reported_once_each_and_the_code_where_the_kernel_tells
 
@@ -60,7 +60,7 @@ test: test-rust test-charm test-cluster ## Run every test
 
 .PHONY: test-rust
 test-rust: ## Run the Rust tests that need no cluster
-	@tools/ensure rust processes
+	@hack/ensure rust processes
 	cargo test --locked --workspace --exclude e2e --tests
 	cargo check --locked --package aux-shim --target aarch64-unknown-linux-musl
 
@@ -72,7 +72,7 @@ test-charm: ## Run the charm's tests that need no cluster
 
 .PHONY: test-aarch64
 test-aarch64: ## Run the unit tests, and the webhook's command line, for ARM under qemu
-	@tools/ensure rust aarch64
+	@hack/ensure rust aarch64
 	$(FOR_AARCH64) cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
 	$(FOR_AARCH64) cargo test --locked --package contract --package inject --package istio-aux --lib --target aarch64-unknown-linux-musl
 	$(FOR_AARCH64) cargo run --locked --quiet --package istio-aux --target aarch64-unknown-linux-musl -- --version
@@ -80,12 +80,12 @@ test-aarch64: ## Run the unit tests, and the webhook's command line, for ARM und
 
 .PHONY: test-kernels
 test-kernels: ## Run the shim's tests under Debian's kernel, in qemu (KERNEL=linux-image-6.12-amd64 for another)
-	@tools/ensure rust processes kernels
+	@hack/ensure rust processes kernels
 	@shim/tests/kernels/run
 
 .PHONY: fuzz
 fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
-	@tools/ensure rust fuzz
+	@hack/ensure rust fuzz
 	for target in decide inject; do \
 	  mkdir -p webhook/fuzz/corpus/$$target; \
 	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir webhook/fuzz $$target webhook/fuzz/corpus/$$target inject/tests/pods examples -- \
@@ -94,7 +94,7 @@ fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster
-	@tools/ensure rust
+	@hack/ensure rust
 	@$(call ADD,training-operator)
 	cargo build --locked $(SCENARIOS) --tests
 	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --tests -- --test-threads 4
@@ -106,24 +106,24 @@ KUBEFLOW := training-operator cert-manager argo jobset trainer s3 python profile
 
 .PHONY: test-kubeflow
 test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants
-	@tools/ensure rust
+	@hack/ensure rust
 	@$(call ADD,$(KUBEFLOW))
 	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
 
 .PHONY: test-kubeflow-load
 test-kubeflow-load: install ## Run 50 Katib trials and 50 workflows, five at a time
-	@tools/ensure rust
+	@hack/ensure rust
 	@$(call ADD,argo katib)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow_load -- --test-threads 1 --nocapture
 
 .PHONY: test-node
 test-node: export NODE_PROXY := yes
 test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
-	@tools/ensure rust images
+	@hack/ensure rust images
 	@$(call ADD,node argo katib)
 	@deploy/images/node
-	@$(IN_CLUSTER) e2e/node-install
+	@$(IN_CLUSTER) hack/install-node
 	cargo build --locked --package e2e --features node --test node
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
@@ -133,24 +133,24 @@ test-node-load: test-node ## Let 200 such pods come and go while the agent is ki
 
 .PHONY: soak
 soak: install ## Run PODS Jobs, workflows and trials while parts of the cluster are restarted again and again
-	@tools/ensure rust
+	@hack/ensure rust
 	@$(call ADD,argo katib)
 	PODS=$(PODS) $(IN_CLUSTER) cargo test --locked --package e2e --features soak --test soak -- --nocapture
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6 release")
-	@tools/ensure rust images aarch64 sbom
-	@e2e/matrix $(WAYS)
+	@hack/ensure rust images aarch64 sbom
+	@hack/matrix $(WAYS)
 
 .PHONY: fmt
 fmt: ## Format the code
-	@tools/ensure rust
+	@hack/ensure rust
 	cargo fmt
 	@charm/test format
 
 .PHONY: lint
 lint: ## Check format, lints and scripts
-	@tools/ensure rust lint
+	@hack/ensure rust lint
 	cargo fmt --check
 	cargo clippy --locked --workspace --all-targets --all-features
 	@charm/test lint
@@ -160,7 +160,7 @@ lint: ## Check format, lints and scripts
 
 .PHONY: docs
 docs: ## Build the documentation as a site, target/site/index.html
-	@tools/ensure rust docs
+	@hack/ensure rust docs
 	rm -rf target/book && mkdir -p target/book
 	git ls-files -z '*.md' '*.svg' | xargs -0 cp --parents --target-directory target/book
 	sed 's|](|](docs/|; s|](docs/\.\./|](|' docs/SUMMARY.md > target/book/SUMMARY.md
@@ -172,11 +172,11 @@ ifndef QUICK
 bench: export NODE_PROXY := yes
 endif
 bench: install ## Measure on the one-node cluster (QUICK=1: once each, in minutes): bench/README.md has what, how, and the last results
-	@tools/ensure rust$(if $(QUICK),, images)
+	@hack/ensure rust$(if $(QUICK),, images)
 ifndef QUICK
 	@$(call ADD,node)
 	@deploy/images/node
-	@$(IN_CLUSTER) e2e/node-install
+	@$(IN_CLUSTER) hack/install-node
 endif
 	$(IN_CLUSTER) bench/shim-cost $(if $(QUICK),2)
 	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends $(if $(QUICK),1,30)
@@ -186,19 +186,19 @@ endif
 ifndef QUICK
 	cargo bench --locked --package inject
 	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package bare --package hostile
-	@tools/ensure bench
+	@hack/ensure bench
 	$(IN_CLUSTER) bench/reviews
 	target/x86_64-unknown-linux-musl/release/hostile target/images/istio-aux
 endif
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both), and load them into the one-node cluster
-	@tools/ensure rust images $(if $(ARCHS),aarch64)
+	@hack/ensure rust images $(if $(ARCHS),aarch64)
 	@deploy/images/build
 
 .PHONY: sbom
 sbom: ## Write what each image is made of, in CycloneDX's JSON
-	@tools/ensure rust sbom
+	@hack/ensure rust sbom
 	@deploy/images/sbom
 
 .PHONY: release

@@ -115,7 +115,7 @@ pub fn load_image_with_another_shim(image: &str) {
         "set -e; cd ..; root=target/other-shim; rm -rf $root; mkdir -p $root; \
          cp target/images/istio-aux target/images/aux-shim $root/; printf '\\n' >>$root/aux-shim; \
          python3 deploy/images/oci_archive.py $root {image} target/other-shim.tar --architecture $(uname -m | sed 's/x86_64/amd64/;s/aarch64/arm64/') \
-         --entrypoint=/istio-aux --user=65018:65018; e2e/cluster/cluster load target/other-shim.tar"
+         --entrypoint=/istio-aux --user=65018:65018; hack/cluster/cluster load target/other-shim.tar"
     );
     drop(printed(&run("bash", &["-c", &script], "")));
 }

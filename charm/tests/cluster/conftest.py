@@ -30,7 +30,7 @@ def admin() -> lightkube.Client:
     """The administrator of the cluster of KUBECONFIG."""
     file = os.environ.get("KUBECONFIG")
     if not file:
-        pytest.fail("KUBECONFIG is not set; next: e2e/cluster/cluster run, or a cluster of your own with Istio")
+        pytest.fail("KUBECONFIG is not set; next: hack/cluster/cluster run, or a cluster of your own with Istio")
     os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"] = file
     return lightkube.Client(KubeConfig.from_file(file))
 

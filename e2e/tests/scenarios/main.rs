@@ -32,7 +32,7 @@ fn as_root(mut container: Value) -> Value {
 }
 
 /// The modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md), and without native sidecars there
-/// is no mode native. `e2e/matrix` says so.
+/// is no mode native. `hack/matrix` says so.
 fn shim_modes() -> Vec<&'static str> {
     let mut modes = vec!["native", "proxy", "wrap"];
     modes.retain(|mode| match *mode {

@@ -29,10 +29,10 @@ ensure_rust() {
   done
 }
 
-# ensure_cargo_tools NAME…: cargo's subcommands and mdbook, in the versions that tools/cargo-tool names.
+# ensure_cargo_tools NAME…: cargo's subcommands and mdbook, in the versions that hack/cargo-tool names.
 ensure_cargo_tools() {
   local name
   for name in "$@"; do
-    "$REPO/tools/cargo-tool" --check "$name" || logged "cargo install $name" "$LOGS/$name.log" "$REPO/tools/cargo-tool" "$name"
+    "$REPO/hack/cargo-tool" --check "$name" || logged "cargo install $name" "$LOGS/$name.log" "$REPO/hack/cargo-tool" "$name"
   done
 }

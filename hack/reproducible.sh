@@ -24,7 +24,7 @@ c_compiler_for() {
   case $1 in
     "$(uname -m)"-*) ;;
     *)
-      export "CC_${1//-/_}=$PWD/tools/zig-cc" "AR_${1//-/_}=$PWD/tools/zig-ar"
+      export "CC_${1//-/_}=$PWD/hack/zig-cc" "AR_${1//-/_}=$PWD/hack/zig-ar"
       ;;
   esac
 }
