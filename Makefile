@@ -74,9 +74,9 @@ test-charm: ## Run the charm's tests that need no cluster
 test-aarch64: ## Run the unit tests, and the webhook's command line, for ARM under qemu
 	@hack/ensure rust aarch64
 	$(FOR_AARCH64) cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
-	$(FOR_AARCH64) cargo test --locked --package contract --package inject --package istio-aux --lib --target aarch64-unknown-linux-musl
-	$(FOR_AARCH64) cargo run --locked --quiet --package istio-aux --target aarch64-unknown-linux-musl -- --version
-	$(FOR_AARCH64) cargo run --locked --quiet --package istio-aux --target aarch64-unknown-linux-musl -- check --help >/dev/null
+	$(FOR_AARCH64) cargo test --locked --package contract --package inject --package webhook --package cli --lib --target aarch64-unknown-linux-musl
+	$(FOR_AARCH64) cargo run --locked --quiet --package cli --target aarch64-unknown-linux-musl -- --version
+	$(FOR_AARCH64) cargo run --locked --quiet --package cli --target aarch64-unknown-linux-musl -- check --help >/dev/null
 
 .PHONY: test-kernels
 test-kernels: ## Run the shim's tests under Debian's kernel, in qemu (KERNEL=linux-image-6.12-amd64 for another)
@@ -87,8 +87,8 @@ test-kernels: ## Run the shim's tests under Debian's kernel, in qemu (KERNEL=lin
 fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 	@hack/ensure rust fuzz
 	for target in decide inject; do \
-	  mkdir -p webhook/fuzz/corpus/$$target; \
-	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir webhook/fuzz $$target webhook/fuzz/corpus/$$target inject/tests/pods examples -- \
+	  mkdir -p inject/fuzz/corpus/$$target; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir inject/fuzz $$target inject/fuzz/corpus/$$target inject/tests/pods examples -- \
 	    -max_total_time=$(FUZZ_FOR) -max_len=1048576 -timeout=10 -print_final_stats=1; \
 	done
 

@@ -5,5 +5,8 @@
 
 pub mod args;
 pub mod endpoint;
+pub mod error_chain;
+pub mod kind;
 pub mod names;
 pub mod policy;
+pub mod version;

@@ -15,7 +15,7 @@ pub const PIPELINES_TOKEN_LABEL: &str = "istio-aux.io/pipelines-token";
 pub const MESH_LABEL: &str = "istio-aux.io/mesh";
 /// Value of [`MESH_LABEL`].
 pub const COMPLETING: &str = "completing";
-/// Namespace label: `istio-aux tenancy` keeps the objects that a tenant of Kubeflow needs; the value is [`ENABLED`].
+/// Namespace label: the controller keeps the objects that a tenant of Kubeflow needs; the value is [`ENABLED`].
 pub const TENANCY_LABEL: &str = "istio-aux.io/tenancy";
 /// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: `default`.
 pub const PIPELINES_ACCOUNTS_ANNOTATION: &str = "istio-aux.io/pipelines-accounts";
@@ -62,18 +62,6 @@ pub const LOCK_VOLUME: &str = "istio-aux-locks";
 pub const LOCK_DIR: &str = "/istio-aux-locks";
 /// Repository of the shim's image; its tag is the version. No registry has that name: an installation says its own.
 pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
-
-/// Namespace label, written by `istio-aux tenancy`: how pods get the shim's binary. [`SHIM_DELIVERY_PREFIX`] and a version: that
-/// version's `ConfigMap` is in the namespace. [`SHIM_DELIVERY_COPY`]: none is wanted.
-pub const SHIM_DELIVERY_LABEL: &str = "istio-aux.io/shim-delivery";
-/// What the value of [`SHIM_DELIVERY_LABEL`] begins with, before a version.
-pub const SHIM_DELIVERY_PREFIX: &str = "config-map-";
-/// Value of [`SHIM_DELIVERY_LABEL`] by which an administrator keeps a namespace on the copy.
-pub const SHIM_DELIVERY_COPY: &str = "copy";
-/// What the name of a `ConfigMap` of the shim's binary begins with, before the hash of its bytes.
-pub const SHIM_CONFIG_MAP_PREFIX: &str = "istio-aux-shim-";
-/// The key of the binary in that `ConfigMap`: the file's name in [`SHIM_BINARY`].
-pub const SHIM_CONFIG_MAP_KEY: &str = "aux-shim";
 
 /// Name of Istio's proxy container.
 pub const PROXY_CONTAINER: &str = "istio-proxy";

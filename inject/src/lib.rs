@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "args")]
+pub mod args;
 mod beside;
 mod facts;
 mod patch;

@@ -1,13 +1,15 @@
-//! `istio-aux`: the webhook and its command line.
+//! `istio-aux-webhook`: the admission webhook.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-/// musl's own gives memory back to the kernel after each review: half of its CPU time went into that.
+use webhook::WebhookArgs;
+
+/// Musl's own allocator gives memory back to the kernel after each review: half of its CPU time went into that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    istio_aux::cli::main(std::env::args_os())
+    webhook::parse().map_or_else(|status| status, WebhookArgs::run)
 }

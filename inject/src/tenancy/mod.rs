@@ -2,7 +2,9 @@
 //! webhook configuration, selected by a label of the namespace, because the webhook does not see namespaces.
 
 mod mesh;
+pub mod objects;
 mod pipelines_token;
+pub mod wish;
 
 use json_patch::Patch;
 

@@ -1,4 +1,4 @@
-//! Files that someone else renews, such as those of a mounted Secret. They are loaded again whenever they change.
+//! Files that something else renews, such as those of a mounted Secret. They are loaded again whenever they change.
 
 use std::convert::Infallible;
 use std::fs;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::Unusable;
 use crate::metrics::Metrics;
-use crate::serve::tls::Unusable;
 
 /// How often the files are read. The kubelet updates mounted Secrets within a minute or two.
 const READ_INTERVAL: Duration = Duration::from_secs(1);

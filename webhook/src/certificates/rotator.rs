@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::plan::{self, Action, CaBundles, StoredCerts, TrustTimer};
 use super::serving_cert::{ServingCert, is_for, issue, now};
 use super::store::{CertificateStore, Error, Versioned};
-use crate::causes::with_causes;
+use contract::error_chain::display_chain;
 
 /// Pause after an error.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ impl<S: CertificateStore> CertRotator<S> {
                     CONFLICT_BACKOFF
                 }
                 Err(error) => {
-                    let error = with_causes(&error);
+                    let error = display_chain(&error);
                     if last_error.as_ref() != Some(&error) {
                         tracing::warn!(error, "the certificate cannot be kept valid and trusted; retrying");
                         target.record_failure();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -142,20 +142,6 @@ impl CertificateStore for KubeStore {
         let patch = Patch::Merge(secret_patch(certs, &read.version));
         let patched = self.secrets.patch(&self.secret, &PatchParams::default(), &patch).await;
         write_result(patched, "Secret", &self.secret_name())
-    }
-}
-
-/// Asks the running replicas for a new CA and key, even if the stored ones are still good. The replicas renew as they do at
-/// two thirds of the validity: API servers trust both CAs before the new certificate is served. The old CA leaves the webhook
-/// configuration minutes later, and from then on the old key is of no use.
-pub(crate) async fn request_renewal(client: &Client, namespace: &str, secret_name: &str) -> Result<(), Error> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let requested_at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let patch = json!({"metadata": {"annotations": {RENEWAL_ANNOTATION: requested_at}}});
-    let name = format!("{namespace}/{secret_name}");
-    match secrets.patch(secret_name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Err(Error::NoSecret(name)),
-        patched => write_result(patched, "Secret", &name),
     }
 }
 

@@ -9,8 +9,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use inject::Settings;
 use inject::review::{self, Entry, Outcome};
-use inject::{Delivery, Settings};
 use tokio::time::timeout;
 
 use super::connection_limit::{RequestGuard, UNCOUNTED_MEMORY_LIMIT};
@@ -23,11 +23,8 @@ pub(super) const BODY_LIMIT: usize = 4 << 20;
 const BODY_DISCARD_LIMIT: usize = 4 * BODY_LIMIT;
 /// How long a body may take. An API server waits no longer than 30 s for a webhook, and 5 s as istio-aux is installed.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The path for namespaces that have the shim's `ConfigMap`, before the version whose it is.
-const CONFIG_MAP_PATH: &str = "/mutate/config-map/";
 /// The paths of [`AdmissionHandler`], for a client that asks for another.
-const EXISTING_PATHS: &str =
-    "/mutate, /mutate/config-map/VERSION, /mutate/pipelines-token, /mutate/mesh and /mutate/node";
+const EXISTING_PATHS: &str = "/mutate, /mutate/pipelines-token, /mutate/mesh and /mutate/node";
 /// The media type of a review.
 const JSON: &str = "application/json";
 /// The media type of metrics.
@@ -47,27 +44,16 @@ pub(super) trait Handler: Clone + Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub(super) struct AdmissionHandler {
     settings: Arc<Settings>,
-    /// The same with delivery by `ConfigMap`, where that is on.
-    config_map_settings: Option<Arc<Settings>>,
     metrics: Arc<Metrics>,
 }
 
 impl AdmissionHandler {
-    /// `config_map` is the name of the `ConfigMap` of this version's shim, where that delivery is on.
-    pub(super) fn new(settings: Settings, config_map: Option<String>, metrics: Arc<Metrics>) -> Self {
-        let config_map_settings =
-            config_map.map(|name| Arc::new(Settings { delivery: Delivery::ConfigMap(name), ..settings.clone() }));
-        Self { settings: Arc::new(settings), config_map_settings, metrics }
+    /// Decides by these settings, and counts in these metrics.
+    pub(super) fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
+        Self { settings: Arc::new(settings), metrics }
     }
 
-    fn settings(&self, delivery: PathDelivery) -> &Settings {
-        match &self.config_map_settings {
-            Some(settings) if delivery == PathDelivery::ConfigMap => settings,
-            _ => &self.settings,
-        }
-    }
-
-    async fn mutate(&self, route: Route, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
+    async fn mutate(&self, entry: Entry, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
         if let Some(other) = other_media_type(request.headers()) {
             self.metrics.refused();
             let line = format!("the body is {other}; this path takes {JSON}\n");
@@ -78,7 +64,7 @@ impl AdmissionHandler {
         match read.unwrap_or(Err(ReadBodyError::Timeout)) {
             Ok(body) => {
                 guard.mark_complete();
-                self.respond(route, &body, guard)
+                self.respond(entry, &body, guard)
             }
             Err(error) => {
                 self.metrics.refused();
@@ -87,10 +73,10 @@ impl AdmissionHandler {
         }
     }
 
-    fn respond(&self, Route { entry, delivery }: Route, body: &[u8], guard: RequestGuard) -> Response<Full<Bytes>> {
+    fn respond(&self, entry: Entry, body: &[u8], guard: RequestGuard) -> Response<Full<Bytes>> {
         let started = Instant::now();
         // A bug fails this request and no other.
-        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(entry, body, self.settings(delivery))));
+        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(entry, body, &self.settings)));
         let (outcome, response) = match answered {
             Ok(Ok(answered)) => {
                 let mut response = Response::new(Full::new(counted(answered.body, guard)));
@@ -113,53 +99,23 @@ impl AdmissionHandler {
 
 impl Handler for AdmissionHandler {
     async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
-        match (request.method(), route(request.uri().path())) {
-            (&Method::POST, Some(route)) => self.mutate(route, request, guard).await,
+        match (request.method(), entry_of(request.uri().path())) {
+            (&Method::POST, Some(entry)) => self.mutate(entry, request, guard).await,
             (_, Some(_)) => method_not_allowed("POST"),
             (_, None) => not_found(request.uri().path(), EXISTING_PATHS),
         }
     }
 }
 
-/// What a path asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Route {
-    entry: Entry,
-    delivery: PathDelivery,
-}
-
-/// What a path says of the pod's namespace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PathDelivery {
-    /// Nothing: the installation's delivery.
-    Installation,
-    /// The `ConfigMap` of this version's shim is there.
-    ConfigMap,
-}
-
-/// The route of a path. Earlier installations registered `/mutate-v1-pod`.
-fn route(path: &str) -> Option<Route> {
-    let route = |entry| Some(Route { entry, delivery: PathDelivery::Installation });
+/// Returns the webhook configuration's entry that has this path.
+fn entry_of(path: &str) -> Option<Entry> {
     match path {
-        "/mutate" | "/mutate-v1-pod" => route(Entry::Injection),
-        "/mutate/pipelines-token" => route(Entry::PipelinesToken),
-        "/mutate/mesh" => route(Entry::Mesh),
-        "/mutate/node" => route(Entry::Node),
-        // While istio-aux is updated, the configuration and this replica may be of different versions. Another version's
-        // ConfigMap is of no use to this one, so such pods get the installation's delivery.
-        _ => path.strip_prefix(CONFIG_MAP_PATH).filter(|version| is_version(version)).map(|version| Route {
-            entry: Entry::Injection,
-            delivery: if version == env!("CARGO_PKG_VERSION") {
-                PathDelivery::ConfigMap
-            } else {
-                PathDelivery::Installation
-            },
-        }),
+        "/mutate" => Some(Entry::Injection),
+        "/mutate/pipelines-token" => Some(Entry::PipelinesToken),
+        "/mutate/mesh" => Some(Entry::Mesh),
+        "/mutate/node" => Some(Entry::Node),
+        _ => None,
     }
-}
-
-fn is_version(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-+".contains(&byte))
 }
 
 /// Why a body was not read.
@@ -279,38 +235,4 @@ fn method_not_allowed(method: &'static str) -> Response<Full<Bytes>> {
 
 fn not_found(path: &str, existing: &str) -> Response<Full<Bytes>> {
     text(StatusCode::NOT_FOUND, format!("there is no {path:?} here; there is {existing}\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_path_of_this_version_is_answered_with_a_config_map() {
-        let own = concat!("/mutate/config-map/", env!("CARGO_PKG_VERSION"));
-        let handler = |config_map: Option<&str>| {
-            let config_map = config_map.map(str::to_owned);
-            AdmissionHandler::new(Settings::new("shim:1"), config_map, Arc::new(Metrics::new()))
-        };
-        let known = handler(Some("istio-aux-shim-0123456789"));
-        let delivery = |handler: &AdmissionHandler, path: &str| {
-            route(path).map(|route| (route.entry, handler.settings(route.delivery).delivery.as_str()))
-        };
-        let cases = [
-            ("/mutate", Some((Entry::Injection, "copy"))),
-            ("/mutate-v1-pod", Some((Entry::Injection, "copy"))),
-            (own, Some((Entry::Injection, "config-map"))),
-            ("/mutate/config-map/0.0.1", Some((Entry::Injection, "copy"))),
-            ("/mutate/config-map/99.0.0-rc.1", Some((Entry::Injection, "copy"))),
-            ("/mutate/config-map/", None),
-            ("/mutate/config-map", None),
-            ("/mutate/config-map/0.1.0/x", None),
-            ("/mutate/mesh", Some((Entry::Mesh, "copy"))),
-            ("/mutate/pipelines-token", Some((Entry::PipelinesToken, "copy"))),
-        ];
-        for (path, expected) in cases {
-            assert_eq!(delivery(&known, path), expected, "{path}");
-        }
-        assert_eq!(delivery(&handler(None), own), Some((Entry::Injection, "copy")), "the delivery is off");
-    }
 }

@@ -5,7 +5,7 @@ mod connection_limit;
 mod connections;
 mod handlers;
 mod tasks;
-pub(crate) mod tls;
+mod tls;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -65,8 +65,6 @@ pub struct Options {
     pub drain_delay: Duration,
     /// What decisions depend on.
     pub settings: Settings,
-    /// The name of the shim's `ConfigMap`, which pods of namespaces that have it mount; `None` where that delivery is off.
-    pub config_map: Option<String>,
     /// Whether to ask the API server if it has native sidecars. Its answer overrides the settings.
     pub ask_for_native_sidecars: bool,
 }
@@ -171,7 +169,7 @@ async fn serve(options: Options) -> Result<(), Error> {
         () = &mut shutdown => return Ok(()),
     };
     let limiter = ConnectionLimiter::new(ADMISSION_CONNECTION_LIMIT, REQUEST_MEMORY_LIMIT, metrics.evictions());
-    let admission = Listener::plain(socket, AdmissionHandler::new(settings, options.config_map, metrics), limiter);
+    let admission = Listener::plain(socket, AdmissionHandler::new(settings, metrics), limiter);
     let admission = admission.tls(tls.clone(), closing.clone()).run(stopped);
     tasks.supervise("the admission listener", tokio::spawn(admission));
     ready.store(true, Ordering::Relaxed);
@@ -189,7 +187,7 @@ async fn serve(options: Options) -> Result<(), Error> {
 
 /// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, for as long as the future is polled. It is ready unless
 /// `readiness` returns a reason.
-pub(crate) fn health(
+pub fn health(
     address: SocketAddr,
     readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     metrics: impl Fn() -> String + Send + Sync + 'static,
@@ -335,7 +333,7 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 }
 
 /// Catches SIGTERM and SIGINT from now on, and waits for one of them.
-pub(crate) fn shutdown_signal() -> io::Result<impl Future<Output = ()>> {
+pub fn shutdown_signal() -> io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {

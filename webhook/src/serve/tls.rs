@@ -13,11 +13,9 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
+use crate::certificates::Unusable;
 use crate::certificates::serving_cert::{certificates, now, validity};
 use crate::metrics::Metrics;
-
-/// Which of several files or texts cannot be used, counted from 0, and why.
-pub(crate) type Unusable = (usize, String);
 
 /// The certificate that is served, once one is loaded, and the CA that signs the certificates of clients, if they need one.
 #[derive(Debug)]

@@ -10,8 +10,6 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -22,17 +20,15 @@ use self::server::{NAME, Server, connect, exchange, review, serve, write_certifi
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
-fn reviews_are_answered_on_both_paths_and_logged_in_one_line() {
+fn review_is_answered_and_logged_in_one_line() {
     let server = Server::start();
-    for path in ["/mutate", "/mutate-v1-pod"] {
-        let (status, body) = server.send("POST", path, review().to_string().as_bytes());
-        let answer: Value = serde_json::from_str(&body).unwrap();
-        assert_eq!((status, &answer["response"]["uid"]), (200, &json!("1f")), "{path}");
-        assert_eq!(answer["response"]["patchType"], "JSONPatch", "{path}");
-    }
+    let (status, body) = server.send("POST", "/mutate", review().to_string().as_bytes());
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &answer["response"]["uid"]), (200, &json!("1f")));
+    assert_eq!(answer["response"]["patchType"], "JSONPatch");
     let (_, log) = server.stop();
     let decided: Vec<&str> = log.lines().filter(|line| line.contains("decided")).collect();
-    assert_eq!(decided.len(), 2, "{log}");
+    assert_eq!(decided.len(), 1, "{log}");
     for field in ["uid=\"1f\"", "namespace=\"team\"", "name=\"hello-\"", "mode=\"hold\"", "reason="] {
         assert!(decided[0].contains(field), "no {field} in {}", decided[0]);
     }
@@ -250,82 +246,37 @@ fn another_key(folder: &Path) {
     std::fs::copy(other.path().join("tls.key"), folder.join("tls.key")).unwrap();
 }
 
-#[test]
-fn a_shim_that_cannot_be_delivered_is_named_in_one_line() {
-    let folder = tempfile::tempdir().unwrap();
-    write_certificate(folder.path());
-    let script = folder.path().join("aux-shim");
-    std::fs::write(&script, "#!/bin/sh\n").unwrap();
-    for (file, message) in
-        [(Path::new("/nowhere"), "cannot read the shim's binary /nowhere"), (&script, "is no program")]
-    {
-        let mut webhook = serve(folder.path());
-        webhook.arg("--delivery=config-map");
-        let mut controller = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
-        controller.args(["tenancy", "--identity=x", "--duties=shim-delivery"]);
-        for mut command in [webhook, controller] {
-            let output = command.arg("--shim-binary").arg(file).output().unwrap();
-            let text = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(1), "{text}");
-            assert!(text.contains("--shim-binary: ") && text.contains(message), "{text}");
-            assert_eq!(text.lines().count(), 1, "{text}");
-        }
-    }
-}
-
-#[test]
-fn inject_for_a_cluster_without_native_sidecars_leaves_the_shim_to_the_webhook_and_says_so() {
-    let job = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/job.yaml");
-    for (native_sidecars, has_shim) in [("enabled", true), ("disabled", false)] {
-        let mut inject = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
-        inject.args(["inject", "--assume-proxy", "-f", job, "--native-sidecars", native_sidecars]);
-        let output = inject.output().unwrap();
-        let [text, warnings] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        assert!(text.contains("holdApplicationUntilProxyStarts"), "{text}");
-        assert_eq!(text.contains("aux-shim"), has_shim, "{text}");
-        assert_eq!(warnings.contains("mode proxy changes istio-proxy itself"), !has_shim, "{warnings}");
-    }
-}
-
-#[test]
-fn commands_that_cannot_know_of_config_maps_refuse_that_delivery_in_one_line() {
-    for arguments in [&["policy", "--delivery=config-map"][..], &["inject", "-f", "-", "--delivery=config-map"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_istio-aux")).args(arguments).output().unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
-        assert!(text.contains("it takes copy or image-volume") && text.lines().count() == 1, "{arguments:?}: {text}");
-    }
-}
-
-#[test]
-fn a_pod_of_a_namespace_that_has_the_config_map_mounts_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let binary = folder.path().join("aux-shim");
-    std::fs::write(&binary, "\x7fELF").unwrap();
-    let server = Server::start_with(&["--delivery=config-map", &format!("--shim-binary={}", binary.display())]);
-    let pod: Value = serde_json::from_str(include_str!("../../../inject/tests/pods/classic-proxy.json")).unwrap();
-    let mut review = review();
-    review["request"]["object"] = pod;
-    let patch = |path: &str| {
-        let (status, body) = server.send("POST", path, review.to_string().as_bytes());
-        assert_eq!(status, 200, "{body}");
-        let body: Value = serde_json::from_str(&body).unwrap();
-        let patch = BASE64_STANDARD.decode(body["response"]["patch"].as_str().unwrap()).unwrap();
-        String::from_utf8(patch).unwrap()
-    };
-    let own = concat!("/mutate/config-map/", env!("CARGO_PKG_VERSION"));
-    assert!(patch(own).contains(r#""configMap":{"name":"istio-aux-shim-3bdbb4fe83""#), "{}", patch(own));
-    for path in ["/mutate", "/mutate/config-map/0.0.1"] {
-        assert!(!patch(path).contains("configMap"), "{path}: {}", patch(path));
-    }
+/// Runs the webhook's program until it ends. Returns its exit status and what it wrote to stderr.
+fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_istio-aux-webhook")).args(arguments).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
 fn wrong_arguments_end_with_2_and_one_line() {
-    for arguments in [&[][..], &["serve"], &["sever"], &["serve", "--tls-cert=a", "--tls-key=b", "--listen=x"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_istio-aux")).args(arguments).output().unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        assert!(text.starts_with("istio-aux: ") && text.lines().count() == 1, "{arguments:?}: {text}");
+    let cases: [(&[&str], &str); 7] = [
+        (&[], "the following required arguments were not provided: <--self-signed|--tls-cert <FILE>>"),
+        (&["--tls-cert", "a"], "the following required arguments were not provided: --tls-key <FILE>"),
+        (
+            &["--self-signed", "--tls-cert", "a", "--tls-key", "b"],
+            "the argument '--self-signed' cannot be used with '--tls-cert <FILE>'",
+        ),
+        (
+            &["--tls-cert", "a", "--tls-key", "b", "--listen", "here"],
+            "invalid value 'here' for '--listen <ADDRESS:PORT>': invalid socket address syntax",
+        ),
+        (
+            &["--self-signed", "--certificate-validity", "30s"],
+            "invalid value '30s' for '--certificate-validity <DURATION>': takes a minute to ten years, such as 365d",
+        ),
+        (
+            &["--self-signed", "--shim-requests", "cpu=1m,memory=4Megs"],
+            "invalid value 'memory=4Megs' for '--shim-requests <NAME=QUANTITY>': takes cpu=QUANTITY and \
+             memory=QUANTITY, such as memory=4Mi",
+        ),
+        (&["--no-such"], "unexpected argument '--no-such' found"),
+    ];
+    for (arguments, message) in cases {
+        assert_eq!(run(arguments), (Some(2), format!("istio-aux-webhook: {message}; see --help\n")), "{arguments:?}");
     }
 }

@@ -39,14 +39,8 @@ pub(crate) fn write_certificate(folder: &Path) -> CertificateDer<'static> {
 }
 
 pub(crate) fn serve(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_istio-aux"));
-    command.args([
-        "serve",
-        "--listen=[::]:0",
-        "--health-listen=[::]:0",
-        "--native-sidecars=enabled",
-        "--drain-delay=0s",
-    ]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_istio-aux-webhook"));
+    command.args(["--listen=[::]:0", "--health-listen=[::]:0", "--native-sidecars=enabled", "--drain-delay=0s"]);
     command.arg("--tls-cert").arg(folder.join("tls.crt"));
     command.arg("--tls-key").arg(folder.join("tls.key"));
     command.stderr(Stdio::piped());

@@ -1,0 +1,131 @@
+//! An API server for tests: it gives recorded answers and keeps the requests.
+
+#![expect(clippy::missing_panics_doc, reason = "it serves tests, which end by a panic")]
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::{Arc, Mutex};
+
+use hyper::header::{ACCEPT, WARNING};
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+/// Answers requests that begin with a method and a path, and have a parameter.
+pub struct Answer {
+    request: String,
+    parameter: &'static str,
+    code: u16,
+    body: String,
+    warning: Option<&'static str>,
+}
+
+impl Answer {
+    /// Answers with an object, with status 200.
+    #[expect(clippy::needless_pass_by_value, reason = "callers build it in place")]
+    #[must_use]
+    pub fn ok(request: &str, body: Value) -> Self {
+        Self { request: request.to_owned(), parameter: "", code: 200, body: body.to_string(), warning: None }
+    }
+
+    /// Answers with a list of objects.
+    #[must_use]
+    pub fn list(request: &str, items: &[Value]) -> Self {
+        Self::ok(request, json!({"metadata": {}, "items": items}))
+    }
+
+    /// Answers with a failure of this status.
+    #[must_use]
+    pub fn failure(request: &str, code: u16, message: &str) -> Self {
+        let reason = if code == 404 { "NotFound" } else { "" };
+        let body = json!({"kind": "Status", "status": "Failure", "code": code, "message": message, "reason": reason});
+        Self { code, ..Self::ok(request, body) }
+    }
+
+    /// Answers as the API server does where it does not have the kind: plain text, not a Status.
+    #[must_use]
+    pub fn not_served(request: &str) -> Self {
+        let body = "404 page not found\n".to_owned();
+        Self { code: 404, body, ..Self::ok(request, Value::Null) }
+    }
+
+    /// Answers that the caller has no right to do this.
+    #[must_use]
+    pub fn forbidden(request: &str, message: &str) -> Self {
+        Self::failure(request, 403, message)
+    }
+
+    /// Limits the answer to requests with this parameter.
+    #[must_use]
+    pub fn to(self, parameter: &'static str) -> Self {
+        Self { parameter, ..self }
+    }
+
+    /// Replaces the body.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "callers build it in place")]
+    pub fn with_body(self, body: Value) -> Self {
+        Self { body: body.to_string(), ..self }
+    }
+
+    /// Adds a header `Warning`.
+    #[must_use]
+    pub fn warning(self, warning: &'static str) -> Self {
+        Self { warning: Some(warning), ..self }
+    }
+}
+
+/// Records the requests that the server got.
+#[derive(Clone, Default)]
+pub struct Requests(Arc<Mutex<Vec<(String, String)>>>);
+
+impl Requests {
+    /// Returns method and path of each.
+    #[must_use]
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().map(|(line, _)| line.clone()).collect()
+    }
+
+    /// Returns method and path of each that writes, without its parameters.
+    #[must_use]
+    pub fn writes(&self) -> Vec<String> {
+        let path = |line: String| line.split('?').next().unwrap_or_default().to_owned();
+        self.all().into_iter().filter(|line| !line.starts_with("GET")).map(path).collect()
+    }
+
+    /// Returns the header `Accept` of each.
+    #[must_use]
+    pub fn accepted(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().map(|(_, accept)| accept.clone()).collect()
+    }
+}
+
+/// Returns a client of a server with these answers, and its requests. The first answer that fits is given; without one, the
+/// object is not found.
+pub fn client(answers: impl IntoIterator<Item = Answer>) -> (Client, Requests) {
+    let answers: Vec<Answer> = answers.into_iter().collect();
+    let requests = Requests::default();
+    let seen = requests.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        let line = format!("{} {path}", request.method());
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        seen.0.lock().unwrap().push((line.clone(), accept.to_owned()));
+        let answer = answers.iter().find(|answer| line.starts_with(&answer.request) && line.contains(answer.parameter));
+        ready(Ok::<_, Infallible>(answer.map_or_else(not_found, respond)))
+    });
+    (Client::new(service, "default"), requests)
+}
+
+fn respond(answer: &Answer) -> Response<Body> {
+    let mut response = Response::builder().status(answer.code);
+    if let Some(warning) = answer.warning {
+        response = response.header(WARNING, warning);
+    }
+    response.body(Body::from(answer.body.clone().into_bytes())).unwrap()
+}
+
+fn not_found() -> Response<Body> {
+    respond(&Answer::failure("", 404, "not found"))
+}

@@ -1,0 +1,159 @@
+//! Proves an installation: asks the API server, as a dry run, for a pod in namespaces that are opted in.
+
+use crate::pods::{Decision, is_in_mesh, is_rendered, namespace_opt_in, recorded};
+use contract::names::{SHIM_CONTAINER, SHIM_UID};
+use inject::Settings;
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::finding::{Finding, Id};
+use super::snapshot::Snapshot;
+use crate::dry_run::{DryRun, dry_run_pod};
+
+/// In how many namespaces a dry run is made at most.
+const NAMESPACES_LIMIT: usize = 5;
+
+/// Makes a dry run in namespaces that are opted in and in the mesh.
+pub(super) async fn run(client: &Client, snapshot: &Snapshot, settings: &Settings) -> Vec<Finding> {
+    let namespaces = snapshot.namespaces.iter();
+    let opted_in = namespaces.filter(|namespace| namespace_opt_in(namespace).is_some() && is_in_mesh(namespace));
+    let mut findings = Vec::new();
+    for namespace in opted_in.take(NAMESPACES_LIMIT) {
+        let name = namespace["metadata"]["name"].as_str().unwrap_or_default();
+        findings.push(judge(name, dry_run_pod(client, name, &pod(settings)).await));
+    }
+    findings
+}
+
+fn judge(namespace: &str, dry_run: Result<DryRun, String>) -> Finding {
+    let why = || format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own");
+    match dry_run {
+        Ok(DryRun::Admitted(admitted)) if has_lost_its_restart_policy(&admitted.pod) => Finding::problem(
+            Id::DryRun,
+            format!("dry run in {namespace}: the API server drops the shim's restartPolicy, so the pod never starts"),
+            "the feature gate SidecarContainers is disabled: give the webhook --native-sidecars=disabled",
+        ),
+        Ok(DryRun::Admitted(admitted)) => match recorded(&admitted.pod) {
+            Some(Decision { mode, reason, .. }) => {
+                let what = "a pod that runs to completion gets mode";
+                Finding::ok(Id::DryRun, format!("dry run in {namespace}: {what} {mode}: {reason}"))
+            }
+            None if is_rendered(&admitted.pod) => Finding::problem(
+                Id::DryRun,
+                format!("dry run in {namespace}: a pod that runs to completion gets istio-proxy and no shim"),
+                "look for problems above, and at the webhook's log",
+            ),
+            None => Finding::info(
+                Id::DryRun,
+                format!("dry run in {namespace}: Istio's injector adds no istio-proxy, so the pod gets no shim"),
+            ),
+        },
+        Ok(DryRun::Rejected(message)) => {
+            Finding::problem(Id::DryRun, format!("dry run in {namespace}: the pod is rejected: {message}"), why())
+        }
+        Ok(DryRun::Forbidden(message)) => Finding::info(Id::DryRun, format!("no dry run in {namespace}: {message}")),
+        Err(reason) => Finding::info(Id::DryRun, format!("no verdict of the dry run in {namespace}: {reason}")),
+    }
+}
+
+/// Whether the shim is an init container that the kubelet waits for. An API server without the feature gate `SidecarContainers`
+/// drops the field after the webhooks have run.
+fn has_lost_its_restart_policy(pod: &Value) -> bool {
+    let init_containers = pod["spec"]["initContainers"].as_array();
+    let shim = init_containers.into_iter().flatten().find(|container| container["name"] == SHIM_CONTAINER);
+    shim.is_some_and(|shim| shim["restartPolicy"].is_null())
+}
+
+/// A pod that meets Pod Security *restricted* and has what quotas ask for.
+fn pod(settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "istio-aux-check-"},
+        "spec": {
+            "restartPolicy": "Never", "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "main", "image": settings.shim_image,
+                "resources": {
+                    "requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "16Mi"},
+                },
+                "securityContext": {
+                    "runAsUser": SHIM_UID, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }],
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::finding::Severity;
+    use api::fake::{Answer, client};
+
+    fn namespace(name: &str, in_mesh: bool) -> Value {
+        let injection = if in_mesh { "enabled" } else { "disabled" };
+        json!({"metadata": {"name": name, "labels": {
+            "istio-aux.io/injection": "enabled", "istio-injection": injection,
+        }}})
+    }
+
+    async fn findings(answer: Answer) -> Vec<(Severity, String)> {
+        let (client, _) = client([answer]);
+        let namespaces = vec![namespace("team", true), namespace("outside", false), json!({"metadata": {"name": "x"}})];
+        let snapshot = Snapshot { namespaces, ..Snapshot::default() };
+        let findings = run(&client, &snapshot, &Settings::new("shim:1")).await;
+        findings.into_iter().map(|finding| (finding.severity, finding.message)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_is_made_in_opted_in_namespaces_of_the_mesh_only() {
+        const CREATE: &str = "POST /api/v1/namespaces/team/pods?&dryRun=All";
+        let status = r#"{"mode":"native","reason":"because"}"#;
+        let injected = json!({"metadata": {"annotations": {"istio-aux.io/status": status}}});
+        let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
+        let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
+        let with_proxy = json!({"metadata": {"annotations": rendered}, "spec": {"containers": containers}});
+        let dropped = json!({
+            "metadata": {"annotations": {"istio-aux.io/status": status}},
+            "spec": {"initContainers": [{"name": "aux-shim"}]},
+        });
+        let quota = "exceeded quota";
+        let rights = "User \"me\" cannot create resource \"pods\" in API group";
+        let cases = [
+            (
+                Answer::ok(CREATE, injected),
+                Severity::Ok,
+                "dry run in team: a pod that runs to completion gets mode native: because",
+            ),
+            (
+                Answer::ok(CREATE, with_proxy),
+                Severity::Problem,
+                "dry run in team: a pod that runs to completion gets istio-proxy and no shim",
+            ),
+            (
+                Answer::ok(CREATE, dropped),
+                Severity::Problem,
+                "dry run in team: the API server drops the shim's restartPolicy, so the pod never starts",
+            ),
+            (
+                Answer::ok(CREATE, json!({"metadata": {}})),
+                Severity::Info,
+                "dry run in team: Istio's injector adds no istio-proxy, so the pod gets no shim",
+            ),
+            (
+                Answer::forbidden(CREATE, quota),
+                Severity::Problem,
+                "dry run in team: the pod is rejected: exceeded quota",
+            ),
+            (
+                Answer::forbidden(CREATE, rights),
+                Severity::Info,
+                "no dry run in team: User \"me\" cannot create resource \"pods\" in API group",
+            ),
+        ];
+        for (answer, severity, message) in cases {
+            assert_eq!(findings(answer).await, [(severity, message.to_owned())]);
+        }
+    }
+}

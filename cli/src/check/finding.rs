@@ -1,0 +1,160 @@
+//! One result of a check: a stable id, a severity, a message and what to do.
+
+use clap::ValueEnum;
+use serde::{Serialize, Serializer};
+
+/// The document with a paragraph for each id.
+const DOCUMENT: &str = "docs/troubleshooting.md";
+
+/// How serious a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Severity {
+    /// As it should be.
+    Ok,
+    /// Good to know; nothing has to be done.
+    Info,
+    /// Something does not work.
+    Problem,
+}
+
+impl Severity {
+    /// The word that is printed.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Info => "info",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// What a finding is about. The name is stable: scripts and documents refer to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Id {
+    CaBundle,
+    DryRun,
+    ImageVolume,
+    Installation,
+    IstioInjector,
+    KernelVersion,
+    KubeletVersion,
+    MeshClient,
+    MeshPods,
+    MetadataServer,
+    NamespaceMesh,
+    NamespaceOptIn,
+    NativeSidecars,
+    NodeProxy,
+    PipelinesAccess,
+    PodDecision,
+    ProfilePolicy,
+    Rights,
+    ServerVersion,
+    StuckPod,
+    Tenancy,
+    Unreadable,
+    WebhookReplicas,
+}
+
+impl Id {
+    /// The id as it is printed.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.name())
+    }
+}
+
+/// One result of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) id: Id,
+    pub(crate) severity: Severity,
+    /// What was found, in one line.
+    pub(crate) message: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remediation: Option<String>,
+    /// The paragraph of the documentation.
+    pub(crate) link: String,
+}
+
+impl Finding {
+    pub(super) fn ok(id: Id, message: impl Into<String>) -> Self {
+        Self::new(id, Severity::Ok, message.into(), None)
+    }
+
+    pub(super) fn info(id: Id, message: impl Into<String>) -> Self {
+        Self::new(id, Severity::Info, message.into(), None)
+    }
+
+    pub(super) fn problem(id: Id, message: impl Into<String>, remediation: impl Into<String>) -> Self {
+        Self::new(id, Severity::Problem, message.into(), Some(remediation.into()))
+    }
+
+    /// The same finding with something to do.
+    pub(super) fn with_remediation(self, remediation: impl Into<String>) -> Self {
+        Self { remediation: Some(remediation.into()), ..self }
+    }
+
+    fn new(id: Id, severity: Severity, message: String, remediation: Option<String>) -> Self {
+        Self { id, severity, message, remediation, link: format!("{DOCUMENT}#{}", id.name()) }
+    }
+}
+
+/// Whether there is no problem among the findings.
+pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.severity != Severity::Problem)
+}
+
+/// Whether there is no problem but pods that are stuck, which waiting does not end.
+pub(crate) fn is_ready(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.severity != Severity::Problem || finding.id == Id::StuckPod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TROUBLESHOOTING: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/troubleshooting.md"));
+
+    #[test]
+    fn every_id_has_its_paragraph_in_the_documentation() {
+        let headings = TROUBLESHOOTING.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
+        let documented: Vec<String> = headings.map(str::to_owned).collect();
+        let ids: Vec<String> = Id::value_variants().iter().map(|id| id.name()).collect();
+        assert_eq!(documented, ids, "next: give each id a heading ### `ID`, in this order");
+    }
+
+    #[test]
+    fn json_has_the_stable_fields() {
+        let finding = Finding::problem(Id::StuckPod, "it is stuck", "end it");
+        insta::assert_snapshot!(serde_json::to_string_pretty(&finding).unwrap(), @r#"
+        {
+          "id": "stuck-pod",
+          "severity": "problem",
+          "message": "it is stuck",
+          "remediation": "end it",
+          "link": "docs/troubleshooting.md#stuck-pod"
+        }
+        "#);
+    }
+
+    #[test]
+    fn only_problems_are_unhealthy() {
+        let findings = [Finding::ok(Id::CaBundle, ""), Finding::info(Id::CaBundle, "")];
+        assert!(is_healthy(&findings));
+        assert!(!is_healthy(&[Finding::problem(Id::CaBundle, "", "")]));
+    }
+
+    #[test]
+    fn stuck_pods_do_not_keep_the_webhook_from_being_ready() {
+        assert!(is_ready(&[Finding::problem(Id::StuckPod, "", "")]));
+        assert!(!is_ready(&[Finding::problem(Id::StuckPod, "", ""), Finding::problem(Id::CaBundle, "", "")]));
+    }
+}

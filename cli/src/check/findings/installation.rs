@@ -1,0 +1,124 @@
+//! The webhook or the policy: installed, trusted, ready, and called before Istio's injector.
+
+use std::collections::BTreeSet;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::Value;
+use x509_parser::certificate::Validity;
+use x509_parser::pem::Pem;
+
+use super::super::finding::{Finding, Id};
+use super::super::snapshot::{OURS, Snapshot};
+use super::{items, name, some, text};
+
+/// The part of its validity that a CA has left when it should have been renewed: a fifth. It is renewed at a third.
+const OVERDUE_DIVISOR: i64 = 5;
+
+pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
+    let Some(configurations) = &snapshot.configurations else { return Vec::new() };
+    let Some(ours) = configurations.iter().find(|configuration| name(configuration) == OURS) else {
+        return without_webhook(snapshot, configurations);
+    };
+    let namespace = text(ours, "/webhooks/0/clientConfig/service/namespace");
+    let mut findings = Vec::new();
+    if snapshot.has_policy {
+        let message = "webhook and policy are both installed: each leaves alone what the other has changed";
+        findings.push(Finding::info(Id::Installation, message));
+    } else {
+        findings.push(Finding::ok(Id::Installation, format!("the webhook is installed in namespace {namespace}")));
+    }
+    findings.extend(ca_bundle(ours, namespace, now));
+    findings.extend(replicas(snapshot, namespace));
+    findings.extend(order(configurations, OURS));
+    findings
+}
+
+fn without_webhook(snapshot: &Snapshot, configurations: &[Value]) -> Vec<Finding> {
+    if snapshot.has_policy {
+        let message = "the API server decides by itself, by the MutatingAdmissionPolicy istio-aux-run-to-completion";
+        // Policies are evaluated before every webhook.
+        return [vec![Finding::ok(Id::Installation, message)], order(configurations, "")].concat();
+    }
+    vec![Finding::problem(
+        Id::Installation,
+        "istio-aux is not installed: there is no MutatingWebhookConfiguration istio-aux",
+        "istio-aux check --pre, then docs/install.md",
+    )]
+}
+
+fn ca_bundle(ours: &Value, namespace: &str, now: i64) -> Option<Finding> {
+    let bundles: Vec<_> = items(&ours["webhooks"]).map(validity_of_bundle).collect();
+    let remediation = format!("look at the webhook's log: kubectl -n {namespace} logs deployment/istio-aux");
+    let problem = |message: String| Some(Finding::problem(Id::CaBundle, message, remediation.clone()));
+    if bundles.contains(&None) {
+        let message = "the API server has no CA (caBundle) for the webhook, so it rejects pods that run to completion";
+        return problem(message.to_owned());
+    }
+    let validity = bundles.into_iter().flatten().min_by_key(|validity| validity.not_after.timestamp())?;
+    let [begin, end] = [validity.not_before, validity.not_after].map(|time| time.timestamp());
+    let left = end - now;
+    if left <= 0 {
+        return problem("the CA that the API server trusts has expired".to_owned());
+    }
+    if left < (end - begin) / OVERDUE_DIVISOR {
+        return problem(format!("the CA that the API server trusts expires in {}", span(left)));
+    }
+    Some(Finding::ok(Id::CaBundle, format!("the API server trusts the webhook's CA, for {} more", span(left))))
+}
+
+/// Returns the validity of the CA in a `caBundle` that expires last.
+fn validity_of_bundle(webhook: &Value) -> Option<Validity> {
+    let bundle = BASE64_STANDARD.decode(webhook["clientConfig"]["caBundle"].as_str()?).ok()?;
+    let each = Pem::iter_from_buffer(&bundle).filter_map(|pem| Some(pem.ok()?.parse_x509().ok()?.validity().clone()));
+    each.max_by_key(|validity| validity.not_after.timestamp())
+}
+
+fn span(seconds: i64) -> String {
+    match seconds {
+        ..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} hours", seconds / 3600),
+        _ => format!("{} days", seconds / (24 * 3600)),
+    }
+}
+
+fn replicas(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
+    let all = snapshot.endpoints.as_ref()?.iter().flat_map(|slice| items(&slice["endpoints"]));
+    let ready = all.filter(|endpoint| endpoint["conditions"]["ready"] != false);
+    // A pod with addresses of two families is in two slices.
+    let ready: BTreeSet<&str> = ready.map(|endpoint| text(endpoint, "/targetRef/name")).collect();
+    Some(match ready.len() {
+        0 => Finding::problem(
+            Id::WebhookReplicas,
+            "no replica of the webhook is ready: opted-in pods that run to completion are rejected",
+            format!("kubectl -n {namespace} describe pods"),
+        ),
+        1 => Finding::info(
+            Id::WebhookReplicas,
+            "only one replica of the webhook is ready: without it, opted-in pods that run to completion are rejected",
+        ),
+        ready => Finding::ok(Id::WebhookReplicas, format!("{ready} replicas of the webhook are ready")),
+    })
+}
+
+/// Whether Istio's injector is called after us. The API server calls webhook configurations by name.
+pub(crate) fn order(configurations: &[Value], ours: &str) -> Vec<Finding> {
+    let injects = |configuration: &&Value| {
+        items(&configuration["webhooks"]).any(|webhook| text(webhook, "/name").ends_with("sidecar-injector.istio.io"))
+    };
+    let injectors: Vec<&str> = configurations.iter().filter(injects).map(name).collect();
+    if injectors.is_empty() {
+        return vec![Finding::problem(
+            Id::IstioInjector,
+            "there is no sidecar injector of Istio",
+            "istioctl install, or its Helm chart istiod",
+        )];
+    }
+    let early: Vec<&str> = injectors.iter().copied().filter(|injector| *injector < ours).collect();
+    if early.is_empty() {
+        let message = format!("Istio's injector is called after istio-aux: {}", some(&injectors));
+        return vec![Finding::ok(Id::IstioInjector, message)];
+    }
+    let message = "called before istio-aux, which then adds the startup hold to the proxy itself";
+    vec![Finding::info(Id::IstioInjector, format!("{message}: {}", some(&early)))]
+}

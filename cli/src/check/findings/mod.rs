@@ -1,0 +1,68 @@
+//! What a cluster's state means for pods that run to completion. Pure.
+
+mod installation;
+mod istio;
+mod namespaces;
+mod node_proxies;
+mod servers;
+mod stuck_pods;
+mod tenants;
+
+use serde_json::Value;
+
+use super::finding::{Finding, Id};
+use super::pods;
+use super::snapshot::Snapshot;
+
+pub(super) use self::installation::order;
+pub(super) use self::servers::nodes;
+
+/// How many names a message lists; the rest are counted.
+const NAMES_LIMIT: usize = 20;
+
+/// All findings for a snapshot. `now` is in seconds since 1970.
+pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<Finding> {
+    let mut findings = servers::server(snapshot);
+    findings.extend(servers::nodes(snapshot));
+    findings.extend(installation::of(snapshot, now));
+    findings.extend(istio::of(snapshot));
+    findings.extend(namespaces::of(snapshot));
+    findings.extend(stuck_pods::of(&snapshot.pods.stuck, now));
+    findings.extend(tenants::of(snapshot));
+    findings.extend(node_proxies::of(snapshot));
+    if namespace.is_some() {
+        let decisions = snapshot.pods.decisions.iter();
+        findings.extend(decisions.map(|pod| match pod.recorded {
+            Some(_) => Finding::ok(Id::PodDecision, pods::describe(pod)),
+            None => Finding::info(Id::PodDecision, pods::describe(pod)),
+        }));
+    }
+    findings.extend(unreadable(snapshot));
+    findings
+}
+
+/// What could not be read.
+pub(super) fn unreadable(snapshot: &Snapshot) -> impl Iterator<Item = Finding> {
+    snapshot.unreadable.iter().map(|reason| Finding::info(Id::Unreadable, reason.clone()))
+}
+
+fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// The first of some names, and how many more there are.
+fn some(names: &[&str]) -> String {
+    let first = names[..names.len().min(NAMES_LIMIT)].join(", ");
+    if names.len() > NAMES_LIMIT { format!("{first} and {} more", names.len() - NAMES_LIMIT) } else { first }
+}
+
+#[cfg(test)]
+mod tests;

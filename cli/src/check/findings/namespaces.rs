@@ -1,0 +1,57 @@
+//! Which namespaces are opted in, and which only seem to be.
+
+use crate::pods::{is_in_mesh, label, namespace_opt_in};
+use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+
+use super::super::finding::{Finding, Id};
+use super::super::snapshot::Snapshot;
+use super::{name, some};
+
+/// The other value that is no mistake.
+const OPTED_OUT: &str = "disabled";
+
+pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
+    let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+    for namespace in &snapshot.namespaces {
+        let name = name(namespace);
+        if namespace_opt_in(namespace).is_some() {
+            let list = if is_in_mesh(namespace) { &mut inside } else { &mut outside };
+            list.push(name);
+            continue;
+        }
+        let values = [INJECTION_LABEL, LEGACY_INJECTION_LABEL].map(|key| label(namespace, key));
+        if let Some(value) = values.into_iter().flatten().find(|value| *value != OPTED_OUT) {
+            findings.push(Finding::problem(
+                Id::NamespaceOptIn,
+                format!(
+                    "namespace {name} is not opted in: its label has the value {value:?}, and only {ENABLED:?} counts"
+                ),
+                format!("kubectl label namespace {name} --overwrite {INJECTION_LABEL}={ENABLED}"),
+            ));
+        }
+    }
+    if !inside.is_empty() {
+        findings.push(Finding::ok(Id::NamespaceOptIn, format!("namespaces opted in: {}", some(&inside))));
+    }
+    if !outside.is_empty() {
+        let message = "namespaces opted in that Istio's injector does not select, so that only pods with a label of \
+                       their own are in the mesh";
+        findings.push(Finding::info(Id::NamespaceMesh, format!("{message}: {}", some(&outside))));
+    }
+    if inside.is_empty() && outside.is_empty() {
+        findings.extend(nothing_opted_in(snapshot));
+    }
+    findings
+}
+
+fn nothing_opted_in(snapshot: &Snapshot) -> Option<Finding> {
+    let names: Vec<&str> = snapshot.namespaces.iter().map(name).collect();
+    let (message, which) = match names.as_slice() {
+        // None could be read, which is a finding of its own.
+        [] => return None,
+        [name] => (format!("namespace {name} is not opted in"), *name),
+        _ => ("no namespace is opted in; pods may be, by a label of their own".to_owned(), "NAME"),
+    };
+    let remediation = format!("kubectl label namespace {which} {INJECTION_LABEL}={ENABLED}");
+    Some(Finding::info(Id::NamespaceOptIn, message).with_remediation(remediation))
+}

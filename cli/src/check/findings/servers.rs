@@ -1,0 +1,62 @@
+//! The API server and the nodes: native sidecars, exit codes of sibling containers.
+
+use serde_json::Value;
+
+use super::super::finding::{Finding, Id};
+use super::super::snapshot::Snapshot;
+use super::{name, some, text};
+use contract::version::Version;
+
+/// The first kernel that reports the exit codes of sibling processes.
+const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };
+
+pub(super) fn server(snapshot: &Snapshot) -> Vec<Finding> {
+    let Some(version) = snapshot.server else {
+        return vec![Finding::info(Id::ServerVersion, "the API server reports a version that cannot be read")];
+    };
+    let message = if version.has_native_sidecars() {
+        format!("Kubernetes {version} has native sidecars")
+    } else {
+        format!("Kubernetes {version} has no native sidecars: the shim becomes istio-proxy's parent (mode proxy)")
+    };
+    vec![Finding::ok(Id::ServerVersion, message)]
+}
+
+/// The kubelets and kernels of the nodes.
+pub(crate) fn nodes(snapshot: &Snapshot) -> Vec<Finding> {
+    if snapshot.nodes.is_empty() {
+        return Vec::new();
+    }
+    vec![kubelets(snapshot), kernels(snapshot)]
+}
+
+fn kubelets(snapshot: &Snapshot) -> Finding {
+    let old = older(&snapshot.nodes, "kubeletVersion", |version| !version.has_native_sidecars());
+    if old.is_empty() || snapshot.server.is_some_and(|version| !version.has_native_sidecars()) {
+        return Finding::ok(
+            Id::KubeletVersion,
+            format!("{} node(s): the kubelets fit the server", snapshot.nodes.len()),
+        );
+    }
+    let message = format!(
+        "nodes older than Kubernetes 1.29, which would run a native sidecar as an init container: {}",
+        some(&old)
+    );
+    Finding::problem(Id::KubeletVersion, message, "give the webhook --native-sidecars=disabled until they are newer")
+}
+
+fn kernels(snapshot: &Snapshot) -> Finding {
+    let old = older(&snapshot.nodes, "kernelVersion", |version| version < EXIT_CODES_SINCE);
+    if old.is_empty() {
+        return Finding::ok(Id::KernelVersion, "the kernels report exit codes of sibling containers");
+    }
+    let message = "Linux before 6.15 does not report exit codes of sibling containers: pods with restartPolicy OnFailure \
+                   end a back-off later on";
+    Finding::info(Id::KernelVersion, format!("{message} {}", some(&old)))
+}
+
+/// The nodes whose version in `nodeInfo` can be read and fits the predicate.
+fn older<'n>(nodes: &'n [Value], field: &str, is_old: impl Fn(Version) -> bool) -> Vec<&'n str> {
+    let pointer = format!("/status/nodeInfo/{field}");
+    nodes.iter().filter(|node| Version::parse(text(node, &pointer)).is_some_and(&is_old)).map(name).collect()
+}

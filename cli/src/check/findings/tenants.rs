@@ -1,0 +1,190 @@
+//! Why a tenant of Kubeflow is answered 401 or 403, and who else may pass for him. Pure.
+
+use crate::pods::label;
+use std::collections::{BTreeMap, BTreeSet};
+
+use contract::names::{
+    ACCESS_PIPELINES_LABEL, COMPLETING, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION,
+    PIPELINES_ROLE, PIPELINES_TOKEN_LABEL, TENANCY_LABEL,
+};
+use serde_json::Value;
+
+use super::super::finding::{Finding, Id};
+use super::super::snapshot::Snapshot;
+use super::super::tenant::{Tenant, TenantPod};
+use super::{items, name, some, text};
+use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours};
+use inject::tenancy::wish::{Wish, unknown_values, wish};
+
+/// Roles of Kubeflow that let an account use pipelines, by aggregation.
+const ROLES_FOR_PIPELINES: [&str; 3] = [PIPELINES_ROLE, "kubeflow-edit", "kubeflow-admin"];
+/// The header by which Kubeflow's gateway says who a user is.
+const USER_HEADER: &str = "request.headers[kubeflow-userid]";
+
+pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
+    let (Some(tenant), [namespace]) = (&snapshot.tenant, snapshot.namespaces.as_slice()) else { return Vec::new() };
+    let pods = &snapshot.pods.tenants;
+    let mut findings = objects(namespace, tenant);
+    findings.extend(pipelines(namespace, tenant, pods));
+    findings.extend(outside_the_mesh(namespace, tenant, pods));
+    findings.extend(tenant.policies.iter().filter(|policy| lets_anybody_pass(policy)).map(impersonation));
+    findings
+}
+
+/// What the namespace asks for, and what keeps it from that.
+fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
+    let place = name(namespace);
+    let (labels, annotations) = (map(namespace, "labels"), map(namespace, "annotations"));
+    let wish = wish(&labels, &annotations);
+    let mut findings: Vec<Finding> = unknown_values(&labels)
+        .into_iter()
+        .map(|line| {
+            let message = format!("namespace {place}: {line}");
+            Finding::problem(Id::Tenancy, message, format!("kubectl label namespace {place} --overwrite KEY=VALUE"))
+        })
+        .collect();
+    match &wish {
+        Wish::Objects { .. } => findings.push(binding(place, tenant)),
+        Wish::Unclear(reason) if findings.is_empty() => {
+            let next =
+                format!("kubectl annotate namespace {place} --overwrite {PIPELINES_ACCOUNTS_ANNOTATION}=default");
+            findings.push(Finding::problem(Id::Tenancy, format!("namespace {place}: {reason}"), next));
+        }
+        Wish::Unclear(_) | Wish::Nothing => {}
+    }
+    if wish != Wish::Nothing && tenant.pod_default.as_ref().is_some_and(|found| !is_ours(found)) {
+        let message =
+            format!("PodDefault {ACCESS_PIPELINES_LABEL} in {place} is somebody else's, and is left as it is");
+        findings.push(Finding::info(Id::Tenancy, message));
+    }
+    findings
+}
+
+/// The state of the `RoleBinding` that the namespace asks for.
+fn binding(place: &str, tenant: &Tenant) -> Finding {
+    let bindings = tenant.role_bindings.iter().flatten();
+    match bindings.into_iter().find(|binding| name(binding) == ROLE_BINDING_NAME) {
+        Some(found) if !is_ours(found) => Finding::problem(
+            Id::Tenancy,
+            format!("RoleBinding {ROLE_BINDING_NAME} in {place} is somebody else's, and is left as it is"),
+            format!("kubectl -n {place} delete rolebinding {ROLE_BINDING_NAME}"),
+        ),
+        _ if tenant.has_role == Some(false) => Finding::problem(
+            Id::Tenancy,
+            format!("there is no ClusterRole {PIPELINES_ROLE}, so no account of {place} is bound to it"),
+            "install Kubeflow Pipelines for multiple users, which brings it",
+        ),
+        None if tenant.role_bindings.is_some() => Finding::problem(
+            Id::Tenancy,
+            format!("namespace {place} asks for a tenant's objects by {TENANCY_LABEL}, and has none"),
+            format!(
+                "kubectl -n istio-aux logs deployment/istio-aux-tenancy; or istio-aux tenant-objects {place} | kubectl apply --server-side -f -"
+            ),
+        ),
+        _ => Finding::ok(Id::Tenancy, format!("namespace {place} has what its label {TENANCY_LABEL} asks for")),
+    }
+}
+
+/// Why Kubeflow Pipelines answers 401 or 403.
+fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Finding> {
+    let place = name(namespace);
+    let mut findings = Vec::new();
+    let without_token: Vec<&str> = pods.iter().filter(|pod| !pod.has_token).map(|pod| pod.name.as_str()).collect();
+    if !without_token.is_empty() {
+        let message =
+            format!("pods without a token for Kubeflow Pipelines, which answers them 401: {}", some(&without_token));
+        let next = if label(namespace, PIPELINES_TOKEN_LABEL) == Some(ENABLED) {
+            "create them again: they are older than the namespace's label, or the webhook was unavailable".to_owned()
+        } else {
+            format!("kubectl label namespace {place} {PIPELINES_TOKEN_LABEL}={ENABLED}, and create them again")
+        };
+        findings.push(Finding::info(Id::PipelinesAccess, message).with_remediation(next));
+    }
+    if let Some(bindings) = &tenant.role_bindings {
+        let bound = bound_accounts(place, bindings);
+        let unbound: BTreeSet<&str> =
+            pods.iter().map(|pod| pod.account.as_str()).filter(|account| !bound.contains(account)).collect();
+        if !unbound.is_empty() {
+            let names: Vec<&str> = unbound.into_iter().collect();
+            let message = format!(
+                "service accounts without rights to Kubeflow Pipelines, which answers them 403: {}",
+                some(&names)
+            );
+            let next = format!(
+                "kubectl label namespace {place} {TENANCY_LABEL}={ENABLED}, and kubectl annotate namespace {place} {PIPELINES_ACCOUNTS_ANNOTATION}={}",
+                names.join(",")
+            );
+            findings.push(Finding::info(Id::PipelinesAccess, message).with_remediation(next));
+        }
+    }
+    findings
+}
+
+/// The accounts of a namespace that are bound to one of Kubeflow's roles.
+fn bound_accounts<'b>(namespace: &str, bindings: &'b [Value]) -> BTreeSet<&'b str> {
+    let for_pipelines = |binding: &&Value| ROLES_FOR_PIPELINES.contains(&text(binding, "/roleRef/name"));
+    let subjects = bindings.iter().filter(for_pipelines).flat_map(|binding| items(&binding["subjects"]));
+    let accounts = subjects.filter(|subject| subject["kind"] == "ServiceAccount" && subject["namespace"] == namespace);
+    accounts.map(|account| text(account, "/name")).collect()
+}
+
+/// Pods that have no identity in the mesh, where one is asked for.
+fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Option<Finding> {
+    let outside = pods.iter().filter(|pod| pod.runs_to_completion && !pod.has_sidecar);
+    let outside: Vec<&str> = outside.map(|pod| pod.name.as_str()).collect();
+    let policies: Vec<&str> = tenant.policies.iter().filter(|policy| asks_for_identity(policy)).map(name).collect();
+    let is_strict = |found: &&Value| text(found, "/spec/mtls/mode") == "STRICT";
+    let strict: Vec<&str> = tenant.peer_authentications.iter().filter(is_strict).map(name).collect();
+    let why = match (policies.as_slice(), strict.as_slice()) {
+        _ if outside.is_empty() => return None,
+        ([], []) => return None,
+        (_, [_, ..]) => format!(
+            "STRICT mutual TLS refuses their connections to services here (PeerAuthentication {})",
+            some(&strict)
+        ),
+        (_, []) => format!("services here answer them 403 (AuthorizationPolicy {})", some(&policies)),
+    };
+    let place = name(namespace);
+    let message = format!("pods without a sidecar, and so without an identity: {}; {why}", some(&outside));
+    let next = format!(
+        "kubectl label namespace {place} {INJECTION_LABEL}={ENABLED} {MESH_LABEL}={COMPLETING}, and create them again"
+    );
+    Some(Finding::info(Id::MeshClient, message).with_remediation(next))
+}
+
+/// Whether a policy lets callers pass by who they are.
+fn asks_for_identity(policy: &Value) -> bool {
+    const KEYS: [&str; 3] = ["source.namespace", "source.principal", "source.serviceAccount"];
+    const FIELDS: [&str; 3] = ["namespaces", "principals", "serviceAccounts"];
+    items(&policy["spec"]["rules"]).any(|rule| {
+        let by_source = items(&rule["from"]).any(|from| FIELDS.iter().any(|field| !from["source"][field].is_null()));
+        by_source || items(&rule["when"]).any(|when| KEYS.contains(&text(when, "/key")))
+    })
+}
+
+/// Whether a policy lets any caller pass that sends the user's header, with whatever value.
+fn lets_anybody_pass(policy: &Value) -> bool {
+    let is_allowing = matches!(text(policy, "/spec/action"), "" | "ALLOW");
+    let is_any = |when: &Value| text(when, "/key") == USER_HEADER && items(&when["values"]).any(|value| value == "*");
+    let is_open = |rule: &Value| {
+        rule["from"].is_null() && items(&rule["when"]).next().is_some() && items(&rule["when"]).all(is_any)
+    };
+    is_allowing && items(&policy["spec"]["rules"]).any(is_open)
+}
+
+fn impersonation(policy: &Value) -> Finding {
+    let (place, policy) = (text(policy, "/metadata/namespace"), name(policy));
+    let message = format!(
+        "AuthorizationPolicy {place}/{policy} lets every caller of the mesh pass that sends a header kubeflow-userid, whoever it names"
+    );
+    let next = "add to its rule a `from` with the principal of Kubeflow's ingress gateway";
+    Finding::problem(Id::ProfilePolicy, message, next)
+}
+
+fn map(namespace: &Value, field: &str) -> BTreeMap<String, String> {
+    let entries = namespace["metadata"][field].as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! A tenant in which all is well, and tenants that differ from it in one thing.
+
+use serde_json::json;
+
+use super::super::super::finding::Severity::{self, Info, Problem};
+use super::*;
+use inject::tenancy::objects::{pod_default, role_binding};
+
+fn pod() -> TenantPod {
+    let (name, account) = ("step".to_owned(), "default".to_owned());
+    TenantPod { name, account, runs_to_completion: true, has_sidecar: true, has_token: true }
+}
+
+fn policy(name: &str, rule: &Value) -> Value {
+    json!({"metadata": {"name": name, "namespace": "team"}, "spec": {"rules": [rule]}})
+}
+
+/// The policy of the profile controller: the owner by the gateway, and everybody of the namespace.
+fn of_the_profile() -> Value {
+    policy("ns-owner-access-istio", &json!({"when": [{"key": "source.namespace", "values": ["team"]}]}))
+}
+
+fn well() -> Snapshot {
+    let labels = json!({"istio-aux.io/tenancy": "enabled", "istio-aux.io/pipelines-token": "enabled"});
+    let tenant = Tenant {
+        has_role: Some(true),
+        role_bindings: Some(vec![role_binding("team", &["default".to_owned()])]),
+        pod_default: Some(pod_default("team")),
+        policies: vec![of_the_profile()],
+        peer_authentications: Vec::new(),
+    };
+    let mut snapshot = Snapshot { tenant: Some(tenant), ..Snapshot::default() };
+    snapshot.namespaces = vec![json!({"metadata": {"name": "team", "labels": labels}})];
+    snapshot.pods.tenants = vec![pod()];
+    snapshot
+}
+
+type Spoil = fn(&mut Snapshot);
+
+fn tenant(snapshot: &mut Snapshot) -> &mut Tenant {
+    snapshot.tenant.as_mut().unwrap()
+}
+
+fn label_of(snapshot: &mut Snapshot, key: &str, value: Value) {
+    snapshot.namespaces[0]["metadata"]["labels"][key] = value;
+}
+
+#[test]
+fn a_tenant_in_which_all_is_well_has_one_finding_that_says_so() {
+    let found = of(&well());
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].id, found[0].severity), (Id::Tenancy, Severity::Ok));
+}
+
+#[test]
+fn what_is_no_tenant_has_no_findings() {
+    assert!(of(&Snapshot { tenant: None, ..well() }).is_empty());
+}
+
+type Case = (&'static str, Spoil, Id, Severity, &'static str, &'static str);
+
+/// Checks the severity of the finding that begins like this, and a part of its next step.
+fn assert_found(cases: &[Case]) {
+    for (name, spoil, id, severity, message, next) in cases {
+        let mut snapshot = well();
+        spoil(&mut snapshot);
+        let found = of(&snapshot);
+        let finding = found.iter().find(|finding| finding.id == *id && finding.message.starts_with(message));
+        let finding = finding.unwrap_or_else(|| panic!("{name}: {found:#?}"));
+        assert_eq!(finding.severity, *severity, "{name}");
+        assert!(finding.remediation.as_deref().unwrap_or_default().contains(next), "{name}: {finding:?}");
+    }
+}
+
+#[test]
+fn what_keeps_a_tenant_from_its_objects_is_named() {
+    assert_found(&[
+        (
+            "an unknown value",
+            |s| label_of(s, "istio-aux.io/mesh", json!("yes")),
+            Id::Tenancy,
+            Problem,
+            "namespace team: label istio-aux.io/mesh: \"yes\" counts for nothing; it takes completing or disabled",
+            "kubectl label namespace team --overwrite",
+        ),
+        (
+            "an annotation that cannot be read",
+            |s| s.namespaces[0]["metadata"]["annotations"] = json!({"istio-aux.io/pipelines-accounts": "A"}),
+            Id::Tenancy,
+            Problem,
+            "namespace team: annotation istio-aux.io/pipelines-accounts: \"A\" is no name",
+            "kubectl annotate namespace team",
+        ),
+        (
+            "no role",
+            |s| tenant(s).has_role = Some(false),
+            Id::Tenancy,
+            Problem,
+            "there is no ClusterRole kubeflow-pipelines-edit",
+            "install Kubeflow Pipelines",
+        ),
+        (
+            "somebody's binding",
+            |s| tenant(s).role_bindings.as_mut().unwrap()[0]["metadata"]["labels"] = json!({}),
+            Id::Tenancy,
+            Problem,
+            "RoleBinding istio-aux-pipelines in team is somebody else's",
+            "kubectl -n team delete rolebinding istio-aux-pipelines",
+        ),
+        (
+            "no binding",
+            |s| tenant(s).role_bindings = Some(Vec::new()),
+            Id::Tenancy,
+            Problem,
+            "namespace team asks for a tenant's objects by istio-aux.io/tenancy, and has none",
+            "kubectl -n istio-aux logs deployment/istio-aux-tenancy",
+        ),
+        (
+            "somebody's PodDefault",
+            |s| tenant(s).pod_default.as_mut().unwrap()["metadata"]["labels"] = json!({}),
+            Id::Tenancy,
+            Info,
+            "PodDefault access-ml-pipeline in team is somebody else's",
+            "",
+        ),
+    ]);
+}
+
+#[test]
+fn each_cause_of_401_and_403_by_pipelines_is_named() {
+    assert_found(&[
+        (
+            "no token",
+            |s| s.pods.tenants[0].has_token = false,
+            Id::PipelinesAccess,
+            Info,
+            "pods without a token for Kubeflow Pipelines, which answers them 401: step",
+            "create them again",
+        ),
+        (
+            "no token, and no label",
+            |s| {
+                s.pods.tenants[0].has_token = false;
+                label_of(s, "istio-aux.io/pipelines-token", json!(null));
+            },
+            Id::PipelinesAccess,
+            Info,
+            "pods without a token",
+            "kubectl label namespace team istio-aux.io/pipelines-token=enabled",
+        ),
+        (
+            "an account without a binding",
+            |s| s.pods.tenants[0].account = "trainer".to_owned(),
+            Id::PipelinesAccess,
+            Info,
+            "service accounts without rights to Kubeflow Pipelines, which answers them 403: trainer",
+            "kubectl annotate namespace team istio-aux.io/pipelines-accounts=trainer",
+        ),
+    ]);
+}
+
+#[test]
+fn each_cause_of_403_in_the_mesh_is_named() {
+    assert_found(&[
+        (
+            "no sidecar",
+            |s| s.pods.tenants[0].has_sidecar = false,
+            Id::MeshClient,
+            Info,
+            "pods without a sidecar, and so without an identity: step; services here answer them 403 (AuthorizationPolicy ns-owner-access-istio)",
+            "kubectl label namespace team istio-aux.io/injection=enabled istio-aux.io/mesh=completing",
+        ),
+        (
+            "STRICT",
+            |s| {
+                s.pods.tenants[0].has_sidecar = false;
+                tenant(s).peer_authentications =
+                    vec![json!({"metadata": {"name": "default"}, "spec": {"mtls": {"mode": "STRICT"}}})];
+            },
+            Id::MeshClient,
+            Info,
+            "pods without a sidecar, and so without an identity: step; STRICT mutual TLS refuses their connections",
+            "kubectl label namespace team",
+        ),
+        (
+            "Charmed Kubeflow's policy",
+            |s| {
+                let rule = json!({"when": [{"key": "request.headers[kubeflow-userid]", "values": ["*"]}]});
+                tenant(s).policies.push(policy("ns-owner-access-istio-charmed", &rule));
+            },
+            Id::ProfilePolicy,
+            Problem,
+            "AuthorizationPolicy team/ns-owner-access-istio-charmed lets every caller of the mesh pass",
+            "add to its rule a `from`",
+        ),
+        (
+            "no identity is asked for",
+            |s| {
+                s.pods.tenants[0].has_sidecar = false;
+                tenant(s).policies.clear();
+            },
+            Id::Tenancy,
+            Severity::Ok,
+            "namespace team has what its label",
+            "",
+        ),
+    ]);
+}
+
+#[test]
+fn a_policy_that_asks_for_the_gateway_or_denies_lets_nobody_else_pass() {
+    let header = json!([{"key": "request.headers[kubeflow-userid]", "values": ["*"]}]);
+    let from = json!([{"source": {"principals": ["cluster.local/ns/istio-system/sa/gateway"]}}]);
+    assert!(lets_anybody_pass(&policy("a", &json!({"when": header}))));
+    assert!(!lets_anybody_pass(&policy("a", &json!({"when": header, "from": from}))));
+    let owner = json!([{"key": "request.headers[kubeflow-userid]", "values": ["owner@example.com"]}]);
+    assert!(!lets_anybody_pass(&policy("a", &json!({"when": owner}))));
+    let mut deny = policy("a", &json!({"when": header}));
+    deny["spec"]["action"] = json!("DENY");
+    assert!(!lets_anybody_pass(&deny));
+}

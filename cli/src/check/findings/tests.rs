@@ -1,0 +1,294 @@
+//! The findings for a healthy cluster, and for clusters that differ from it in one thing.
+
+use super::super::finding::Severity;
+use super::super::pods::PodFacts;
+use super::*;
+use crate::pods::StuckPod;
+use base64::Engine;
+use contract::version::Version;
+use inject::Settings;
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use serde_json::json;
+use std::time::Duration;
+
+const NOW: i64 = 1_800_000_000;
+
+fn configuration_trusting(valid_for: Duration) -> Value {
+    configuration_since(NOW, valid_for)
+}
+
+fn configuration_since(begins: i64, valid_for: Duration) -> Value {
+    let mut parameters = CertificateParams::default();
+    parameters.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(begins.try_into().unwrap());
+    parameters.not_after = parameters.not_before + valid_for;
+    let ca = parameters.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+    let bundle = base64::prelude::BASE64_STANDARD.encode(ca);
+    let service = json!({"namespace": "istio-aux", "name": "istio-aux"});
+    json!({"metadata": {"name": "istio-aux"}, "webhooks": [{"clientConfig": {"caBundle": bundle, "service": service}}]})
+}
+
+fn injector(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "webhooks": [{"name": "rev.namespace.sidecar-injector.istio.io"}]})
+}
+
+fn node(kubelet: &str, kernel: &str) -> Value {
+    json!({"metadata": {"name": "node1"}, "status": {"nodeInfo": {"kubeletVersion": kubelet, "kernelVersion": kernel}}})
+}
+
+fn namespace(labels: &Value) -> Value {
+    json!({"metadata": {"name": "team", "labels": labels}})
+}
+
+fn slice(ready: usize) -> Value {
+    let endpoint = |n| json!({"conditions": {"ready": true}, "targetRef": {"name": format!("istio-aux-{n}")}});
+    json!({"endpoints": (0..ready).map(endpoint).collect::<Vec<_>>()})
+}
+
+/// A healthy cluster.
+fn healthy() -> Snapshot {
+    Snapshot {
+        server: Version::parse("1.34"),
+        nodes: vec![node("v1.34.4", "6.18.0-amd64")],
+        configurations: Some(vec![
+            configuration_trusting(Duration::from_hours(8760)),
+            injector("istio-sidecar-injector"),
+        ]),
+        endpoints: Some(vec![slice(2)]),
+        namespaces: vec![namespace(&json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}))],
+        ..Snapshot::default()
+    }
+}
+
+fn found(snapshot: &Snapshot) -> Vec<Finding> {
+    of(snapshot, None, NOW)
+}
+
+#[test]
+fn a_healthy_cluster_has_only_findings_that_are_ok() {
+    let found = found(&healthy());
+    assert!(found.iter().all(|finding| finding.severity == Severity::Ok), "{found:#?}");
+    assert!(found.len() >= 5, "{found:#?}");
+}
+
+/// Changes a healthy cluster.
+type Spoil = fn(&mut Snapshot);
+
+/// Checks the severity and the beginning of the message of the finding with an id.
+fn assert_found(cases: &[(Spoil, Id, Severity, &str)]) {
+    for (spoil, id, severity, message) in cases {
+        let mut snapshot = healthy();
+        spoil(&mut snapshot);
+        let found = found(&snapshot);
+        let finding = found.iter().find(|finding| finding.id == *id && finding.message.starts_with(message));
+        assert_eq!(finding.map(|finding| finding.severity), Some(*severity), "{message}: {found:#?}");
+    }
+}
+
+fn ours(snapshot: &mut Snapshot) -> &mut Value {
+    &mut snapshot.configurations.as_mut().unwrap()[0]
+}
+
+#[test]
+fn versions_of_servers_and_kernels_are_judged() {
+    assert_found(&[
+        (|s| s.server = None, Id::ServerVersion, Severity::Info, "the API server reports a version that cannot"),
+        (
+            |s| s.server = Version::parse("1.28"),
+            Id::ServerVersion,
+            Severity::Ok,
+            "Kubernetes 1.28 has no native sidecars",
+        ),
+        (
+            |s| s.nodes = vec![node("v1.28.1", "6.18")],
+            Id::KubeletVersion,
+            Severity::Problem,
+            "nodes older than Kubernetes 1.29",
+        ),
+        (
+            |s| s.nodes = vec![node("v1.34.1", "6.8.0-45-generic")],
+            Id::KernelVersion,
+            Severity::Info,
+            "Linux before 6.15",
+        ),
+    ]);
+}
+
+#[test]
+fn an_installation_that_is_missing_or_not_trusted_is_a_problem() {
+    assert_found(&[
+        (
+            |s| s.configurations = Some(vec![injector("istio")]),
+            Id::Installation,
+            Severity::Problem,
+            "istio-aux is not installed",
+        ),
+        (
+            |s| {
+                s.has_policy = true;
+                s.configurations = Some(vec![injector("istio")]);
+            },
+            Id::Installation,
+            Severity::Ok,
+            "the API server decides by itself",
+        ),
+        (|s| s.has_policy = true, Id::Installation, Severity::Info, "webhook and policy are both installed"),
+        (
+            |s| ours(s)["webhooks"][0]["clientConfig"]["caBundle"] = json!("Cg=="),
+            Id::CaBundle,
+            Severity::Problem,
+            "the API server has no CA (caBundle)",
+        ),
+        (
+            // 50 minutes of the CA's hour are over.
+            |s| *ours(s) = configuration_since(NOW - 3000, Duration::from_hours(1)),
+            Id::CaBundle,
+            Severity::Problem,
+            "the CA that the API server trusts expires in 10 minutes",
+        ),
+        (
+            |s| *ours(s) = configuration_trusting(Duration::ZERO),
+            Id::CaBundle,
+            Severity::Problem,
+            "the CA that the API server trusts has expired",
+        ),
+        (|s| s.endpoints = Some(vec![slice(0)]), Id::WebhookReplicas, Severity::Problem, "no replica of the webhook"),
+        (|s| s.endpoints = Some(vec![slice(1), slice(1)]), Id::WebhookReplicas, Severity::Info, "only one replica"),
+        (
+            |s| {
+                s.configurations.as_mut().unwrap().pop();
+            },
+            Id::IstioInjector,
+            Severity::Problem,
+            "there is no sidecar injector",
+        ),
+        (
+            |s| s.configurations.as_mut().unwrap().push(injector("a-injector")),
+            Id::IstioInjector,
+            Severity::Info,
+            "called before istio-aux",
+        ),
+    ]);
+}
+
+#[test]
+fn labels_of_namespaces_are_judged() {
+    assert_found(&[
+        (
+            |s| s.namespaces = vec![namespace(&json!({"istio-aux.io/injection": "true"}))],
+            Id::NamespaceOptIn,
+            Severity::Problem,
+            "namespace team is not opted in: its label has the value \"true\"",
+        ),
+        (
+            |s| s.namespaces = vec![namespace(&json!({"istio-aux.io/injection": "enabled"}))],
+            Id::NamespaceMesh,
+            Severity::Info,
+            "namespaces opted in that Istio's injector does not select",
+        ),
+        (
+            |s| s.namespaces = vec![namespace(&json!({}))],
+            Id::NamespaceOptIn,
+            Severity::Info,
+            "namespace team is not opted in",
+        ),
+        (
+            |s| s.unreadable.push("cannot read nodes: forbidden".to_owned()),
+            Id::Unreadable,
+            Severity::Info,
+            "cannot read nodes: forbidden",
+        ),
+    ]);
+    let unread = found(&Snapshot { namespaces: Vec::new(), ..healthy() });
+    assert!(unread.iter().all(|finding| finding.id != Id::NamespaceOptIn), "{unread:#?}");
+}
+
+#[test]
+fn native_sidecars_of_istiod_are_reported() {
+    let istiod = |env: Value| {
+        json!({"metadata": {"namespace": "istio-system", "name": "istiod"},
+        "spec": {"template": {"spec": {"containers": [{"env": env}]}}}})
+    };
+    let cases = [
+        (json!([{"name": "ENABLE_NATIVE_SIDECARS", "value": "true"}]), Severity::Info, "such pods need no shim"),
+        (json!([{"name": "ENABLE_NATIVE_SIDECARS", "value": "false"}]), Severity::Ok, "ordinary containers"),
+        (json!([]), Severity::Ok, "decides by itself"),
+    ];
+    for (env, severity, message) in cases {
+        let found = found(&Snapshot { istiods: vec![istiod(env)], ..healthy() });
+        let finding = found.iter().find(|finding| finding.id == Id::NativeSidecars).unwrap();
+        assert_eq!(finding.severity, severity);
+        assert!(finding.message.contains(message), "{finding:?}");
+    }
+}
+
+#[test]
+fn the_metadata_server_hint_appears_only_where_no_cloud_is_known() {
+    const WITHOUT: &str = "defaultConfig: {discoveryAddress: istiod}";
+    const WITH: &str = "defaultConfig: {proxyMetadata: {CLOUD_PLATFORM: none}}";
+    let node = |provider: &str, kernel: &str, uuid: &str| {
+        json!({"metadata": {"name": "n"}, "spec": {"providerID": provider},
+            "status": {"nodeInfo": {"kernelVersion": kernel, "systemUUID": uuid, "kubeletVersion": "v1.34.0"}}})
+    };
+    let local = || node("", "6.18.0-amd64", "6e2f");
+    let cases = [
+        ("bare metal", vec![local()], vec![WITHOUT], true),
+        ("kind", vec![node("kind://docker/a", "6.18", "")], vec![WITHOUT], true),
+        ("the platform is set", vec![local()], vec![WITH], false),
+        ("one control plane has no platform", vec![local()], vec![WITH, WITHOUT], true),
+        ("the configuration is no YAML", vec![local()], vec!["[1"], false),
+        ("the configuration cannot be read", vec![local()], vec![], false),
+        ("no node can be read", vec![], vec![WITHOUT], false),
+        ("one node is in a cloud", vec![local(), node("gce://p/z/n", "6.18", "")], vec![WITHOUT], false),
+        ("a cloud's kernel", vec![node("", "6.14.0-1010-aws", "")], vec![WITHOUT], false),
+        ("EC2's UUID", vec![node("", "6.18", "EC2E1916")], vec![WITHOUT], false),
+    ];
+    for (case, nodes, configs, expected) in cases {
+        let mesh_configs = configs.into_iter().map(str::to_owned).collect();
+        let found = found(&Snapshot { nodes, mesh_configs, ..healthy() });
+        let hint = found.iter().find(|finding| finding.id == Id::MetadataServer);
+        assert_eq!(hint.map(|hint| hint.severity), expected.then_some(Severity::Info), "{case}");
+    }
+}
+
+#[test]
+fn stuck_pods_come_with_the_command_that_finishes_them() {
+    let ended = 1_795_255_200; // 2026-11-21T10:00:00Z
+    let found = |now| {
+        let stuck = StuckPod {
+            namespace: "team".to_owned(),
+            name: "hello".to_owned(),
+            status_port: 15020,
+            since: "2026-11-21T10:00:00Z".to_owned(),
+        };
+        let pods = PodFacts { stuck: vec![stuck], ..PodFacts::default() };
+        of(&Snapshot { pods, ..healthy() }, None, now).into_iter().find(|finding| finding.id == Id::StuckPod)
+    };
+    assert_eq!(found(ended + 14), None, "a pod gets a moment to end by itself");
+    let stuck = found(ended + 15).unwrap();
+    assert_eq!(
+        stuck.message,
+        "pod team/hello is stuck: its containers ended at 2026-11-21T10:00:00Z, and only istio-proxy runs"
+    );
+    assert_eq!(stuck.remediation.as_deref(), Some("istio-aux finish -n team hello"));
+}
+
+#[test]
+fn in_one_namespace_each_pod_has_its_decision() {
+    let like = |mut annotations: Value| {
+        annotations["sidecar.istio.io/status"] = json!("{\"containers\": [\"istio-proxy\"]}");
+        json!({"metadata": {"name": "hello", "annotations": annotations},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]}})
+    };
+    let status = json!({"istio-aux.io/status": "{\"mode\": \"native\", \"reason\": \"because\"}"});
+    let mut snapshot = healthy();
+    let namespace = snapshot.namespaces[0].clone();
+    for pod in [like(json!({})), like(status)] {
+        snapshot.pods.add(&pod, Some((&namespace, &Settings::new("shim:1"))));
+    }
+    assert!(found(&snapshot).iter().all(|finding| finding.id != Id::PodDecision));
+    let found = of(&snapshot, Some("team"), NOW);
+    let decisions: Vec<_> = found.iter().filter(|finding| finding.id == Id::PodDecision).collect();
+    assert_eq!(decisions.iter().map(|finding| finding.severity).collect::<Vec<_>>(), [Severity::Info, Severity::Ok]);
+    assert!(decisions[0].message.starts_with("pod hello: one like it would get mode native: "), "{decisions:?}");
+    assert_eq!(decisions[1].message, "pod hello has mode native: because");
+}

@@ -1,0 +1,169 @@
+//! Checks a cluster with the caller's own rights: reads its state, judges it, and asks the server for dry runs.
+
+mod attempt;
+mod finding;
+mod findings;
+mod pods;
+mod preflight;
+mod probe;
+mod snapshot;
+mod tenant;
+
+use std::fmt::Write;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use inject::Settings;
+use kube::Client;
+use tokio::time::sleep;
+
+use self::finding::Severity;
+pub(crate) use self::finding::{Finding, is_healthy, is_ready};
+pub(crate) use self::snapshot::service_of_ours;
+use contract::version::Version;
+
+/// How often the cluster is checked while readiness is awaited.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Returns seconds since 1970.
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    i64::try_from(since).unwrap_or(i64::MAX)
+}
+
+/// What to check.
+#[derive(Debug, Clone)]
+pub(crate) struct Scope {
+    /// One namespace, with the decision for each of its pods; else all namespaces.
+    pub(crate) namespace: Option<String>,
+    /// A label selector for pods; empty: all.
+    pub(crate) selector: String,
+    /// The namespace in which to run the shim from an image volume on each kind of node.
+    pub(crate) probe_in: Option<String>,
+    /// The settings of the webhook.
+    pub(crate) settings: Settings,
+}
+
+/// Checks a cluster in which istio-aux is installed.
+pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>, String> {
+    let version = snapshot::server_version(client).await?;
+    // A server without native sidecars gets the shim in another mode.
+    let native_sidecars = version.is_none_or(Version::has_native_sidecars);
+    let scope = Scope { settings: Settings { native_sidecars, ..scope.settings.clone() }, ..scope.clone() };
+    let snapshot = snapshot::take(client, version, &scope).await;
+    let mut findings = findings::of(&snapshot, scope.namespace.as_deref(), now());
+    findings.extend(attempt::run(client, &snapshot, &scope.settings).await);
+    if let Some(namespace) = &scope.probe_in {
+        findings.extend(probe::run(client, namespace, &snapshot.nodes, &scope.settings).await);
+    }
+    Ok(findings)
+}
+
+/// Checks a cluster before an installation.
+pub(crate) async fn before_installation(client: &Client) -> Result<Vec<Finding>, String> {
+    let version = snapshot::server_version(client).await?;
+    let snapshot = snapshot::take_without_pods(client, version).await;
+    Ok(preflight::run(client, &snapshot).await)
+}
+
+/// Checks a cluster until istio-aux is ready, or the time is over, and reports progress on stderr.
+pub(crate) async fn wait_until_ready(
+    client: &Client,
+    scope: &Scope,
+    timeout: Duration,
+) -> Result<Vec<Finding>, String> {
+    let began = Instant::now();
+    let mut reported = String::new();
+    loop {
+        let checked = run(client, scope).await;
+        let progress = match &checked {
+            Ok(findings) if is_ready(findings) => return checked,
+            Ok(findings) => first_problem(findings),
+            Err(reason) => reason.clone(),
+        };
+        if began.elapsed() + CHECK_INTERVAL > timeout {
+            return checked;
+        }
+        if progress != reported {
+            eprintln!("istio-aux: waiting: {progress}");
+            reported = progress;
+        }
+        sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// How many problems there are, and the first.
+fn first_problem(findings: &[Finding]) -> String {
+    let mut problems = findings.iter().filter(|finding| finding.severity == Severity::Problem);
+    let first = problems.next().map(|problem| problem.message.clone()).unwrap_or_default();
+    match problems.count() {
+        0 => first,
+        more => format!("{first} (and {more} more)"),
+    }
+}
+
+/// Findings as text for a person.
+pub(crate) fn render(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { severity, message, remediation, link, .. } in findings {
+        let _ = writeln!(text, "{:<8} {message}", severity.as_str());
+        if let Some(remediation) = remediation {
+            let _ = writeln!(text, "{:<8} next: {remediation}", "");
+        }
+        if *severity == Severity::Problem {
+            let _ = writeln!(text, "{:<8} see:  {link}", "");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::finding::Id;
+    use api::fake::{Answer, client};
+
+    #[test]
+    fn findings_are_printed_with_next_step_and_link() {
+        let findings = [
+            Finding::ok(Id::ServerVersion, "Kubernetes 1.34"),
+            Finding::info(Id::Unreadable, "cannot read nodes"),
+            Finding::problem(Id::StuckPod, "pod a/b is stuck", "istio-aux finish -n a b"),
+        ];
+        insta::assert_snapshot!(render(&findings), @r"
+        ok       Kubernetes 1.34
+        info     cannot read nodes
+        problem  pod a/b is stuck
+                 next: istio-aux finish -n a b
+                 see:  docs/troubleshooting.md#stuck-pod
+        ");
+    }
+
+    #[tokio::test]
+    async fn a_wait_without_time_returns_the_findings_of_one_check() {
+        let info = serde_json::json!({"major": "1", "minor": "34", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
+            "buildDate": "", "goVersion": "", "compiler": "", "platform": ""});
+        let empty = |request: &str| Answer::list(request, &[]);
+        let (client, requests) = client([
+            Answer::ok("GET /version", info),
+            empty("GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations?"),
+            empty("GET /api/v1"),
+        ]);
+        let settings = Settings::new("shim:1");
+        let scope = Scope { namespace: None, selector: "app=a".to_owned(), probe_in: None, settings };
+        let findings = wait_until_ready(&client, &scope, Duration::ZERO).await.unwrap();
+        assert_eq!(
+            first_problem(&findings),
+            "istio-aux is not installed: there is no MutatingWebhookConfiguration istio-aux"
+        );
+        assert_eq!(requests.all().iter().filter(|line| *line == "GET /version").count(), 1);
+        let pods = requests.all().into_iter().find(|line| line.starts_with("GET /api/v1/pods?")).unwrap();
+        assert!(pods.contains("labelSelector=app%3Da") && pods.contains("fieldSelector=status.phase"), "{pods}");
+    }
+
+    #[test]
+    fn progress_names_the_first_problem_and_counts_the_others() {
+        let problem = |message: &str| Finding::problem(Id::CaBundle, message, "");
+        assert_eq!(first_problem(&[Finding::ok(Id::CaBundle, "ok"), problem("one")]), "one");
+        assert_eq!(first_problem(&[problem("one"), problem("two"), problem("three")]), "one (and 2 more)");
+    }
+}

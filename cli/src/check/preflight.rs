@@ -1,0 +1,141 @@
+//! Checks a cluster before an installation: its version, native sidecars, Istio, and the caller's rights.
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+use super::finding::{Finding, Id};
+use super::findings;
+use super::snapshot::{OURS, Snapshot};
+use crate::installation::INSTALLED;
+use api::describe_error;
+use contract::kind::{Kind, NAMESPACES};
+use contract::version::Version;
+
+/// The first version whose webhook configurations have `matchConditions`.
+const FIRST_VERSION: Version = Version { major: 1, minor: 28 };
+/// API groups of kinds that only some ways of installing have.
+const OPTIONAL_GROUPS: [&str; 3] = ["monitoring.coreos.com", "cert-manager.io", "networking.k8s.io"];
+
+/// Checks what an installation needs.
+pub(super) async fn run(client: &Client, snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = state(snapshot);
+    findings.push(rights(client).await);
+    findings
+}
+
+fn state(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut findings = vec![server(snapshot.server)];
+    findings.extend(findings::nodes(snapshot));
+    if let Some(configurations) = &snapshot.configurations {
+        let is_installed = configurations.iter().any(|configuration| configuration["metadata"]["name"] == OURS);
+        let message = if is_installed || snapshot.has_policy {
+            "istio-aux is installed already: installing again is an upgrade"
+        } else {
+            "istio-aux is not installed yet"
+        };
+        findings.push(Finding::ok(Id::Installation, message));
+        findings.extend(findings::order(configurations, OURS));
+    }
+    findings.extend(findings::unreadable(snapshot));
+    findings
+}
+
+fn server(version: Option<Version>) -> Finding {
+    match version {
+        Some(version) if version < FIRST_VERSION => Finding::problem(
+            Id::ServerVersion,
+            format!("Kubernetes {version} is too old: webhook configurations have no matchConditions"),
+            format!("upgrade the cluster to Kubernetes {FIRST_VERSION} or newer"),
+        ),
+        Some(version) if version.has_native_sidecars() => {
+            Finding::ok(Id::ServerVersion, format!("Kubernetes {version} has native sidecars"))
+        }
+        Some(version) => Finding::info(
+            Id::ServerVersion,
+            format!("Kubernetes {version} has no native sidecars: the shim becomes istio-proxy's parent (mode proxy)"),
+        ),
+        None => Finding::info(Id::ServerVersion, "the API server reports a version that cannot be read"),
+    }
+}
+
+/// Whether the caller may create every object of the webhook profile.
+async fn rights(client: &Client) -> Finding {
+    let kinds = INSTALLED.into_iter().map(|installed| installed.kind).chain([NAMESPACES]);
+    let mut missing = Vec::new();
+    for kind in kinds.filter(|kind| !OPTIONAL_GROUPS.contains(&kind.0) && !kind.2.starts_with("MutatingAdmission")) {
+        match may_create(client, kind).await {
+            Ok(true) => {}
+            Ok(false) => missing.push(kind.3),
+            Err(reason) => return Finding::info(Id::Rights, format!("your rights cannot be read: {reason}")),
+        }
+    }
+    if missing.is_empty() {
+        return Finding::ok(Id::Rights, "you may create all objects of an installation");
+    }
+    let message = format!("you may not create: {}", missing.join(", "));
+    Finding::problem(Id::Rights, message, "install as a cluster administrator, or ask one for these rights")
+}
+
+async fn may_create(client: &Client, Kind(group, _, _, plural): Kind) -> Result<bool, String> {
+    let attributes = ResourceAttributes {
+        group: Some(group.to_owned()),
+        resource: Some(plural.to_owned()),
+        verb: Some("create".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(describe_error)?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::finding::Severity;
+    use api::fake::{Answer, client};
+    use serde_json::{Value, json};
+
+    const REVIEWS: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+    fn review(allowed: bool) -> Value {
+        json!({"metadata": {}, "spec": {}, "status": {"allowed": allowed}})
+    }
+
+    #[tokio::test]
+    async fn missing_rights_are_a_problem_and_named() {
+        let (allowed, requests) = client([Answer::ok(REVIEWS, review(true))]);
+        assert_eq!(rights(&allowed).await.severity, Severity::Ok);
+        assert!(requests.all().len() > 10);
+        let (denied, _) = client([Answer::ok(REVIEWS, review(false))]);
+        let finding = rights(&denied).await;
+        assert_eq!(finding.severity, Severity::Problem);
+        assert!(finding.message.contains("clusterroles") && finding.message.contains("namespaces"), "{finding:?}");
+        assert!(!finding.message.contains("podmonitors"), "{finding:?}");
+    }
+
+    #[test]
+    fn the_state_before_an_installation_is_judged() {
+        let injector = json!({"metadata": {"name": "istio-sidecar-injector"},
+            "webhooks": [{"name": "rev.namespace.sidecar-injector.istio.io"}]});
+        let ours = json!({"metadata": {"name": "istio-aux"}, "webhooks": []});
+        let cases = [
+            ("1.27", vec![injector.clone()], Id::ServerVersion, Severity::Problem),
+            ("1.28", vec![injector.clone()], Id::ServerVersion, Severity::Info),
+            ("1.34", vec![injector.clone()], Id::ServerVersion, Severity::Ok),
+            ("1.34", vec![], Id::IstioInjector, Severity::Problem),
+            ("1.34", vec![injector.clone()], Id::IstioInjector, Severity::Ok),
+            ("1.34", vec![injector, ours], Id::Installation, Severity::Ok),
+        ];
+        for (version, configurations, id, severity) in cases {
+            let configurations = Some(configurations);
+            let snapshot = Snapshot { server: Version::parse(version), configurations, ..Snapshot::default() };
+            let findings = state(&snapshot);
+            let finding = findings.iter().find(|finding| finding.id == id).unwrap();
+            assert_eq!(finding.severity, severity, "{version}: {finding:?}");
+        }
+    }
+}

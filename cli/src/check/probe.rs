@@ -1,0 +1,143 @@
+//! Tries delivery `image-volume`: runs the shim from an image volume on one node of each kind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use contract::names::{BINARY_DIR, SHIM_BINARY, SHIM_UID};
+use inject::Settings;
+use kube::Client;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+
+use super::finding::{Finding, Id};
+use api::{self, PodCompletion, describe_error, wait_for_pod};
+use contract::kind::PODS;
+
+/// How long a node may take to pull the image and run it.
+const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Runs the shim on one node of each kind, in a namespace.
+pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], settings: &Settings) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (kind, node) in kinds(nodes) {
+        eprintln!("istio-aux: running the shim from an image volume on {node} …");
+        found.push(match try_on(client, namespace, &node, settings).await {
+            Ok(()) => {
+                Finding::ok(Id::ImageVolume, format!("{kind}: runs the shim from an image volume (tried on {node})"))
+            }
+            Err(reason) => Finding::problem(
+                Id::ImageVolume,
+                format!("{kind}: does not run the shim from an image volume (tried on {node}): {reason}"),
+                "keep --delivery=copy",
+            ),
+        });
+    }
+    found
+}
+
+/// One node of each kind: kubelet, runtime, system and architecture.
+fn kinds(nodes: &[Value]) -> BTreeMap<String, String> {
+    let field = |node: &Value, field: &str| node["status"]["nodeInfo"][field].as_str().unwrap_or("?").to_owned();
+    let fields = ["kubeletVersion", "containerRuntimeVersion", "operatingSystem", "architecture"];
+    let linux = nodes.iter().filter(|node| field(node, "operatingSystem") == "linux");
+    linux
+        .map(|node| {
+            let kind = fields.map(|name| field(node, name)).join(", ");
+            (format!("nodes of {kind}"), node["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+        })
+        .collect()
+}
+
+fn pod(node: &str, settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "istio-aux-probe-", "labels": {"sidecar.istio.io/inject": "false"}},
+        "spec": {
+            "nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "probe", "image": settings.shim_image, "imagePullPolicy": settings.pull_policy.as_str(),
+                "command": [SHIM_BINARY, "--version"],
+                "volumeMounts": [{"name": "shim", "mountPath": BINARY_DIR, "readOnly": true}],
+                "securityContext": {
+                    "runAsUser": SHIM_UID, "runAsGroup": SHIM_UID, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            }],
+            "volumes": [{"name": "shim", "image": {
+                "reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str(),
+            }}],
+        },
+    })
+}
+
+async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<(), String> {
+    let pods = api::objects(client, PODS, Some(namespace));
+    let object = serde_json::from_value(pod(node, settings)).map_err(|error| error.to_string())?;
+    let created = pods.create(&PostParams::default(), &object).await;
+    let created = created.map_err(|error| format!("the pod was refused: {}", describe_error(error)))?;
+    let name = created.metadata.name.unwrap_or_default();
+    if created.data["spec"]["volumes"][0]["image"].is_null() {
+        delete(&pods, &name).await;
+        return Err("the API server has no image volumes (on by default since Kubernetes 1.35)".to_owned());
+    }
+    let ended = wait_for_end(client, namespace, &name).await;
+    delete(&pods, &name).await;
+    ended
+}
+
+async fn delete(pods: &kube::Api<kube::api::DynamicObject>, name: &str) {
+    if let Err(error) = pods.delete(name, &DeleteParams::default()).await {
+        eprintln!("istio-aux: pod {name} is left: {}", describe_error(error));
+    }
+}
+
+async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<(), String> {
+    let state = |pod: &Value| pod["status"]["containerStatuses"][0]["state"].clone();
+    match wait_for_pod(client, namespace, name, PROBE_TIMEOUT).await? {
+        PodCompletion::Terminated(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
+        PodCompletion::Terminated(pod) => Err(container_message(&state(&pod), &pod["status"])),
+        PodCompletion::Deleted => Err("its pod was deleted".to_owned()),
+        PodCompletion::TimedOut(pod) => {
+            Err(format!("not within {PROBE_TIMEOUT:?}: {}", container_message(&state(&pod), &Value::Null)))
+        }
+    }
+}
+
+/// The reason and message of a container, or of its pod.
+fn container_message(state: &Value, status: &Value) -> String {
+    let said = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
+    let said = said.unwrap_or(status);
+    let words = ["reason", "message"].into_iter().filter_map(|field| said[field].as_str());
+    let words: Vec<&str> = words.filter_map(|text| text.lines().next()).collect();
+    if words.is_empty() { "the kubelet gives no reason".to_owned() } else { words.join(": ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_node_of_each_kind_is_tried() {
+        let node = |name: &str, kubelet: &str, system: &str| {
+            json!({"metadata": {"name": name}, "status": {"nodeInfo": {
+                "kubeletVersion": kubelet, "containerRuntimeVersion": "containerd://2.4.2", "operatingSystem": system,
+                "architecture": "amd64",
+            }}})
+        };
+        let nodes = [
+            node("a", "v1.36.3", "linux"),
+            node("b", "v1.36.3", "linux"),
+            node("c", "v1.35.0", "linux"),
+            node("d", "v1.36.3", "windows"),
+        ];
+        let kinds: Vec<String> = kinds(&nodes).into_keys().collect();
+        assert_eq!(
+            kinds,
+            [
+                "nodes of v1.35.0, containerd://2.4.2, linux, amd64",
+                "nodes of v1.36.3, containerd://2.4.2, linux, amd64",
+            ]
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! What a check reads of one tenant of Kubeflow: a namespace that has one of our labels for tenants, or is a profile.
+
+use crate::pods::{is_proxy, label};
+use contract::names::{
+    ACCESS_PIPELINES_LABEL, MESH_LABEL, NOTEBOOK_LABEL, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_LABEL,
+    TENANCY_LABEL,
+};
+use kube::Client;
+use serde_json::Value;
+
+use api::{self, Selection};
+use contract::kind::Kind;
+use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
+
+const AUTHORIZATION_POLICIES: Kind = Kind("security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies");
+const PEER_AUTHENTICATIONS: Kind = Kind("security.istio.io", "v1", "PeerAuthentication", "peerauthentications");
+/// The label and value that the profile controller gives its namespaces.
+const PROFILE: (&str, &str) = ("app.kubernetes.io/part-of", "kubeflow-profile");
+
+/// A tenant's namespace. What could not be read is `None` or empty.
+#[derive(Debug, Default)]
+pub(super) struct Tenant {
+    /// Whether Kubeflow's role for pipelines is there.
+    pub(super) has_role: Option<bool>,
+    pub(super) role_bindings: Option<Vec<Value>>,
+    pub(super) pod_default: Option<Value>,
+    /// Istio's policies that are in the namespace.
+    pub(super) policies: Vec<Value>,
+    pub(super) peer_authentications: Vec<Value>,
+}
+
+/// Whether a namespace is a tenant's.
+pub(super) fn is_tenant(namespace: &Value) -> bool {
+    let ours = [TENANCY_LABEL, PIPELINES_TOKEN_LABEL, MESH_LABEL];
+    ours.into_iter().any(|key| label(namespace, key).is_some()) || label(namespace, PROFILE.0) == Some(PROFILE.1)
+}
+
+/// Reads a tenant. What could not be read is returned in words.
+pub(super) async fn read(client: &Client, namespace: &str) -> (Tenant, Vec<String>) {
+    let mut unreadable = Vec::new();
+    let mut note = |reason: String| unreadable.push(reason);
+    let selection = Selection::in_namespace(Some(namespace));
+    let tenant = Tenant {
+        has_role: api::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE)
+            .await
+            .map_err(&mut note)
+            .ok()
+            .map(|role| role.is_some()),
+        role_bindings: api::list(client, ROLE_BINDINGS, selection).await.map_err(&mut note).ok(),
+        pod_default: api::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL)
+            .await
+            .map_err(&mut note)
+            .unwrap_or_default(),
+        policies: api::list_if_served(client, AUTHORIZATION_POLICIES, selection)
+            .await
+            .map_err(&mut note)
+            .unwrap_or_default(),
+        peer_authentications: api::list_if_served(client, PEER_AUTHENTICATIONS, selection)
+            .await
+            .map_err(&mut note)
+            .unwrap_or_default(),
+    };
+    (tenant, unreadable)
+}
+
+/// What matters of a tenant's pod that runs to completion, or of a notebook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TenantPod {
+    pub(super) name: String,
+    pub(super) account: String,
+    pub(super) runs_to_completion: bool,
+    pub(super) has_sidecar: bool,
+    pub(super) has_token: bool,
+}
+
+impl TenantPod {
+    /// The facts of a pod; `None` where it is neither.
+    pub(super) fn of(pod: &Value) -> Option<Self> {
+        let spec = &pod["spec"];
+        let runs_to_completion = spec["restartPolicy"] != "Always";
+        if !runs_to_completion && label(pod, NOTEBOOK_LABEL).is_none() {
+            return None;
+        }
+        let list = |field: &str| spec[field].as_array().map_or(&[][..], Vec::as_slice);
+        let mounts = list("containers").iter().filter_map(|container| container["volumeMounts"].as_array()).flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Some(Self {
+            name: text(&pod["metadata"]["name"]),
+            account: spec["serviceAccountName"].as_str().unwrap_or("default").to_owned(),
+            runs_to_completion,
+            has_sidecar: list("containers").iter().chain(list("initContainers")).any(is_proxy),
+            has_token: mounts.into_iter().any(|mount| mount["mountPath"] == PIPELINES_TOKEN_DIR),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_profiles_and_namespaces_with_our_labels_are_tenants() {
+        let namespace = |labels: Value| json!({"metadata": {"name": "team", "labels": labels}});
+        assert!(is_tenant(&namespace(json!({"app.kubernetes.io/part-of": "kubeflow-profile"}))));
+        assert!(is_tenant(&namespace(json!({"istio-aux.io/mesh": "typo"}))));
+        assert!(!is_tenant(&namespace(json!({"istio-aux.io/injection": "enabled"}))));
+    }
+
+    #[test]
+    fn pods_that_run_for_ever_are_of_no_interest_but_notebooks() {
+        let pod = |policy: &str, labels: Value| {
+            TenantPod::of(&json!({"metadata": {"name": "p", "labels": labels}, "spec": {"restartPolicy": policy,
+                "containers": [{"name": "main", "volumeMounts": [{"mountPath": PIPELINES_TOKEN_DIR}]}, {"name": "istio-proxy"}]}}))
+        };
+        assert_eq!(pod("Always", json!({})), None);
+        let notebook = pod("Always", json!({"notebook-name": "n"})).unwrap();
+        assert!(notebook.has_token && notebook.has_sidecar && !notebook.runs_to_completion);
+        assert_eq!(pod("Never", json!({})).unwrap().account, "default");
+    }
+}

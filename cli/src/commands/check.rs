@@ -1,0 +1,72 @@
+//! `istio-aux check`.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use super::CliResult;
+use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
+use super::output::OutputArgs;
+use crate::check::{self, Scope};
+use inject::args::ShimArgs;
+
+/// Check a cluster: what is wrong, and what to do about it
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Check a cluster: what is wrong, and what to do about it.
+
+Reads versions, Istio's injectors, the webhook and its certificate, namespaces and pods, with your own rights, and says
+what it may not read. In namespaces that are opted in, it asks the API server for a pod as a dry run. Exit status: 0
+healthy, 1 there is a problem, 2 wrong arguments.",
+    after_help = "examples:
+  istio-aux check
+  istio-aux check --pre                    # before an installation
+  istio-aux check --wait --timeout 5m      # after it
+  istio-aux check -n team -l app=training -o json
+  istio-aux check --probe                  # before delivery image-volume"
+)]
+pub(super) struct CheckArgs {
+    /// Check whether the cluster is ready for an installation, and your rights are enough for it
+    #[arg(long, conflicts_with_all = ["namespace", "selector", "wait", "probe"])]
+    pre: bool,
+    /// Check again until istio-aux is ready; pods that are stuck do not count then
+    #[arg(long, conflicts_with = "probe")]
+    wait: bool,
+    /// How long --wait may take
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// Check only this namespace, and print the decision for each of its pods
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Check only pods with these labels
+    #[arg(short = 'l', long, value_name = "LABELS", default_value = "", hide_default_value = true)]
+    selector: String,
+    /// Run the shim from an image volume on one node of each kind, in the namespace (default: the context's)
+    #[arg(long)]
+    probe: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    shim: ShimArgs,
+}
+
+pub(super) fn run(arguments: CheckArgs) -> CliResult {
+    let CheckArgs { pre, wait, timeout, namespace, selector, probe, output, cluster, shim } = arguments;
+    cluster.run(async |client| {
+        let probe_in = probe.then(|| namespace_or_default(namespace.clone(), &client));
+        let scope = Scope { namespace, selector, probe_in, settings: shim.settings(true) };
+        let findings = if pre {
+            check::before_installation(&client).await?
+        } else if wait {
+            check::wait_until_ready(&client, &scope, timeout).await?
+        } else {
+            check::run(&client, &scope).await?
+        };
+        let healthy = if wait { check::is_ready(&findings) } else { check::is_healthy(&findings) };
+        output.print(&json!({"healthy": healthy, "findings": findings}), &check::render(&findings))?;
+        Ok(exit_code(healthy))
+    })
+}

@@ -1,0 +1,159 @@
+//! `istio-aux inject`: manifests from files, changed manifests on stdout.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use inject::args::ShimArgs;
+
+use super::CliResult;
+use super::output::print;
+use crate::offline::{self, Rewritten};
+
+/// The extensions of manifests in a directory, as kubectl has them.
+const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
+
+/// Print manifests as the webhook would change their pods, without a cluster
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print manifests as the webhook would change their pods, without a cluster: for GitOps and dry runs.
+
+Pods, and the pod templates of Jobs, CronJobs, Deployments and their like, JobSets, the training operator's jobs and Argo's
+workflows; in YAML or JSON, lists and several documents in one file too. Documents that need no change go through byte for
+byte. A YAML document that changes is written again from its content: literal block scalars stay, comments are lost,
+folded scalars become one line, and quotes may change.",
+    after_help = "examples:
+  istio-aux inject -f job.yaml | kubectl apply -f -
+  istio-aux inject -f manifests/ -f job.yaml --assume-proxy > all.yaml
+  kustomize build . | istio-aux inject -f - --assume-proxy > all.yaml"
+)]
+pub(super) struct InjectArgs {
+    #[command(flatten)]
+    files: Files,
+    /// Add the shim too: Istio's injector will add its proxy in the cluster. Without it, only the startup hold
+    #[arg(long)]
+    assume_proxy: bool,
+    /// Whether the cluster has native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of istio-proxy,
+    /// as only the webhook can make it: then only the startup hold
+    #[arg(long, value_name = "enabled|disabled", default_value = "enabled", value_parser = ["enabled", "disabled"])]
+    native_sidecars: String,
+    #[command(flatten)]
+    shim: ShimArgs,
+}
+
+#[derive(Debug, Args)]
+struct Files {
+    /// A file or directory of manifests, or - for standard input; repeatable
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    filenames: Vec<PathBuf>,
+}
+
+pub(super) fn inject(arguments: InjectArgs) -> CliResult {
+    let settings = arguments.shim.settings(arguments.native_sidecars == "enabled");
+    arguments.files.rewrite(|text| offline::inject(text, &settings, arguments.assume_proxy))
+}
+
+impl Files {
+    /// Prints all files after an edit. Nothing is printed where one of them cannot be read.
+    fn rewrite(&self, edit: impl Fn(&str) -> Result<Rewritten, offline::Error>) -> CliResult {
+        let (mut all, mut warnings) = (String::new(), Vec::new());
+        for file in self.expanded()? {
+            let name = file.display();
+            let text = read(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
+            let rewritten = edit(&text).map_err(|error| format!("{name}, {error}"))?;
+            append(&mut all, &rewritten.text);
+            warnings.extend(rewritten.warnings);
+        }
+        for warning in warnings {
+            eprintln!("istio-aux: {warning}");
+        }
+        print(&all)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The files, with each directory replaced by its manifests in the order of their names.
+    fn expanded(&self) -> Result<Vec<PathBuf>, String> {
+        let mut files = Vec::new();
+        for path in &self.filenames {
+            if path.is_dir() {
+                files.extend(manifests_in(path)?);
+            } else {
+                files.push(path.clone());
+            }
+        }
+        Ok(files)
+    }
+}
+
+fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let name = directory.display();
+    let entries = std::fs::read_dir(directory).map_err(|error| format!("{name} cannot be read: {error}"))?;
+    let is_manifest = |path: &PathBuf| {
+        path.is_file() && path.extension().and_then(OsStr::to_str).is_some_and(|end| EXTENSIONS.contains(&end))
+    };
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_manifest).collect();
+    if files.is_empty() {
+        return Err(format!("{name} has no manifests: no file *.yaml, *.yml or *.json"));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Appends the text of another file as documents of its own.
+fn append(all: &mut String, text: &str) {
+    if !all.is_empty() {
+        if !all.ends_with('\n') {
+            all.push('\n');
+        }
+        if !text.starts_with("---") && !text.starts_with('%') {
+            all.push_str("---\n");
+        }
+    }
+    all.push_str(text);
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text)?;
+        Ok(text)
+    } else {
+        std::fs::read_to_string(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_stands_for_its_manifests_in_order() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["b.yaml", "a.json", "c.yml", "readme.md"] {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        let files = Files { filenames: vec![PathBuf::from("-"), directory.path().to_owned()] };
+        let names: Vec<_> =
+            files.expanded().unwrap().into_iter().map(|file| file.file_name().map(OsStr::to_owned)).collect();
+        let expected = ["-", "a.json", "b.yaml", "c.yml"].map(|name| Some(name.into()));
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_directory_without_manifests_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files { filenames: vec![directory.path().to_owned()] };
+        assert!(files.expanded().unwrap_err().contains("has no manifests"));
+    }
+
+    #[test]
+    fn files_become_documents_of_one_text() {
+        let mut all = String::new();
+        for text in ["a: 1", "b: 2\n", "---\nc: 3\n"] {
+            append(&mut all, text);
+        }
+        assert_eq!(all, "a: 1\n---\nb: 2\n---\nc: 3\n");
+    }
+}

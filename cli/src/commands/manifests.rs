@@ -1,0 +1,109 @@
+//! `istio-aux manifests` and `istio-aux policy`: the two profiles as YAML on stdout.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use inject::args::ShimArgs;
+
+use super::CliResult;
+use super::output::print;
+use crate::installation::{self, Images};
+use crate::policy::{self, ApiVersion};
+
+/// Print the webhook profile: the objects of an installation with a self-signed certificate
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print the webhook profile: the objects of an installation with a self-signed certificate.
+
+The same as kubectl kustomize deploy/overlays/self-signed, for a namespace and images. Other options of an installation
+are in the kustomize overlays and the Helm chart: docs/install.md. Before Kubernetes 1.30, leave out the
+ValidatingAdmissionPolicy and its binding.",
+    after_help = "examples:
+  istio-aux manifests --registry=registry.example/istio-aux | kubectl apply --server-side -f -
+  istio-aux manifests --registry=registry.example/istio-aux --namespace=mesh-tools > webhook.yaml"
+)]
+pub(super) struct ManifestsArgs {
+    /// The namespace of the webhook
+    #[arg(short, long, value_name = "NAME", default_value = "istio-aux", value_parser = namespace)]
+    namespace: String,
+    /// The registry, with its path, of the images webhook and shim; their tag is this program's version
+    #[arg(long, value_name = "REGISTRY", required_unless_present_all = ["image", "shim_image"])]
+    registry: Option<String>,
+    /// The webhook's image, in place of the registry's
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// The shim's image, in place of the registry's
+    #[arg(long, value_name = "IMAGE")]
+    shim_image: Option<String>,
+}
+
+/// Print the policy profile: objects that have the API server itself do what the webhook does
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Print the policy profile: objects that have the API server itself do what the webhook does.
+
+A MutatingAdmissionPolicy and its bindings, for Kubernetes 1.36 and later; for 1.34 and 1.35 with --api-version=v1beta1,
+where the feature gate MutatingAdmissionPolicy is on. No component runs, and there is no certificate. docs/policy.md says
+what a policy cannot do.",
+    after_help = "examples:
+  istio-aux policy | kubectl apply --server-side -f -
+  istio-aux policy --delivery=image-volume --shim-image=registry.example/istio-aux/shim:0.1.0 > policy.yaml"
+)]
+pub(super) struct PolicyArgs {
+    /// The version of the API that the server has
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t = ApiVersion::V1)]
+    api_version: ApiVersion,
+    #[command(flatten)]
+    shim: ShimArgs,
+}
+
+pub(super) fn manifests(arguments: &ManifestsArgs) -> CliResult {
+    let images = Images {
+        webhook: image(arguments.image.as_deref(), arguments.registry.as_deref(), "webhook"),
+        shim: image(arguments.shim_image.as_deref(), arguments.registry.as_deref(), "shim"),
+    };
+    print(&installation::manifests(&arguments.namespace, &images)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn policy(arguments: PolicyArgs) -> CliResult {
+    print(&policy::manifests(&arguments.shim.settings(true), arguments.api_version)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The image that was given, or that of the registry.
+fn image(given: Option<&str>, registry: Option<&str>, name: &str) -> String {
+    let registry = registry.unwrap_or_default().trim_end_matches('/');
+    given.map_or_else(|| format!("{registry}/{name}:{}", installation::client_version()), str::to_owned)
+}
+
+/// A DNS label, as names of namespaces are.
+pub(super) fn namespace(text: &str) -> Result<String, String> {
+    let is_label = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    let has_ends = !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.len() <= 63;
+    if is_label && has_ends {
+        Ok(text.to_owned())
+    } else {
+        Err("takes a name of a namespace, such as istio-aux".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_the_given_one_or_the_registrys() {
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(image(None, Some("r.example/x/"), "shim"), format!("r.example/x/shim:{version}"));
+        assert_eq!(image(Some("other/shim@sha256:0"), Some("r"), "shim"), "other/shim@sha256:0");
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_namespace_is_rejected() {
+        for text in ["", "-a", "a-", "A", "a.b", "a b"] {
+            assert!(namespace(text).is_err(), "{text}");
+        }
+        assert_eq!(namespace("mesh-tools-2").as_deref(), Ok("mesh-tools-2"));
+    }
+}

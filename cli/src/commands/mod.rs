@@ -1,0 +1,145 @@
+//! The command line: arguments and exit statuses (0 success, 1 failure or a problem found, 2 wrong arguments). What each
+//! command does is in other modules.
+
+mod check;
+mod cluster;
+mod finish;
+mod inject;
+mod manifests;
+mod output;
+mod tenant_objects;
+mod version;
+mod why;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// The file name under which kubectl finds the program as its plugin.
+const PLUGIN_FILE: &str = "kubectl-istio_aux";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "istio-aux",
+    version,
+    about = "Lets pods with an Istio sidecar start after their proxy, and complete",
+    after_help = "examples:
+  istio-aux check                               what is wrong in the cluster, and what to do about it
+  istio-aux why -n team job/hello               why a workload is injected, or not
+  istio-aux inject -f job.yaml                  what a Job becomes, without a cluster
+  istio-aux finish -n team --all-stuck          end the proxies of pods that wait for nothing else
+
+As kubectl-istio_aux in PATH it is a plugin: kubectl istio-aux check"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::CheckArgs),
+    Why(why::WhyArgs),
+    Finish(finish::FinishArgs),
+    Inject(inject::InjectArgs),
+    Manifests(manifests::ManifestsArgs),
+    Policy(manifests::PolicyArgs),
+    Version(version::VersionArgs),
+    TenantObjects(tenant_objects::TenantObjectsArgs),
+    Completions(Completions),
+}
+
+/// Print a shell's completions
+#[derive(Debug, Args)]
+#[command(after_help = "example: istio-aux completions bash > /etc/bash_completion.d/istio-aux")]
+struct Completions {
+    /// The shell
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// The exit status of a command; `Err` is one line for what it could not do.
+type CliResult = Result<ExitCode, String>;
+
+/// Returns the definition of the command line, from which documentation is generated.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs a command line, whose first word is the program's name.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let mut command = named(words.first());
+    let result = match parse(&mut command, words) {
+        Ok(Cli { command }) => run(command),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return exit_code(output::print(&error.to_string()).map(|()| ExitCode::SUCCESS));
+        }
+        Err(error) => {
+            eprintln!("istio-aux: {}", one_line(&error));
+            return ExitCode::from(2);
+        }
+    };
+    exit_code(result)
+}
+
+fn exit_code(result: CliResult) -> ExitCode {
+    result.unwrap_or_else(|reason| {
+        eprintln!("istio-aux: {reason}");
+        ExitCode::FAILURE
+    })
+}
+
+/// The command line by the name under which it was called.
+fn named(program: Option<&OsString>) -> clap::Command {
+    let file = program.and_then(|program| Path::new(program).file_stem());
+    let command = Cli::command();
+    if file == Some(OsStr::new(PLUGIN_FILE)) { command.bin_name("kubectl istio-aux") } else { command }
+}
+
+fn parse(command: &mut clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches)
+}
+
+fn run(command: Command) -> CliResult {
+    match command {
+        Command::Check(arguments) => check::run(arguments),
+        Command::Why(arguments) => why::run(arguments),
+        Command::Finish(arguments) => finish::run(arguments),
+        Command::Inject(arguments) => inject::inject(arguments),
+        Command::Manifests(arguments) => manifests::manifests(&arguments),
+        Command::Policy(arguments) => manifests::policy(arguments),
+        Command::Version(arguments) => version::run(arguments),
+        Command::TenantObjects(arguments) => tenant_objects::run(&arguments),
+        Command::Completions(Completions { shell }) => {
+            clap_complete::generate(shell, &mut Cli::command(), "istio-aux", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Returns clap's message for wrong arguments in one line, with the commands where none was given.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return format!("no command: it takes {}; see --help", command_names());
+    }
+    ::inject::args::one_line(error)
+}
+
+/// `check, why or finish`.
+fn command_names() -> String {
+    let command = Cli::command();
+    let names: Vec<&str> =
+        command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+    let (last, first) = names.split_last().expect("there are commands");
+    format!("{} or {last}", first.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! `istio-aux why`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::CliResult;
+use super::cluster::{ClusterArgs, namespace_or_default};
+use super::output::OutputArgs;
+use crate::explain::{ExplainedPod, Explanation, Target, Verdict, explain};
+use crate::pods::Decision;
+use inject::args::default_settings;
+
+/// Explain one object: whether its pods are injected, why, and what would be decided now
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Explain one object: whether its pods are injected, why, and what would be decided now.
+
+Reads the object, its namespace and its pods, and asks the API server for a pod of its template as a dry run. Without the
+right to create pods, the decision is made here. Kinds: pod, job, cronjob, deployment and their like, jobset, and the
+training operator's jobs. Exit status: 0 explained, 1 it cannot be read, 2 wrong arguments.",
+    after_help = "examples:
+  istio-aux why -n team pod/hello-7jwpb
+  istio-aux why -n team job/hello
+  istio-aux why -n team cronjob/nightly -o json"
+)]
+pub(super) struct WhyArgs {
+    /// The object
+    #[arg(value_name = "KIND/NAME")]
+    object: Target,
+    /// The namespace; without it, the context's
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(super) fn run(arguments: WhyArgs) -> CliResult {
+    let WhyArgs { object, namespace, output, cluster } = arguments;
+    cluster.run(async |client| {
+        let namespace = namespace_or_default(namespace, &client);
+        let explanation = explain(&client, &namespace, &object, &default_settings()).await?;
+        output.print(&explanation, &render(&explanation))?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn render(explanation: &Explanation) -> String {
+    let Explanation { object, namespace, opted_in, opt_in, in_mesh, pods, now } = explanation;
+    let mut text = format!("{object} in namespace {namespace}\n");
+    let opted_in = match opted_in {
+        Some(true) => "opted in",
+        Some(false) => "not opted in",
+        None => "opted in or not",
+    };
+    let _ = writeln!(text, "{opted_in}: {opt_in}");
+    if let Some(in_mesh) = in_mesh {
+        let selects = if *in_mesh { "selects" } else { "does not select" };
+        let _ = writeln!(text, "Istio's injector {selects} the namespace");
+    }
+    for pod in pods {
+        let _ = writeln!(text, "pod {} ({}): {}", pod.name, pod.phase, was(pod));
+    }
+    for verdict in now {
+        let _ = writeln!(text, "a new pod: {}", would_be(verdict));
+    }
+    text
+}
+
+fn was(pod: &ExplainedPod) -> String {
+    match (&pod.decision, &pod.unchanged) {
+        (Some(decision), _) => describe(decision),
+        (None, reason) => format!("not changed by istio-aux: {}", reason.as_deref().unwrap_or("no reason is known")),
+    }
+}
+
+fn would_be(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Injected(decision) => describe(decision),
+        Verdict::NotInjected { reason, has_proxy, warnings } => {
+            let proxy = if *has_proxy { "with istio-proxy and without the shim" } else { "without istio-proxy" };
+            with_warnings(format!("admitted {proxy}: {reason}"), warnings)
+        }
+        Verdict::Rejected { message } => format!("rejected: {message}"),
+        Verdict::Unasked { reason, decision } => format!("{} (not asked the server: {reason})", describe(decision)),
+        Verdict::Unknown { reason } => format!("unknown: {reason}"),
+    }
+}
+
+fn describe(Decision { mode, reason, warnings }: &Decision) -> String {
+    with_warnings(format!("mode {mode}: {reason}"), warnings)
+}
+
+fn with_warnings(line: String, warnings: &[String]) -> String {
+    warnings.iter().fold(line, |line, warning| format!("{line}\n  warning: {warning}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_is_printed_line_by_line() {
+        let decision = |warnings: &[&str]| Decision {
+            mode: "native".to_owned(),
+            reason: "because".to_owned(),
+            warnings: warnings.iter().map(|warning| (*warning).to_owned()).collect(),
+        };
+        let pod = |name: &str, decision, unchanged: Option<&str>| ExplainedPod {
+            name: name.to_owned(),
+            phase: "Running".to_owned(),
+            decision,
+            unchanged: unchanged.map(str::to_owned),
+        };
+        let explanation = Explanation {
+            object: "job/hello".to_owned(),
+            namespace: "team".to_owned(),
+            opted_in: Some(true),
+            opt_in: "its namespace has the label x=enabled".to_owned(),
+            in_mesh: Some(false),
+            pods: vec![pod("a", Some(decision(&[])), None), pod("b", None, Some("it opted out"))],
+            now: vec![
+                Verdict::Injected(decision(&["no container mian"])),
+                Verdict::NotInjected { reason: "it opted out".to_owned(), has_proxy: true, warnings: Vec::new() },
+                Verdict::Rejected { message: "exceeded quota".to_owned() },
+                Verdict::Unasked { reason: "no rights".to_owned(), decision: decision(&[]) },
+                Verdict::Unknown { reason: "no answer".to_owned() },
+            ],
+        };
+        insta::assert_snapshot!(render(&explanation));
+    }
+}

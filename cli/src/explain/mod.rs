@@ -1,0 +1,210 @@
+//! Why a workload is injected or not: one object, its namespace, its pods, and what the server would make of it now.
+
+mod target;
+
+use inject::Settings;
+use kube::Client;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub(crate) use self::target::Target;
+use crate::dry_run::{DryRun, dry_run_pod};
+use crate::pods::{Decision, OptIn, decide_now, is_in_mesh, is_rendered, opt_in, pods_of, recorded};
+use api::{Selection, selector_of};
+use contract::kind::{NAMESPACES, PODS};
+
+/// How many pods of a workload are listed at most.
+const PODS_LIMIT: usize = 20;
+
+/// The modes in which a pod gets the shim.
+const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "wrap"];
+
+/// Why an object's pods are as they are.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Explanation {
+    pub(crate) object: String,
+    pub(crate) namespace: String,
+    /// Whether the API server calls the webhook for the object's pods; `None` where the namespace cannot be read.
+    pub(crate) opted_in: Option<bool>,
+    /// By which label, or why it is not known.
+    pub(crate) opt_in: String,
+    /// Whether Istio's injector selects the namespace; `None` where the namespace cannot be read.
+    pub(crate) in_mesh: Option<bool>,
+    pub(crate) pods: Vec<ExplainedPod>,
+    pub(crate) now: Vec<Verdict>,
+}
+
+/// What was decided for a pod.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ExplainedPod {
+    pub(crate) name: String,
+    pub(crate) phase: String,
+    /// What the webhook recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<Decision>,
+    /// Why the webhook recorded nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unchanged: Option<String>,
+}
+
+/// What would become of a new pod.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "result", rename_all = "kebab-case")]
+pub(crate) enum Verdict {
+    /// The server would admit it with this decision.
+    Injected(Decision),
+    /// The server would admit it, and the webhook would record nothing.
+    NotInjected {
+        reason: String,
+        /// Whether Istio's injector would add its proxy.
+        has_proxy: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        warnings: Vec<String>,
+    },
+    /// The server would reject it.
+    Rejected { message: String },
+    /// The server was not asked: what the webhook would decide for the pod as it is.
+    Unasked { reason: String, decision: Decision },
+    /// Nothing is known.
+    Unknown { reason: String },
+}
+
+/// Explains one object. `Err` where it cannot be read, or has no pods.
+pub(crate) async fn explain(
+    client: &Client,
+    namespace: &str,
+    target: &Target,
+    settings: &Settings,
+) -> Result<Explanation, String> {
+    let object = api::get(client, target.kind, Some(namespace), &target.name).await?;
+    let object = object.ok_or_else(|| format!("there is no {target} in namespace {namespace}"))?;
+    let templates = templates(client, namespace, &object).await;
+    let Some(template) = templates.first() else {
+        return Err(format!("{target} has no pod template that istio-aux knows; next: istio-aux why pod/NAME"));
+    };
+    let read = api::get(client, NAMESPACES, None, namespace).await;
+    let labels = read.and_then(|object| object.ok_or_else(|| format!("there is no namespace {namespace}")));
+    let opt_in = labels.as_ref().map(|namespace| opt_in(namespace, template));
+    let context = Context { client, namespace, labels: labels.as_ref().ok(), settings };
+    let pods = if target.kind == PODS { vec![context.explained(&object)] } else { context.pods(&object).await? };
+    let mut now = Vec::new();
+    for template in &templates {
+        now.push(context.verdict(template).await);
+    }
+    Ok(Explanation {
+        object: target.to_string(),
+        namespace: namespace.to_owned(),
+        opted_in: opt_in.as_ref().ok().map(|opt_in| opt_in.is_in()),
+        opt_in: opt_in.map_or_else(Clone::clone, OptIn::describe),
+        in_mesh: labels.as_ref().ok().map(is_in_mesh),
+        pods,
+        now,
+    })
+}
+
+/// The pods that are created from an object. For a pod, those of its controller: a running pod has what admission added.
+async fn templates(client: &Client, namespace: &str, object: &Value) -> Vec<Value> {
+    if let Some(owner) = Target::owner_of(object).filter(|_| object["kind"] == "Pod")
+        && let Ok(Some(controller)) = api::get(client, owner.kind, Some(namespace), &owner.name).await
+    {
+        return pods_of(&controller);
+    }
+    pods_of(object)
+}
+
+/// Where an object is, and by which settings decisions are made.
+struct Context<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    /// The namespace with its labels, where it can be read.
+    labels: Option<&'a Value>,
+    settings: &'a Settings,
+}
+
+impl Context<'_> {
+    /// The pods of a workload, by its selector.
+    async fn pods(&self, object: &Value) -> Result<Vec<ExplainedPod>, String> {
+        let Some(selector) = selector_of(&object["spec"]["selector"]["matchLabels"]) else { return Ok(Vec::new()) };
+        let mut pods = Vec::new();
+        let selection = Selection::in_namespace(Some(self.namespace)).labels(&selector);
+        api::for_each(self.client, PODS, selection, |pod| {
+            if pods.len() < PODS_LIMIT {
+                pods.push(self.explained(&pod));
+            }
+        })
+        .await?;
+        Ok(pods)
+    }
+
+    fn explained(&self, pod: &Value) -> ExplainedPod {
+        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let decision = recorded(pod);
+        let missed = "it was created before its namespace was opted in, or while the webhook did not answer";
+        let unchanged = decision.is_none().then(|| self.why_unchanged(pod, missed));
+        ExplainedPod { name: text("/metadata/name"), phase: text("/status/phase"), decision, unchanged }
+    }
+
+    /// Why a pod has no recorded decision. `missed` is the reason for a pod that would get the shim.
+    fn why_unchanged(&self, pod: &Value, missed: &str) -> String {
+        match self.labels.map(|namespace| opt_in(namespace, pod)) {
+            Some(opt_in) if !opt_in.is_in() => return opt_in.describe(),
+            _ => {}
+        }
+        match decide_now(pod, self.settings) {
+            Ok(decision) if MODES_WITH_SHIM.contains(&decision.mode.as_str()) => missed.to_owned(),
+            Ok(decision) => decision.reason,
+            Err(reason) => reason,
+        }
+    }
+
+    /// What would become of a pod of a template, by a dry run.
+    async fn verdict(&self, template: &Value) -> Verdict {
+        if is_rendered(template) {
+            // Istio's injector would treat the proxy as its own, and a dry run would prove nothing.
+            return self.unasked(template, "the pod has its proxy already".to_owned());
+        }
+        match dry_run_pod(self.client, self.namespace, &new_pod(template)).await {
+            Ok(DryRun::Admitted(admitted)) => match recorded(&admitted.pod) {
+                Some(mut decision) => {
+                    let new = admitted.warnings.into_iter().filter(|warning| !decision.warnings.contains(warning));
+                    let new: Vec<String> = new.collect();
+                    decision.warnings.extend(new);
+                    Verdict::Injected(decision)
+                }
+                None => Verdict::NotInjected {
+                    reason: self.why_unchanged(&admitted.pod, "the webhook was not called, or did not answer"),
+                    has_proxy: is_rendered(&admitted.pod),
+                    warnings: admitted.warnings,
+                },
+            },
+            Ok(DryRun::Rejected(message)) => Verdict::Rejected { message },
+            Ok(DryRun::Forbidden(reason)) | Err(reason) => self.unasked(template, reason),
+        }
+    }
+
+    fn unasked(&self, template: &Value, reason: String) -> Verdict {
+        match decide_now(template, self.settings) {
+            Ok(decision) => Verdict::Unasked { reason, decision },
+            Err(unreadable) => Verdict::Unknown { reason: format!("{reason}; {unreadable}") },
+        }
+    }
+}
+
+/// A pod to create: the template's metadata and spec, without what belongs to one pod that runs already.
+fn new_pod(template: &Value) -> Value {
+    let metadata = &template["metadata"];
+    let mut spec = template["spec"].clone();
+    if let Some(spec) = spec.as_object_mut() {
+        spec.shift_remove("nodeName");
+    }
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "generateName": "istio-aux-why-", "labels": metadata["labels"], "annotations": metadata["annotations"],
+        },
+        "spec": spec,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! `KIND/NAME`, as kubectl takes it, for the kinds with a pod template.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+use contract::kind::{DEPLOYMENTS, Kind, PODS};
+
+const KUBEFLOW: &str = "kubeflow.org";
+const KINDS: [(&[&str], Kind); 14] = [
+    (&["po"], PODS),
+    (&[], Kind("batch", "v1", "Job", "jobs")),
+    (&["cj"], Kind("batch", "v1", "CronJob", "cronjobs")),
+    (&["deploy"], DEPLOYMENTS),
+    (&["sts"], Kind("apps", "v1", "StatefulSet", "statefulsets")),
+    (&["ds"], Kind("apps", "v1", "DaemonSet", "daemonsets")),
+    (&["rs"], Kind("apps", "v1", "ReplicaSet", "replicasets")),
+    (&["rc"], Kind("", "v1", "ReplicationController", "replicationcontrollers")),
+    (&[], Kind("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")),
+    (&[], Kind(KUBEFLOW, "v1", "TFJob", "tfjobs")),
+    (&[], Kind(KUBEFLOW, "v1", "PyTorchJob", "pytorchjobs")),
+    (&[], Kind(KUBEFLOW, "v1", "MPIJob", "mpijobs")),
+    (&[], Kind(KUBEFLOW, "v1", "XGBoostJob", "xgboostjobs")),
+    (&[], Kind(KUBEFLOW, "v1", "PaddleJob", "paddlejobs")),
+];
+
+/// An object of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    pub(crate) name: String,
+}
+
+impl Target {
+    /// The controller of a pod, where its kind is known.
+    pub(crate) fn owner_of(pod: &Value) -> Option<Self> {
+        let mut owners = pod["metadata"]["ownerReferences"].as_array()?.iter();
+        let owner = owners.find(|owner| owner["controller"] == true)?;
+        let is_it = |kind: &&Kind| owner["kind"] == kind.2 && owner["apiVersion"] == kind.api_version();
+        let kind = KINDS.iter().map(|(_, kind)| kind).find(is_it)?;
+        Some(Self { kind: *kind, name: owner["name"].as_str()?.to_owned() })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.2.to_ascii_lowercase(), self.name)
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || "takes KIND/NAME, such as pod/hello or job/hello".to_owned();
+        let (kind, name) = text.split_once('/').ok_or_else(expected)?;
+        if name.is_empty() || name.contains('/') {
+            return Err(expected());
+        }
+        let kind = kind.to_ascii_lowercase();
+        let is_it = |(short, known): &&(&[&str], Kind)| {
+            known.2.eq_ignore_ascii_case(&kind) || known.3 == kind || short.contains(&kind.as_str())
+        };
+        let known = KINDS.iter().find(is_it).map(|(_, known)| *known);
+        let kind = known.ok_or_else(|| format!("knows no kind {kind:?}; it takes {}", kinds()))?;
+        Ok(Self { kind, name: name.to_owned() })
+    }
+}
+
+fn kinds() -> String {
+    KINDS.iter().map(|(_, kind)| kind.2.to_ascii_lowercase()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn kinds_are_known_by_their_names_as_kubectl_knows_them() {
+        for text in ["pod/a", "po/a", "pods/a", "Pod/a"] {
+            assert_eq!(text.parse(), Ok(Target { kind: PODS, name: "a".to_owned() }), "{text}");
+        }
+        assert_eq!("cj/a".parse::<Target>().unwrap().to_string(), "cronjob/a");
+        assert_eq!("PyTorchJob/a".parse::<Target>().unwrap().kind.3, "pytorchjobs");
+    }
+
+    #[test]
+    fn a_pods_controller_is_its_owner() {
+        let pod = |owner: Value| json!({"metadata": {"ownerReferences": [owner]}});
+        let owner = |api_version: &str, kind: &str, controller: bool| {
+            Target::owner_of(&pod(
+                json!({"apiVersion": api_version, "kind": kind, "name": "a", "controller": controller}),
+            ))
+        };
+        assert_eq!(owner("batch/v1", "Job", true).unwrap().to_string(), "job/a");
+        for (api_version, kind, controller) in
+            [("batch/v1", "Job", false), ("other.io/v1", "Job", true), ("v1", "Node", true)]
+        {
+            assert_eq!(owner(api_version, kind, controller), None, "{api_version} {kind} {controller}");
+        }
+        assert_eq!(Target::owner_of(&json!({"metadata": {}})), None);
+    }
+
+    #[test]
+    fn what_is_no_object_is_rejected() {
+        for text in ["a", "pod/", "pod/a/b"] {
+            assert!(text.parse::<Target>().unwrap_err().starts_with("takes KIND/NAME"), "{text}");
+        }
+        assert!("service/a".parse::<Target>().unwrap_err().contains("cronjob"));
+    }
+}

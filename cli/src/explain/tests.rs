@@ -1,0 +1,155 @@
+//! What is explained of which cluster, with recorded answers.
+
+use super::*;
+use api::fake::{Answer, client};
+
+const JOB: &str = "GET /apis/batch/v1/namespaces/team/jobs/hello";
+const NAMESPACE: &str = "GET /api/v1/namespaces/team";
+const PODS_OF_JOB: &str = "GET /api/v1/namespaces/team/pods?";
+const CREATE: &str = "POST /api/v1/namespaces/team/pods?&dryRun=All";
+
+fn job() -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "hello", "namespace": "team"},
+        "spec": {
+            "selector": {"matchLabels": {"job-name": "hello"}},
+            "template": {
+                "metadata": {"labels": {"job-name": "hello"}},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}], "nodeName": "n"},
+            },
+        },
+    })
+}
+
+fn namespace(labels: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}})
+}
+
+fn status(mode: &str) -> Value {
+    json!({"istio-aux.io/status": json!({"mode": mode, "reason": "because"}).to_string()})
+}
+
+async fn explain_job(labels: &Value, answer: Answer) -> Explanation {
+    let pod = json!({"metadata": {"name": "hello-x", "annotations": status("native")}, "status": {"phase": "Running"}});
+    let (client, requests) = client([
+        answer,
+        Answer::ok(JOB, job()),
+        Answer::list(PODS_OF_JOB, &[pod]),
+        Answer::ok(NAMESPACE, namespace(labels)),
+    ]);
+    let target = "job/hello".parse().unwrap();
+    let explanation = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap();
+    let pods = requests.all().into_iter().find(|line| line.starts_with(PODS_OF_JOB)).unwrap();
+    assert!(pods.contains("labelSelector=job-name%3Dhello"), "{pods}");
+    explanation
+}
+
+#[tokio::test]
+async fn a_job_is_explained_by_its_pods_and_a_dry_run() {
+    let labels = json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"});
+    let admitted = json!({"metadata": {"annotations": status("native")}});
+    let answer = Answer::ok(CREATE, admitted).warning("299 - \"no container mian\"");
+    insta::assert_json_snapshot!(explain_job(&labels, answer).await);
+}
+
+#[tokio::test]
+async fn a_job_of_a_namespace_that_is_not_opted_in_says_so() {
+    let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
+    let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
+    let admitted = json!({"metadata": {"annotations": rendered}, "spec": {"containers": containers}});
+    let answer = Answer::ok(CREATE, admitted);
+    let explanation = explain_job(&json!({}), answer).await;
+    assert_eq!((explanation.opted_in, explanation.in_mesh), (Some(false), Some(false)));
+    assert_eq!(explanation.opt_in, OptIn::Missing.describe());
+    let reason = OptIn::Missing.describe();
+    assert_eq!(explanation.now, [Verdict::NotInjected { reason, has_proxy: true, warnings: Vec::new() }]);
+}
+
+#[tokio::test]
+async fn a_pod_without_a_decision_has_the_reason() {
+    let (client, _) = client([]);
+    let settings = Settings::new("shim:1");
+    let opted_in = namespace(&json!({"istio-aux.io/injection": "enabled"}));
+    let context = Context { client: &client, namespace: "team", labels: Some(&opted_in), settings: &settings };
+    let pod = |annotations: Value| {
+        let mut annotations = annotations;
+        annotations["sidecar.istio.io/status"] = json!(r#"{"containers": ["istio-proxy"]}"#);
+        json!({"metadata": {"annotations": annotations}, "spec": {
+            "restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}],
+        }})
+    };
+    assert_eq!(context.why_unchanged(&pod(json!({})), "missed"), "missed");
+    let off = context.why_unchanged(&pod(json!({"istio-aux.io/mode": "off"})), "missed");
+    assert_eq!(off, "the pod opted out, by istio-aux.io/mode");
+    let mut disabled = pod(json!({}));
+    disabled["metadata"]["labels"] = json!({"istio-aux.io/injection": "disabled"});
+    assert_eq!(context.why_unchanged(&disabled, "missed"), OptIn::Disabled.describe());
+}
+
+#[tokio::test]
+async fn a_pod_that_would_be_rejected_has_the_servers_message() {
+    let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, "exceeded quota")).await;
+    assert_eq!(explanation.now, [Verdict::Rejected { message: "exceeded quota".to_owned() }]);
+}
+
+#[tokio::test]
+async fn without_rights_for_a_dry_run_the_decision_is_made_here() {
+    let denied = "User \"me\" cannot create resource \"pods\"";
+    let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, denied)).await;
+    let [Verdict::Unasked { reason, decision }] = &explanation.now[..] else { panic!("{explanation:?}") };
+    assert_eq!(reason, denied);
+    assert_eq!(decision.mode, "hold");
+}
+
+#[tokio::test]
+async fn a_namespace_that_cannot_be_read_is_neither_opted_in_nor_out() {
+    let (client, _) = client([
+        Answer::forbidden(CREATE, "exceeded quota"),
+        Answer::ok(JOB, job()),
+        Answer::list(PODS_OF_JOB, &[]),
+        Answer::forbidden(NAMESPACE, "no rights"),
+    ]);
+    let target = "job/hello".parse().unwrap();
+    let explanation = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap();
+    assert_eq!((explanation.opted_in, explanation.in_mesh), (None, None));
+    assert_eq!(explanation.opt_in, "cannot read namespaces: no rights");
+}
+
+#[tokio::test]
+async fn a_new_pod_of_a_pod_is_one_of_its_controller() {
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "hello", "controller": true});
+    let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
+    let metadata = json!({"name": "hello-x", "ownerReferences": [owner], "annotations": rendered});
+    let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
+    let spec = json!({"restartPolicy": "Never", "containers": containers});
+    let pod = |metadata: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    for (metadata, is_asked) in [(metadata, true), (json!({"name": "hello-x", "annotations": rendered}), false)] {
+        let (client, requests) = client([
+            Answer::ok("GET /api/v1/namespaces/team/pods/hello-x", pod(metadata)),
+            Answer::ok(CREATE, json!({"metadata": {"annotations": status("native")}})),
+            Answer::ok(JOB, job()),
+            Answer::ok(NAMESPACE, namespace(&json!({}))),
+        ]);
+        let target = "pod/hello-x".parse().unwrap();
+        let explanation = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap();
+        assert_eq!(matches!(explanation.now[..], [Verdict::Injected(_)]), is_asked, "{explanation:?}");
+        assert_eq!(requests.all().iter().any(|line| line.starts_with(CREATE)), is_asked);
+        assert_eq!(explanation.pods[0].unchanged, Some(OptIn::Missing.describe()));
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_not_there_is_an_error() {
+    let (client, _) = client([]);
+    let target = "pod/none".parse().unwrap();
+    let error = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap_err();
+    assert_eq!(error, "there is no pod/none in namespace team");
+}
+
+#[test]
+fn a_new_pod_has_no_name_and_no_node() {
+    let pod = new_pod(&pods_of(&job())[0]);
+    assert_eq!(pod["metadata"]["generateName"], "istio-aux-why-");
+    assert_eq!(pod["metadata"]["labels"]["job-name"], "hello");
+    assert!(pod["metadata"].get("name").is_none() && pod["spec"].get("nodeName").is_none());
+}

@@ -1,0 +1,194 @@
+//! Ends the proxies of stuck pods with the caller's own rights: one `POST` to pilot-agent through a port that the API server
+//! forwards. For pods that were created before istio-aux was installed.
+
+use crate::pods::{StuckPod, check_stuck};
+use std::time::Duration;
+
+use bytes::Bytes;
+use contract::names::QUIT_PATH;
+use futures::{StreamExt, stream};
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, HOST};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use api::{self, PodCompletion, Selection, describe_error, wait_for_pod};
+use contract::kind::PODS;
+
+/// How many pods are finished at the same time.
+const CONCURRENCY_LIMIT: usize = 8;
+
+/// Which pods to finish.
+#[derive(Debug, Clone)]
+pub(crate) enum PodSelection {
+    /// These pods of a namespace.
+    Named { namespace: String, names: Vec<String> },
+    /// All stuck pods with these labels, of one namespace or of all.
+    AllStuck { namespace: Option<String>, selector: String },
+}
+
+/// What became of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) succeeded: bool,
+    pub(crate) message: String,
+}
+
+/// Finishes pods, and hands each outcome over as soon as it is there. `Err` where no pod could be read.
+pub(crate) async fn run(
+    client: &Client,
+    selection: PodSelection,
+    dry_run: bool,
+    limit: Duration,
+    mut report: impl FnMut(Outcome),
+) -> Result<(), String> {
+    let stuck = find(client, selection, &mut report).await?;
+    let finished = stream::iter(stuck).map(|pod| async move {
+        let result = if dry_run {
+            Ok(format!("would be finished (its containers ended at {})", pod.since))
+        } else {
+            finish(client, &pod, limit).await
+        };
+        outcome(&pod.namespace, &pod.name, result)
+    });
+    let mut finished = finished.buffer_unordered(CONCURRENCY_LIMIT);
+    while let Some(outcome) = finished.next().await {
+        report(outcome);
+    }
+    Ok(())
+}
+
+fn outcome(namespace: &str, name: &str, result: Result<String, String>) -> Outcome {
+    let succeeded = result.is_ok();
+    let (Ok(message) | Err(message)) = result;
+    Outcome { namespace: namespace.to_owned(), name: name.to_owned(), succeeded, message }
+}
+
+/// The stuck pods of a selection. Named pods that are not stuck are reported.
+async fn find(
+    client: &Client,
+    selection: PodSelection,
+    report: &mut impl FnMut(Outcome),
+) -> Result<Vec<StuckPod>, String> {
+    let mut stuck = Vec::new();
+    match selection {
+        PodSelection::AllStuck { namespace, selector } => {
+            let running =
+                Selection::in_namespace(namespace.as_deref()).labels(&selector).fields("status.phase=Running");
+            api::for_each(client, PODS, running, |pod| stuck.extend(check_stuck(&pod).ok())).await?;
+        }
+        PodSelection::Named { namespace, names } => {
+            for name in names {
+                let pod = api::get(client, PODS, Some(&namespace), &name).await?;
+                match pod.as_ref().map_or_else(|| Err("there is no such pod".to_owned()), check_stuck) {
+                    Ok(pod) => stuck.push(pod),
+                    Err(reason) => report(outcome(&namespace, &name, Err(format!("is left alone: {reason}")))),
+                }
+            }
+        }
+    }
+    Ok(stuck)
+}
+
+async fn finish(client: &Client, pod: &StuckPod, limit: Duration) -> Result<String, String> {
+    if pod.status_port == 0 {
+        return Err("its status port is 0, so pilot-agent cannot be asked to quit; next: delete the pod".to_owned());
+    }
+    let asked = timeout(limit, request_quit(client, pod)).await;
+    asked.map_err(|_| format!("pilot-agent did not answer within {limit:?}"))??;
+    match wait_for_pod(client, &pod.namespace, &pod.name, limit).await? {
+        PodCompletion::Terminated(pod) => {
+            Ok(format!("finished: {}", pod["status"]["phase"].as_str().unwrap_or_default()))
+        }
+        PodCompletion::Deleted => Ok("finished, and deleted since".to_owned()),
+        PodCompletion::TimedOut(_) => {
+            Err(format!("its proxy was asked to quit, but the pod has not ended within {limit:?}"))
+        }
+    }
+}
+
+/// Asks pilot-agent to quit. It accepts that from inside the pod only.
+async fn request_quit(client: &Client, pod: &StuckPod) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let port = pod.status_port;
+    let mut forwarder = pods.portforward(&pod.name, &[port]).await.map_err(|error| {
+        format!("cannot forward port {port} (this needs get and create on pods/portforward): {}", describe_error(error))
+    })?;
+    let stream = forwarder.take_stream(port).ok_or("the port was not forwarded")?;
+    let lost = |error: hyper::Error| format!("pilot-agent cannot be asked: {error}");
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+    let connection = tokio::spawn(connection);
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(QUIT_PATH)
+        .header(HOST, format!("localhost:{port}"))
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    let answer = sender.send_request(request).await;
+    connection.abort();
+    forwarder.abort();
+    match answer {
+        Ok(answer) if answer.status().is_success() => Ok(()),
+        Ok(answer) => Err(format!("pilot-agent answered {}", answer.status())),
+        // pilot-agent may end before its response is complete.
+        Err(error) if error.is_incomplete_message() => Ok(()),
+        Err(error) => Err(lost(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::fake::{Answer, client};
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, main: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": name},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
+            "status": {"phase": "Running", "containerStatuses": [
+                {"name": "main", "state": main}, {"name": "istio-proxy", "state": {"running": {}}},
+            ]},
+        })
+    }
+
+    async fn outcomes(client: &Client, selection: PodSelection) -> Vec<(String, bool, String)> {
+        let mut outcomes = Vec::new();
+        let report = |outcome: Outcome| outcomes.push((outcome.name, outcome.succeeded, outcome.message));
+        run(client, selection, true, Duration::ZERO, report).await.unwrap();
+        outcomes
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_names_stuck_pods_and_asks_nothing() {
+        let ended = json!({"terminated": {"exitCode": 0, "finishedAt": "2026-11-21T10:00:00Z"}});
+        let pods = [pod("stuck", &ended), pod("runs", &json!({"running": {}}))];
+        let (client, requests) = client([Answer::list("GET /api/v1/namespaces/team/pods?", &pods)]);
+        let selection = PodSelection::AllStuck { namespace: Some("team".to_owned()), selector: "app=a".to_owned() };
+        let would = "would be finished (its containers ended at 2026-11-21T10:00:00Z)";
+        assert_eq!(outcomes(&client, selection).await, [("stuck".to_owned(), true, would.to_owned())]);
+        let [list] = &requests.all()[..] else { panic!("{:?}", requests.all()) };
+        assert!(list.contains("labelSelector=app%3Da") && list.contains("fieldSelector=status.phase%3DRunning"));
+    }
+
+    #[tokio::test]
+    async fn a_named_pod_that_is_not_stuck_is_left_alone() {
+        let runs = pod("runs", &json!({"running": {}}));
+        let (client, _) = client([Answer::ok("GET /api/v1/namespaces/team/pods/runs", runs)]);
+        let names = vec!["runs".to_owned(), "none".to_owned()];
+        let selection = PodSelection::Named { namespace: "team".to_owned(), names };
+        let expected = [
+            ("runs".to_owned(), false, "is left alone: its container main still runs".to_owned()),
+            ("none".to_owned(), false, "is left alone: there is no such pod".to_owned()),
+        ];
+        assert_eq!(outcomes(&client, selection).await, expected);
+    }
+}

@@ -1,0 +1,17 @@
+//! The command line: checks a cluster, explains decisions, injects manifests without a cluster, and ends stuck pods.
+//!
+//! `inject` decides; `check` and `explain` read a cluster with the caller's own rights; [`offline`] changes manifests; `pods`
+//! is what they share.
+
+#![forbid(unsafe_code)]
+
+mod check;
+pub mod commands;
+mod connection;
+mod dry_run;
+mod explain;
+mod finish;
+mod installation;
+pub mod offline;
+mod pods;
+mod policy;

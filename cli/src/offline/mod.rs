@@ -1,0 +1,82 @@
+//! The mutation without a cluster: manifests in, manifests out. Documents that need no change go through byte for byte; a
+//! document that changes is written again from its content.
+
+mod documents;
+mod injector;
+
+use inject::Settings;
+use serde_json::Value;
+
+use self::documents::split;
+use self::injector::ManifestInjector;
+
+/// Manifests after a mutation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// The manifests.
+    pub text: String,
+    /// What could not be done, and why: one line each, with the object.
+    pub warnings: Vec<String>,
+    /// How many documents were changed.
+    pub changed: usize,
+}
+
+/// A document that cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("document {number} (line {line}): {reason}")]
+pub struct Error {
+    /// Which document, from 1.
+    number: usize,
+    /// The line of the text on which it begins, from 1.
+    line: usize,
+    /// What is wrong with it.
+    reason: String,
+}
+
+/// Mutates every pod template in YAML or JSON manifests as the webhook would before Istio's injector: only the startup hold.
+/// With `assume_proxy` it adds the shim, too, as a native sidecar. The other modes change the proxy, which is not there.
+pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Rewritten, Error> {
+    let mut injector = ManifestInjector::new(settings, assume_proxy);
+    let rewritten = rewrite(text, |object| injector.inject(object))?;
+    Ok(Rewritten { warnings: injector.into_warnings(), ..rewritten })
+}
+
+/// Applies an edit to every object of a text.
+fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<(), String>) -> Result<Rewritten, Error> {
+    let mut rewritten = Rewritten { text: String::new(), warnings: Vec::new(), changed: 0 };
+    // Some editors write a byte order mark first, which belongs to no document.
+    let content = text.trim_start_matches('\u{feff}');
+    rewritten.text.push_str(&text[..text.len() - content.len()]);
+    for document in split(content) {
+        let wrong = |reason| Error { number: document.number, line: document.line, reason };
+        let before = document.parse().map_err(wrong)?;
+        let mut after = before.clone();
+        for_each_object(&mut after, &mut edit).map_err(wrong)?;
+        if after == before {
+            rewritten.text.push_str(document.text);
+        } else {
+            rewritten.text.push_str(&document.render(&after).map_err(wrong)?);
+            rewritten.changed += 1;
+        }
+    }
+    Ok(rewritten)
+}
+
+/// Applies an edit to an object, or to each item of a list.
+fn for_each_object(object: &mut Value, edit: &mut impl FnMut(&mut Value) -> Result<(), String>) -> Result<(), String> {
+    if object["kind"] != "List" {
+        return edit(object);
+    }
+    let items = object.get_mut("items").and_then(Value::as_array_mut);
+    items.into_iter().flatten().try_for_each(|item| for_each_object(item, edit))
+}
+
+/// Kind and name, for messages.
+fn object_ref(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("?");
+    format!("{}/{name}", object["kind"].as_str().unwrap_or("?"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! The policy profile: the decision as `MutatingAdmissionPolicy` objects (KEP-3962). The text is `policy.yaml`, into which
+//! the contract's names and the operator's settings are filled.
+
+use clap::ValueEnum;
+use contract::args::{
+    ARGUMENT, AWAIT, CONTAINER_POLICY, END_OF_OPTIONS, HELPER, INSTALL, MAY_RESTART, PROXY, QUIT, RESTART_POLICY,
+    START_AFTER, STATE, STATUS_PORT, STAY, SUPERVISE, WATCH,
+};
+use contract::names::{
+    ARGO_KILL_NOTHING, ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, BINARY_DIR, BINARY_VOLUME, DEFAULT_STATUS_PORT,
+    DISABLED, ENABLED, GATEWAY_NAME_LABEL, HOLD_FIELD, INJECTION_LABEL, INSTALL_CONTAINER, ISTIO_DATA_VOLUME,
+    ISTIO_INJECT, ISTIO_STATUS_ANNOTATION, KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS, KATIB_COMPLETED_MARKER,
+    KATIB_TRIAL_LABEL, LEGACY_INJECTION_LABEL, MANAGED_GATEWAY_LABEL, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION,
+    PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SANDBOXED_RUNTIMES, SHIM_BINARY, SHIM_CONTAINER,
+    SHIM_LABEL, SHIM_LIMITS_ANNOTATION, SHIM_REQUESTS_ANNOTATION, SHIM_VOLUME, STATE_DIR, STATUS_ANNOTATION,
+    STATUS_PORT_ANNOTATION, TEMPLATES_ANNOTATION, WAIT_FOR_ANNOTATION,
+};
+use inject::{Settings, ShimUser};
+
+const TEXT: &str = include_str!("policy.yaml");
+
+/// The names that the text has from the contract.
+const NAMES: &[(&str, &str)] = &[
+    ("SHIM_REQUESTS", SHIM_REQUESTS_ANNOTATION),
+    ("SHIM_LIMITS", SHIM_LIMITS_ANNOTATION),
+    ("ISTIO_STATUS", ISTIO_STATUS_ANNOTATION),
+    ("TEMPLATES", TEMPLATES_ANNOTATION),
+    ("GATEWAY_NAME", GATEWAY_NAME_LABEL),
+    ("MANAGED_GATEWAY", MANAGED_GATEWAY_LABEL),
+    ("INJECTION", INJECTION_LABEL),
+    ("LEGACY", LEGACY_INJECTION_LABEL),
+    ("ENABLED", ENABLED),
+    ("DISABLED", DISABLED),
+    ("MODE", MODE_ANNOTATION),
+    ("WAIT_FOR", WAIT_FOR_ANNOTATION),
+    ("QUIT_ANNOTATION", QUIT_ANNOTATION),
+    ("STATUS", STATUS_ANNOTATION),
+    ("SHIM_LABEL", SHIM_LABEL),
+    ("ISTIO_INJECT", ISTIO_INJECT),
+    ("NATIVE_SIDECAR", NATIVE_SIDECAR_ANNOTATION),
+    ("PROXY_CONFIG", PROXY_CONFIG_ANNOTATION),
+    ("HOLD", HOLD_FIELD),
+    ("STATUS_PORT", STATUS_PORT_ANNOTATION),
+    ("PROXY", PROXY_CONTAINER),
+    ("SHIM", SHIM_CONTAINER),
+    ("INSTALLER", INSTALL_CONTAINER),
+    ("BINARY", SHIM_BINARY),
+    ("BINARY_DIR", BINARY_DIR),
+    ("STATE_DIR", STATE_DIR),
+    ("SHIM_VOLUME", SHIM_VOLUME),
+    ("BINARY_VOLUME", BINARY_VOLUME),
+    ("ISTIO_DATA", ISTIO_DATA_VOLUME),
+    ("KATIB_TRIAL", KATIB_TRIAL_LABEL),
+    ("COLLECTOR_OPTION", KATIB_COLLECTOR_OPTION),
+    ("COMPLETED_MARKER", KATIB_COMPLETED_MARKER),
+    ("ARGO_WORKFLOW", ARGO_WORKFLOW_LABEL),
+    ("ARGO_KILL_PROXY", ARGO_KILL_PROXY_ANNOTATION),
+    ("ARGO_KILL_NOTHING", ARGO_KILL_NOTHING),
+    ("WATCH", WATCH),
+    ("SUPERVISE", SUPERVISE),
+    ("INSTALL", INSTALL),
+    ("START_AFTER", START_AFTER),
+    ("ARGUMENT", ARGUMENT),
+    ("AWAIT", AWAIT),
+    ("HELPER", HELPER),
+    ("MAY_RESTART", MAY_RESTART),
+    ("RESTART_POLICY", RESTART_POLICY),
+    ("CONTAINER_POLICY", CONTAINER_POLICY),
+    ("PROXY_OPTION", PROXY),
+    ("STATUS_PORT_OPTION", STATUS_PORT),
+    ("QUIT", QUIT),
+    ("STATE", STATE),
+    ("STAY", STAY),
+    ("END_OF_OPTIONS", END_OF_OPTIONS),
+];
+
+/// Which version of the API the server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum ApiVersion {
+    /// Kubernetes 1.36 and later
+    V1,
+    /// Kubernetes 1.34 and 1.35, where the feature gate and the version are on
+    V1Beta1,
+}
+
+impl ApiVersion {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V1Beta1 => "v1beta1",
+        }
+    }
+}
+
+/// The objects, in YAML. `Err` is one line for a setting that would not stay a string of CEL.
+pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<String, String> {
+    for (option, value) in [("--shim-image", &settings.shim_image), ("--proxy-command", &settings.proxy_command)] {
+        if !value.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:@".contains(c)) {
+            return Err(format!("{option}: {value:?} has characters that no image and no path of a policy may have"));
+        }
+    }
+    let settings: &[(&str, &str)] = &[
+        ("API_VERSION", version.as_str()),
+        ("VERSION", env!("CARGO_PKG_VERSION")),
+        ("IMAGE", &settings.shim_image),
+        ("PULL_POLICY", settings.pull_policy.as_str()),
+        ("DELIVERY", settings.delivery.as_str()),
+        ("REQUESTS", &quantities(&settings.resources.requests)),
+        ("LIMITS", &quantities(&settings.resources.limits)),
+        ("USER", &user(settings.user)),
+        ("PROXY_COMMAND", &settings.proxy_command),
+        ("DEFAULT_PORT", &DEFAULT_STATUS_PORT.to_string()),
+        ("KATIB_COLLECTORS", &list(&KATIB_COLLECTORS)),
+        ("SANDBOXED_RUNTIMES", &list(&SANDBOXED_RUNTIMES)),
+    ];
+    Ok(fill(&fill(&by_kind().join("---\n"), settings), NAMES))
+}
+
+/// The text once for each kind of pod. As with the webhook, a failure rejects pods that run to completion, and admits others.
+fn by_kind() -> [String; 2] {
+    [("run-to-completion", "Fail", "!="), ("long-running", "Ignore", "==")].map(|(kind, failure, is_always)| {
+        let condition = format!("object.spec.?restartPolicy.orValue('Always') {is_always} 'Always'");
+        let policy = format!("istio-aux-{kind}");
+        let names =
+            [("POLICY", &*policy), ("KIND", kind), ("FAILURE_POLICY", failure), ("MATCH_CONDITION", &condition)];
+        fill(TEXT, &names)
+    })
+}
+
+fn fill(text: &str, names: &[(&str, &str)]) -> String {
+    names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value))
+}
+
+/// A list of strings in CEL.
+fn list(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    format!("[{}]", names.join(", "))
+}
+
+/// A map in CEL.
+fn quantities(pairs: &[(String, String)]) -> String {
+    let pairs: Vec<String> = pairs.iter().map(|(name, quantity)| format!("'{name}': '{quantity}'")).collect();
+    format!("{{{}}}", pairs.join(", "))
+}
+
+/// The user in a container's security context, in CEL.
+fn user(user: ShimUser) -> String {
+    match user {
+        ShimUser::Uid(uid) => format!("runAsUser: {uid}, runAsGroup: {uid}, "),
+        ShimUser::Proxy => "?runAsUser: variables.isClassic \
+            ? variables.containers[variables.at].?securityContext.?runAsUser : optional.none(), "
+            .to_owned(),
+        ShimUser::Unset => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/istio-aux/policy/policy.yaml");
+
+    fn by_default() -> String {
+        let image = format!("{}:{}", contract::names::SHIM_IMAGE, env!("CARGO_PKG_VERSION"));
+        manifests(&Settings::new(&image), ApiVersion::V1).unwrap()
+    }
+
+    #[test]
+    fn every_name_is_filled_in() {
+        let text = by_default();
+        let left: Vec<&str> = text.split('%').skip(1).step_by(2).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn what_would_end_a_string_is_refused() {
+        let refused = manifests(&Settings::new("shim'+'"), ApiVersion::V1).unwrap_err();
+        assert!(refused.starts_with("--shim-image: \"shim'+'\""), "{refused}");
+    }
+
+    #[test]
+    fn chart_has_what_the_command_prints() {
+        if std::env::var_os("UPDATE_DEPLOY").is_some() {
+            std::fs::write(FILE, by_default()).unwrap();
+        }
+        let written = std::fs::read_to_string(FILE).unwrap_or_default();
+        assert!(written == by_default(), "{FILE} is older; next: UPDATE_DEPLOY=1 cargo test -p cli policy");
+    }
+}

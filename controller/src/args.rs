@@ -1,0 +1,59 @@
+//! The command line of `istio-aux-controller`.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use webhook::log::LogArgs;
+
+use crate::controller::{self, Options};
+
+/// Keep what Kubeflow's tenants need in their namespaces
+#[derive(Debug, Parser)]
+#[command(
+    name = "istio-aux-controller",
+    version,
+    long_about = "Keep what Kubeflow's tenants need in their namespaces.
+
+In each namespace with the label istio-aux.io/tenancy=enabled: a RoleBinding that lets its pods use Kubeflow Pipelines,
+and the PodDefault access-ml-pipeline where that kind exists. Of several replicas one acts, elected by a Lease.
+docs/tenancy.md says what a user types and sees.",
+    after_help = "example, in a pod: istio-aux-controller; deploy/components/tenancy has its account"
+)]
+pub struct ControllerArgs {
+    /// The namespace of the Lease; by default the namespace of the pod
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The Lease that elects a replica, which must exist
+    #[arg(long, value_name = "NAME", default_value = "istio-aux-tenancy")]
+    lease: String,
+    /// This replica's name, which must be unique: the name of its pod
+    #[arg(long, value_name = "NAME", env = "POD_NAME", hide_env_values = true)]
+    identity: String,
+    /// Where /healthz, /readyz and /metrics are served, in plain HTTP
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
+    health_listen: SocketAddr,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+impl ControllerArgs {
+    /// Runs the controller until SIGTERM or SIGINT. Returns the exit status: 0 stopped, 1 failed.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        self.log.start();
+        let options = Options {
+            namespace: self.namespace,
+            lease: self.lease,
+            identity: self.identity,
+            health_listen: self.health_listen,
+        };
+        match controller::run(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => {
+                eprintln!("istio-aux-controller: {reason}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

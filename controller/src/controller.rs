@@ -1,0 +1,285 @@
+//! Keeps the objects of every namespace that asks for them: one replica watches namespaces and acts, the others wait.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use contract::error_chain::display_chain;
+use futures::StreamExt;
+use inject::tenancy::wish::{Wish, unknown_values, wish};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
+use kube::api::{Api, PartialObjectMeta};
+use kube::runtime::controller::Action as Requeue;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::{Controller, watcher};
+use kube::{Client, ResourceExt};
+use webhook::serve;
+
+use crate::cluster::{self, Outcome};
+use crate::election::Candidate;
+use crate::metrics::{Result as Looked, TenancyMetrics};
+use crate::plan::{Action, Notice, Plan, plan};
+
+/// How often a namespace is looked at, because the account may not watch what is in it.
+const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
+/// How soon a namespace is looked at again in which something was left undone.
+const REFUSED_INTERVAL: Duration = Duration::from_mins(1);
+/// The first and the longest pause after a failure.
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_mins(5);
+/// How many namespaces are looked at side by side.
+const CONCURRENCY: u16 = 8;
+
+/// How the controller runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// The namespace of the Lease; `None` means that of the pod.
+    pub(crate) namespace: Option<String>,
+    /// The Lease by which one replica is elected, which must exist.
+    pub(crate) lease: String,
+    /// This replica's name.
+    pub(crate) identity: String,
+    /// Where health and metrics are served.
+    pub(crate) health_listen: SocketAddr,
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub(crate) fn run(options: Options) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    let result = runtime.block_on(serve_until_stopped(options));
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve_until_stopped(options: Options) -> Result<(), String> {
+    let client = Client::try_default().await;
+    let client = client.map_err(|error| format!("no cluster: {}", display_chain(&error)))?;
+    let metrics = Arc::new(TenancyMetrics::new());
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let shutdown = serve::shutdown_signal().map_err(|error| format!("cannot start: {error}"))?;
+    let (text, ready) = (metrics.clone(), is_ready.clone());
+    let readiness =
+        move || if ready.load(Ordering::Relaxed) { Ok(()) } else { Err("the Lease was not read yet".to_owned()) };
+    let health = serve::health(options.health_listen, readiness, move || text.text());
+    let (address, health) = health.map_err(|error| display_chain(&error))?;
+    let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let leases = Api::namespaced(client.clone(), &namespace);
+    let mut candidate = Candidate::new(leases, &options.lease, &options.identity);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = options.identity, health = %address, "started");
+    let worker = Worker { client: &client, identity: &options.identity, metrics: metrics.clone() };
+    let result = tokio::select! {
+        never = worker.lead(&mut candidate, &is_ready) => match never {},
+        ended = health => Err(format!("the health listener ended unexpectedly: {ended:?}")),
+        () = shutdown => Ok(()),
+    };
+    candidate.release().await;
+    result
+}
+
+/// Only the metadata is kept.
+type NamespaceMeta = PartialObjectMeta<Namespace>;
+
+/// One replica.
+struct Worker<'a> {
+    client: &'a Client,
+    identity: &'a str,
+    metrics: Arc<TenancyMetrics>,
+}
+
+impl Worker<'_> {
+    /// Acts whenever this replica is the leader.
+    async fn lead(&self, candidate: &mut Candidate, is_ready: &AtomicBool) -> Infallible {
+        loop {
+            candidate.acquire(|| is_ready.store(true, Ordering::Relaxed)).await;
+            tracing::info!("this replica acts");
+            self.metrics.set_leader(true);
+            let reason = tokio::select! {
+                () = self.watch() => "the watch of namespaces ended".to_owned(),
+                reason = candidate.keep() => reason,
+            };
+            self.metrics.set_leader(false);
+            tracing::warn!(reason, "this replica no longer acts");
+        }
+    }
+
+    async fn watch(&self) {
+        let instance = Some(self.identity.to_owned());
+        let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance };
+        let context = Context {
+            client: self.client.clone(),
+            recorder: Recorder::new(self.client.clone(), reporter),
+            metrics: self.metrics.clone(),
+            failures: Mutex::default(),
+        };
+        let namespaces: Api<NamespaceMeta> = Api::all(self.client.clone());
+        let config = kube::runtime::controller::Config::default().concurrency(CONCURRENCY);
+        Controller::new(namespaces, watcher::Config::default())
+            .with_config(config)
+            .run(reconcile, back_off, Arc::new(context))
+            .for_each(async |looked| {
+                if let Err(error) = looked {
+                    tracing::debug!(error = display_chain(&error), "a namespace will be looked at again");
+                }
+            })
+            .await;
+    }
+}
+
+struct Context {
+    client: Client,
+    recorder: Recorder,
+    metrics: Arc<TenancyMetrics>,
+    /// How often in a row a namespace failed.
+    failures: Mutex<HashMap<String, u32>>,
+}
+
+/// The API server did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server did not do what it was asked to")]
+struct Error(#[source] Box<kube::Error>);
+
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Result<Requeue, Error> {
+    let name = namespace.name_any();
+    if namespace.metadata.deletion_timestamp.is_some() {
+        context.forget(&name);
+        return Ok(Requeue::await_change());
+    }
+    let kept = keep_tenant(&namespace, &context).await?;
+    context.report(&namespace, &kept.changed, &kept.notices).await;
+    context.succeeded(&name, &kept);
+    Ok(match (kept.is_wanted, kept.is_refused()) {
+        (_, true) => Requeue::requeue(REFUSED_INTERVAL),
+        (false, false) => Requeue::await_change(),
+        (true, false) => Requeue::requeue(RESYNC_INTERVAL),
+    })
+}
+
+/// Holds what was done in a namespace, and what was not.
+#[derive(Debug)]
+struct Kept {
+    /// Each change, in words.
+    changed: Vec<String>,
+    notices: Vec<Notice>,
+    /// Whether the namespace asks for anything.
+    is_wanted: bool,
+}
+
+impl Kept {
+    fn is_refused(&self) -> bool {
+        self.notices.iter().any(|notice| notice.is_warning)
+    }
+}
+
+async fn keep_tenant(namespace: &NamespaceMeta, context: &Context) -> kube::Result<Kept> {
+    let name = namespace.name_any();
+    let wish = wish(namespace.labels(), namespace.annotations());
+    let observed = cluster::observe(&context.client, &name, &wish).await?;
+    let Plan { actions, mut notices } = plan(&name, &wish, &observed);
+    let mut changed = Vec::new();
+    for action in &actions {
+        if cluster::carry_out(&context.client, &name, action).await? == Outcome::Changed {
+            changed.push(describe(action));
+        }
+    }
+    if !matches!(wish, Wish::Unclear(_)) {
+        notices.extend(unknown_values(namespace.labels()).into_iter().map(Notice::unknown_value));
+    }
+    Ok(Kept { changed, notices, is_wanted: wish != Wish::Nothing })
+}
+
+fn describe(action: &Action) -> String {
+    match action {
+        Action::Apply { kind, object, .. } => {
+            format!("applied {} {}", kind.2, object["metadata"]["name"].as_str().unwrap_or_default())
+        }
+        Action::Delete { kind, name, .. } => format!("deleted {} {name}", kind.2),
+    }
+}
+
+/// The pause after a failure, which doubles with each in a row.
+#[expect(clippy::needless_pass_by_value, reason = "as kube's controller passes them")]
+fn back_off(namespace: Arc<NamespaceMeta>, error: &Error, context: Arc<Context>) -> Requeue {
+    let name = namespace.name_any();
+    let pause = {
+        let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(name.clone()).or_default();
+        *count = count.saturating_add(1);
+        pause_after(*count)
+    };
+    context.metrics.count(Looked::Failed);
+    tracing::warn!(namespace = name, error = display_chain(error), ?pause, "cannot keep a tenant's objects yet");
+    Requeue::requeue(pause)
+}
+
+fn pause_after(failures: u32) -> Duration {
+    BACKOFF_MIN.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(BACKOFF_MAX)
+}
+
+impl Context {
+    fn forget(&self, namespace: &str) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+        self.metrics.forget(namespace);
+    }
+
+    fn succeeded(&self, namespace: &str, kept: &Kept) {
+        self.forget(namespace);
+        if kept.is_refused() || kept.is_wanted {
+            self.metrics.set(namespace, kept.is_refused());
+        }
+        self.metrics.count(match (kept.is_refused(), !kept.changed.is_empty()) {
+            (true, _) => Looked::Refused,
+            (false, true) => Looked::Changed,
+            (false, false) => Looked::Unchanged,
+        });
+    }
+
+    /// Says what was done and what could not be, in the log and as events in the namespace, where its users see them.
+    async fn report(&self, namespace: &NamespaceMeta, changed: &[String], notices: &[Notice]) {
+        if !changed.is_empty() {
+            let text = changed.join(", ");
+            tracing::info!(namespace = namespace.name_any(), "{text}");
+            self.publish(namespace, EventType::Normal, "Kept", text).await;
+        }
+        for notice in notices {
+            let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
+            tracing::info!(namespace = namespace.name_any(), reason = notice.reason, "{}", notice.text);
+            self.publish(namespace, kind, notice.reason, notice.text.clone()).await;
+        }
+    }
+
+    async fn publish(&self, namespace: &NamespaceMeta, type_: EventType, reason: &str, note: String) {
+        let name = namespace.name_any();
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: "KeepTenant".to_owned(),
+            secondary: None,
+        };
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Namespace".to_owned()),
+            name: Some(name.clone()),
+            // An event about a Namespace would else be in `default`, where a tenant sees nothing.
+            namespace: Some(name.clone()),
+            uid: namespace.uid(),
+            ..ObjectReference::default()
+        };
+        if let Err(error) = self.recorder.publish(&event, &regarding).await {
+            tracing::debug!(namespace = name, error = display_chain(&error), "an event was not recorded");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! The metrics of `istio-aux-controller`. Every series exists from the start.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+/// What became of one look at a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Result {
+    /// Nothing had to be changed.
+    Unchanged,
+    /// Objects were changed.
+    Changed,
+    /// Something was left undone, and an event says why.
+    Refused,
+    /// The API server did not do what it was asked to.
+    Failed,
+}
+
+impl Result {
+    const ALL: [Self; 4] = [Self::Unchanged, Self::Changed, Self::Refused, Self::Failed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Changed => "changed",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+/// The controller's metrics.
+#[derive(Debug)]
+pub struct TenancyMetrics {
+    registry: Registry,
+    leader: Gauge,
+    reconciliations: Family<ResultLabels, Counter>,
+    tenants: Gauge,
+    refused: Gauge,
+    /// Whether something was left undone, by the names of the namespaces that ask for something.
+    states: Mutex<HashMap<String, bool>>,
+}
+
+impl Default for TenancyMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TenancyMetrics {
+    /// Returns the metrics before the first event.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("istio_aux");
+        registry.register("build", "The version that runs", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
+        let leader = Gauge::default();
+        registry.register("tenancy_leader", "1 in the replica that acts, 0 in the others", leader.clone());
+        let reconciliations = Family::default();
+        for result in Result::ALL {
+            drop(reconciliations.get_or_create(&ResultLabels { result: result.as_str() }));
+        }
+        let help = "How often a namespace was looked at, by what became of it";
+        registry.register("tenancy_reconciliations", help, reconciliations.clone());
+        let (tenants, refused) = (Gauge::default(), Gauge::default());
+        registry.register("tenancy_namespaces", "Namespaces that ask for a tenant's objects", tenants.clone());
+        let help = "Namespaces in which something was left undone; an event in each says what";
+        registry.register("tenancy_refused_namespaces", help, refused.clone());
+        Self { registry, leader, reconciliations, tenants, refused, states: Mutex::default() }
+    }
+
+    /// Sets whether this replica acts. The other counts of a replica that does not are 0.
+    pub(super) fn set_leader(&self, is_leader: bool) {
+        self.leader.set(i64::from(is_leader));
+        if !is_leader {
+            self.update(HashMap::clear);
+        }
+    }
+
+    /// Counts one look at a namespace.
+    pub(super) fn count(&self, result: Result) {
+        self.reconciliations.get_or_create(&ResultLabels { result: result.as_str() }).inc();
+    }
+
+    /// Sets whether something was left undone in a namespace.
+    pub(super) fn set(&self, namespace: &str, is_refused: bool) {
+        self.update(|states| _ = states.insert(namespace.to_owned(), is_refused));
+    }
+
+    /// Forgets a namespace that asks for nothing, or goes.
+    pub(super) fn forget(&self, namespace: &str) {
+        self.update(|states| _ = states.remove(namespace));
+    }
+
+    fn update(&self, change: impl FnOnce(&mut HashMap<String, bool>)) {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut states);
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.tenants.set(count(states.len()));
+        self.refused.set(count(states.values().filter(|is_refused| **is_refused).count()));
+    }
+
+    /// Returns all of them as text, in the format of Open Metrics.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = text::encode(&mut text, &self.registry);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_counted_once_until_they_ask_for_nothing() {
+        let metrics = TenancyMetrics::new();
+        let has = |line: &str| metrics.text().lines().any(|other| other == line);
+        metrics.set_leader(true);
+        metrics.set("a", true);
+        metrics.set("a", false);
+        metrics.set("b", true);
+        metrics.count(Result::Refused);
+        assert!(has("istio_aux_tenancy_leader 1"));
+        assert!(has("istio_aux_tenancy_namespaces 2"), "{}", metrics.text());
+        assert!(has("istio_aux_tenancy_refused_namespaces 1"));
+        assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="refused"} 1"#));
+        assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="failed"} 0"#));
+        metrics.forget("b");
+        assert!(has("istio_aux_tenancy_refused_namespaces 0"));
+        metrics.set_leader(false);
+        assert!(has("istio_aux_tenancy_namespaces 0"));
+    }
+}

@@ -1,0 +1,222 @@
+//! What to do in a namespace: from what it asks for and what is there. Pure. Nothing of somebody else's is ever changed.
+
+use contract::kind::{Kind, POD_DEFAULTS, ROLE_BINDINGS};
+use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE};
+use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours, pod_default, role_binding};
+use inject::tenancy::wish::Wish;
+use serde_json::Value;
+
+/// What is there.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Observed {
+    /// Whether Kubeflow's role for pipelines is there.
+    pub(crate) has_role: bool,
+    /// The object of the `RoleBinding`'s name.
+    pub(crate) role_binding: Option<Value>,
+    /// The object of the `PodDefault`'s name.
+    pub(crate) pod_default: Option<Value>,
+}
+
+/// What to do.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) notices: Vec<Notice>,
+}
+
+/// A change of one object.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Makes the object like this. Only an object of ours is replaced; else there is none yet, and one that somebody else
+    /// creates meanwhile wins.
+    Apply { kind: Kind, object: Value, replaces: bool },
+    /// Deletes the object of this name that has this UID, which is ours.
+    Delete { kind: Kind, name: &'static str, uid: String },
+}
+
+/// What could not be done, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// The reason of the event, in one word.
+    pub(crate) reason: &'static str,
+    /// Whether something does not work.
+    pub(crate) is_warning: bool,
+    pub(crate) text: String,
+}
+
+impl Notice {
+    pub(crate) fn warning(reason: &'static str, text: String) -> Self {
+        Self { reason, is_warning: true, text }
+    }
+
+    /// A label has a value that counts for nothing.
+    pub(crate) fn unknown_value(text: String) -> Self {
+        Self::warning("NotUnderstood", text)
+    }
+}
+
+/// Plans for one namespace.
+pub(crate) fn plan(namespace: &str, wish: &Wish, observed: &Observed) -> Plan {
+    let mut plan = Plan::default();
+    match wish {
+        Wish::Unclear(text) => plan.notices.push(Notice::warning("NotUnderstood", text.clone())),
+        Wish::Nothing => {
+            plan.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, observed.role_binding.as_ref());
+            plan.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, observed.pod_default.as_ref());
+        }
+        Wish::Objects { accounts } => {
+            plan.bind(role_binding(namespace, accounts), observed);
+            plan.keep_pod_default(pod_default(namespace), observed.pod_default.as_ref());
+        }
+    }
+    plan
+}
+
+impl Plan {
+    fn remove(&mut self, kind: Kind, name: &'static str, found: Option<&Value>) {
+        if let Some(found) = found.filter(|found| is_ours(found)) {
+            let uid = found["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            self.actions.push(Action::Delete { kind, name, uid });
+        }
+    }
+
+    fn bind(&mut self, desired: Value, observed: &Observed) {
+        let found = observed.role_binding.as_ref();
+        // The API server lets nobody change the role of a binding.
+        if found.is_some_and(|found| !is_ours(found) || found["roleRef"] != desired["roleRef"]) {
+            let text = format!(
+                "RoleBinding {ROLE_BINDING_NAME} is somebody else's and is left as it is; delete it, or give it another name"
+            );
+            self.notices.push(Notice::warning("RoleBindingNotOurs", text));
+        } else if !observed.has_role {
+            let text = format!(
+                "there is no ClusterRole {PIPELINES_ROLE}, which comes with Kubeflow Pipelines; no account is bound to it"
+            );
+            self.notices.push(Notice::warning("ClusterRoleMissing", text));
+        } else if found.is_none_or(|found| found["subjects"] != desired["subjects"]) {
+            self.actions.push(Action::Apply { kind: ROLE_BINDINGS, object: desired, replaces: found.is_some() });
+        }
+    }
+
+    fn keep_pod_default(&mut self, desired: Value, found: Option<&Value>) {
+        match found {
+            Some(found) if !is_ours(found) => self.notices.push(Notice {
+                reason: "PodDefaultNotOurs",
+                // Whoever made it gives pods a token by it, too.
+                is_warning: false,
+                text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is somebody else's and is left as it is"),
+            }),
+            Some(found) if found["spec"] == desired["spec"] => {}
+            _ => self.actions.push(Action::Apply { kind: POD_DEFAULTS, object: desired, replaces: found.is_some() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const NAMESPACE: &str = "team";
+
+    fn wish(accounts: &[&str]) -> Wish {
+        Wish::Objects { accounts: accounts.iter().map(|&account| account.to_owned()).collect() }
+    }
+
+    /// A namespace in which everything is as `wish(&["default"])` asks for.
+    fn settled() -> Observed {
+        let role_binding = Some(role_binding(NAMESPACE, &["default".to_owned()]));
+        Observed { has_role: true, role_binding, pod_default: Some(pod_default(NAMESPACE)) }
+    }
+
+    fn somebodys(mut object: Value) -> Value {
+        object["metadata"]["labels"] = json!(null);
+        object
+    }
+
+    /// A plan in words.
+    fn lines(plan: &Plan) -> Vec<String> {
+        let actions = plan.actions.iter().map(|action| match action {
+            Action::Apply { kind, object, .. } => {
+                format!("apply {} {}", kind.2, object["metadata"]["name"].as_str().unwrap())
+            }
+            Action::Delete { kind, name, .. } => format!("delete {} {name}", kind.2),
+        });
+        actions.chain(plan.notices.iter().map(|notice| notice.reason.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_namespace_gets_what_it_asks_for_and_nothing_of_somebody_else_changes() {
+        const BIND: &str = "apply RoleBinding istio-aux-pipelines";
+        const POD_DEFAULT: &str = "apply PodDefault access-ml-pipeline";
+        let empty = Observed { has_role: true, ..Observed::default() };
+        let binding = || settled().role_binding.unwrap();
+        let mut other_role = binding();
+        other_role["roleRef"]["name"] = json!("cluster-admin");
+        let mut drifted = settled().pod_default.unwrap();
+        drifted["spec"]["env"] = json!([]);
+        let foreign = Observed {
+            role_binding: Some(somebodys(binding())),
+            pod_default: Some(somebodys(pod_default(NAMESPACE))),
+            has_role: true,
+        };
+        let cases: [(&str, Wish, Observed, &[&str]); 13] = [
+            ("first", wish(&["default"]), empty.clone(), &[BIND, POD_DEFAULT]),
+            ("settled", wish(&["default"]), settled(), &[]),
+            ("another account", wish(&["default", "trainer"]), settled(), &[BIND]),
+            (
+                "an edited PodDefault",
+                wish(&["default"]),
+                Observed { pod_default: Some(drifted), ..settled() },
+                &[POD_DEFAULT],
+            ),
+            ("no role yet", wish(&["default"]), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
+            ("the role went", wish(&["default"]), Observed { has_role: false, ..settled() }, &["ClusterRoleMissing"]),
+            ("somebody's", wish(&["default"]), foreign.clone(), &["RoleBindingNotOurs", "PodDefaultNotOurs"]),
+            (
+                "another role",
+                wish(&["default"]),
+                Observed { role_binding: Some(other_role), ..settled() },
+                &["RoleBindingNotOurs"],
+            ),
+            (
+                "opted out",
+                Wish::Nothing,
+                settled(),
+                &["delete RoleBinding istio-aux-pipelines", "delete PodDefault access-ml-pipeline"],
+            ),
+            ("opted out, somebody's", Wish::Nothing, foreign, &[]),
+            ("never opted in", Wish::Nothing, empty, &[]),
+            ("unclear", Wish::Unclear("label".to_owned()), settled(), &["NotUnderstood"]),
+            ("unclear, and nothing there", Wish::Unclear("label".to_owned()), Observed::default(), &["NotUnderstood"]),
+        ];
+        for (name, wish, observed, expected) in cases {
+            assert_eq!(lines(&plan(NAMESPACE, &wish, &observed)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_an_object_of_ours_is_replaced() {
+        let replaces = |observed: &Observed| {
+            let actions = plan(NAMESPACE, &wish(&["trainer"]), observed).actions;
+            actions.iter().map(|action| matches!(action, Action::Apply { replaces: true, .. })).collect::<Vec<_>>()
+        };
+        assert_eq!(replaces(&Observed { has_role: true, ..Observed::default() }), [false, false]);
+        assert_eq!(replaces(&settled()), [true]);
+    }
+
+    #[test]
+    fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
+        for wish in [wish(&["default"]), wish(&["b", "a"]), Wish::Nothing] {
+            let mut observed = Observed { has_role: true, ..Observed::default() };
+            for action in plan(NAMESPACE, &wish, &observed).actions {
+                match action {
+                    Action::Apply { kind: ROLE_BINDINGS, object, .. } => observed.role_binding = Some(object),
+                    Action::Apply { object, .. } => observed.pod_default = Some(object),
+                    Action::Delete { .. } => unreachable!("there is nothing"),
+                }
+            }
+            assert_eq!(plan(NAMESPACE, &wish, &observed), Plan::default(), "{wish:?}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Command-line options for the shim in pods. The webhook and the command line share them.
+
+use clap::{Args, ValueEnum};
+use contract::names::{PILOT_AGENT, SHIM_IMAGE, SHIM_UID};
+
+use crate::{Delivery, PullPolicy, Settings, ShimResources, ShimUser};
+
+/// Options for the shim in pods.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The shim in pods")]
+pub struct ShimArgs {
+    /// The shim's image
+    #[arg(long, value_name = "IMAGE", default_value_t = default_image())]
+    shim_image: String,
+    /// When nodes pull that image; Always where the server runs its plug-in `AlwaysPullImages`
+    #[arg(long, value_name = "POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
+    shim_pull_policy: PullPolicy,
+    /// How the shim gets into containers that are not its own: an init container copies it, or its image is a volume
+    /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
+    #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
+    delivery: DeliveryChoice,
+    /// What the shim's containers ask of the node, where a `LimitRange` wants other than this
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = ShimResources::parse_quantity)]
+    shim_requests: Vec<(String, String)>,
+    /// How much they may have at most; where pods are Guaranteed, what they ask for too
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = ShimResources::parse_quantity)]
+    shim_limits: Vec<(String, String)>,
+    /// The user that the shim's own containers run as: an ID, `proxy` for that of istio-proxy, or `none` to leave it to the
+    /// namespace (`OpenShift` rejects IDs outside the namespace's range)
+    #[arg(long, value_name = "USER", default_value_t = ShimUser::Uid(SHIM_UID), value_parser = user)]
+    shim_user: ShimUser,
+    /// What istio-proxy runs where its container has no command
+    #[arg(long, value_name = "PATH", default_value = PILOT_AGENT)]
+    proxy_command: String,
+}
+
+/// Returns the settings of an installation without options of its own.
+#[must_use]
+pub fn default_settings() -> Settings {
+    Settings::new(&default_image())
+}
+
+fn default_image() -> String {
+    format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Returns clap's message for wrong arguments in one line.
+#[must_use]
+pub fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.strip_prefix("error: ").unwrap_or(first).split_whitespace().collect();
+    format!("{}; see --help", words.join(" "))
+}
+
+/// A [`Delivery`] by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DeliveryChoice {
+    Copy,
+    ImageVolume,
+}
+
+impl ShimArgs {
+    /// Returns the settings, for a server with or without native sidecars.
+    #[must_use]
+    pub fn settings(self, native_sidecars: bool) -> Settings {
+        Settings {
+            shim_image: self.shim_image,
+            pull_policy: self.shim_pull_policy,
+            delivery: match self.delivery {
+                DeliveryChoice::Copy => Delivery::Copy,
+                DeliveryChoice::ImageVolume => Delivery::ImageVolume,
+            },
+            native_sidecars,
+            proxy_command: self.proxy_command,
+            user: self.shim_user,
+            resources: ShimResources { requests: self.shim_requests, limits: self.shim_limits },
+        }
+    }
+}
+
+fn pull_policy(text: &str) -> Result<PullPolicy, String> {
+    let all = [PullPolicy::IfNotPresent, PullPolicy::Always, PullPolicy::Never];
+    all.into_iter()
+        .find(|policy| policy.as_str() == text)
+        .ok_or_else(|| "takes IfNotPresent, Always or Never".to_owned())
+}
+
+fn user(text: &str) -> Result<ShimUser, String> {
+    match text {
+        "proxy" => Ok(ShimUser::Proxy),
+        "none" => Ok(ShimUser::Unset),
+        _ => text
+            .parse()
+            .ok()
+            .filter(|&uid| uid != 0)
+            .map(ShimUser::Uid)
+            .ok_or_else(|| "takes a user ID above 0, proxy or none".to_owned()),
+    }
+}

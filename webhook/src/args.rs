@@ -1,0 +1,164 @@
+//! The command line of `istio-aux-webhook`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use contract::error_chain::display_chain;
+use inject::args::ShimArgs;
+
+use crate::log::LogArgs;
+use crate::serve::{self, Options, SelfSigned, Source};
+use crate::verify_injection::{VerifyInjectionArgs, verify_injection};
+
+/// Certificates of a shorter validity would be renewed all the time.
+const VALIDITY_MIN: Duration = Duration::from_mins(1);
+/// Ten years.
+const VALIDITY_MAX: Duration = Duration::from_hours(10 * 366 * 24);
+
+/// Serve admission reviews of pods, until SIGTERM
+#[derive(Debug, Parser)]
+#[command(
+    name = "istio-aux-webhook",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    group = ArgGroup::new("certificate").required(true).args(["self_signed", "tls_cert"]),
+    after_help = "examples:
+  istio-aux-webhook --self-signed
+  istio-aux-webhook --tls-cert /tls/tls.crt --tls-key /tls/tls.key"
+)]
+pub struct WebhookArgs {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Issue and renew the certificate, store it in a Secret, and have the webhook configuration trust it
+    #[arg(long)]
+    self_signed: bool,
+    /// The server's certificate and its chain, in PEM; reloaded when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Admit only clients whose certificate is signed by a CA of this file, in PEM; reloaded when it changes
+    #[arg(long, value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// Where admission reviews are served, over TLS. `[::]` also takes IPv4, and becomes `0.0.0.0` on a host without IPv6
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]
+    listen: SocketAddr,
+    /// Where /healthz, /readyz and /metrics are served, in plain HTTP
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
+    health_listen: SocketAddr,
+    /// Whether the API server has native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of
+    /// istio-proxy. auto asks the server for its version; where the feature gate `SidecarContainers` is disabled, say disabled
+    #[arg(long, value_enum, value_name = "auto|enabled|disabled", default_value_t = NativeSidecars::Auto)]
+    native_sidecars: NativeSidecars,
+    /// How long new connections are still accepted after SIGTERM, until API servers use other replicas
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    drain_delay: Duration,
+    #[command(flatten)]
+    log: LogArgs,
+    #[command(flatten)]
+    shim: ShimArgs,
+    #[command(flatten)]
+    self_signed_args: Box<SelfSignedArgs>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(hide = true)]
+    VerifyInjection(VerifyInjectionArgs),
+}
+
+/// Where a self-signed certificate is stored, and what trusts it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With --self-signed")]
+struct SelfSignedArgs {
+    /// The namespace of Secret and Service; by default the namespace of the pod
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The Secret that stores the certificate, which must exist
+    #[arg(long, value_name = "NAME", default_value = "istio-aux-certificate")]
+    secret: String,
+    /// The Service that the API server calls
+    #[arg(long, value_name = "NAME", default_value = "istio-aux")]
+    service: String,
+    /// The `MutatingWebhookConfiguration` that trusts the certificate
+    #[arg(long, value_name = "NAME", default_value = "istio-aux")]
+    configuration: String,
+    /// How long a certificate is valid; it is renewed at two thirds of that
+    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = validity)]
+    certificate_validity: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum NativeSidecars {
+    Auto,
+    #[value(alias = "on")]
+    Enabled,
+    #[value(alias = "off")]
+    Disabled,
+}
+
+fn validity(text: &str) -> Result<Duration, String> {
+    let validity =
+        humantime::parse_duration(text).ok().filter(|validity| (VALIDITY_MIN..=VALIDITY_MAX).contains(validity));
+    validity.ok_or_else(|| "takes a minute to ten years, such as 365d".to_owned())
+}
+
+/// Parses a program's arguments. `Err` is its exit status, after help was printed, or one line for wrong arguments.
+pub fn parse<P: Parser>() -> Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        if error.use_stderr() {
+            eprintln!("{}: {}", P::command().get_name(), inject::args::one_line(&error));
+            return ExitCode::from(2);
+        }
+        // A reader that has read enough, such as `head`, is not an error.
+        let _ = error.print();
+        ExitCode::SUCCESS
+    })
+}
+
+impl WebhookArgs {
+    /// Runs the webhook until SIGTERM or SIGINT. Returns the exit status: 0 stopped, 1 failed.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let result = match self.command {
+            Some(Command::VerifyInjection(arguments)) => verify_injection(&arguments),
+            None => self.serve(),
+        };
+        result.map_or_else(
+            |reason| {
+                eprintln!("istio-aux-webhook: {reason}");
+                ExitCode::FAILURE
+            },
+            |()| ExitCode::SUCCESS,
+        )
+    }
+
+    fn serve(self) -> Result<(), String> {
+        self.log.start();
+        let certificate = match (self.tls_cert, self.tls_key) {
+            (Some(cert), Some(key)) => Source::Files { cert, key },
+            _ => Source::SelfSigned(SelfSigned {
+                namespace: self.self_signed_args.namespace,
+                secret: self.self_signed_args.secret,
+                service: self.self_signed_args.service,
+                configuration: self.self_signed_args.configuration,
+                valid_for: self.self_signed_args.certificate_validity,
+            }),
+        };
+        let options = Options {
+            listen: self.listen,
+            health_listen: self.health_listen,
+            certificate,
+            client_ca: self.client_ca,
+            drain_delay: self.drain_delay,
+            settings: self.shim.settings(self.native_sidecars != NativeSidecars::Disabled),
+            ask_for_native_sidecars: self.native_sidecars == NativeSidecars::Auto,
+        };
+        serve::run(options).map_err(|error| display_chain(&error))
+    }
+}

@@ -1,0 +1,33 @@
+//! Options of the programs that run until they are stopped, and log.
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Options of what is logged, and how.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What to log: off, error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LevelFilter,
+    /// How to log
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+impl LogArgs {
+    /// Logs to stderr from now on.
+    pub fn start(&self) {
+        let log =
+            tracing_subscriber::fmt().with_max_level(self.log_level).with_writer(std::io::stderr).with_ansi(false);
+        match self.log_format {
+            LogFormat::Text => log.init(),
+            LogFormat::Json => log.json().flatten_event(true).init(),
+        }
+    }
+}
