@@ -59,14 +59,12 @@ pub enum PullPolicy {
 }
 
 /// How the shim's binary gets into containers that are not its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// An init container copies it into an emptyDir.
     Copy,
     /// The shim's image is mounted (KEP-4639): Kubernetes 1.35 with containerd 2.1 or CRI-O, and later.
     ImageVolume,
-    /// The `ConfigMap` of this name is mounted, which is in the pod's namespace.
-    ConfigMap(String),
 }
 
 impl Settings {
@@ -129,11 +127,10 @@ impl PullPolicy {
 impl Delivery {
     /// The name that operators use.
     #[must_use]
-    pub fn as_str(&self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Copy => "copy",
             Self::ImageVolume => "image-volume",
-            Self::ConfigMap(_) => "config-map",
         }
     }
 }

@@ -59,7 +59,6 @@ impl Case {
         let delivery = match self.settings.delivery.as_deref() {
             None | Some("copy") => Delivery::Copy,
             Some("image-volume") => Delivery::ImageVolume,
-            Some("config-map") => Delivery::ConfigMap("istio-aux-shim-0123456789".to_owned()),
             Some(other) => panic!("{}: no delivery: {other}", self.name),
         };
         let native_sidecars = self.settings.native_sidecars.unwrap_or(true);

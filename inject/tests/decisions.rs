@@ -1,7 +1,7 @@
 //! The patches in detail, over pods as the API server sent them. `cases.yaml` has what which pod gets.
 
 use inject::pod::Pod;
-use inject::{Decision, Delivery, Mode, Settings, decide};
+use inject::{Decision, Delivery, Mode, PullPolicy, Settings, decide};
 use serde_json::{Value, json};
 
 /// A pod before Istio's injector has seen it.
@@ -86,20 +86,30 @@ fn by_image_volume_a_pod_gets_a_mount_and_a_command() {
 }
 
 #[test]
-fn by_config_map_a_pod_gets_a_mount_and_a_command() {
-    let settings = Settings { delivery: Delivery::ConfigMap("istio-aux-shim-0123456789".to_owned()), ..settings() };
-    let patch = decided_by(&json_of(CLASSIC_PROXY), &settings).patch;
-    let volume = patch.iter().find_map(|operation| {
-        let operation = json!(operation);
-        (operation["path"] == "/spec/volumes/-").then(|| operation["value"].clone())
-    });
-    let source = json!({"name": "istio-aux-shim-0123456789", "defaultMode": 0o555});
-    assert_eq!(volume.unwrap(), json!({"name": "istio-aux", "configMap": source}));
-    // All else is as by image volume.
-    let by_image = Settings { delivery: Delivery::ImageVolume, ..settings };
-    let by_image = decided_by(&json_of(CLASSIC_PROXY), &by_image).patch;
-    let differing = patch.iter().zip(by_image.iter()).filter(|(a, b)| a != b).count();
-    assert_eq!((patch.len(), differing), (by_image.len(), 1));
+fn image_volume_takes_the_place_of_the_copying_container() {
+    let settings = Settings { delivery: Delivery::ImageVolume, pull_policy: PullPolicy::Always, ..settings() };
+    let mut training = trial(CLASSIC_PROXY, "collector", &["-s-db", "katib-db-manager:6789"]);
+    training["spec"]["shareProcessNamespace"] = json!(true);
+    training["spec"]["containers"][1]["command"] = json!(["sh", "-c"]);
+    training["spec"]["containers"][1]["args"] = json!(["train && echo completed > /var/log/katib/$$$$.pid"]);
+    for (mode, pod, volume) in [
+        ("proxy", json_of(CLASSIC_PROXY), "istio-aux"),
+        ("wrap", json_of(CLASSIC_PROXY), "istio-aux"),
+        ("native", training, "istio-aux-binary"),
+    ] {
+        let mut pod = pod;
+        pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!(mode);
+        let decision = decided_by(&pod, &settings);
+        assert_eq!(decision.mode.as_str(), mode);
+        json_patch::patch(&mut pod, &decision.patch).unwrap();
+        let image = json!({"reference": "docker.io/istio-aux/shim:0.1.0", "pullPolicy": "Always"});
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        assert!(volumes.contains(&json!({"name": volume, "image": image})), "{mode}: {volumes:?}");
+        let mount = json!({"name": volume, "mountPath": "/istio-aux", "readOnly": true});
+        let mounts = pod["spec"]["containers"][1]["volumeMounts"].as_array().unwrap();
+        assert_eq!(mounts.contains(&mount), mode != "proxy", "{mode}: {mounts:?}");
+        assert!(!pod.to_string().contains("aux-shim-install"), "{mode}");
+    }
 }
 
 #[test]

@@ -9,9 +9,6 @@ use crate::facts::Facts;
 use crate::plan::ResourceRequirements;
 use crate::{Delivery, Settings, ShimUser};
 
-/// The permissions of the shim's binary where it is a file of a `ConfigMap`: every user of the pod may run it.
-const BINARY_MODE: u32 = 0o555;
-
 /// What the shim's containers are made from.
 pub(super) struct Shim<'a> {
     pub(super) settings: &'a Settings,
@@ -80,15 +77,11 @@ pub(super) fn state_volume() -> Value {
 
 /// The volume of the shim's binary.
 pub(super) fn binary_volume(name: &str, settings: &Settings) -> Value {
-    match &settings.delivery {
+    match settings.delivery {
         Delivery::Copy => empty_dir(name, "2Mi"),
         Delivery::ImageVolume => json!({
             "name": name,
             "image": {"reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str()},
-        }),
-        Delivery::ConfigMap(config_map) => json!({
-            "name": name,
-            "configMap": {"name": config_map, "defaultMode": BINARY_MODE},
         }),
     }
 }
