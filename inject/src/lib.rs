@@ -11,6 +11,7 @@
 pub mod args;
 mod beside;
 mod facts;
+mod mode;
 mod patch;
 mod plan;
 mod quantity;
@@ -24,7 +25,7 @@ use json_patch::Patch;
 pub use self::beside::run_beside;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
-pub use self::plan::Mode;
+pub use self::mode::Mode;
 use self::pod::Pod;
 pub use self::settings::{Delivery, PullPolicy, Settings, ShimResources, ShimUser};
 

@@ -12,7 +12,7 @@ use contract::policy::RestartPolicy;
 
 use self::pod::{Container, Pod};
 pub use self::sidecar::Sidecar;
-use crate::plan::Mode;
+use crate::Mode;
 
 /// The facts that decide about a pod.
 #[derive(Debug)]

@@ -1,19 +1,18 @@
-//! Carrying out a plan as a JSON Patch (RFC 6902). Missing parents are created; nothing else of the pod is touched.
+//! Renders a plan as a JSON Patch (RFC 6902): each mode has its file, and `builder` the operations.
 
+mod builder;
 mod native;
 mod proxy;
 mod shim;
 mod start_after;
 mod wrap;
 
-use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, MoveOperation, Patch, PatchOperation};
-use serde_json::{Value, json};
+use json_patch::Patch;
 
-use crate::Settings;
+pub(crate) use self::builder::PatchBuilder;
 use crate::facts::Facts;
-use crate::facts::pod::{Container, Pod};
-use crate::plan::{Change, Mode, Plan};
+use crate::plan::{Change, Plan};
+use crate::{Mode, Settings};
 
 /// The patch of a plan.
 pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
@@ -34,155 +33,12 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
                 match plan.mode {
                     Mode::Proxy => proxy::add(&shim, watch, &mut patch),
                     Mode::Wrap => wrap::add(&shim, watch, &mut patch),
-                    _ => native::add(&shim, watch, &mut patch),
+                    Mode::Native => native::add(&shim, watch, &mut patch),
+                    // A plan adds a shim in the three modes that have one.
+                    Mode::Off | Mode::Hold | Mode::Istio => {}
                 }
             }
         }
     }
     patch.finish()
-}
-
-/// Collects the operations for one pod.
-pub(crate) struct PatchBuilder<'p> {
-    pod: &'p Pod<'p>,
-    operations: Vec<PatchOperation>,
-    /// The parents that an operation has created.
-    created: Vec<PointerBuf>,
-    /// The container that becomes the first.
-    front: Option<usize>,
-}
-
-impl<'p> PatchBuilder<'p> {
-    pub(crate) fn new(pod: &'p Pod<'p>) -> Self {
-        Self { pod, operations: Vec::new(), created: Vec::new(), front: None }
-    }
-
-    pub(crate) fn finish(mut self) -> Patch {
-        // Last, because it changes the indexes of containers.
-        if let Some(index) = self.front.filter(|&index| index > 0) {
-            let path = |index: usize| pointer(&["spec", "containers", &index.to_string()]);
-            self.operations.push(PatchOperation::Move(MoveOperation { from: path(index), path: path(0) }));
-        }
-        Patch(self.operations)
-    }
-
-    pub(crate) fn annotation(&mut self, key: &str, value: &str) {
-        if self.pod.annotation(key).as_deref() != Some(value) {
-            let exists = self.pod.metadata.as_ref().is_some_and(|metadata| metadata.annotations.is_some());
-            self.set_metadata("annotations", exists, key, value);
-        }
-    }
-
-    pub(crate) fn label(&mut self, key: &str, value: &str) {
-        if self.pod.label(key) != Some(value) {
-            let exists = self.pod.metadata.as_ref().is_some_and(|metadata| metadata.labels.is_some());
-            self.set_metadata("labels", exists, key, value);
-        }
-    }
-
-    fn set_metadata(&mut self, field: &str, exists: bool, key: &str, value: &str) {
-        self.ensure(&["metadata"], self.pod.metadata.is_some(), json!({}));
-        self.ensure(&["metadata", field], exists, json!({}));
-        self.add(&["metadata", field, key], value.into());
-    }
-
-    /// Appends to `initContainers`, unless one of this name is there.
-    fn init_container(&mut self, container: Value) {
-        let init = &self.pod.spec.init_containers;
-        if !init.iter().flatten().any(|other| container["name"] == other.name.as_str()) {
-            self.append(&["spec", "initContainers"], init.is_some(), container);
-        }
-    }
-
-    /// Appends to `volumes`, unless one of this name is there.
-    pub(crate) fn volume(&mut self, volume: Value) {
-        let volumes = &self.pod.spec.volumes;
-        if !volumes.iter().flatten().any(|other| volume["name"] == other.name.as_str()) {
-            self.append(&["spec", "volumes"], volumes.is_some(), volume);
-        }
-    }
-
-    /// Appends to a container's `volumeMounts`, unless one of the same volume is there.
-    pub(crate) fn mount(&mut self, index: usize, mount: Value) {
-        let mounts = &self.container(index).volume_mounts;
-        if !mounts.iter().flatten().any(|other| mount["name"] == other.name.as_str()) {
-            self.append(&["spec", "containers", &index.to_string(), "volumeMounts"], mounts.is_some(), mount);
-        }
-    }
-
-    /// Appends to a container's `env`.
-    pub(crate) fn env(&mut self, index: usize, variable: Value) {
-        let exists = self.container(index).has_env();
-        self.append(&["spec", "containers", &index.to_string(), "env"], exists, variable);
-    }
-
-    fn command(&mut self, index: usize, words: &[String]) {
-        self.add(&["spec", "containers", &index.to_string(), "command"], words.into());
-    }
-
-    fn append_args(&mut self, index: usize, words: &[&str]) {
-        let exists = self.container(index).args.is_some();
-        for word in words {
-            self.append(&["spec", "containers", &index.to_string(), "args"], exists, (*word).into());
-        }
-    }
-
-    fn hold_at_proxy(&mut self, index: usize) {
-        let place = index.to_string();
-        let lifecycle = ["spec", "containers", &place, "lifecycle"];
-        self.ensure(&lifecycle, self.container(index).lifecycle.is_some(), json!({}));
-        let hook = json!({"exec": {"command": ["pilot-agent", "wait"]}});
-        self.add(&[&lifecycle[..], &["postStart"]].concat(), hook);
-        self.move_to_front(index);
-    }
-
-    fn stay(&mut self, init_index: usize) {
-        let option = format!("--{}", contract::args::STAY);
-        self.add(&["spec", "initContainers", &init_index.to_string(), "args", "-"], option.into());
-    }
-
-    fn share_process_namespace(&mut self) {
-        if self.pod.spec.share_process_namespace != Some(true) {
-            self.add(&["spec", "shareProcessNamespace"], true.into());
-        }
-    }
-
-    /// Replaces a probe of a container in one of the two lists.
-    pub(crate) fn probe(&mut self, list: &str, index: usize, field: &str, probe: Value) {
-        self.add(&["spec", list, &index.to_string(), field], probe);
-    }
-
-    pub(crate) fn runtime_class(&mut self, name: &str) {
-        self.add(&["spec", "runtimeClassName"], name.into());
-    }
-
-    fn move_to_front(&mut self, index: usize) {
-        self.front = Some(index);
-    }
-
-    fn container(&self, index: usize) -> &'p Container<'p> {
-        &self.pod.spec.containers[index]
-    }
-
-    fn append(&mut self, list: &[&str], exists: bool, item: Value) {
-        self.ensure(list, exists, json!([]));
-        self.add(&[list, &["-"]].concat(), item);
-    }
-
-    /// Creates a parent, unless it exists in the pod or was created before.
-    fn ensure(&mut self, path: &[&str], exists: bool, empty: Value) {
-        let pointer = pointer(path);
-        if !exists && !self.created.contains(&pointer) {
-            self.created.push(pointer);
-            self.add(path, empty);
-        }
-    }
-
-    fn add(&mut self, path: &[&str], value: Value) {
-        self.operations.push(PatchOperation::Add(AddOperation { path: pointer(path), value }));
-    }
-}
-
-fn pointer(tokens: &[&str]) -> PointerBuf {
-    PointerBuf::from_tokens(tokens.iter().copied())
 }

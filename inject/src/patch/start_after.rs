@@ -6,7 +6,7 @@ use contract::names::{BINARY_VOLUME, KATIB_COLLECTOR_OPTION, SHIM_BINARY, SHIM_V
 use super::PatchBuilder;
 use super::proxy::{command_of, deliver};
 use super::shim::{self, Shim};
-use crate::plan::Mode;
+use crate::Mode;
 
 pub(super) fn add(shim: &Shim, index: usize, mode: Mode, patch: &mut PatchBuilder) {
     // In mode native the volume of that name holds the shim's state.

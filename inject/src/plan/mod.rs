@@ -13,10 +13,10 @@ mod warnings;
 
 use contract::args::WatchArgs;
 
-pub use self::mode::Mode;
 pub(crate) use self::resources::ResourceRequirements;
 pub(crate) use self::rules::{plan, reason_without_shim};
 use self::warnings::Warnings;
+use crate::Mode;
 
 /// The plan for a pod.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use contract::policy::RestartPolicy;
 use serde::Serialize;
 
 use super::hold::{self, HoldEdit};
-use super::mode::{self, Mode, ModeChoice, RequestedMode};
+use super::mode::{self, ModeChoice, RequestedMode};
 use super::warnings::Warnings;
 use super::{Change, Plan, argo, katib, quit, resources, restarts, wait_for};
-use crate::Settings;
 use crate::facts::{Facts, Sidecar};
+use crate::{Mode, Settings};
 
 /// A pod with more containers is left alone, which bounds the time of a decision.
 const CONTAINER_COUNT_LIMIT: usize = 500;
