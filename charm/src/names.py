@@ -13,7 +13,7 @@ SHIM_LABEL = "istio-aux.io/shim"
 
 PIPELINES_TOKEN_LABEL = "istio-aux.io/pipelines-token"  # noqa: S105 - a label
 MESH_LABEL = "istio-aux.io/mesh"
-COMPLETING = "completing"
+RUN_TO_COMPLETION = "run-to-completion"
 ACCESS_PIPELINES_LABEL = "access-ml-pipeline"
 TENANCY_MANAGER = "istio-aux-tenancy"
 """Value of `app.kubernetes.io/managed-by` on what the tenancy controller keeps in tenants' namespaces."""

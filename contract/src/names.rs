@@ -11,10 +11,10 @@ pub const DISABLED: &str = "disabled";
 
 /// Namespace label: pods that run to completion, and notebooks, get a token for Kubeflow Pipelines; the value is [`ENABLED`].
 pub const PIPELINES_TOKEN_LABEL: &str = "istio-aux.io/pipelines-token";
-/// Namespace label: pods that run to completion get Istio's sidecar, too; the value is [`COMPLETING`].
+/// Namespace label: pods that run to completion get Istio's sidecar, too; the value is [`RUN_TO_COMPLETION`].
 pub const MESH_LABEL: &str = "istio-aux.io/mesh";
 /// Value of [`MESH_LABEL`].
-pub const COMPLETING: &str = "completing";
+pub const RUN_TO_COMPLETION: &str = "run-to-completion";
 /// Namespace label: the controller keeps the objects that a tenant of Kubeflow needs; the value is [`ENABLED`].
 pub const TENANCY_LABEL: &str = "istio-aux.io/tenancy";
 /// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: `default`.

@@ -208,7 +208,7 @@ def _entries(settings: Settings) -> Iterable[dict[str, Any]]:
 def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
     """The entries for Kubeflow's tenants. Pods start without what they add, so nothing is refused for them."""
     of_tenants = {"failure_policy": "Ignore", "reinvocation": "Never"}
-    in_the_mesh = _in(names.MESH_LABEL, names.COMPLETING)
+    in_the_mesh = _in(names.MESH_LABEL, names.RUN_TO_COMPLETION)
     mesh: dict[str, Any] = {
         "path": "/mutate/mesh",
         "pod": [_NOT_OPTED_OUT, {"key": names.ISTIO_INJECT, "operator": "DoesNotExist"}],

@@ -67,7 +67,7 @@ fn with_other_audience(script: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_completing_pod_reaches_services_of_its_own_profile_once_it_is_in_the_mesh() {
+async fn job_reaches_services_of_its_profile_from_the_mesh() {
     let guard = alone().await;
     scenario("profile", &[MESH, OPT_IN], async |ns: &Namespace| {
         let [strict, web @ ..] = &server()[..] else { panic!("it has objects") };
@@ -80,7 +80,7 @@ async fn a_completing_pod_reaches_services_of_its_own_profile_once_it_is_in_the_
         let denied = until_said(&greets("web"), "*RBAC*403");
         assert!(said_by_job(ns, "outside", &denied).await.ends_with("RBAC: access denied 403"));
 
-        label(ns, "istio-aux.io/mesh=completing");
+        label(ns, "istio-aux.io/mesh=run-to-completion");
         let admitted = format!("{GREETING}\n 200");
         assert_eq!(said_by_job(ns, "inside", &greets("web")).await, admitted);
 
@@ -93,7 +93,7 @@ async fn a_completing_pod_reaches_services_of_its_own_profile_once_it_is_in_the_
         assert_eq!(said_by_job(ns, "strict", &greets("web")).await, admitted);
 
         let host = format!("web.{}", ns.name());
-        scenario("other", &[MESH, OPT_IN, ("istio-aux.io/mesh", "completing")], async |other: &Namespace| {
+        scenario("other", &[MESH, OPT_IN, ("istio-aux.io/mesh", "run-to-completion")], async |other: &Namespace| {
             let answer = said_by_job(other, "client", &greets(&host)).await;
             assert!(answer.ends_with("RBAC: access denied 403"), "another namespace: {answer}");
         })

@@ -23,7 +23,7 @@ async fn profile(name: &str) -> Namespace {
         "spec": {"owner": {"kind": "User", "name": "owner@example.com"}},
     })]);
     let ns = Namespace::found(&name).await;
-    for (key, value) in [MESH, OPT_IN, TENANT, TOKEN, ("istio-aux.io/mesh", "completing")] {
+    for (key, value) in [MESH, OPT_IN, TENANT, TOKEN, ("istio-aux.io/mesh", "run-to-completion")] {
         label(&ns, &format!("{key}={value}"));
     }
     ns

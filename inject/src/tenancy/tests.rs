@@ -53,7 +53,7 @@ fn with_token(pod: &Value) -> Vec<usize> {
 }
 
 #[test]
-fn payload_containers_of_completing_pods_and_notebooks_get_the_token() {
+fn payload_of_jobs_and_notebooks_gets_the_token() {
     let with_mount = json!({"spec": {"containers": [
         {"name": "main", "volumeMounts": [{"name": "mine", "mountPath": "/var/run/secrets/kubeflow/pipelines/"}]},
         {"name": "other", "env": [{"name": "KF_PIPELINES_SA_TOKEN_PATH", "value": "/mine"}]},
@@ -141,7 +141,7 @@ fn the_token_has_kubeflows_audience_and_path() {
 }
 
 #[test]
-fn completing_pods_join_the_mesh_where_their_proxy_can_be_ended() {
+fn pod_joins_the_mesh_where_its_proxy_can_be_ended() {
     let labels = |value: &str| json!({"metadata": {"labels": {"sidecar.istio.io/inject": value}}});
     let annotated = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
     let unsharable = |command: Value| json!({"spec": {"shareProcessNamespace": false, "containers": [{"name": "main", "command": command}]}});

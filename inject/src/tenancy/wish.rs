@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use contract::names::{
-    COMPLETING, DISABLED, ENABLED, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_TOKEN_LABEL, TENANCY_LABEL,
+    DISABLED, ENABLED, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION,
+    TENANCY_LABEL,
 };
 
 /// Labels or annotations.
@@ -79,7 +80,7 @@ fn is_account_name(name: &str) -> bool {
 /// Returns a line for each label of ours that has a value that counts for nothing.
 #[must_use]
 pub fn unknown_values(labels: &Map) -> Vec<String> {
-    let known = [(TENANCY_LABEL, ENABLED), (PIPELINES_TOKEN_LABEL, ENABLED), (MESH_LABEL, COMPLETING)];
+    let known = [(TENANCY_LABEL, ENABLED), (PIPELINES_TOKEN_LABEL, ENABLED), (MESH_LABEL, RUN_TO_COMPLETION)];
     let lines = known.into_iter().filter_map(|(label, value)| {
         let given = labels.get(label)?;
         (given != value && given != DISABLED).then(|| unknown(label, given, value))
@@ -157,7 +158,7 @@ mod tests {
             unknown_values(&labels),
             [
                 "label istio-aux.io/pipelines-token: \"yes\" counts for nothing; it takes enabled or disabled",
-                "label istio-aux.io/mesh: \"enabled\" counts for nothing; it takes completing or disabled",
+                "label istio-aux.io/mesh: \"enabled\" counts for nothing; it takes run-to-completion or disabled",
             ]
         );
         assert!(unknown_values(&map(&[("istio-aux.io/mesh", "disabled")])).is_empty());

@@ -4,8 +4,8 @@ use crate::pods::label;
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::names::{
-    ACCESS_PIPELINES_LABEL, COMPLETING, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION,
-    PIPELINES_ROLE, PIPELINES_TOKEN_LABEL, TENANCY_LABEL,
+    ACCESS_PIPELINES_LABEL, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE,
+    PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
 use serde_json::Value;
 
@@ -147,7 +147,7 @@ fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> O
     let place = name(namespace);
     let message = format!("pods without a sidecar, and so without an identity: {}; {why}", some(&outside));
     let next = format!(
-        "kubectl label namespace {place} {INJECTION_LABEL}={ENABLED} {MESH_LABEL}={COMPLETING}, and create them again"
+        "kubectl label namespace {place} {INJECTION_LABEL}={ENABLED} {MESH_LABEL}={RUN_TO_COMPLETION}, and create them again"
     );
     Some(Finding::info(Id::MeshClient, message).with_remediation(next))
 }

@@ -80,7 +80,7 @@ fn what_keeps_a_tenant_from_its_objects_is_named() {
             |s| label_of(s, "istio-aux.io/mesh", json!("yes")),
             Id::Tenancy,
             Problem,
-            "namespace team: label istio-aux.io/mesh: \"yes\" counts for nothing; it takes completing or disabled",
+            "namespace team: label istio-aux.io/mesh: \"yes\" counts for nothing; it takes run-to-completion or disabled",
             "kubectl label namespace team --overwrite",
         ),
         (
@@ -168,7 +168,7 @@ fn each_cause_of_403_in_the_mesh_is_named() {
             Id::MeshClient,
             Info,
             "pods without a sidecar, and so without an identity: step; services here answer them 403 (AuthorizationPolicy ns-owner-access-istio)",
-            "kubectl label namespace team istio-aux.io/injection=enabled istio-aux.io/mesh=completing",
+            "kubectl label namespace team istio-aux.io/injection=enabled istio-aux.io/mesh=run-to-completion",
         ),
         (
             "STRICT",
