@@ -414,6 +414,33 @@ fn only_loopback_endpoints_reach_the_shim() {
 }
 
 #[test]
+fn quit_endpoints_after_the_sixteenth_are_ignored() {
+    for (count, warnings) in [(16, 0), (17, 1)] {
+        let urls: Vec<String> = (1..=count).map(|port| format!("http://127.0.0.1:{port}/quit")).collect();
+        let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/quit", &urls.join(","));
+        pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
+        let expected: Vec<String> = urls[..16].iter().map(|url| format!("--quit={url}")).collect();
+        let found: Vec<String> = shim_args(&pod).into_iter().filter(|arg| arg.starts_with("--quit")).collect();
+        assert_eq!(found, expected, "{count}");
+        let expected = vec!["istio-aux.io/quit: all but the first 16 are ignored"; warnings];
+        assert_eq!(decided(&pod).warnings, expected, "{count}");
+    }
+}
+
+#[test]
+fn pod_of_more_than_500_containers_is_unchanged() {
+    for (count, mode) in [(500, Mode::Native), (501, Mode::Off)] {
+        let mut pod = json_of(CLASSIC_PROXY);
+        let present = ["containers", "initContainers"].map(|list| pod["spec"][list].as_array().unwrap().len());
+        let more = (present.iter().sum()..count).map(|n| json!({"name": format!("c{n}")}));
+        pod["spec"]["containers"].as_array_mut().unwrap().extend(more);
+        let decision = decided(&pod);
+        assert_eq!(decision.mode, mode, "{count}: {}", decision.reason);
+        assert_eq!(decision.reason == "it has more than 500 containers", mode == Mode::Off, "{count}");
+    }
+}
+
+#[test]
 fn the_status_port_is_the_annotations_then_the_proxys_own() {
     let mut pod = json_of(CLASSIC_PROXY);
     let env = pod["spec"]["containers"][0]["env"].as_array_mut().unwrap();
