@@ -3,6 +3,8 @@
 The webhook's own are spelled in `contract/src/names.rs`; a unit test compares.
 """
 
+from typing import Literal
+
 INJECTION_LABEL = "istio-aux.io/injection"
 LEGACY_INJECTION_LABEL = "io.datastrophic/istio-aux"
 ENABLED = "enabled"
@@ -45,6 +47,10 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 PART_OF = "app.kubernetes.io/part-of"
 POD_APPLICATION = "app.kubernetes.io/name"
 """Juju's label on an application's pods, and the webhook's own on its pods elsewhere."""
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+TERMINAL_PHASES: tuple[PodPhase, ...] = ("Succeeded", "Failed")
+"""Phases of pods whose containers have all terminated and will not be restarted."""
 
 CHARM_INIT_CONTAINER = "charm-init"
 """Init container of a charm's pod, which asks the controller who the unit is."""

@@ -41,7 +41,7 @@ def _is_ours(pod: Pod, namespace: Namespace, application: str, selector: Selecto
 
 
 def _has_ended(pod: Pod) -> bool:
-    return bool(pod.status and pod.status.phase in ("Succeeded", "ActionFailed"))
+    return bool(pod.status and pod.status.phase in names.TERMINAL_PHASES)
 
 
 def _is_due_a_sidecar(pod: Pod, namespace: Namespace) -> bool:
