@@ -231,6 +231,13 @@ def test_last_hook_fails_where_the_api_does_so_that_juju_runs_it_again(app: App,
     assert objects(api) == {}
 
 
+def test_last_hook_without_rights_does_not_fail(app: App, api: Api) -> None:
+    app.deploy()
+    app.planned, api.broken = 0, refusal(403)
+    app.run(0, app.contexts[0].on.remove())
+    assert app.status() == NO_TRUST
+
+
 def test_last_hook_of_a_unit_among_others_removes_nothing(app: App, api: Api) -> None:
     app.deploy(2)
     app.run(1, app.contexts[1].on.remove())

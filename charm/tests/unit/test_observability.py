@@ -117,9 +117,13 @@ def test_log_goes_to_a_loki_behind_tls_once_its_ca_is_known(app: App) -> None:
     app.relate(0, relation)
     on = app.contexts[0].on
     app.run(0, lambda state: on.relation_changed(state.get_relations("receive-ca-cert")[0]))
-    assert (app.root(0) / webhook.CA_BUNDLE.strip("/")).read_text() == "CA one\nCA two\n"
+    bundle = app.root(0) / webhook.CA_BUNDLE.strip("/")
+    assert bundle.read_text() == "CA one\nCA two\n"
     assert set(app.container(0).plan.log_targets) == {"loki-5-cos-0"}
     assert app.status() == ActiveStatus()
+    written = bundle.stat().st_mtime_ns
+    app.update(0)
+    assert bundle.stat().st_mtime_ns == written, "an unchanged bundle is not written again"
 
 
 def exposed() -> set[str]:

@@ -1,10 +1,11 @@
 """Renewal and rotation of the application's own certificate."""
 
+import dataclasses
 import json
 
 import pytest
 from charmlibs.interfaces.tls_certificates import TLSCertificatesRequiresV4
-from ops import ActiveStatus, WaitingStatus
+from ops import ActiveStatus, WaitingStatus, testing
 
 from certs import self_signed, serving_cert
 from tests.unit.api import Api, refusal
@@ -43,6 +44,11 @@ def test_revision_of_the_secret_that_no_unit_reads_is_removed(app: App, monkeypa
     context = app.contexts[0]
     app.run(0, lambda state: context.on.secret_remove(state.get_secret(label=self_signed.LABEL), revision=7))
     assert context.removed_secret_revisions == [7]
+    context.removed_secret_revisions.clear()
+    other = testing.Secret({"key": "value"}, label="another", owner="unit")
+    app.units[0] = dataclasses.replace(app.units[0], secrets={*app.units[0].secrets, other})
+    app.run(0, context.on.secret_remove(other, revision=7))
+    assert context.removed_secret_revisions == [], "other secrets are not the charm's to clean up"
 
 
 def test_unit_that_lags_behind_two_rotations_is_still_trusted(app: App, api: Api, clock: Clock) -> None:
