@@ -19,10 +19,9 @@ __all__ = ["kubeflow", "no_other_controller"]
 
 
 @pytest.fixture(autouse=True)
-def webhook_is_ready(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have units without a webhook go on as if theirs were ready; under Pebble it is asked."""
-    if "pod" not in request.fixturenames:
-        monkeypatch.setattr("webhook.is_ready", lambda: True)
+def webhook_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets units go on as if their webhooks were ready: no Pebble starts one."""
+    monkeypatch.setattr("webhook.is_ready", lambda: True)
 
 
 @pytest.fixture(scope="session")

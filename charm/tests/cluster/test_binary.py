@@ -1,4 +1,7 @@
-"""The real webhook, run as Pebble would run it: the layer's command, user and environment, in the container's root."""
+"""The webhook's program with the command, user and environment of the charm's layer, in the container's root.
+
+No registry serves Pebble, so each test starts the program itself.
+"""
 
 import base64
 import contextlib
@@ -11,6 +14,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -116,7 +120,10 @@ POD = {
 }
 
 
-def test_webhook_answers_and_serves_a_rotated_certificate_without_a_restart(model: Model, binary: pathlib.Path) -> None:
+DRAIN = 10
+
+
+def test_rotated_certificate_is_served_without_restart(model: Model, binary: pathlib.Path) -> None:
     app = model.app()
     app.deploy(1)
     assert app.status() == ActiveStatus()
@@ -140,8 +147,22 @@ def test_webhook_answers_and_serves_a_rotated_certificate_without_a_restart(mode
         assert process.poll() is None, "the same process serves it"
 
 
+def test_terminated_webhook_answers_while_it_drains(model: Model, binary: pathlib.Path) -> None:
+    app = model.app()
+    app.deploy(1)
+    give_to_user(app)
+    with running(app, binary) as process:
+        until("the check of readiness", lambda: check_passes(app, webhook.READY))
+        began = time.monotonic()
+        process.terminate()
+        until("the drain", lambda: not check_passes(app, webhook.READY))
+        assert review(app, model, POD)[1]["allowed"] is True, "API servers turn to other units meanwhile"
+        assert process.wait(int(webhook.KILL_DELAY.rstrip("s"))) == 0, "it exits before Pebble would kill it"
+    assert time.monotonic() - began >= DRAIN
+
+
 @pytest.mark.usefixtures("unit_pod")
-def test_webhook_answers_what_the_entries_for_tenants_ask(model: Model, binary: pathlib.Path) -> None:
+def test_entries_for_tenants_are_answered(model: Model, binary: pathlib.Path) -> None:
     app = model.app()
     app.config = {"tenancy": True}
     app.deploy(1)
