@@ -130,7 +130,7 @@ class Model:
         found: list[str] = []
         for namespace in self.admin.list(Namespace):
             mark = ((namespace.metadata and namespace.metadata.annotations) or {}).get("istio-aux.io/labelled-by")
-            if mark and json.loads(mark)["by"] == f"{self.name}/istio-aux":
+            if mark and json.loads(mark)["application"] == f"{self.name}/istio-aux":
                 found.append(str(namespace.metadata and namespace.metadata.name))
         return found
 
