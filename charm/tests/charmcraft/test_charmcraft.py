@@ -13,7 +13,7 @@ FILE = pathlib.Path(__file__).parents[2] / "charmcraft.yaml"
 PROJECT: dict[str, Any] = yaml.safe_load(FILE.read_text())
 
 
-def test_charmcraft_takes_the_project() -> None:
+def test_charmcraft_accepts_the_project() -> None:
     project = models.CharmcraftProject.from_yaml_file(FILE)
     assert isinstance(project, models.PlatformCharm)
     assert project.name == "istio-aux"
@@ -32,7 +32,7 @@ def test_charmcraft_takes_the_project() -> None:
     ],
     ids=lambda value: ".".join(value) if isinstance(value, tuple) else str(value),
 )
-def test_charmcraft_refuses_what_is_wrong(path: tuple[str, ...], value: object) -> None:
+def test_charmcraft_rejects_invalid_project(path: tuple[str, ...], value: object) -> None:
     broken = copy.deepcopy(PROJECT)
     inner = broken
     for key in path[:-1]:

@@ -89,7 +89,7 @@ def ready_pods(model: Model, namespace: str, name: str) -> list[Pod]:
     return pods if all(is_ready(pod) for pod in pods) else []
 
 
-def test_each_panel_of_the_webhook_shows_something(untrusted: Model, tmp_path: pathlib.Path) -> None:
+def test_each_panel_of_the_webhook_has_data(untrusted: Model, tmp_path: pathlib.Path) -> None:
     namespace = untrusted.namespace(istio_injection="enabled", istio_aux_io__injection="enabled")
     pods = until("the webhook's pods", lambda: ready_pods(untrusted, OTHER_INSTALLATION, "istio-aux"))
 
@@ -107,7 +107,7 @@ def test_each_panel_of_the_webhook_shows_something(untrusted: Model, tmp_path: p
 
 
 @pytest.mark.usefixtures("kubeflow", "no_other_controller", "unit_pod")
-def test_each_panel_of_the_controller_shows_something(model: Model, tmp_path: pathlib.Path) -> None:
+def test_each_panel_of_the_controller_has_data(model: Model, tmp_path: pathlib.Path) -> None:
     model.namespace(istio_aux_io__tenancy="enabled")
     app = model.app()
     app.config = {"tenancy": True}

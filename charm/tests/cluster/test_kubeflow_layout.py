@@ -57,7 +57,7 @@ def label(model: Model, **labels: str | None) -> None:
 
 
 @pytest.mark.usefixtures("injector_of_the_model")
-def test_charms_pods_beside_istiod_wait_for_their_sidecars_and_istiod_does_not(model: Model) -> None:
+def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model) -> None:
     label(model, istio_injection="enabled")
     app = model.app()
     app.config = {"namespaces": model.name, "require-sidecar": True}
@@ -82,7 +82,7 @@ def test_charms_pods_beside_istiod_wait_for_their_sidecars_and_istiod_does_not(m
     assert "istio-proxy" in containers(pod)
 
 
-def test_model_operators_stay_out_of_the_mesh_until_the_application_goes(model: Model) -> None:
+def test_model_operators_are_excluded_until_removal(model: Model) -> None:
     other = model.namespace(istio_injection="enabled")
     ambient = model.namespace(istio_io__dataplane_mode="ambient")
     for namespace in (model.name, other, ambient):

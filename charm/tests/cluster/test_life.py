@@ -33,7 +33,7 @@ def labels(model: Model, namespace: str) -> dict[str, str]:
     return (metadata and metadata.labels) or {}
 
 
-def test_trusted_application_lives_and_leaves_nothing(model: Model) -> None:
+def test_removed_application_leaves_nothing(model: Model) -> None:
     team = model.namespace()
     app = model.app()
     app.config = {"namespaces": team, "require-sidecar": True}
@@ -93,7 +93,7 @@ def test_reconciling_again_changes_nothing(model: Model) -> None:
     assert (again.resourceVersion, again.generation) == (configuration.resourceVersion, configuration.generation)
 
 
-def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted: Model) -> None:
+def test_untrusted_application_is_blocked_until_trusted(untrusted: Model) -> None:
     app = untrusted.app()
     app.config = {"namespaces": untrusted.namespace(), "require-sidecar": True}
     app.deploy(2)
@@ -113,7 +113,7 @@ def test_application_without_trust_says_so_and_goes_on_when_it_has_it(untrusted:
     untrusted.until_nothing_is_left()
 
 
-def test_removal_without_trust_is_no_hook_error(untrusted: Model) -> None:
+def test_untrusted_removal_is_not_a_hook_error(untrusted: Model) -> None:
     app = untrusted.app()
     app.deploy(1)
     app.planned = 0
@@ -123,7 +123,7 @@ def test_removal_without_trust_is_no_hook_error(untrusted: Model) -> None:
     untrusted.until_nothing_is_left()
 
 
-def test_api_that_is_away_is_waited_for(model: Model) -> None:
+def test_unavailable_api_is_waited_for(model: Model) -> None:
     model.use("https://127.0.0.1:1")
     app = model.app()
     app.deploy(1)
@@ -141,7 +141,7 @@ def test_api_that_is_away_is_waited_for(model: Model) -> None:
 @pytest.mark.parametrize(
     "action", ["list-uninjected-pods", "restart-uninjected-pods", "enable-namespace", "disable-namespace"]
 )
-def test_action_on_an_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
+def test_action_on_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
     app = model.app()
     app.deploy(1)
     with pytest.raises(testing.ActionFailed) as failed:

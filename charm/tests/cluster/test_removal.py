@@ -17,9 +17,7 @@ KINDS = ("Always", "OnFailure", "Never")
 
 
 @pytest.mark.parametrize("go", [by_hooks, by_force, with_its_model])
-def test_pods_of_every_kind_are_admitted_after_the_application_is_gone(
-    model: Model, go: Callable[[Model, App], None]
-) -> None:
+def test_pods_are_admitted_after_the_application_is_gone(model: Model, go: Callable[[Model, App], None]) -> None:
     # Of a revision that no injector serves: their pods are to have a sidecar, and come without.
     team = model.namespace(istio_io__rev="none")
     profile = model.namespace(istio_io__rev="none", app_kubernetes_io__part_of="kubeflow-profile")

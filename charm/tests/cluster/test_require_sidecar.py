@@ -26,7 +26,7 @@ def team(model: Model) -> str:
     return model.namespace(istio_injection="enabled")
 
 
-def test_pod_is_refused_until_the_injector_is_back(model: Model, team: str) -> None:
+def test_pod_is_rejected_until_the_injector_is_back(model: Model, team: str) -> None:
     app = model.app()
     app.config = {"namespaces": team, "require-sidecar": True}
     app.deploy(1)
@@ -61,9 +61,7 @@ def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
             assert is_refused(model, team, **labels) is None, labels
 
 
-def test_without_the_option_the_pod_comes_up_without_a_sidecar_and_is_found_and_restarted(
-    model: Model, team: str
-) -> None:
+def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) -> None:
     app = model.app()
     app.config = {"namespaces": team}
     app.deploy(1)

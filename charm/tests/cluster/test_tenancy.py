@@ -39,7 +39,7 @@ def is_available(model: Model) -> bool:
     return bool(status and status.availableReplicas == 2)
 
 
-def test_labelled_namespace_is_served_until_the_option_is_off(model: Model) -> None:
+def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     # As Juju's pods are admitted before, and the controller's after it.
     model.admin.patch(
         Namespace, model.name, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
@@ -107,7 +107,7 @@ def until_swept(model: Model) -> None:
         raise AssertionError(f"{error}: left are {sorted(left)}") from error
 
 
-def test_charm_may_give_the_controller_only_rights_that_it_has(untrusted: Model) -> None:
+def test_charm_grants_only_rights_that_it_has(untrusted: Model) -> None:
     role = f"{untrusted.name}-writes-roles"
     kinds = "mutatingwebhookconfigurations,clusterroles.rbac.authorization.k8s.io,clusterrolebindings,namespaces"
     verbs = ("get", "list", "create", "patch", "delete")

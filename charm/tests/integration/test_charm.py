@@ -55,7 +55,9 @@ def team(juju: jubilant.Juju) -> Any:
     kubectl("delete", "namespace", name, "--wait=false")
 
 
-def test_without_trust_it_says_the_command(juju: jubilant.Juju, charm: pathlib.Path, resources: dict[str, str]) -> None:
+def test_untrusted_charm_reports_the_command(
+    juju: jubilant.Juju, charm: pathlib.Path, resources: dict[str, str]
+) -> None:
     juju.deploy(charm, APP, resources=resources, config={"shim-image": SHIM_IMAGE})
     juju.wait(lambda status: jubilant.all_blocked(status, APP))
     message = juju.status().apps[APP].units[f"{APP}/0"].workload_status.message
@@ -69,7 +71,7 @@ def test_with_trust_it_is_active(juju: jubilant.Juju) -> None:
     assert any(name.startswith("mutatingwebhookconfiguration") for name in created(juju))
 
 
-def test_webhook_is_called_for_pods_of_a_listed_namespace(juju: jubilant.Juju, team: str) -> None:
+def test_webhook_is_called_for_a_listed_namespace(juju: jubilant.Juju, team: str) -> None:
     juju.config(APP, {"namespaces": team})
     juju.wait(lambda status: jubilant.all_active(status, APP) and "istio-aux.io/injection" in labels(team))
     pod = ("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never")
@@ -96,7 +98,7 @@ def served_issuer(juju: jubilant.Juju, unit: int = 0) -> str:
     return juju.ssh(f"{APP}/{unit}", ask, container="charm").strip()
 
 
-def test_certificates_are_issued_by_a_relation_and_handed_back(juju: jubilant.Juju, team: str) -> None:
+def test_certificates_come_from_the_relation_while_related(juju: jubilant.Juju, team: str) -> None:
     own = served_issuer(juju)
     assert "istio-aux CA" in own
     juju.deploy("self-signed-certificates", channel="1/stable", config={"ca-common-name": "ca-of-the-test"})
@@ -141,7 +143,7 @@ def test_refresh_keeps_pods_admitted(
     juju.wait(lambda status: len(status.apps[APP].units) == 1 and jubilant.all_active(status, APP))
 
 
-def test_eviction_of_one_of_two_units_keeps_pods_admitted(juju: jubilant.Juju, team: str) -> None:
+def test_eviction_of_one_unit_keeps_pods_admitted(juju: jubilant.Juju, team: str) -> None:
     juju.add_unit(APP)
     juju.wait(lambda status: len(status.apps[APP].units) == 2 and jubilant.all_active(status, APP))
     kubectl("delete", "pod", f"{APP}-1", "-n", str(juju.model), "--wait=false")

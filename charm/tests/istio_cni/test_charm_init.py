@@ -56,7 +56,7 @@ def asks_the_controller(model: Model, namespace: str) -> bool:
     return bool(state and state.running)
 
 
-def test_control_charms_pod_in_an_injected_namespace_does_not_reach_its_controller(model: Model) -> None:
+def test_control_injected_charm_does_not_reach_its_controller(model: Model) -> None:
     namespace = model.namespace(istio_injection="enabled")
     model.admin.create(charm(namespace, controller(model)))
     until("the init container to run", lambda: asks_the_controller(model, namespace))
@@ -66,7 +66,7 @@ def test_control_charms_pod_in_an_injected_namespace_does_not_reach_its_controll
         time.sleep(1)
 
 
-def test_charms_pod_that_the_action_puts_into_the_mesh_reaches_its_controller(model: Model) -> None:
+def test_charm_enabled_by_action_reaches_its_controller(model: Model) -> None:
     namespace = model.namespace()
     app = model.app()
     app.deploy(1)

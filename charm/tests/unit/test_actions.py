@@ -53,7 +53,7 @@ def missed(app: App, api: Api) -> App:
     return app
 
 
-def test_missed_pods_are_listed_with_what_they_miss_and_their_owners(missed: App) -> None:
+def test_uninjected_pods_are_listed_with_owners(missed: App) -> None:
     results = missed.act(0, "list-uninjected-pods")
     assert results["count"] == 7
     assert results["pods"].splitlines() == [
@@ -67,7 +67,7 @@ def test_missed_pods_are_listed_with_what_they_miss_and_their_owners(missed: App
     ]
 
 
-def test_missed_pods_of_one_namespace(missed: App, api: Api) -> None:
+def test_uninjected_pods_of_one_namespace_are_listed(missed: App, api: Api) -> None:
     api.put("Namespace", "other", metadata={"labels": MESH})
     api.put("Pod", "one", "other", spec={"containers": [MAIN], "restartPolicy": "Always"})
     assert missed.act(0, "list-uninjected-pods")["count"] == 8
@@ -78,7 +78,7 @@ RESTARTABLE = "team/DaemonSet/early\nteam/Deployment/web\nteam/StatefulSet/db"
 BY_HAND = "team/Job/job\nteam/Pod/alone\nteam/ReplicaSet/gone"
 
 
-def test_restart_is_a_dry_run_unless_told_otherwise(missed: App, api: Api) -> None:
+def test_restart_is_a_dry_run_by_default(missed: App, api: Api) -> None:
     writes = len(api.writes)
     results = missed.act(0, "restart-uninjected-pods", namespace="team")
     assert results == {"would-restart": RESTARTABLE, "to-delete-by-hand": BY_HAND}
@@ -98,7 +98,7 @@ def test_each_owner_is_restarted_once(missed: App, api: Api) -> None:
     assert list(annotations) == ["kubectl.kubernetes.io/restartedAt"]
 
 
-def test_enabled_namespace_stays_enabled_through_reconciliation(app: App, api: Api) -> None:
+def test_enabled_namespace_stays_enabled(app: App, api: Api) -> None:
     app.deploy()
     assert app.act(0, "enable-namespace", namespace="team") == {"namespace": "team", "changed": "yes"}
     app.update(0)
@@ -107,7 +107,7 @@ def test_enabled_namespace_stays_enabled_through_reconciliation(app: App, api: A
     assert again == {"namespace": "team", "changed": "no, it was enabled"}
 
 
-def test_enabled_namespace_is_injected_by_istio_on_demand_and_released_with_the_application(app: App, api: Api) -> None:
+def test_istio_injection_is_enabled_and_removed_with_application(app: App, api: Api) -> None:
     app.deploy()
     app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})
     assert api.labels("team") == MESH
@@ -116,7 +116,7 @@ def test_enabled_namespace_is_injected_by_istio_on_demand_and_released_with_the_
     assert api.labels("team") == {}
 
 
-def test_enabling_the_model_keeps_its_operator_out_of_the_mesh(app: App, api: Api) -> None:
+def test_enabling_the_model_excludes_its_operator(app: App, api: Api) -> None:
     app.deploy()
     app.act(0, "enable-namespace", namespace="kubeflow")
     for kind, name in (("Deployment", "modeloperator"), ("StatefulSet", "istio-aux")):
@@ -126,7 +126,7 @@ def test_enabling_the_model_keeps_its_operator_out_of_the_mesh(app: App, api: Ap
     assert patched == ["Deployment/modeloperator", "StatefulSet/istio-aux", "Namespace/kubeflow"]
 
 
-def test_chosen_workloads_are_enabled_by_their_templates(missed: App, api: Api) -> None:
+def test_chosen_workloads_are_enabled_by_template(missed: App, api: Api) -> None:
     api.put("Namespace", "team")
     in_mesh = {"istio-aux.io/injection": "enabled", "sidecar.istio.io/inject": "true"}
     results = missed.act(0, "enable-namespace", namespace="team", workloads="db, web")
@@ -141,7 +141,7 @@ def test_chosen_workloads_are_enabled_by_their_templates(missed: App, api: Api) 
     assert api.get("Deployment", "web", "team")["spec"]["template"]["metadata"]["labels"] == {}
 
 
-def test_disabled_namespace_keeps_istios_own_label_and_workloads_that_are_not_ours(app: App, api: Api) -> None:
+def test_disabled_namespace_keeps_labels_of_other_owners(app: App, api: Api) -> None:
     labels = {"istio-aux.io/injection": "enabled"}
     template = {"metadata": {"labels": labels}}
     api.put("StatefulSet", "person", "team", spec={"selector": {}, "template": template, "serviceName": ""})
@@ -171,7 +171,7 @@ def test_rotated_certificate_is_trusted_then_served(app: App, api: Api, clock: C
         ("", {EXCLUDED: "5432"}, "5432,17070"),
     ],
 )
-def test_charms_pod_in_the_mesh_reaches_its_controller_past_the_proxy(
+def test_charms_pod_bypasses_proxy_to_its_controller(
     app: App, api: Api, monkeypatch: pytest.MonkeyPatch, addresses: str, before: dict[str, str], ports: str
 ) -> None:
     monkeypatch.setattr("actions.os.environ", {"JUJU_API_ADDRESSES": addresses})
@@ -200,7 +200,7 @@ def test_option_and_action_may_both_name_a_namespace(app: App, api: Api) -> None
     assert api.labels("team") == {}
 
 
-def test_value_of_a_person_is_restored(app: App, api: Api) -> None:
+def test_previous_value_is_restored(app: App, api: Api) -> None:
     api.put("Namespace", "team", metadata={"labels": {"istio-aux.io/injection": "disabled", "istio-injection": "no"}})
     app.deploy()
     app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})
@@ -210,7 +210,7 @@ def test_value_of_a_person_is_restored(app: App, api: Api) -> None:
     assert api.labels("team") == {"istio-aux.io/injection": "disabled", "istio-injection": "no"}
 
 
-def test_value_that_a_person_changed_since_is_left_alone(app: App, api: Api) -> None:
+def test_value_changed_since_is_kept(app: App, api: Api) -> None:
     app.config = {"namespaces": "team"}
     app.deploy()
     api.labels("team")["istio-aux.io/injection"] = "disabled"
@@ -268,9 +268,7 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("action", "params", "message"), FAILURES)
-def test_action_fails_with_one_line_and_changes_nothing(
-    app: App, api: Api, action: str, params: dict[str, Any], message: str
-) -> None:
+def test_failed_action_changes_nothing(app: App, api: Api, action: str, params: dict[str, Any], message: str) -> None:
     api.put("Namespace", "listed")
     api.put("StatefulSet", "db", "team", spec={"selector": {}, "template": {}, "serviceName": ""})
     theirs = {"application": "other/aux", "source": "config", "labels": {}, "annotations": {}}
@@ -310,7 +308,7 @@ def test_rotation_is_the_leaders(app: App) -> None:
     assert failed.value.message == "only the leader can; run it on istio-aux/leader"
 
 
-def test_rotation_that_is_not_trusted_is_not_called_done(app: App, api: Api) -> None:
+def test_untrusted_rotation_fails(app: App, api: Api) -> None:
     app.deploy()
     first = app.kept().current
     api.broken = refusal(503)

@@ -32,7 +32,7 @@ def verified(cert: ServingCert, name: str, at: datetime.datetime) -> list[x509.C
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_certificate_is_valid_for_each_name_of_the_service(certs: list[ServingCert], name: str) -> None:
+def test_certificate_is_valid_for_each_service_name(certs: list[ServingCert], name: str) -> None:
     assert len(verified(certs[0], name, NOW)) == 2
 
 
@@ -41,7 +41,7 @@ def test_certificate_is_valid_for_no_other_name(certs: list[ServingCert]) -> Non
         verified(certs[0], "istio-aux-admission.other.svc", NOW)
 
 
-def test_certificate_is_valid_from_a_moment_before_for_a_year(certs: list[ServingCert]) -> None:
+def test_certificate_is_valid_for_a_year(certs: list[ServingCert]) -> None:
     assert verified(certs[0], NAMES[0], NOW - datetime.timedelta(minutes=4))
     assert verified(certs[0], NAMES[0], NOW + 364 * DAY)
     with pytest.raises(x509.verification.VerificationError):
@@ -55,7 +55,7 @@ def test_key_is_the_certificates_and_of_p256(certs: list[ServingCert]) -> None:
     assert key.public_key() == x509.load_pem_x509_certificate(certs[0].certificate.encode()).public_key()
 
 
-def test_authority_signs_one_certificate_and_nothing_below(certs: list[ServingCert]) -> None:
+def test_ca_signs_no_intermediate_ca(certs: list[ServingCert]) -> None:
     ca = x509.load_pem_x509_certificate(certs[0].ca.encode())
     constraints = ca.extensions.get_extension_for_class(x509.BasicConstraints).value
     assert (constraints.ca, constraints.path_length) == (True, 0)
@@ -68,7 +68,7 @@ def test_keystore_survives_the_secret(certs: list[ServingCert]) -> None:
     assert [SelfSigned.of(kept.content) for kept in (first, second)] == [first, second]
 
 
-def test_authority_before_is_trusted_until_the_next_rotation(certs: list[ServingCert]) -> None:
+def test_previous_ca_is_trusted_until_the_next_rotation(certs: list[ServingCert]) -> None:
     twice = SelfSigned(certs[0]).rotated(certs[1]).rotated(certs[2])
     assert twice.ca_certificates == (certs[2].ca, certs[1].ca)
 
@@ -77,7 +77,7 @@ def test_authority_before_is_trusted_until_the_next_rotation(certs: list[Serving
     ("days", "names", "expected"),
     [(0, NAMES, False), (243, NAMES, False), (244, NAMES, True), (400, NAMES, True), (0, ("other.svc",), True)],
 )
-def test_certificate_is_due_after_two_thirds_of_its_validity_or_for_other_names(
+def test_certificate_is_due_after_two_thirds_or_for_other_names(
     certs: list[ServingCert], days: int, names: tuple[str, ...], expected: bool
 ) -> None:
     assert is_due(SelfSigned(certs[0]), names, NOW + days * DAY) is expected
@@ -100,14 +100,14 @@ def test_first_certificate_is_due() -> None:
         ([1], SECOND * 60, True, False),
     ],
 )
-def test_certificate_is_served_once_its_authority_is_trusted(
+def test_certificate_is_served_once_its_ca_is_trusted(
     certs: list[ServingCert], trusted: list[int], after: datetime.timedelta, instead: bool, expected: bool
 ) -> None:
     known = TrustedCAs().after([certs[index].ca for index in trusted], NOW)
     assert known.may_serve(certs[0], NOW + after, instead=instead) is expected
 
 
-def test_trust_is_dated_from_when_it_began_and_survives_the_data_bag(certs: list[ServingCert]) -> None:
+def test_trust_is_dated_and_survives_the_data_bag(certs: list[ServingCert]) -> None:
     first, second = (cert.ca for cert in certs[:2])
     trusted = TrustedCAs().after([first], NOW).after([first, second], NOW + DAY)
     assert trusted.since == {serving_cert.fingerprint(first): NOW, serving_cert.fingerprint(second): NOW + DAY}
@@ -117,7 +117,7 @@ def test_trust_is_dated_from_when_it_began_and_survives_the_data_bag(certs: list
     assert trusted.after([second], NOW).since.keys() == {serving_cert.fingerprint(second)}
 
 
-def test_all_that_units_serve_served_and_want_is_trusted_once(certs: list[ServingCert]) -> None:
+def test_served_previous_and_desired_cas_are_trusted_once(certs: list[ServingCert]) -> None:
     own, other, third = (cert.ca for cert in certs)
     unit: dict[str, str] = {}
     ca_trust.announce_desired(unit, certs[1])
@@ -129,7 +129,7 @@ def test_all_that_units_serve_served_and_want_is_trusted_once(certs: list[Servin
     assert set(ca_trust.ca_certificates([], [unit])) == {other.strip(), third.strip()}
 
 
-def test_an_authority_given_as_a_chain_is_trusted_with_all_its_certificates(certs: list[ServingCert]) -> None:
+def test_ca_given_as_chain_is_trusted_whole(certs: list[ServingCert]) -> None:
     chain = certs[0].ca + certs[1].ca
     assert len(ca_trust.ca_certificates([chain], [])) == 2
 

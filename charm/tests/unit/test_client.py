@@ -65,7 +65,7 @@ def test_error_without_words_has_its_name(api: Api) -> None:
         Cluster("kubeflow").list(Namespace)
 
 
-def test_what_is_not_there_is_none_and_gone_already_is_deleted(api: Api) -> None:
+def test_absent_objects_are_none_and_deleted_already(api: Api) -> None:
     cluster = Cluster("kubeflow")
     assert cluster.get(Namespace, "gone") is None
     cluster.delete(SERVICE)

@@ -42,7 +42,7 @@ def test_images_are_those_of_the_manifests(name: str) -> None:
     assert image[0] in (CHARMCRAFT["resources"]["webhook-image"]["upstream-source"], DEFAULTS["shim-image"])
 
 
-def test_command_has_only_options_that_the_webhook_documents() -> None:
+def test_command_has_only_documented_options() -> None:
     words = shlex.split(webhook.command(Settings.parse(DEFAULTS)))
     serve = (CHARM.parent / "docs/configuration.md").read_text().split("## istio-aux serve")[1].split("\n## ")[0]
     documented = set(re.findall(r"^\| `(--[\w-]+)", serve, re.M))
@@ -62,7 +62,7 @@ def test_neither_charm_nor_workload_runs_as_root() -> None:
     assert not {"user", "user-id", "group", "group-id"} & service.keys(), "Pebble's own user is the image's already"
 
 
-def test_images_of_both_ways_to_build_let_pebble_run_without_root() -> None:
+def test_both_image_recipes_let_pebble_run_without_root() -> None:
     folders = {str(pathlib.Path(file).parent) for file in (webhook.CERTIFICATE_FILE, webhook.CA_BUNDLE)}
     for file in ("deploy/images/build", "Dockerfile.webhook"):
         text = (CHARM.parent / file).read_text()
@@ -83,7 +83,7 @@ def test_rock_has_what_the_image_has() -> None:
         assert f'"$CRAFT_PART_INSTALL{pathlib.Path(file).parent}"' in build
 
 
-def test_images_for_air_gapped_sites_are_those_of_the_charm() -> None:
+def test_printed_images_are_those_of_the_charm() -> None:
     printed = subprocess.run([CHARM / "get-images.sh"], capture_output=True, text=True, check=True).stdout
     assert printed.split() == [CHARMCRAFT["resources"]["webhook-image"]["upstream-source"], DEFAULTS["shim-image"]]
 
@@ -101,7 +101,7 @@ def test_terraform_module_has_the_bundles_shape() -> None:
         assert re.search(rf'= "{name}"', outputs), name
 
 
-def test_terraform_modules_of_both_provider_versions_differ_in_the_model_only() -> None:
+def test_terraform_modules_differ_only_in_the_model() -> None:
     versions = [(CHARM / "terraform" / folder / "variables.tf").read_text() for folder in (".", "juju-0")]
     named = [set(re.findall(r'^variable "(\w+)"', text, re.M)) for text in versions]
     assert named[0] ^ named[1] == {"model_uuid", "model_name"}

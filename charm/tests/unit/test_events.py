@@ -54,7 +54,7 @@ def test_hooks_before_the_peer_relation_wait(app: App, api: Api) -> None:
     assert objects(api) == {}
 
 
-def test_container_is_waited_for_while_the_cluster_objects_are_written(app: App, api: Api) -> None:
+def test_missing_container_does_not_delay_cluster_objects(app: App, api: Api) -> None:
     app.add(0, up=False)
     app.update(0)
     assert app.status() == WaitingStatus("waiting for Pebble in the container webhook")
@@ -74,7 +74,7 @@ def test_unit_waits_for_the_leaders_certificate(app: App) -> None:
 # Upgrade
 
 
-def test_upgrade_keeps_the_certificate_and_takes_away_what_an_older_revision_made(app: App, api: Api) -> None:
+def test_upgrade_keeps_certificate_and_deletes_old_objects(app: App, api: Api) -> None:
     app.deploy()
     kept = app.kept()
     labels = api.get(*CONFIGURATION)["metadata"]["labels"]
@@ -89,7 +89,7 @@ def test_upgrade_keeps_the_certificate_and_takes_away_what_an_older_revision_mad
     assert api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] == 5
 
 
-def test_options_kept_by_a_revision_that_took_other_values_are_not_used(app: App, api: Api) -> None:
+def test_stored_options_of_another_revision_are_ignored(app: App, api: Api) -> None:
     app.deploy()
     app.data["options"] = json.dumps({"log-level": "loud"})
     app.config = {"log-level": "louder"}
@@ -155,7 +155,7 @@ def test_scale_from_none_to_three_and_back(app: App, api: Api) -> None:
 
 @pytest.mark.parametrize("leader", [0, 1, 5], ids=["leader-first", "leader-last", "no-leader"])
 @pytest.mark.parametrize("order", list(itertools.permutations(["peers", "stop", "remove"])), ids=" ".join)
-def test_nothing_is_left_whatever_the_order_of_the_last_events(
+def test_nothing_is_left_after_any_order_of_last_events(
     app: App, api: Api, leader: int, order: tuple[str, ...]
 ) -> None:
     app.config = {"namespaces": "team", "require-sidecar": True, "tenancy": True}
@@ -172,7 +172,7 @@ def test_nothing_is_left_whatever_the_order_of_the_last_events(
     assert api.labels("team") == {}
 
 
-def test_removal_leaves_other_applications_objects(app: App, api: Api) -> None:
+def test_removal_keeps_other_models_objects(app: App, api: Api) -> None:
     app.deploy()
     other = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "another"}}
     api.put("MutatingWebhookConfiguration", "istio-aux-other", metadata=other)
@@ -181,7 +181,7 @@ def test_removal_leaves_other_applications_objects(app: App, api: Api) -> None:
     assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux-other"]}
 
 
-def test_removal_leaves_another_application_of_the_model_alone(app: App, api: Api) -> None:
+def test_removal_keeps_another_application_of_the_model(app: App, api: Api) -> None:
     app.deploy()
     second = App("aux")
     second.deploy()
@@ -190,7 +190,7 @@ def test_removal_leaves_another_application_of_the_model_alone(app: App, api: Ap
     assert objects(api) == INSTALLED
 
 
-def test_application_takes_over_from_one_that_is_gone(app: App, api: Api) -> None:
+def test_application_replaces_one_that_is_gone(app: App, api: Api) -> None:
     api.put("StatefulSet", "aux", "kubeflow", spec={"selector": {}, "template": {}, "serviceName": ""})
     App("aux").deploy()
     app.deploy()
@@ -201,7 +201,7 @@ def test_application_takes_over_from_one_that_is_gone(app: App, api: Api) -> Non
     assert api.get(*CONFIGURATION)["metadata"]["labels"]["app.juju.is/created-by"] == "istio-aux"
 
 
-def test_policy_that_an_earlier_model_of_this_name_left_is_deleted(app: App, api: Api) -> None:
+def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
     earlier = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "earlier"}}
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
         api.put(kind, "istio-aux-kubeflow", metadata=earlier, spec={"policyName": "x", "validationActions": ["Deny"]})
@@ -221,7 +221,7 @@ def test_last_hook_waits_for_the_api(app: App, api: Api, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("failure", [refusal(503), refusal(409), refusal(422)])
-def test_last_hook_fails_where_the_api_does_so_that_juju_runs_it_again(app: App, api: Api, failure: Exception) -> None:
+def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception) -> None:
     app.deploy()
     app.planned, api.broken = 0, failure
     with pytest.raises(testing.errors.UncaughtCharmError):
@@ -238,14 +238,14 @@ def test_last_hook_without_rights_does_not_fail(app: App, api: Api) -> None:
     assert app.status() == NO_TRUST
 
 
-def test_last_hook_of_a_unit_among_others_removes_nothing(app: App, api: Api) -> None:
+def test_last_hook_of_one_of_two_units_removes_nothing(app: App, api: Api) -> None:
     app.deploy(2)
     app.run(1, app.contexts[1].on.remove())
     assert objects(api) == INSTALLED
 
 
 @pytest.mark.parametrize(("failure", "status"), [(refusal(403), NO_TRUST), (refusal(503), API_UNAVAILABLE)])
-def test_removal_that_fails_is_said_and_done_at_the_next_event(
+def test_failed_removal_is_reported_and_repeated(
     app: App, api: Api, failure: Exception, status: testing.UnknownStatus
 ) -> None:
     app.deploy()

@@ -16,7 +16,7 @@ from tests.unit.seen import API_UNAVAILABLE, INSTALLED, NO_TRUST, objects
 # The cluster refuses
 
 
-def test_missing_trust_is_said_with_the_command(app: App, api: Api) -> None:
+def test_missing_trust_is_reported_with_the_command(app: App, api: Api) -> None:
     api.broken = refusal(403, "cannot patch resource")
     app.deploy()
     assert app.status() == NO_TRUST
@@ -30,7 +30,7 @@ def test_missing_trust_is_said_with_the_command(app: App, api: Api) -> None:
 @pytest.mark.parametrize(
     "failure", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), refusal(503), refusal(429), refusal(409)]
 )
-def test_api_that_is_away_is_waited_for(app: App, api: Api, failure: Exception) -> None:
+def test_unavailable_api_is_waited_for(app: App, api: Api, failure: Exception) -> None:
     api.broken = failure
     app.deploy()
     assert app.status() == API_UNAVAILABLE
@@ -40,13 +40,13 @@ def test_api_that_is_away_is_waited_for(app: App, api: Api, failure: Exception) 
 
 
 @pytest.mark.parametrize("code", [400, 404, 422])
-def test_refusal_by_the_api_is_passed_on(app: App, api: Api, code: int) -> None:
+def test_rejection_by_the_api_is_reported(app: App, api: Api, code: int) -> None:
     api.refused["Service"] = refusal(code, "spec.ports: too many")
     app.deploy()
     assert app.status() == BlockedStatus("the Kubernetes API refuses an object of this charm: spec.ports: too many")
 
 
-def test_second_application_of_a_model_leaves_the_first_alone(app: App, api: Api) -> None:
+def test_second_application_changes_nothing(app: App, api: Api) -> None:
     app.deploy()
     before = dict(api.objects)
     second = App("aux")
@@ -59,7 +59,7 @@ def test_second_application_of_a_model_leaves_the_first_alone(app: App, api: Api
 # Pods come and go
 
 
-def test_new_pod_is_given_what_it_needs(app: App) -> None:
+def test_new_pod_is_configured(app: App) -> None:
     app.deploy(2)
     app.churn(1)
     app.run(1, app.contexts[1].on.pebble_ready(app.container(1)))
@@ -67,7 +67,7 @@ def test_new_pod_is_given_what_it_needs(app: App) -> None:
     assert app.status(1) == ActiveStatus()
 
 
-def test_webhook_that_is_not_healthy_is_said(app: App) -> None:
+def test_failing_check_is_reported(app: App) -> None:
     app.deploy()
     infos = [
         testing.CheckInfo("live", level=pebble.CheckLevel.ALIVE, startup=pebble.CheckStartup.ENABLED, threshold=3),
@@ -94,7 +94,7 @@ def is_serving(api: Api, unit: int) -> bool:
     return labels.get("istio-aux.io/serving") == "true"
 
 
-def test_service_leads_to_a_unit_once_its_webhook_is_ready(app: App, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_joins_the_service_once_it_is_ready(app: App, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as starting:
         starting.setattr("webhook.is_ready", lambda: False)
         app.deploy()
@@ -108,13 +108,13 @@ def test_service_leads_to_a_unit_once_its_webhook_is_ready(app: App, api: Api, m
     assert len(api.writes) == writes
 
 
-def test_pod_that_is_gone_is_no_failure(app: App, api: Api) -> None:
+def test_missing_pod_is_not_a_failure(app: App, api: Api) -> None:
     del api.objects["Pod", "kubeflow", "istio-aux-0"]
     app.deploy()
     assert app.status() == ActiveStatus()
 
 
-def test_webhook_has_the_time_to_drain_that_it_takes(app: App) -> None:
+def test_kill_delay_is_longer_than_the_drain(app: App) -> None:
     app.deploy()
     configuration = (pathlib.Path(__file__).parents[3] / "docs/configuration.md").read_text()
     drain = re.search(r"`--drain-delay[^|]*\|[^\n]*?`?(\d+)s", configuration)
@@ -124,7 +124,7 @@ def test_webhook_has_the_time_to_drain_that_it_takes(app: App) -> None:
 
 
 @pytest.mark.parametrize("call", ["replan", "pull", "push"])
-def test_webhook_that_does_not_start_is_said(app: App, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_webhook_that_does_not_start_is_reported(app: App, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def fail(*_: object, **__: object) -> None:
         raise pebble.ConnectionError("cannot start service: exited quickly with code 1")
 

@@ -44,7 +44,7 @@ def entries(**changes: Any) -> list[dict[str, Any]]:
     return made["MutatingWebhookConfiguration"]["webhooks"]
 
 
-def test_entries_are_those_of_the_base_but_for_what_juju_adds() -> None:
+def test_entries_equal_the_bases_with_jujus_exclusions() -> None:
     """The shim by ConfigMap is no delivery of the charm's."""
     expected = [entry for entry in copy.deepcopy(BASE["webhooks"]) if ".config-map." not in entry["name"]]
     for entry in expected:
@@ -58,7 +58,7 @@ def test_entries_are_those_of_the_base_but_for_what_juju_adds() -> None:
     assert entries() == expected[2:], "the first two are for tenants"
 
 
-def test_controllers_objects_are_those_of_the_component_but_for_their_names_and_what_juju_needs() -> None:
+def test_controllers_objects_equal_the_components() -> None:
     """Under names that differ from the component's wherever they can."""
     application = dataclasses.replace(APPLICATION, name="aux")
     made = {
@@ -112,21 +112,21 @@ def of_component(file: str) -> Any:
     return yaml.safe_load((COMPONENTS / file).read_text())
 
 
-def test_controllers_names_differ_from_jujus_own_in_a_model_that_is_called_as_the_charm() -> None:
+def test_controllers_names_differ_from_jujus_own() -> None:
     application = dataclasses.replace(APPLICATION, model="istio-aux")
     jujus = f"{application.model}-{application.name}"
     made = manifests.desired(application, TENANCY, [], [], CONTROLLER)
     assert jujus not in {metadata.name(each) for each in made if "Cluster" in str(each.kind)}
 
 
-def test_own_pods_are_left_alone_under_another_name_too() -> None:
+def test_own_pods_are_excluded_under_another_name() -> None:
     other = dataclasses.replace(APPLICATION, name="aux")
     for entry in rendered(other)["MutatingWebhookConfiguration"]["webhooks"]:
         own = {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "aux"]}
         assert own in entry["objectSelector"]["matchExpressions"]
 
 
-def test_failure_policy_is_that_of_pods_that_complete() -> None:
+def test_failure_policy_applies_to_run_to_completion() -> None:
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="ignore")}
     assert policies == {"run-to-completion": "Ignore", "long-running": "Ignore"}
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries()}
@@ -143,7 +143,7 @@ def test_configuration_sorts_before_istios() -> None:
     assert all(name < istios for istios in ("istio-revision-tag-default", "istio-sidecar-injector"))
 
 
-def test_every_object_carries_jujus_labels_and_not_the_one_by_which_juju_finds_its_own() -> None:
+def test_objects_have_jujus_labels_except_its_name_label() -> None:
     settings = REQUIRED.model_copy(update={"tenancy": True})
     made = [each.to_dict() for each in manifests.desired(APPLICATION, settings, [], [], CONTROLLER)]
     assert len(made) == 14
@@ -201,7 +201,7 @@ def test_disruption_leaves_all_but_one_unit() -> None:
     assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}}}
 
 
-def test_selected_namespaces_have_entries_that_no_other_entry_overlaps() -> None:
+def test_selected_namespaces_have_entries_without_overlap() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
     made = entries(namespace_selector=selector)
     assert [entry["name"] for entry in made[:6]] == [entry["name"] for entry in entries()]
@@ -218,7 +218,7 @@ def test_selected_namespaces_have_entries_that_no_other_entry_overlaps() -> None
         assert pods[0] == {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]}
 
 
-def test_selected_namespaces_are_opted_in_for_the_mesh_too() -> None:
+def test_selected_namespaces_may_join_the_mesh() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
     made = {entry["name"]: entry for entry in entries(namespace_selector=selector, tenancy=True)}
     labelled, selected = (made[f"mesh.{way}tenancy.istio-aux.io"] for way in ("", "selector."))
@@ -231,7 +231,7 @@ def test_selected_namespaces_are_opted_in_for_the_mesh_too() -> None:
     assert labelled == selected
 
 
-def test_policys_expressions_name_only_variables_that_it_has() -> None:
+def test_policys_expressions_use_all_its_variables() -> None:
     made = rendered(settings=REQUIRED)
     policy = made["ValidatingAdmissionPolicy"]["spec"]
     names = {variable["name"] for variable in policy["variables"]}

@@ -61,7 +61,7 @@ FORGET = {"metadata": {"labels": {}, "annotations": {"istio-aux.io/labelled-by":
         pytest.param(namespace("team", OPT_IN, '"text"'), [], {}, id="record-of-another-form"),
     ],
 )
-def test_option_is_followed(there: Namespace, listed: list[str], patches: dict[str, object]) -> None:
+def test_namespace_follows_the_option(there: Namespace, listed: list[str], patches: dict[str, object]) -> None:
     assert namespaces.follow_option([there], listed, ME) == patches
 
 
@@ -69,7 +69,7 @@ def test_absent_namespaces_are_named() -> None:
     assert namespaces.absent([namespace("team")], ["gone", "team", "lost"]) == ["gone", "lost"]
 
 
-def test_release_takes_away_what_was_put_there_through_options_and_actions_only() -> None:
+def test_release_restores_only_own_labels() -> None:
     both = LabelOwnership(ME, "action", BOTH)
     there = [
         namespace("config", OPT_IN, MINE),
@@ -82,24 +82,24 @@ def test_release_takes_away_what_was_put_there_through_options_and_actions_only(
     assert patches["action"]["metadata"]["labels"] == {"istio-aux.io/injection": None, "istio-injection": None}
 
 
-def test_enable_notes_only_the_labels_that_were_missing() -> None:
+def test_enable_records_only_missing_labels() -> None:
     patch = namespaces.enable(namespace("team", {"istio-injection": "enabled"}), ME, istio_injection=True)
     assert patch
     assert patch["metadata"]["labels"] == OPT_IN
     assert LabelOwnership.of(patch["metadata"]["annotations"]) == LabelOwnership(ME, "action", OPTED_IN)
 
 
-def test_enable_adds_to_the_note_of_before() -> None:
+def test_enable_extends_the_record() -> None:
     patch = namespaces.enable(namespace("team", OPT_IN, MINE), ME, istio_injection=True)
     assert patch
     assert LabelOwnership.of(patch["metadata"]["annotations"]) == LabelOwnership(ME, "action", BOTH)
 
 
-def test_enable_has_nothing_to_do_twice() -> None:
+def test_second_enable_changes_nothing() -> None:
     assert namespaces.enable(namespace("team", OPT_IN), ME, istio_injection=False) is None
 
 
-def test_disable_takes_a_persons_label_too_but_not_istios() -> None:
+def test_disable_removes_manual_label_but_not_istios() -> None:
     patch = namespaces.disable(namespace("team", {**OPT_IN, "istio-injection": "enabled"}))
     assert patch
     assert patch["metadata"]["labels"] == {"istio-aux.io/injection": None}
@@ -117,7 +117,7 @@ def test_disable_takes_a_persons_label_too_but_not_istios() -> None:
         ({"istio.io/rev": "canary", "istio-injection": "disabled"}, False, False),
     ],
 )
-def test_labels_of_namespaces_are_read_as_webhook_and_istio_do(
+def test_namespace_labels_are_read_as_webhook_and_istio_do(
     labels: dict[str, str], opted_in: bool, injected: bool
 ) -> None:
     there = namespace("team", labels)
@@ -133,5 +133,5 @@ def test_labels_of_namespaces_are_read_as_webhook_and_istio_do(
         ({}, False),
     ],
 )
-def test_selected_namespace_is_opted_in_unless_it_is_labelled_otherwise(labels: dict[str, str], opted_in: bool) -> None:
+def test_selected_namespace_is_opted_in_unless_disabled(labels: dict[str, str], opted_in: bool) -> None:
     assert namespaces.is_opted_in(namespace("team", labels), Selector.parse("part-of=profile")) is opted_in

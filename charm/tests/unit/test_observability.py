@@ -30,7 +30,7 @@ def related(app: App, endpoint: str, **data: Any) -> testing.Relation:
     return app.relation(0, endpoint)  # type: ignore[return-value]
 
 
-def test_prometheus_is_told_what_to_scrape(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prometheus_gets_the_scrape_jobs(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.getfqdn", lambda: "istio-aux-0.istio-aux-endpoints.kubeflow.svc.cluster.local")
     app.deploy(2)
     relation = related(app, "metrics-endpoint")
@@ -55,7 +55,7 @@ def test_prometheus_is_told_what_to_scrape(app: App, monkeypatch: pytest.MonkeyP
     assert other.local_app_data == {}, "only the leader writes for the application"
 
 
-def test_alert_rules_say_whose_they_are(app: App) -> None:
+def test_alert_rules_have_the_topology(app: App) -> None:
     app.deploy()
     groups = json.loads(related(app, "metrics-endpoint").local_app_data["alert_rules"])["groups"]
     assert [group["name"] for group in groups] == ["kubeflow_11111111_istio_aux_istio_aux_rules"]
@@ -64,7 +64,7 @@ def test_alert_rules_say_whose_they_are(app: App) -> None:
         assert rule["labels"]["severity"] in ("warning", "critical")
 
 
-def test_grafana_is_given_the_dashboard_and_no_news_while_it_is_the_same(app: App) -> None:
+def test_unchanged_dashboard_is_published_once(app: App) -> None:
     app.deploy()
     first = related(app, "grafana-dashboard").local_app_data["dashboards"]
     app.update(0)
@@ -78,7 +78,7 @@ def test_grafana_is_given_the_dashboard_and_no_news_while_it_is_the_same(app: Ap
 LOKI = {0: {"endpoint": json.dumps({"url": "http://loki-0:3100/loki/api/v1/push"})}, 1: {}, 2: {"endpoint": "{"}}
 
 
-def test_log_goes_to_loki_for_as_long_as_it_is_related(app: App) -> None:
+def test_log_goes_to_loki_while_related(app: App) -> None:
     app.deploy()
     relation = related(app, "logging", remote_units_data=LOKI)
     assert json.loads(relation.local_app_data["metadata"])["charm_name"] == "istio-aux"
@@ -103,7 +103,7 @@ TLS_LOKI = {0: {"endpoint": json.dumps({"url": "https://loki/loki/api/v1/push"})
 NO_CA = ActiveStatus("logs are not sent: Loki's address is https; relate receive-ca-cert to its CA")
 
 
-def test_log_goes_to_a_loki_behind_tls_once_its_ca_is_known(app: App) -> None:
+def test_log_goes_to_tls_loki_once_its_ca_is_known(app: App) -> None:
     app.deploy()
     related(app, "logging", remote_units_data=TLS_LOKI)
     assert app.container(0).plan.log_targets == {}, "Pebble reads CAs once: it must not connect before it can trust"
@@ -150,7 +150,7 @@ def queries() -> list[str]:
 
 
 @pytest.mark.parametrize("query", queries())
-def test_query_names_only_metrics_that_the_webhook_exposes(query: str) -> None:
+def test_query_names_only_exposed_metrics(query: str) -> None:
     named = set(re.findall(r"\b(istio_aux_\w+|up)\b", query))
     assert named
     assert named <= exposed() | {"up"}
@@ -167,7 +167,7 @@ def test_every_metric_is_shown() -> None:
     assert of_the_charm(exposed()) == of_the_charm(shown)
 
 
-def test_panels_have_a_datasource_that_grafana_fills_in() -> None:
+def test_panels_use_datasource_variables() -> None:
     variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
     for panel in DASHBOARD["panels"]:
         if panel["type"] != "row":

@@ -17,7 +17,7 @@ WRONG_MESSAGE = (
 )
 
 
-def test_wrong_options_change_nothing_until_they_are_right(app: App, api: Api) -> None:
+def test_invalid_options_change_nothing(app: App, api: Api) -> None:
     app.config = {"log-level": "debug"}
     app.deploy()
     before = (command(app), api.get(*CONFIGURATION), len(api.writes))
@@ -32,7 +32,7 @@ def test_wrong_options_change_nothing_until_they_are_right(app: App, api: Api) -
     assert api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] == 9
 
 
-def test_under_wrong_options_the_ones_before_serve_new_units_and_renewals(app: App, clock: Clock) -> None:
+def test_invalid_options_keep_previous_for_new_units_and_renewals(app: App, clock: Clock) -> None:
     app.config = {"log-level": "debug"}
     app.deploy()
     app.config = WRONG
@@ -57,7 +57,7 @@ def test_options_wrong_from_the_first_start_nothing(app: App, api: Api) -> None:
     assert app.status() == ActiveStatus()
 
 
-def test_option_that_a_refresh_adds_has_its_default_while_wrong_options_are_kept(app: App) -> None:
+def test_option_added_by_refresh_has_its_default(app: App) -> None:
     app.deploy()
     app.data["options"] = json.dumps({"log-level": "debug"})
     app.config = WRONG
@@ -84,7 +84,7 @@ def test_options_are_taken_by_one_unit_after_another(app: App, clock: Clock) -> 
     assert "--log-level debug" in command(app, 2)
 
 
-def test_unit_does_not_wait_for_ever_for_one_that_is_unavailable(app: App, clock: Clock) -> None:
+def test_unit_stops_waiting_for_an_unavailable_one(app: App, clock: Clock) -> None:
     app.deploy(2)
     app.config = {"log-level": "debug"}
     app.update(1)
@@ -96,7 +96,7 @@ def test_unit_does_not_wait_for_ever_for_one_that_is_unavailable(app: App, clock
     assert "--log-level debug" in command(app, 1)
 
 
-def test_namespaces_are_labelled_and_unlabelled_as_the_option_says(app: App, api: Api) -> None:
+def test_namespaces_follow_the_option(app: App, api: Api) -> None:
     app.config = {"namespaces": "team"}
     app.deploy()
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
@@ -106,7 +106,7 @@ def test_namespaces_are_labelled_and_unlabelled_as_the_option_says(app: App, api
     assert api.get("Namespace", "team")["metadata"]["annotations"] == {}
 
 
-def test_namespace_that_is_not_there_is_said_and_labelled_once_it_is(app: App, api: Api) -> None:
+def test_absent_namespace_is_reported_and_labelled_later(app: App, api: Api) -> None:
     app.config = {"namespaces": "team,later"}
     app.deploy()
     assert app.status() == ActiveStatus("namespaces: there is no later; it is labelled once it is created")
@@ -134,9 +134,7 @@ OUT_OF_THE_MESH = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode"
         None,
     ],
 )
-def test_model_operator_and_own_pods_stay_out_of_the_mesh_when_the_model_is_opted_in(
-    app: App, api: Api, labels: dict[str, str] | None
-) -> None:
+def test_model_operator_and_own_pods_are_excluded_from_mesh(app: App, api: Api, labels: dict[str, str] | None) -> None:
     if labels:
         api.put("Namespace", "kubeflow", metadata={"labels": labels})
     else:
@@ -149,7 +147,7 @@ def test_model_operator_and_own_pods_stay_out_of_the_mesh_when_the_model_is_opte
     assert [write for write in api.writes if write[1] == "Deployment/modeloperator"] == writes
 
 
-def test_model_operator_is_not_touched_otherwise_nor_where_somebody_decided(app: App, api: Api) -> None:
+def test_model_operator_with_own_labels_is_unchanged(app: App, api: Api) -> None:
     app.deploy()
     assert template_labels(api, "Deployment", "modeloperator") == {}
     decided = {"sidecar.istio.io/inject": "true", "istio.io/dataplane-mode": "ambient"}
@@ -160,9 +158,7 @@ def test_model_operator_is_not_touched_otherwise_nor_where_somebody_decided(app:
     assert template_labels(api, "Deployment", "modeloperator") == decided
 
 
-def test_model_operators_of_other_models_in_the_mesh_are_kept_out_until_the_application_is_removed(
-    app: App, api: Api
-) -> None:
+def test_other_models_operators_are_excluded_until_removal(app: App, api: Api) -> None:
     template = {"template": {"metadata": {"labels": {}}, "spec": {"containers": []}}, "selector": {}}
     for model, labels in (("in-the-mesh", {"istio-injection": "enabled"}), ("outside", {})):
         api.put("Namespace", model, metadata={"labels": labels})
@@ -175,7 +171,7 @@ def test_model_operators_of_other_models_in_the_mesh_are_kept_out_until_the_appl
     assert template_labels(api, "Deployment", "modeloperator", "in-the-mesh") == {}
 
 
-def test_namespace_that_vanishes_before_it_is_labelled_is_passed_over(app: App, api: Api) -> None:
+def test_namespace_deleted_meanwhile_is_skipped(app: App, api: Api) -> None:
     api.put("Namespace", "a-gone")
     app.config = {"namespaces": "a-gone,team"}
     api.vanishing.add("a-gone")
@@ -184,7 +180,7 @@ def test_namespace_that_vanishes_before_it_is_labelled_is_passed_over(app: App, 
     assert app.status() == ActiveStatus()
 
 
-def test_requirement_of_sidecars_comes_and_goes_and_exempts_the_charm_that_runs_istiod(app: App, api: Api) -> None:
+def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None:
     injector = "istio-sidecar-injector"
     labels = {"app": "sidecar-injector", "app.juju.is/created-by": "pilot-of-ours"}
     api.put("MutatingWebhookConfiguration", injector, metadata={"labels": labels})
@@ -204,7 +200,7 @@ def test_requirement_of_sidecars_comes_and_goes_and_exempts_the_charm_that_runs_
     assert objects(api) == INSTALLED
 
 
-def test_requirement_of_sidecars_on_an_old_server_is_said(app: App, api: Api) -> None:
+def test_require_sidecar_on_old_server_is_reported(app: App, api: Api) -> None:
     app.config = {"require-sidecar": True}
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
         api.refused[kind] = refusal(404, "the server could not find the requested resource")

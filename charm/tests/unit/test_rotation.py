@@ -13,7 +13,7 @@ from tests.unit.juju import App, Clock
 from tests.unit.seen import CONFIGURATION, trusted
 
 
-def test_renewal_leaves_no_moment_in_which_a_unit_is_not_trusted(app: App, api: Api, clock: Clock) -> None:
+def test_renewal_keeps_every_unit_trusted(app: App, api: Api, clock: Clock) -> None:
     app.deploy(2)
     first = app.kept().current
     clock.passes(days=250)
@@ -30,14 +30,14 @@ def test_renewal_leaves_no_moment_in_which_a_unit_is_not_trusted(app: App, api: 
     assert trusted(api) == {first.ca.strip(), second.ca.strip()}
 
 
-def test_certificate_that_is_not_due_is_not_renewed_by_an_event(app: App) -> None:
+def test_certificate_that_is_not_due_is_kept(app: App) -> None:
     app.deploy()
     kept = app.kept()
     app.secret_expired(0)
     assert app.kept() == kept
 
 
-def test_revision_of_the_secret_that_no_unit_reads_is_removed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_revision_of_the_secret_is_removed(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     # The library of the certificates relation removes revisions of any secret; that is not to be relied on.
     monkeypatch.setattr(TLSCertificatesRequiresV4, "_on_secret_remove", lambda *_: None)
     app.deploy()
@@ -51,7 +51,7 @@ def test_revision_of_the_secret_that_no_unit_reads_is_removed(app: App, monkeypa
     assert context.removed_secret_revisions == [], "other secrets are not the charm's to clean up"
 
 
-def test_unit_that_lags_behind_two_rotations_is_still_trusted(app: App, api: Api, clock: Clock) -> None:
+def test_unit_two_rotations_behind_is_still_trusted(app: App, api: Api, clock: Clock) -> None:
     app.deploy(2)
     first = app.kept().current
     for _ in range(2):
@@ -82,14 +82,14 @@ def test_new_unit_does_not_serve_what_is_not_trusted(app: App, api: Api, clock: 
     assert app.status(1) == ActiveStatus()
 
 
-def test_secret_tells_the_leader_when_the_certificate_is_due(app: App) -> None:
+def test_secret_expires_when_the_certificate_is_due(app: App) -> None:
     app.deploy()
     assert app.secret
     assert app.secret.expire == serving_cert.renewal(app.kept().current.certificate)
     assert app.secret.label == self_signed.LABEL
 
 
-def test_configuration_that_somebody_changed_is_mended(app: App, api: Api) -> None:
+def test_changed_configuration_is_restored(app: App, api: Api) -> None:
     app.deploy()
     before = json.loads(json.dumps(api.get(*CONFIGURATION)))
     api.get(*CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"] = ""

@@ -44,13 +44,13 @@ def test_defaults_are_all_good() -> None:
         ("delivery", "mount", "\"mount\", but it takes 'copy' or 'image-volume'"),
     ],
 )
-def test_wrong_value_is_named_with_what_is_allowed(option: str, value: Any, problem: str) -> None:
+def test_invalid_value_is_reported_with_valid_ones(option: str, value: Any, problem: str) -> None:
     with pytest.raises(ValidationError) as wrong:
         Settings.parse({**DEFAULTS, option: value})
     assert problems(wrong.value) == f"{option}: {problem}"
 
 
-def test_all_wrong_values_are_named() -> None:
+def test_all_invalid_values_are_reported() -> None:
     with pytest.raises(ValidationError) as wrong:
         Settings.parse({**DEFAULTS, "failure-policy": "x", "webhook-timeout": 99, "delivery": "x"})
     assert [part.split(":")[0] for part in problems(wrong.value).split("; ")] == [

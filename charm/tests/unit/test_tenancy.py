@@ -47,14 +47,14 @@ def put_tenants_objects(api: Api) -> None:
     api.put("PodDefault", "theirs", "team")
 
 
-def test_option_installs_the_controller_from_the_units_own_image(with_tenancy: App, api: Api) -> None:
+def test_option_installs_controller_from_units_image(with_tenancy: App, api: Api) -> None:
     assert with_tenancy.status() == ActiveStatus()
     assert objects(api) == WITH_TENANCY
     assert controller(api)["containers"][0]["image"] == IMAGE
     assert controller(api)["imagePullSecrets"] == [{"name": "istio-aux-webhook-secret"}]
 
 
-def test_webhook_is_called_for_tenants_with_the_option_only(with_tenancy: App, api: Api) -> None:
+def test_webhook_is_called_for_tenants_only_with_the_option(with_tenancy: App, api: Api) -> None:
     def paths() -> set[str]:
         return {entry["clientConfig"]["service"]["path"] for entry in api.get(*CONFIGURATION)["webhooks"]}
 
@@ -64,7 +64,7 @@ def test_webhook_is_called_for_tenants_with_the_option_only(with_tenancy: App, a
     assert paths() == {"/mutate"}
 
 
-def test_controller_follows_a_new_image_and_the_log_level(with_tenancy: App, api: Api) -> None:
+def test_controller_follows_image_and_log_level(with_tenancy: App, api: Api) -> None:
     pod = api.get("Pod", "istio-aux-0", "kubeflow")
     pod["spec"]["containers"][1]["image"] = "registry.example/charm/webhook:2"
     with_tenancy.config["log-level"] = "debug"
@@ -83,7 +83,7 @@ def test_new_leader_changes_nothing(app: App, api: Api) -> None:
     assert len(api.writes) == writes
 
 
-def test_option_off_takes_the_controller_away_and_what_it_kept_after_its_rights(with_tenancy: App, api: Api) -> None:
+def test_option_off_deletes_rights_then_objects_then_controller(with_tenancy: App, api: Api) -> None:
     put_tenants_objects(api)
     api.writes.clear()
     with_tenancy.config = {}
@@ -100,9 +100,7 @@ def test_option_off_takes_the_controller_away_and_what_it_kept_after_its_rights(
     assert with_tenancy.status() == ActiveStatus()
 
 
-def test_what_the_controller_kept_is_taken_away_at_a_later_event_where_the_api_failed(
-    with_tenancy: App, api: Api
-) -> None:
+def test_tenants_objects_are_deleted_at_next_event_after_failure(with_tenancy: App, api: Api) -> None:
     put_tenants_objects(api)
     api.refused["PodDefault"] = refusal(503)
     with_tenancy.config = {}
@@ -114,7 +112,7 @@ def test_what_the_controller_kept_is_taken_away_at_a_later_event_where_the_api_f
     assert objects(api) == {**INSTALLED, "RoleBinding": ["theirs"]}
 
 
-def test_removal_takes_everything_away(with_tenancy: App, api: Api) -> None:
+def test_removal_deletes_everything(with_tenancy: App, api: Api) -> None:
     put_tenants_objects(api)
     with_tenancy.planned = 0
     with_tenancy.remove(0)
@@ -122,7 +120,7 @@ def test_removal_takes_everything_away(with_tenancy: App, api: Api) -> None:
     assert api.names("PodDefault") == ["theirs"]
 
 
-def test_without_the_option_nothing_of_tenants_is_touched(app: App, api: Api) -> None:
+def test_tenants_objects_stay_without_the_option(app: App, api: Api) -> None:
     put_tenants_objects(api)
     app.deploy()
     app.planned = 0
@@ -130,7 +128,7 @@ def test_without_the_option_nothing_of_tenants_is_touched(app: App, api: Api) ->
     assert api.names("RoleBinding") == ["istio-aux-pipelines", "theirs"]
 
 
-def test_applications_own_account_and_rights_are_never_deleted(app: App, api: Api) -> None:
+def test_jujus_account_and_rights_are_never_deleted(app: App, api: Api) -> None:
     """Juju makes them, and may give them the labels by which it finds what is the application's."""
     labels = {
         "app.juju.is/created-by": "istio-aux",
@@ -153,7 +151,7 @@ def test_applications_own_account_and_rights_are_never_deleted(app: App, api: Ap
     assert jujus <= set(api.objects)
 
 
-def test_objects_that_juju_does_not_sweep_go_with_one_that_it_does(with_tenancy: App, api: Api) -> None:
+def test_objects_that_juju_does_not_sweep_have_owners(with_tenancy: App, api: Api) -> None:
     owners = {
         (kind, name): [owner["uid"] for owner in value["metadata"].get("ownerReferences", [])]
         for (kind, _, name), value in api.objects.items()
@@ -168,9 +166,7 @@ def test_objects_that_juju_does_not_sweep_go_with_one_that_it_does(with_tenancy:
     }
 
 
-def test_controller_that_does_not_start_is_said_after_a_minute_and_blocks_nothing(
-    with_tenancy: App, api: Api, clock: Clock
-) -> None:
+def test_controller_that_does_not_start_is_reported_after_a_minute(with_tenancy: App, api: Api, clock: Clock) -> None:
     api.get(*CONTROLLER)["status"] = {"conditions": [condition("Available", "False", at=clock.now)]}
     clock.passes(seconds=59)
     with_tenancy.update(0)
@@ -233,7 +229,7 @@ def test_image_is_that_of_the_webhooks_container(spec: dict[str, Any], image: Im
     assert tenancy.image_of(cast("Pod", Pod.from_dict({"spec": spec}))) == image
 
 
-def test_unit_whose_pod_is_not_to_be_had_waits(app: App, api: Api) -> None:
+def test_unit_without_its_pod_waits(app: App, api: Api) -> None:
     del api.objects["Pod", "kubeflow", "istio-aux-0"]
     app.config = {"tenancy": True}
     app.deploy()
@@ -247,7 +243,7 @@ def test_unit_whose_pod_is_not_to_be_had_waits(app: App, api: Api) -> None:
         (422, BlockedStatus("the Kubernetes API refuses an object of this charm: no")),
     ],
 )
-def test_refusal_is_said(app: App, api: Api, code: int, status: BlockedStatus) -> None:
+def test_rejected_role_is_reported(app: App, api: Api, code: int, status: BlockedStatus) -> None:
     # Without trust, the API server refuses a role that allows more than its writer may.
     api.refused["ClusterRole"] = refusal(code)
     app.config = {"tenancy": True}
@@ -255,7 +251,7 @@ def test_refusal_is_said(app: App, api: Api, code: int, status: BlockedStatus) -
     assert app.status() == status
 
 
-def test_names_of_what_is_kept_are_the_controllers() -> None:
+def test_tenants_kinds_are_the_controllers() -> None:
     source = (REPOSITORY / "webhook/src/tenancy/objects.rs").read_text()
     kinds = re.findall(r'Kind\("([\w.]+)", "(\w+)", "(\w+)", "(\w+)"\)', source)
     assert [(kind.__name__, kind._api_info.plural) for kind in tenancy.TENANT_KINDS] == [

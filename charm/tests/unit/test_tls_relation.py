@@ -100,7 +100,7 @@ def test_own_certificate_is_served_until_one_is_issued(app: App) -> None:
     assert app.served(0) == app.kept().current.text
 
 
-def test_issued_certificate_is_served_once_it_is_trusted(app: App, api: Api, clock: Clock, provider: Provider) -> None:
+def test_issued_certificate_is_served_once_trusted(app: App, api: Api, clock: Clock, provider: Provider) -> None:
     app.deploy()
     relate(app, 0)
     provider.answer(app, 0)
@@ -114,7 +114,7 @@ def test_issued_certificate_is_served_once_it_is_trusted(app: App, api: Api, clo
     assert "istio-aux-admission.kubeflow.svc" in names.get_values_for_type(x509.DNSName)
 
 
-def test_each_unit_has_its_own_and_the_leader_trusts_all(
+def test_leader_trusts_each_units_certificate(
     app: App, api: Api, clock: Clock, provider: Provider, another: Provider
 ) -> None:
     app.deploy(2)
@@ -131,7 +131,7 @@ def test_each_unit_has_its_own_and_the_leader_trusts_all(
     assert app.served(0) != app.served(1)
 
 
-def test_new_authority_of_the_provider_is_trusted_before_it_is_served(
+def test_providers_new_ca_is_trusted_before_it_is_served(
     app: App, api: Api, clock: Clock, provider: Provider, another: Provider
 ) -> None:
     app.deploy()
@@ -149,9 +149,7 @@ def test_new_authority_of_the_provider_is_trusted_before_it_is_served(
     assert {provider.pem(), another.pem()} < trusted(api), "the one before stays for those who connect meanwhile"
 
 
-def test_own_certificate_is_served_again_when_the_relation_ends(
-    app: App, api: Api, clock: Clock, provider: Provider
-) -> None:
+def test_own_certificate_is_served_after_the_relation(app: App, api: Api, clock: Clock, provider: Provider) -> None:
     app.deploy(2)
     for unit in (0, 1):
         relate(app, unit)
