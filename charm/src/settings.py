@@ -42,7 +42,7 @@ class Settings(BaseModel):
     failure_policy: Literal["fail", "ignore"] = "fail"
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_namespaces)] = ()
     namespace_selector: Annotated[Selector | None, BeforeValidator(Selector.parse)] = None
-    native_sidecars: Literal["auto", "on", "off"] = "auto"
+    native_sidecars: Literal["auto", "enabled", "disabled"] = "auto"
     log_level: Literal["off", "error", "warn", "info", "debug", "trace"] = "info"
     require_sidecar: StrictBool = False
     webhook_timeout: Annotated[StrictInt, Field(ge=1, le=30)] = 5

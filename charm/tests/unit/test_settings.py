@@ -31,7 +31,7 @@ def test_defaults_are_all_good() -> None:
         ("namespaces", "team kubeflow", '"team kubeflow" is no name of a namespace; they are separated by commas'),
         ("namespaces", "x" * 64, f'"{"x" * 64}" is no name of a namespace; they are separated by commas'),
         ("namespaces", "kube-system", "kube-system cannot be opted in; take it out"),
-        ("native-sidecars", "yes", "\"yes\", but it takes 'auto', 'on' or 'off'"),
+        ("native-sidecars", "yes", "\"yes\", but it takes 'auto', 'enabled' or 'disabled'"),
         ("log-level", "verbose", "\"verbose\", but it takes 'off', 'error', 'warn', 'info', 'debug' or 'trace'"),
         ("require-sidecar", "true", '"true", but it takes a valid boolean'),
         ("webhook-timeout", 0, '"0", but it takes greater than or equal to 1'),
