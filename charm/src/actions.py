@@ -1,4 +1,4 @@
-"""The charm's actions. Each ends in results, or in one line that says what is wrong."""
+"""The charm's actions. Each returns results, or fails with one line that says what to do."""
 
 import dataclasses
 import datetime
@@ -27,7 +27,7 @@ P = TypeVar("P")
 
 @dataclasses.dataclass(frozen=True)
 class NamespaceParams:
-    """Parameters: a namespace, or all where that is empty."""
+    """Parameters: a namespace; all of them if it is empty."""
 
     namespace: str = ""
 
@@ -48,27 +48,27 @@ class Enable(NamespaceParams):
 
     @property
     def chosen(self) -> list[str]:
-        """Names of the workloads, where not all of the namespace is meant."""
+        """Returns the names of the workloads; none if the whole namespace is meant."""
         return [name.strip() for name in self.workloads.split(",") if name.strip()]
 
 
 class ActionFailed(Exception):
-    """The action cannot be done. The message says what to do."""
+    """Fails the action. The message says what to do."""
 
 
 class Charm(Protocol):
-    """What actions need of the charm."""
+    """The part of the charm that actions use."""
 
     @property
     def settings(self) -> Settings | None:
-        """The options; None where they are wrong and none were kept."""
+        """Returns the options; None if they are invalid and there are no previous ones."""
 
     def rotate(self) -> str | None:
-        """Rotate the certificate. Returns why it is not served yet, if so."""
+        """Rotates the certificate. Returns the reason if it is not served yet."""
 
 
 class Actions(ops.Object):
-    """What operators may ask for. None of it is done by itself."""
+    """The actions. The charm runs none of them by itself."""
 
     def __init__(self, charm: ops.CharmBase, application: Application, cluster: Cluster, reconciler: Charm) -> None:
         super().__init__(charm, "actions")
@@ -111,17 +111,17 @@ class Actions(ops.Object):
         except Unavailable as error:
             event.fail(f"the Kubernetes API does not answer; try again: {error}")
         except ClusterError as error:
-            event.fail(f"the Kubernetes API refuses this: {error}")
+            event.fail(f"the Kubernetes API rejects this: {error}")
 
     def list_uninjected_pods(self, params: NamespaceParams) -> Results:
-        """Pods that run without the shim or the sidecar that they should have got."""
+        """Lists running pods without the shim, the sidecar or the startup hold that they should have."""
         missed = list(self._missed(params))
-        lines = [f"{_itself(pod)} {kind} {owner or '-'}" for pod, kind, owner in missed]
+        lines = [f"{_pod(pod)} {kind} {owner or '-'}" for pod, kind, owner in missed]
         return {"count": len(lines), "pods": "\n".join(sorted(lines))}
 
     def restart_uninjected_pods(self, params: Restart) -> Results:
-        """Have the owners of such pods replace them; only say which, unless asked for more."""
-        owners = sorted({owner or _itself(pod) for pod, _, owner in self._missed(params)})
+        """Restarts the owners of such pods; in a dry run it only lists them."""
+        owners = sorted({owner or _pod(pod) for pod, _, owner in self._missed(params)})
         restartable = [owner for owner in owners if owner.kind in workloads.RESTARTABLE]
         others = [owner for owner in owners if owner.kind not in workloads.RESTARTABLE]
         if not params.dry_run:
@@ -132,11 +132,11 @@ class Actions(ops.Object):
         }
 
     def enable_namespace(self, params: Enable) -> Results:
-        """Opt a namespace in, or only some workloads of it."""
+        """Opts a namespace in, or only some of its workloads."""
         namespace = self._namespace(params)
         if params.chosen and params.istio_injection:
             raise ActionFailed(
-                "workloads and istio-injection exclude each other: the latter is for all of the namespace"
+                "workloads and istio-injection exclude each other: istio-injection is for the whole namespace"
             )
         if params.chosen:
             return self._enable_workloads(namespace, params.chosen)
@@ -148,43 +148,43 @@ class Actions(ops.Object):
         return {"namespace": name, "changed": "yes" if patch else "no, it was enabled"}
 
     def disable_namespace(self, params: NamespaceParams) -> Results:
-        """Opt a namespace out, and the workloads of it that `enable-namespace` put in."""
+        """Opts a namespace out, with its workloads that `enable-namespace` opted in."""
         namespace = self._namespace(params)
         name = metadata.name(namespace)
-        self._refuse_what_an_option_undoes(namespace)
+        self._reject_if_option_enables(namespace)
         patch = namespaces.disable(namespace)
         if patch:
             self._cluster.patch(Namespace, name, patch)
-        taken_out: list[str] = []
+        restored: list[str] = []
         for workload in self._workloads(name):
-            template = workloads.take_back(workload, ACTION)
+            template = workloads.restore(workload, ACTION)
             if template:
                 self._cluster.patch(type(workload), metadata.name(workload), template, name)
-                taken_out.append(metadata.name(workload))
+                restored.append(metadata.name(workload))
         return {
             "namespace": name,
             "changed": "yes" if patch else "no, it was not enabled",
-            "workloads": ", ".join(taken_out),
+            "workloads": ", ".join(restored),
         }
 
     def rotate_certificates(self, _params: NamespaceParams) -> Results:
-        """Make a new certificate, have the API server trust it, then serve it."""
+        """Issues a new certificate, has the API server trust it, then serves it."""
         if not self._charm.unit.is_leader():
-            raise ActionFailed(f"only the leader can; run it on {self._application.name}/leader")
+            raise ActionFailed(f"only the leader can rotate; run it on {self._application.name}/leader")
         if self._charm.model.get_relation("certificates"):
-            raise ActionFailed("the relation certificates issues the certificate: have its provider renew it")
+            raise ActionFailed("the certificate is from the relation certificates: renew it at its provider")
         if problem := self._reconciler.rotate():
-            raise ActionFailed(f"made, but not served yet: {problem}")
+            raise ActionFailed(f"issued, but not served yet: {problem}")
         return {"rotated": "yes; other units follow at their next event"}
 
-    def _refuse_what_an_option_undoes(self, namespace: Namespace) -> None:
-        """Raise ActionFailed where an option would opt the namespace in again at the next event."""
+    def _reject_if_option_enables(self, namespace: Namespace) -> None:
+        """Raises ActionFailed if an option would opt the namespace in again at the next event."""
         settings, name = self._reconciler.settings, metadata.name(namespace)
         owner = namespaces.ownership_of(namespace)
         if settings and name in settings.namespaces:
-            raise ActionFailed(f"the option namespaces lists {name}: take it out there")
+            raise ActionFailed(f"the option namespaces lists {name}: remove it there")
         if owner and owner.source == CONFIG and owner.application != self._application.title:
-            raise ActionFailed(f"the option namespaces of {owner.application} lists {name}: take it out there")
+            raise ActionFailed(f"the option namespaces of {owner.application} lists {name}: remove it there")
         selector = settings.namespace_selector if settings else None
         if selector and selector.matches(metadata.labels(namespace)):
             label = f"{names.INJECTION_LABEL}={names.DISABLED}"
@@ -203,7 +203,7 @@ class Actions(ops.Object):
                 yield pod, kind, self._owner(pod)
 
     def _owner(self, pod: Pod) -> Owner | None:
-        """What makes the pod anew: the Deployment where a ReplicaSet does."""
+        """Returns what recreates the pod: the Deployment if a ReplicaSet owns it."""
         owner = workloads.owner(pod)
         if not owner or owner.kind != "ReplicaSet":
             return owner
@@ -218,7 +218,7 @@ class Actions(ops.Object):
     def _namespace(self, params: NamespaceParams) -> Namespace:
         namespace = self._cluster.get(Namespace, params.namespace) if params.namespace else None
         if not namespace:
-            raise ActionFailed(f"there is no namespace {params.namespace}")
+            raise ActionFailed(f"namespace not found: {params.namespace}")
         return namespace
 
     def _enable_workloads(self, namespace: Namespace, chosen: list[str]) -> Results:
@@ -226,30 +226,30 @@ class Actions(ops.Object):
         protected = {names.MODEL_OPERATOR}
         if name == self._application.model:
             protected.add(self._application.name)
-        if kept_out := sorted(protected & set(chosen)):
-            raise ActionFailed(f"{', '.join(kept_out)} cannot be in the mesh: the API server calls its pods directly")
+        if excluded := sorted(protected & set(chosen)):
+            raise ActionFailed(f"{', '.join(excluded)} cannot be in the mesh: the API server calls its pods directly")
         there = {metadata.name(workload): workload for workload in self._workloads(name)}
         absent = [each for each in chosen if each not in there]
         if absent:
             raise ActionFailed(f"namespace {name} has no StatefulSet or Deployment {', '.join(absent)}")
         changed: list[str] = []
         for each in chosen:
-            patch = workloads.put_into_the_mesh(there[each], self._application.title, controller_ports())
+            patch = workloads.add_to_mesh(there[each], self._application.title, controller_ports())
             if patch:
                 self._cluster.patch(type(there[each]), each, patch, name)
                 changed.append(each)
         return {"namespace": name, "changed": ", ".join(changed) or "no, they were enabled"}
 
     def _workloads(self, namespace: str) -> list[Workload]:
-        """A namespace's Deployments and StatefulSets; of two with one name the StatefulSet, which Juju makes."""
+        """Lists Deployments, then StatefulSets, which Juju creates: of two with one name, callers take the later."""
         return [*self._cluster.list(Deployment, namespace), *self._cluster.list(StatefulSet, namespace)]
 
 
-def _itself(pod: Pod) -> Owner:
+def _pod(pod: Pod) -> Owner:
     return Owner(metadata.namespace(pod) or "", "Pod", metadata.name(pod))
 
 
 def controller_ports() -> list[str]:
-    """Ports of the Juju controller's API, as Juju tells them to each hook."""
+    """Returns the ports of the Juju controller's API, from the environment of the hook."""
     addresses = os.environ.get("JUJU_API_ADDRESSES", "").split()
     return sorted({address.rsplit(":", 1)[1] for address in addresses if ":" in address}) or [names.CONTROLLER_PORT]

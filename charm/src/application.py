@@ -1,4 +1,4 @@
-"""Which Juju application this is, and what its cluster objects are called. Values only."""
+"""The Juju application, and the names and labels of its cluster objects. Values only."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ class Application:
 
     @property
     def cluster_name(self) -> str:
-        """Name of the objects that belong to no namespace.
+        """Returns the name of the cluster-scoped objects.
 
         The API server calls webhook configurations in the order of their names, and this one has to come
         before Istio's `istio-revision-tag-…` and `istio-sidecar-injector`.
@@ -24,17 +24,17 @@ class Application:
 
     @property
     def service(self) -> str:
-        """Name of the Service that the API server calls; Juju's own have the application's name."""
+        """Returns the name of the Service that the API server calls; Juju's own have the application's name."""
         return f"{self.name}-admission"
 
     @property
     def tenancy(self) -> str:
-        """Name of the tenancy controller, and of all of its objects in the model's namespace."""
+        """Returns the name of the tenancy controller, and of all of its objects in the model's namespace."""
         return f"{self.name}-tenancy"
 
     @property
     def tenancy_cluster_name(self) -> str:
-        """Name of the controller's objects that belong to no namespace.
+        """Returns the name of the controller's cluster-scoped objects.
 
         Not `cluster_name`: Juju calls an application's own ClusterRole MODEL-APPLICATION (`qualifiedClusterName` in
         application.go), which is the same for the application istio-aux of a model istio-aux.
@@ -43,25 +43,25 @@ class Application:
 
     @property
     def cluster_names(self) -> tuple[str, ...]:
-        """All names of objects that belong to no namespace."""
+        """Returns all names of cluster-scoped objects."""
         return (self.cluster_name, self.tenancy_cluster_name)
 
     @property
     def dns_names(self) -> tuple[str, ...]:
-        """How the Service is called, the name that the API server verifies first."""
+        """Returns the DNS names of the Service; the API server verifies the first."""
         name = f"{self.service}.{self.model}"
         return (f"{name}.svc", f"{name}.svc.cluster.local", name)
 
     @property
     def title(self) -> str:
-        """The application in the marks it leaves on other people's objects."""
+        """Returns the application as the annotations on objects of other owners name it."""
         return f"{self.model}/{self.name}"
 
     @property
     def owned(self) -> dict[str, str]:
-        """Labels by which its objects are found again, by this charm and by Juju.
+        """Returns the labels by which this charm and Juju find its objects.
 
-        Juju 3.6.11 and later delete by them what an application or a model leaves (`Delete` in
+        Juju 3.6.11 and later delete by them the objects of a removed application or model (`Delete` in
         internal/provider/kubernetes/application/application.go, and modelteardown.go beside it).
         """
         return {
@@ -72,12 +72,12 @@ class Application:
 
     @property
     def made_by_charm(self) -> dict[str, str]:
-        """Labels that only what the charm makes has. What Juju makes for the application may have `owned`, too."""
+        """Returns the labels of objects that the charm created. Objects that Juju created may have `owned`, too."""
         return {**self.owned, names.PART_OF: "istio-aux"}
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of its objects.
+        """Returns the labels of its objects.
 
         `app.kubernetes.io/name` is not among them: by that label Juju finds an application's own Service
         and pods (juju#20774), and this Service is not one of those.

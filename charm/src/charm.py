@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The charm of istio-aux. Whatever happens, `reconcile` computes what should be and applies it."""
+"""The charm of istio-aux. On every event, `reconcile` computes the desired state and applies it."""
 
 import datetime
 import json
@@ -34,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 PEERS, CA_CERTIFICATES = "peers", "receive-ca-cert"
 _LAST_GOOD = "options"
-"""Key of the application's peer data: the options as they were when they were last all good."""
+"""Key of the application's peer data: the last valid options."""
 _REMOVAL_RETRIES = (1, 2, 4)
-"""Seconds between the attempts of the last hook, before Juju retries it."""
+"""Seconds between the attempts of the last hook, before it fails and Juju retries it."""
 _READY_TIMEOUT = 5
-"""Seconds that a hook waits for the webhook to be ready after its start. A later event takes note of it otherwise."""
+"""Seconds that a hook waits for the webhook to become ready. Otherwise the next event checks again."""
 
 
 class IstioAuxCharm(ops.CharmBase):
-    """One unit of istio-aux."""
+    """A unit of istio-aux."""
 
     def __init__(self, framework: ops.Framework) -> None:
         super().__init__(framework)
@@ -51,7 +51,7 @@ class IstioAuxCharm(ops.CharmBase):
         cluster = Cluster(self.model.name)
         self._resources = ClusterResources(self._application, cluster, self.unit.name)
         self._secret = self_signed.Secret(self)
-        # Before this charm's own observers: the libraries have their certificates ready when those run.
+        # Before this charm's own observers, so that the libraries have read their relations when those run.
         self._tls_relation = TlsRelation(self, self._application)
         self._ca_certificates = CertificateTransferRequires(self, CA_CERTIFICATES)
         self._observability = Observability(self)
@@ -65,7 +65,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     @property
     def settings(self) -> Settings | None:
-        """The options; where they are wrong the last good ones, which the leader keeps for all units."""
+        """Returns the options; if they are invalid, the last valid ones, which the leader stores for all units."""
         try:
             return self.load_config(Settings)
         except pydantic.ValidationError:
@@ -97,7 +97,7 @@ class IstioAuxCharm(ops.CharmBase):
         self.reconcile()
 
     def _on_remove(self, _event: ops.RemoveEvent) -> None:
-        """The last hook. A transient failure is retried, then raised: Juju runs a hook again that has failed."""
+        """Deletes the cluster objects. An error is raised after a few retries: Juju runs a failed hook again."""
         if self.app.planned_units() > 0:
             self.reconcile()
             return
@@ -120,7 +120,7 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status)
 
     def rotate(self) -> str | None:
-        """Make a new certificate, have it trusted, then serve it. Returns why this unit does not serve it, if so."""
+        """Issues a new certificate, has it trusted, then serves it. Returns the reason if it is not served."""
         self.reconcile(rotate=True)
         time.sleep(ca_trust.SETTLING.total_seconds())
         self.reconcile()
@@ -130,7 +130,7 @@ class IstioAuxCharm(ops.CharmBase):
         return self._statuses[0].message or "see juju debug-log"
 
     def reconcile(self, *, rotate: bool = False) -> None:
-        """Bring everything to what it should be, as far as this unit may, and note how it is."""
+        """Applies the desired state, as far as this unit may, and records the statuses."""
         self._statuses = list(self._reconcile(rotate=rotate)) or [ops.ActiveStatus()]
 
     def _reconcile(self, *, rotate: bool) -> Iterable[StatusBase]:
@@ -158,36 +158,36 @@ class IstioAuxCharm(ops.CharmBase):
             yield from self._serve(settings, cert, peers)
 
     def _check_options(self, peers: ops.Relation) -> Iterable[StatusBase]:
-        """Say which options are wrong; have the leader keep them where none is."""
+        """Yields a status for invalid options; the leader stores valid ones."""
         try:
             self.load_config(Settings)
         except pydantic.ValidationError as error:
-            yield statuses.wrong_options(options.problems(error))
+            yield statuses.invalid_options(options.problems(error))
             return
         if self.unit.is_leader():
             peers.data[self.app][_LAST_GOOD] = json.dumps(dict(self.config), sort_keys=True)
 
     def _keep_certificate(self, *, rotate: bool) -> SelfSigned | None:
-        """The application's own certificate, made or renewed by the leader where that is due."""
+        """Returns the application's own certificate; the leader issues or renews it when that is due."""
         kept = self._secret.read()
         dns_names, now = self._application.dns_names, _now()
         if self.unit.is_leader() and (rotate or self_signed.is_due(kept, dns_names, now)):
             cert = serving_cert.issue(dns_names, now)
             kept = kept.rotated(cert) if kept else SelfSigned(cert)
             self._secret.write(kept)
-            logger.info("made a new certificate")
+            logger.info("issued a new certificate")
         return kept
 
     def _apply(self, settings: Settings, kept: SelfSigned, peers: ops.Relation) -> Iterable[StatusBase]:
-        """The leader's part: the cluster objects, and the note of the CAs that they trust."""
+        """Writes the cluster objects, and records which CAs they trust. The leader's part."""
         data = peers.data[self.app]
         units = [peers.data[unit] for unit in (self.unit, *sorted(peers.units, key=lambda unit: unit.name))]
         cas = ca_trust.ca_certificates(kept.ca_certificates, units)
         try:
-            lacking = self._resources.apply(settings, cas)
+            unsupported = self._resources.apply(settings, cas)
             TrustedCAs.load(data).after(cas, _now()).save(data)
             absent = self._resources.label(settings)
-            if settings.require_sidecar and not lacking:
+            if settings.require_sidecar and not unsupported:
                 yield statuses.exempt_from_sidecars(self._resources.istio_charms())
             if settings.tenancy and self._resources.is_controller_overdue(_now()):
                 yield statuses.controller_not_ready(self._application.tenancy)
@@ -196,12 +196,12 @@ class IstioAuxCharm(ops.CharmBase):
         except ClusterError as error:
             yield self._status_for(error)
         else:
-            yield from map(statuses.conflict, lacking)
+            yield from map(statuses.conflict, unsupported)
             if absent:
                 yield statuses.absent_namespaces(absent)
 
     def _serve(self, settings: Settings, cert: ServingCert | None, peers: ops.Relation) -> Iterable[StatusBase]:
-        """This unit's part: the container, the certificate once it is trusted, and the label of its pod."""
+        """Configures the container, serves the certificate once it is trusted, and labels the pod. Each unit's part."""
         if not self._webhook.is_up:
             yield statuses.NO_CONTAINER
             return
@@ -242,7 +242,7 @@ class IstioAuxCharm(ops.CharmBase):
         rolling_restart.announce(data, command)
 
     def _mark_ready(self) -> Iterable[StatusBase]:
-        """Have the Service lead to this unit once its webhook answers."""
+        """Adds this unit to the Service once its webhook answers."""
         if failing := self._webhook.failing_checks:
             yield statuses.failing(failing)
             return
@@ -263,7 +263,7 @@ class IstioAuxCharm(ops.CharmBase):
         return "".join(f"{certificate.strip()}\n" for certificate in certificates)
 
     def _delete(self) -> Iterable[StatusBase]:
-        """No unit is to be left: whichever unit still has a hook leaves nothing in the cluster."""
+        """Deletes all cluster objects, because no unit is planned."""
         try:
             self._resources.delete()
         except ClusterError as error:
@@ -281,7 +281,7 @@ class IstioAuxCharm(ops.CharmBase):
 
 
 def _last_good(kept: str | None) -> Settings | None:
-    """Options as the leader kept them; None where there are none, or where they were an earlier revision's."""
+    """Parses the options that the leader stored; None if there are none, or this revision does not accept them."""
     try:
         return Settings.parse(json.loads(kept)) if kept else None
     except pydantic.ValidationError:

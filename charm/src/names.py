@@ -1,6 +1,6 @@
 """Labels, annotations and names that the charm shares with the webhook, with Istio and with Juju.
 
-The webhook's own are spelled in `contract/src/names.rs`; a unit test compares.
+A unit test compares the webhook's own with `contract/src/names.rs`.
 """
 
 from typing import Literal
@@ -18,7 +18,7 @@ MESH_LABEL = "istio-aux.io/mesh"
 RUN_TO_COMPLETION = "run-to-completion"
 ACCESS_PIPELINES_LABEL = "access-ml-pipeline"
 TENANCY_MANAGER = "istio-aux-tenancy"
-"""Value of `app.kubernetes.io/managed-by` on what the tenancy controller keeps in tenants' namespaces."""
+"""Value of `app.kubernetes.io/managed-by` on the tenancy controller's objects in tenants' namespaces."""
 
 PROXY_CONTAINER = "istio-proxy"
 PROXY_CONFIG_ANNOTATION = "proxy.istio.io/config"
@@ -32,13 +32,13 @@ ISTIO_CHARMS = ("istio-pilot", "istio-k8s")
 AMBIENT_LABEL = "istio.io/dataplane-mode"
 AMBIENT, NOT_AMBIENT = "ambient", "none"
 EXCLUDED_OUTBOUND_PORTS = "traffic.sidecar.istio.io/excludeOutboundPorts"
-"""Annotation of Istio's: connections to these ports go past the proxy."""
+"""Annotation of Istio's: connections to these ports bypass the proxy."""
 
 LABELLED_BY = "istio-aux.io/labelled-by"
-"""Annotation on what an application labelled: which one did, and what was there before. See `mesh.label_ownership`."""
+"""Annotation with the record of `mesh.label_ownership`."""
 
 NEVER_INJECTED = "kube-system"
-"""The namespace that the webhook's selectors leave out, whatever its labels."""
+"""The namespace that the webhook's selectors exclude, whatever its labels."""
 
 CREATED_BY = "app.juju.is/created-by"
 MODEL_NAME = "model.juju.is/name"
@@ -53,11 +53,11 @@ TERMINAL_PHASES: tuple[PodPhase, ...] = ("Succeeded", "Failed")
 """Phases of pods whose containers have all terminated and will not be restarted."""
 
 CHARM_INIT_CONTAINER = "charm-init"
-"""Init container of a charm's pod, which asks the controller who the unit is."""
+"""Init container of a charm's pod, which calls the controller to introduce the unit."""
 CONTROLLER_PORT = "17070"
-"""Port of a Juju controller's API, where nothing else is said."""
+"""Default port of a Juju controller's API."""
 SERVING_LABEL = "istio-aux.io/serving"
-"""On a unit's pod once its webhook answers. The Service selects it, because a pod is Ready before that (juju#13568)."""
+"""Label of a unit's pod whose webhook answers. The Service selects it, because a pod is Ready earlier (juju#13568)."""
 
 MODEL_OPERATOR = "modeloperator"
 """Juju's Deployment in each model's namespace."""
@@ -66,4 +66,4 @@ MODEL_OPERATOR_LABELS = (
     "juju-modeloperator",
     "model.juju.is/disable-webhook",
 )
-"""Any of them marks a pod of Juju's own: the first today, the others with older controllers."""
+"""Labels of Juju's own pods, any of them: the first one of current controllers, the others of older ones."""

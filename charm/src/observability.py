@@ -1,6 +1,6 @@
 """Data bags of prometheus_scrape, grafana_dashboard and loki_push_api, as their interface documents specify them.
 
-What is in a bag is pure; `Observability` writes and reads bags. README.md says why the charms' libraries are not used.
+The contents are pure; `Observability` writes and reads bags. README.md says why the charms' libraries are not used.
 """
 
 import json
@@ -27,7 +27,7 @@ Bag = dict[str, str]
 
 
 def scrape_data(topology: JujuTopology) -> Bag:
-    """The application's bag of prometheus_scrape. Prometheus puts each unit's address in place of the star."""
+    """Returns the application's bag of prometheus_scrape. Prometheus replaces the star by each unit's address."""
     job = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{HEALTH_PORT}"]}]}
     rules = Rules("promql", topology)
     rules.add_path(RULES)
@@ -39,12 +39,12 @@ def scrape_data(topology: JujuTopology) -> Bag:
 
 
 def scrape_unit_data(unit: str, address: str) -> Bag:
-    """A unit's bag of prometheus_scrape."""
+    """Returns a unit's bag of prometheus_scrape."""
     return {"prometheus_scrape_unit_name": unit, "prometheus_scrape_unit_address": address}
 
 
 def dashboard_data(topology: JujuTopology) -> Bag:
-    """The application's bag of grafana_dashboard: each dashboard compressed, and an id that changes with them."""
+    """Returns the application's bag of grafana_dashboard: compressed dashboards, and an id of their contents."""
     templates = {
         f"file:{path.stem}": {
             "charm": topology.charm_name,
@@ -59,12 +59,12 @@ def dashboard_data(topology: JujuTopology) -> Bag:
 
 
 def loki_data(topology: JujuTopology) -> Bag:
-    """The application's bag of loki_push_api. No alert of this charm asks Loki."""
+    """Returns the application's bag of loki_push_api. This charm has no alert rules for Loki."""
     return {"metadata": json.dumps(topology.as_dict()), "alert_rules": json.dumps({})}
 
 
 def push_url(bag: Mapping[str, str]) -> str | None:
-    """Where a unit of Loki takes logs; None where it does not say, or not yet."""
+    """Returns the URL at which a unit of Loki takes logs; None if its bag has none."""
     try:
         return str(json.loads(bag["endpoint"])["url"])
     except (KeyError, TypeError, ValueError):
@@ -72,7 +72,7 @@ def push_url(bag: Mapping[str, str]) -> str | None:
 
 
 def log_target(topology: JujuTopology, url: str) -> pebble.LogTargetDict:
-    """Where Pebble is to send a unit's log."""
+    """Returns Pebble's log target for a unit."""
     labels = {"product": "Juju", **topology.label_matcher_dict, "juju_unit": str(topology.unit)}
     return {"override": "replace", "type": "loki", "location": url, "services": ["all"], "labels": labels}
 
@@ -85,7 +85,7 @@ class Observability:
         self._topology = JujuTopology.from_charm(charm)
 
     def publish(self) -> None:
-        """Write what each of them is to know."""
+        """Writes the bags."""
         scrape_unit = scrape_unit_data(self._charm.unit.name, socket.getfqdn())
         for relation in self._charm.model.relations[PROMETHEUS]:
             relation.data[self._charm.unit].update(scrape_unit)
@@ -103,7 +103,7 @@ class Observability:
 
     @property
     def log_targets(self) -> dict[str, pebble.LogTargetDict]:
-        """Where Pebble is to send the log: to every unit of Loki that has said where."""
+        """Returns Pebble's log targets: every unit of Loki that has published its URL."""
         targets: dict[str, pebble.LogTargetDict] = {}
         for relation in self._charm.model.relations[LOKI]:
             for unit in relation.units:
@@ -115,12 +115,12 @@ class Observability:
 
 
 def is_tls(target: pebble.LogTargetDict) -> bool:
-    """Whether the log is sent by TLS, for which Pebble has to know a CA."""
+    """Returns true if the log is sent over TLS, for which Pebble needs a CA."""
     return str(target.get("location", "")).startswith("https:")
 
 
 def read_rules() -> dict[str, Any]:
-    """The alert rules of all files, without labels."""
+    """Reads the alert rules of all files, without Juju's labels."""
     rules = Rules("promql")
     rules.add_path(RULES)
     return rules.as_dict()

@@ -1,6 +1,6 @@
-"""Units restart the webhook one after another, in the order of their numbers, when options change: pure.
+"""Restarts the webhook unit by unit, in the order of their numbers, when options change: pure.
 
-Each unit says in the peer relation which command it runs. A unit restarts once all units before it run the new one.
+Each unit publishes its command in the peer relation. A unit restarts once all units before it run the new command.
 """
 
 import datetime
@@ -8,13 +8,13 @@ import hashlib
 from collections.abc import Mapping, MutableMapping
 
 TURN_TIMEOUT = datetime.timedelta(minutes=5)
-"""How long a unit waits for those before it, which may be unavailable."""
+"""Time that a unit waits for those before it, which may be unavailable."""
 
 _RUNNING, _WAITS_FOR, _WAITS_SINCE = "running-command", "waits-for-command", "waits-since"
 
 
 def announce(data: MutableMapping[str, str], command: str) -> None:
-    """Say in a unit's peer data which command it runs."""
+    """Publishes in a unit's peer data which command it runs."""
     data[_RUNNING] = _digest(command)
     for key in (_WAITS_FOR, _WAITS_SINCE):
         data.pop(key, None)
@@ -27,7 +27,7 @@ def is_its_turn(
     command: str,
     now: datetime.datetime,
 ) -> bool:
-    """Whether a unit may restart now. If not, its peer data notes since when it waits."""
+    """Returns true if a unit may restart now. Otherwise its peer data records since when it waits."""
     wanted = _digest(command)
     if all(other.get(_RUNNING) == wanted for name, other in others.items() if _number(name) < _number(unit)):
         return True

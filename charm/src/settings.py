@@ -1,4 +1,4 @@
-"""The charm's options, checked: pure. What each option means is in charmcraft.yaml."""
+"""Parses and checks the charm's options: pure. charmcraft.yaml describes them."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _IMAGE = re.compile(
 
 def _image(value: str) -> str:
     if not _IMAGE.fullmatch(value):
-        raise ValueError("it takes an image reference, such as registry.invalid/istio-aux/shim:0.1.0")
+        raise ValueError("must be an image reference, such as registry.invalid/istio-aux/shim:0.1.0")
     return value
 
 
@@ -28,14 +28,14 @@ def _namespaces(value: str) -> tuple[str, ...]:
     listed = [name.strip() for name in value.split(",") if name.strip()]
     for name in listed:
         if not _DNS_LABEL.fullmatch(name):
-            raise ValueError(f'"{name}" is no name of a namespace; they are separated by commas')
+            raise ValueError(f'"{name}" is not a namespace name; separate names by commas')
         if name == names.NEVER_INJECTED:
-            raise ValueError(f"{name} cannot be opted in; take it out")
+            raise ValueError(f"{name} cannot be opted in; remove it")
     return tuple(dict.fromkeys(listed))
 
 
 class Settings(BaseModel):
-    """All options, each with a value that it can have."""
+    """All options, with valid values."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
@@ -52,12 +52,12 @@ class Settings(BaseModel):
 
     @classmethod
     def parse(cls, options: Mapping[str, Option]) -> "Settings":
-        """Check options by their names in charmcraft.yaml. Those that are not there have their defaults."""
+        """Parses options by their names in charmcraft.yaml. Missing ones get their defaults."""
         return cls(**{option.replace("-", "_"): value for option, value in options.items()})  # type: ignore[arg-type]
 
 
 def problems(error: ValidationError) -> str:
-    """Every wrong option, with what it takes."""
+    """Describes every invalid option, with the values that it accepts."""
     return "; ".join(_problem(each) for each in error.errors(include_url=False))
 
 
@@ -65,4 +65,4 @@ def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's own type of it is 
     option = str(error["loc"][0]).replace("_", "-")
     if error["type"] == "value_error":
         return f"{option}: {error['ctx']['error']}"
-    return f'{option}: "{error["input"]}", but {error["msg"].replace("Input should be", "it takes")}'
+    return f'{option}: "{error["input"]}" is invalid: {error["msg"].replace("Input should be", "must be")}'

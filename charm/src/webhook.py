@@ -1,4 +1,4 @@
-"""The webhook's container: what Pebble is to run in it is pure, `Webhook` puts it there."""
+"""The webhook's container. The layer for Pebble is pure; `Webhook` is the edge to the container."""
 
 import shlex
 import urllib.request
@@ -15,21 +15,21 @@ SERVICE = "webhook"
 ADMISSION_PORT = 8443
 HEALTH_PORT = 8080
 USER = 65018
-"""The image's user, and Pebble's (charmcraft.yaml). The layer names none: without a file of users in the image, Pebble
-would not know that it is this user already."""
+"""The image's user, and Pebble's (charmcraft.yaml). The layer names none: the image has no /etc/passwd, so Pebble could
+not tell that it runs as this user already."""
 CERTIFICATE_FILE = "/certificate/webhook.pem"
-"""Certificate and key in one file: two could be read while only one of them is new."""
+"""Holds certificate and key: of two files, the webhook might read one that is new and one that is old."""
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-"""Where Pebble, which sends the log to Loki, looks for CAs. It reads them once, before its first connection."""
+"""The CAs that Pebble trusts when it sends the log to Loki. It reads them once, before its first connection."""
 KILL_DELAY = "20s"
-"""Longer than the webhook takes to end: it answers for 10 s after SIGTERM, so that API servers turn to other units."""
+"""Longer than the webhook's drain: it answers for 10 s after SIGTERM, until API servers use other units."""
 
 LIVE, READY = "live", "ready"
 
 
 def layer(settings: Settings, log_targets: Mapping[str, pebble.LogTargetDict]) -> pebble.LayerDict:
-    """What Pebble is to run, watch and forward."""
+    """Returns Pebble's layer: the service, its checks and its log targets."""
     return {
         "summary": "istio-aux",
         "services": {
@@ -51,7 +51,7 @@ def layer(settings: Settings, log_targets: Mapping[str, pebble.LogTargetDict]) -
 
 
 def command(settings: Settings) -> str:
-    """The webhook's command line. It follows the certificate's file by itself."""
+    """Returns the webhook's command line. The webhook reloads the certificate's file by itself."""
     arguments = {
         "--tls-cert": CERTIFICATE_FILE,
         "--tls-key": CERTIFICATE_FILE,
@@ -86,23 +86,23 @@ class Webhook:
 
     @property
     def is_up(self) -> bool:
-        """Whether Pebble answers."""
+        """Returns true if Pebble answers."""
         return self._container.can_connect()
 
     @property
     def served(self) -> str | None:
-        """The certificate and key that are served; None in a new container."""
+        """Reads the certificate and key that are served; None in a new container."""
         try:
             return self._container.pull(CERTIFICATE_FILE).read()
         except pebble.PathError:
             return None
 
     def serve(self, cert: ServingCert) -> None:
-        """Have this served. A webhook that runs notices within a second."""
+        """Serves this certificate. A running webhook reloads it within a second."""
         self._container.push(CERTIFICATE_FILE, cert.text, permissions=0o600, make_dirs=True)
 
     def trust(self, ca_bundle: str) -> bool:
-        """Have Pebble trust these CAs, or those of the image where there are none. Returns whether it trusts any."""
+        """Has Pebble trust these CAs, or the image's if there are none. Returns true if it trusts any."""
         if not ca_bundle:
             return self._container.exists(CA_BUNDLE)
         if not self._container.exists(CA_BUNDLE) or self._container.pull(CA_BUNDLE).read() != ca_bundle:
@@ -110,7 +110,7 @@ class Webhook:
         return True
 
     def would_restart(self, desired: pebble.LayerDict) -> bool:
-        """Whether the webhook runs, and would be restarted to run this."""
+        """Returns true if the webhook runs and this layer would restart it."""
         planned = self._container.get_plan().services.get(SERVICE)
         running = self._container.get_services(SERVICE).get(SERVICE)
         if not planned or not running or not running.is_running():
@@ -118,20 +118,20 @@ class Webhook:
         return planned != pebble.Service(SERVICE, desired.get("services", {})[SERVICE])
 
     def run(self, desired: pebble.LayerDict) -> None:
-        """Run this, and restart only what it changes."""
+        """Applies the layer, which restarts only changed services."""
         planned = self._container.get_plan().to_dict().get("log-targets", {})
         self._container.add_layer(CONTAINER, _with_stopped_targets(desired, planned), combine=True)
         self._container.replan()
 
     @property
     def failing_checks(self) -> list[str]:
-        """Names of the checks that are down."""
+        """Returns the names of the checks that are down."""
         checks = self._container.get_checks().values()
         return sorted(check.name for check in checks if check.status == pebble.CheckStatus.DOWN)
 
 
 def is_ready() -> bool:
-    """Whether this unit's webhook says that it serves. The containers of a pod share their network."""
+    """Returns true if this unit's webhook is ready. The containers of a pod share their network."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{HEALTH_PORT}/readyz", timeout=2) as answer:
             return answer.status == 200
@@ -140,7 +140,7 @@ def is_ready() -> bool:
 
 
 def _with_stopped_targets(desired: pebble.LayerDict, planned: Mapping[str, pebble.LogTargetDict]) -> pebble.LayerDict:
-    """Also stop forwarding where the plan still forwards: a target that a layer leaves out stays in the plan."""
+    """Adds stopped log targets: Pebble keeps targets that a new layer leaves out."""
     targets = desired.get("log-targets", {})
     stopped = {name: _stopped(target) for name, target in planned.items() if name not in targets}
     return {**desired, "log-targets": {**stopped, **targets}}

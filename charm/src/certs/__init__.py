@@ -1,1 +1,1 @@
-"""The webhook's serving certificate: where it comes from, and when the API server trusts it."""
+"""The webhook's serving certificate: its sources, and when the API server trusts it."""

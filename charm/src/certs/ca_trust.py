@@ -1,7 +1,7 @@
-"""Which CAs the API server trusts, and when a unit may serve a certificate of one: pure.
+"""The CAs that the API server trusts, and when a unit may serve a certificate of one: pure.
 
-A certificate is served only after its CA has been in the configuration's `caBundle` for a moment. Units say
-in the peer relation whose certificate they serve and want to serve; the leader trusts all of them, and says since when.
+A certificate is served only after its CA has been in the configuration's `caBundle` for a moment. Units publish in the
+peer relation which CAs they use and want to use; the leader writes all of them, and publishes since when.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from certs import serving_cert
 from certs.serving_cert import ServingCert
 
 SETTLING = datetime.timedelta(seconds=5)
-"""How long API servers may take to hear of a new `caBundle`."""
+"""Time in which API servers receive a new `caBundle`."""
 
 _WANTED, _SERVED, _SERVED_BEFORE = "desired-ca", "served-ca", "previously-served-ca"
 _TRUSTED = "trusted-cas"
@@ -21,19 +21,20 @@ _TRUSTED = "trusted-cas"
 
 @dataclasses.dataclass(frozen=True)
 class TrustedCAs:
-    """Fingerprints of the CAs in the configuration that the leader wrote last, with the time since when."""
+    """Fingerprints of the CAs in the configuration that the leader wrote last, each with the time it was added."""
 
     since: Mapping[str, datetime.datetime] = dataclasses.field(default_factory=dict[str, datetime.datetime])
 
     def after(self, ca_certificates: Iterable[str], now: datetime.datetime) -> "TrustedCAs":
-        """What is trusted after a configuration with these CAs has been written."""
+        """Returns what is trusted after a configuration with these CAs has been written."""
         written = {serving_cert.fingerprint(ca) for ca in ca_certificates}
         return TrustedCAs({each: self.since.get(each, now) for each in sorted(written)})
 
     def may_serve(self, cert: ServingCert, now: datetime.datetime, *, instead: bool) -> bool:
-        """Whether a unit may serve this now; `instead` of another certificate, which can wait, or of none.
+        """Returns true if a unit may serve this now; `instead` if it serves another certificate meanwhile.
 
-        Without any trust known, as before `juju trust`, nobody calls the webhook and nothing can be spoiled.
+        If no CA is trusted yet, as before `juju trust`, the API server does not call the webhook and any
+        certificate may be served.
         """
         since = self.since.get(serving_cert.fingerprint(cert.ca))
         if instead:
@@ -41,23 +42,23 @@ class TrustedCAs:
         return since is not None or not self.since
 
     def save(self, data: MutableMapping[str, str]) -> None:
-        """Write it into the application's peer data."""
+        """Writes it into the application's peer data."""
         data[_TRUSTED] = json.dumps({each: since.isoformat() for each, since in self.since.items()})
 
     @classmethod
     def load(cls, data: Mapping[str, str]) -> "TrustedCAs":
-        """Read it from the application's peer data."""
+        """Reads it from the application's peer data."""
         saved: dict[str, str] = json.loads(data.get(_TRUSTED, "{}"))
         return cls({each: datetime.datetime.fromisoformat(since) for each, since in saved.items()})
 
 
 def announce_desired(data: MutableMapping[str, str], cert: ServingCert) -> None:
-    """Say in a unit's peer data that it wants to serve this."""
+    """Publishes in a unit's peer data that it wants to serve this."""
     data[_WANTED] = cert.ca
 
 
 def announce_served(data: MutableMapping[str, str], cert: ServingCert) -> None:
-    """Say in a unit's peer data that it serves this from now on."""
+    """Publishes in a unit's peer data that it serves this from now on."""
     served = data.get(_SERVED)
     if served == cert.ca:
         return
@@ -67,7 +68,7 @@ def announce_served(data: MutableMapping[str, str], cert: ServingCert) -> None:
 
 
 def ca_certificates(own: Iterable[str], units: Iterable[Mapping[str, str]]) -> list[str]:
-    """All that the API server has to trust, each once, in an order that does not change by itself."""
+    """Returns all CAs that the API server has to trust, each once, in a stable order."""
     announced = (unit[key] for unit in units for key in (_WANTED, _SERVED, _SERVED_BEFORE) if unit.get(key))
     by_fingerprint = {
         serving_cert.fingerprint(each): each.strip() for text in (*own, *announced) for each in serving_cert.split(text)

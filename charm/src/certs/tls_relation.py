@@ -1,4 +1,4 @@
-"""The certificate that the relation `certificates` issues to this unit: the edge to the library of that interface."""
+"""Reads the certificate that the relation `certificates` issues to this unit, by the library of that interface."""
 
 import ops
 from charmlibs.interfaces.tls_certificates import (
@@ -16,7 +16,7 @@ _LONGEST_COMMON_NAME = 64
 
 
 class TlsRelation:
-    """What is issued to this unit. The library keeps the key in a secret of the unit, and asks anew before the end."""
+    """The relation. The library stores the key in a secret of the unit, and requests a renewal before expiry."""
 
     def __init__(self, charm: ops.CharmBase, application: Application) -> None:
         names = application.dns_names
@@ -33,12 +33,12 @@ class TlsRelation:
 
     @property
     def is_related(self) -> bool:
-        """Whether there is somebody who is to issue certificates."""
+        """Returns true if a provider is related."""
         return self._charm.model.get_relation(RELATION) is not None
 
     @property
     def cert(self) -> ServingCert | None:
-        """The certificate, once it is issued and for as long as the relation lasts."""
+        """Returns the certificate; None before it is issued and after the relation is gone."""
         if not self.is_related:
             return None
         found, key = self._requirer.get_assigned_certificates()
@@ -48,6 +48,6 @@ class TlsRelation:
 
 
 def _with_intermediates(issued: ProviderCertificate) -> str:
-    """The certificate and what leads from it to the CA, which clients have."""
+    """Returns the certificate, followed by the intermediate ones between it and the CA."""
     between = [each for each in issued.chain if each not in (issued.certificate, issued.ca)]
     return "\n".join(str(each).strip() for each in (issued.certificate, *between))

@@ -1,1 +1,1 @@
-"""The Kubernetes API, and the objects that the charm keeps in it."""
+"""The Kubernetes API, and the objects that the charm writes there."""

@@ -1,4 +1,4 @@
-"""The edge to the Kubernetes API: few calls of lightkube, and its errors in four words."""
+"""The edge to the Kubernetes API: a few calls of lightkube, with its errors as four types."""
 
 import contextlib
 import functools
@@ -46,34 +46,33 @@ KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     PodDisruptionBudget,
     Service,
 )
-"""Every kind that the charm has ever made, in the order in which they are removed: what refuses pods goes first, and
-the tenancy controller after its rights."""
+"""Every kind that the charm creates, in the order of deletion: first what rejects pods, and the tenancy controller
+after its rights."""
 
 Patch = Mapping[str, Any]
 """A merge patch."""
-
 
 R = TypeVar("R", bound=GlobalResource | NamespacedResource)
 
 
 class ClusterError(Exception):
-    """A call of the API failed."""
+    """The base of all failures of a call."""
 
 
 class Forbidden(ClusterError):
-    """The application's account may not do this."""
+    """The application's account lacks the rights."""
 
 
 class Unavailable(ClusterError):
-    """The API server is away, busy or broken. It is to be asked again later."""
+    """The API server is unavailable, busy or broken. The charm asks again at the next event."""
 
 
 class NotFound(ClusterError):
-    """There is no such object, or the server knows no such kind."""
+    """The object does not exist, or the server does not know its kind."""
 
 
 class Rejected(ClusterError):
-    """The API server does not want it, and says why."""
+    """The API server rejects the object, and says why."""
 
 
 class Cluster:
@@ -88,12 +87,12 @@ class Cluster:
         return lightkube.Client(namespace=self._namespace, field_manager=FIELD_MANAGER)
 
     def apply(self, wanted: AnyResource) -> AnyResource:
-        """Make an object be as wanted, and return it. Fields that somebody else wrote there are taken over."""
+        """Applies an object and returns it. Fields of other managers are taken over."""
         with _errors():
             return self._client.apply(wanted, force=True)
 
     def get(self, kind: type[R], name: str, namespace: str | None = None) -> R | None:
-        """An object, or None where there is none."""
+        """Reads an object; None if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
             return cast("R", self._client.get(kind, name, **_within(namespace)))
         return None
@@ -105,7 +104,7 @@ class Cluster:
         labels: Mapping[str, str] | None = None,
         name: str | None = None,
     ) -> list[R]:
-        """Objects of a kind, of one namespace or of ALL_NAMESPACES; none where the server does not know the kind."""
+        """Lists objects of a kind, in a namespace or in ALL_NAMESPACES; none if the server does not know the kind."""
         fields = {"metadata.name": name} if name else {}
         with contextlib.suppress(NotFound), _errors():
             found = self._client.list(kind, labels=dict(labels or {}), fields=fields, **_within(namespace))
@@ -115,14 +114,14 @@ class Cluster:
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
     ) -> None:
-        """Change fields of an object that somebody else owns, unless it is gone."""
+        """Patches an object of another owner. Does nothing if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
             self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, **_within(namespace))
 
     def owned(self, application: Application) -> Iterator[AnyResource]:
-        """All that the application has made here, of any kind and revision.
+        """Lists all objects that the application created, of any kind and revision.
 
-        Objects without a namespace are found by name, too: those of an earlier model of this name have another UUID.
+        Cluster-scoped objects are found by name, too: those of an earlier model of this name have another UUID.
         """
         for kind in KINDS:
             is_namespaced = issubclass(kind, NamespacedResource)
@@ -135,7 +134,7 @@ class Cluster:
             yield from cast("list[AnyResource]", list(found.values()))
 
     def delete(self, unwanted: AnyResource) -> None:
-        """Delete an object, which may be gone already."""
+        """Deletes an object. Does nothing if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
             self._client.delete(type(unwanted), metadata.name(unwanted), **_within(metadata.namespace(unwanted)))
 
@@ -162,7 +161,7 @@ def _of_status(code: int, message: str) -> ClusterError:
         return Forbidden(message)
     if code == 404:
         return NotFound(message)
-    # 401: the account's token has just been replaced, or this server does not know it yet. 409: somebody was faster.
+    # 401: the account's token has just been replaced, or this server does not know it yet. 409: a concurrent write.
     if code in (401, 408, 409, 429) or code >= 500:
         return Unavailable(message)
     return Rejected(message)

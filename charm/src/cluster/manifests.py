@@ -1,4 +1,4 @@
-"""The manifests of the objects that the charm keeps in the cluster: pure but for reading the templates beside it."""
+"""Renders the manifests of the charm's cluster objects: pure but for reading the templates."""
 
 import base64
 import pathlib
@@ -18,7 +18,7 @@ from settings import Settings
 from webhook import ADMISSION_PORT, HEALTH_PORT, USER
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C, where PyYAML was built with it, is ten times as fast."""
+"""PyYAML's loader in C, if it was built, is ten times as fast."""
 
 Expression = dict[str, Any]
 """A requirement of a label selector."""
@@ -26,7 +26,7 @@ Expression = dict[str, Any]
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
     undefined=jinja2.StrictUndefined,
-    autoescape=False,  # noqa: S701 - it is YAML, and whatever is not the charm's own goes through tojson
+    autoescape=False,  # noqa: S701 - it is YAML, and values from outside go through tojson
 )
 
 
@@ -37,9 +37,9 @@ def desired(
     istio_charms: Iterable[str],
     controller: Image | None = None,
 ) -> list[AnyResource]:
-    """All objects of an application, in the order in which they are to be written.
+    """Renders all objects of an application, in the order in which they are written.
 
-    `controller` is the image of the tenancy controller, if there is to be one.
+    `controller` is the image of the tenancy controller; None for none.
     """
     objects = [*_service(application), *_webhook_configuration(application, settings, ca_certificates)]
     if settings.require_sidecar:
@@ -71,7 +71,7 @@ def _webhook_configuration(
         ca_bundle=base64.b64encode(bundle.encode()).decode(),
         entries=[*(_tenant_entries(settings) if settings.tenancy else ()), *_entries(settings)],
         never=[_not_in("kubernetes.io/metadata.name", names.NEVER_INJECTED)],
-        left_alone=_left_alone(application),
+        excluded=_excluded_pods(application),
     )
 
 
@@ -87,7 +87,7 @@ def _require_sidecar(application: Application, settings: Settings, istio_charms:
             _not_in(names.INJECTION_LABEL, names.DISABLED),
             _not_in(names.ISTIO_INJECT, "false"),
             _not_in("app", "istiod"),
-            *_left_alone(application, istio_charms),
+            *_excluded_pods(application, istio_charms),
         ],
         selected=selector.cel("variables.namespaceLabels") if selector else "false",
         disabled=names.DISABLED,
@@ -110,7 +110,7 @@ def _tenancy(application: Application, settings: Settings, image: Image) -> list
         tenancy=application.tenancy,
         tenancy_cluster_name=application.tenancy_cluster_name,
         pod_labels=pod_labels,
-        out_of_the_mesh={**pod_labels, names.ISTIO_INJECT: "false", names.AMBIENT_LABEL: names.NOT_AMBIENT},
+        excluded_from_mesh={**pod_labels, names.ISTIO_INJECT: "false", names.AMBIENT_LABEL: names.NOT_AMBIENT},
         image=image.reference,
         pull_secrets=[{"name": name} for name in image.pull_secrets],
         user=USER,
@@ -131,8 +131,8 @@ def _render(template: str, application: Application, **values: object) -> list[A
     return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER)]
 
 
-def _left_alone(application: Application, others: Iterable[str] = ()) -> list[Expression]:
-    """Pods that may not be touched: this application's and other ones', and Juju's model operator."""
+def _excluded_pods(application: Application, others: Iterable[str] = ()) -> list[Expression]:
+    """Returns the selector that excludes this application's pods, those of `others`, and Juju's model operator."""
     applications = dict.fromkeys(["istio-aux", application.name, *sorted(others)])
     return [
         _not_in(names.POD_APPLICATION, *applications),
@@ -151,7 +151,7 @@ def _not_in(label: str, *values: str) -> Expression:
 _OPTED_IN = _in(names.INJECTION_LABEL, names.ENABLED)
 _NOT_OPTED_IN = _not_in(names.INJECTION_LABEL, names.ENABLED)
 _NOT_OPTED_OUT = _not_in(names.INJECTION_LABEL, names.DISABLED)
-_WAYS: list[dict[str, Any]] = [
+_OPT_INS: list[dict[str, Any]] = [
     {"name": "namespace", "namespace": [_OPTED_IN], "pod": [_NOT_OPTED_OUT]},
     {
         "name": "legacy-namespace",
@@ -167,7 +167,7 @@ _WAYS: list[dict[str, Any]] = [
 
 
 def _selected(selector: Selector | None) -> list[dict[str, Any]]:
-    """The entry of the option `namespace-selector`; it never matches a pod that another entry matches."""
+    """Returns the opt-in of the option `namespace-selector`; it matches no pod that another opt-in matches."""
     if not selector:
         return []
     undecided = _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED)
@@ -182,22 +182,23 @@ def _selected_namespaces(selector: Selector) -> list[Expression]:
     return [*unlabelled, *selector.expressions]
 
 
-_COMPLETES = {"name": "run-to-completion", "expression": "object.spec.restartPolicy != 'Always'"}
-_LASTS = {"name": "long-running", "expression": "object.spec.restartPolicy == 'Always'"}
-_COMPLETES_OR_NOTEBOOK = {
+_RUNS_TO_COMPLETION = {"name": "run-to-completion", "expression": "object.spec.restartPolicy != 'Always'"}
+_LONG_RUNNING = {"name": "long-running", "expression": "object.spec.restartPolicy == 'Always'"}
+_RUNS_TO_COMPLETION_OR_NOTEBOOK = {
     "name": "run-to-completion-or-notebook",
-    "expression": f"{_COMPLETES['expression']} "
+    "expression": f"{_RUNS_TO_COMPLETION['expression']} "
     "|| (has(object.metadata.labels) && 'notebook-name' in object.metadata.labels)",
 }
 
 
 def _entries(settings: Settings) -> Iterable[dict[str, Any]]:
-    """The entries that add shim and hold: for each way to opt in, pods that complete and pods that run always."""
-    for way in [*_WAYS, *_selected(settings.namespace_selector)]:
-        for condition, policy in ((_COMPLETES, settings.failure_policy.capitalize()), (_LASTS, "Ignore")):
+    """Yields the entries that add shim and startup hold: for each opt-in, one by restart policy."""
+    policies = ((_RUNS_TO_COMPLETION, settings.failure_policy.capitalize()), (_LONG_RUNNING, "Ignore"))
+    for opt_in in [*_OPT_INS, *_selected(settings.namespace_selector)]:
+        for condition, policy in policies:
             yield {
-                **way,
-                "name": f"{condition['name']}.{way['name']}",
+                **opt_in,
+                "name": f"{condition['name']}.{opt_in['name']}",
                 "path": "/mutate",
                 "failure_policy": policy,
                 "reinvocation": "IfNeeded",
@@ -206,13 +207,13 @@ def _entries(settings: Settings) -> Iterable[dict[str, Any]]:
 
 
 def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
-    """The entries for Kubeflow's tenants. Pods start without what they add, so nothing is refused for them."""
+    """Yields the entries for Kubeflow's tenants. Their failure policy is Ignore: pods start without what they add."""
     of_tenants = {"failure_policy": "Ignore", "reinvocation": "Never"}
     in_the_mesh = _in(names.MESH_LABEL, names.RUN_TO_COMPLETION)
     mesh: dict[str, Any] = {
         "path": "/mutate/mesh",
         "pod": [_NOT_OPTED_OUT, {"key": names.ISTIO_INJECT, "operator": "DoesNotExist"}],
-        "condition": _COMPLETES,
+        "condition": _RUNS_TO_COMPLETION,
         **of_tenants,
     }
     yield {"name": "mesh.tenancy", "namespace": [in_the_mesh, _OPTED_IN], **mesh}
@@ -224,6 +225,6 @@ def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
         "path": "/mutate/pipelines-token",
         "namespace": [_in(names.PIPELINES_TOKEN_LABEL, names.ENABLED)],
         "pod": [{"key": names.ACCESS_PIPELINES_LABEL, "operator": "DoesNotExist"}],
-        "condition": _COMPLETES_OR_NOTEBOOK,
+        "condition": _RUNS_TO_COMPLETION_OR_NOTEBOOK,
         **of_tenants,
     }

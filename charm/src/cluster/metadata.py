@@ -1,4 +1,4 @@
-"""Names, labels and annotations of objects of the Kubernetes API, any of which may be without. Pure."""
+"""Reads names, labels and annotations of API objects, any of which may be absent. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -7,27 +7,27 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 
 def of(thing: object) -> ObjectMeta:
-    """An object's metadata."""
+    """Returns an object's metadata."""
     return cast("ObjectMeta | None", getattr(thing, "metadata", None)) or ObjectMeta()
 
 
 def name(thing: object) -> str:
-    """An object's name."""
+    """Returns an object's name."""
     return of(thing).name or ""
 
 
 def namespace(thing: object) -> str | None:
-    """An object's namespace; None where it belongs to none."""
+    """Returns an object's namespace; None if it is cluster-scoped."""
     return of(thing).namespace
 
 
 def labels(thing: object) -> Mapping[str, str]:
-    """An object's labels."""
+    """Returns an object's labels."""
     return _strings(of(thing), "labels")
 
 
 def annotations(thing: object) -> Mapping[str, str]:
-    """An object's annotations."""
+    """Returns an object's annotations."""
     return _strings(of(thing), "annotations")
 
 

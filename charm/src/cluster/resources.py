@@ -1,4 +1,4 @@
-"""What an application has in the cluster: applied or deleted. Errors of the API go up."""
+"""Applies and deletes the cluster objects of an application. Errors of the API go up."""
 
 import datetime
 from collections.abc import Iterable, Sequence
@@ -28,15 +28,15 @@ from settings import Settings
 
 _SWEPT = (Service, Deployment)
 _NOT_SWEPT = (PodDisruptionBudget, Lease, NetworkPolicy)
-"""Kinds that Juju does not delete in a forced removal. They have one of those above as their owner, and go with it."""
+"""Kinds that Juju does not delete in a forced removal. An object of `_SWEPT` owns them, so Kubernetes deletes them."""
 
 
 class Conflict(Exception):
-    """Somebody else is installed here. The message says what to do."""
+    """Another application is installed here. The message says what to do."""
 
 
 class ClusterResources:
-    """The cluster objects of an application, and its labels on other people's."""
+    """The cluster objects of an application, and its labels on objects of other owners."""
 
     def __init__(self, application: Application, cluster: Cluster, unit: str) -> None:
         self._application = application
@@ -44,26 +44,26 @@ class ClusterResources:
         self._pod = unit.replace("/", "-")
 
     def apply(self, settings: Settings, ca_certificates: Sequence[str]) -> list[str]:
-        """Write the objects that are to be there, and delete those that no longer are.
+        """Applies the desired objects, and deletes the application's others.
 
-        Returns what could not be had from this cluster. Raises Conflict where nothing may be written.
+        Returns what this cluster does not support. Raises Conflict if another application is installed.
         """
-        self._refuse_a_second_application()
+        self._reject_second_application()
         charms = self.istio_charms() if settings.require_sidecar else ()
         image = self._image() if settings.tenancy else None
         desired = manifests.desired(self._application, settings, ca_certificates, charms, image)
-        lacking = list(self._apply(desired))
+        unsupported = list(self._apply(desired))
         keys = {_key(each) for each in desired}
         self._delete(each for each in list(self._cluster.owned(self._application)) if _key(each) not in keys)
-        return lacking
+        return unsupported
 
     def is_controller_overdue(self, now: datetime.datetime) -> bool:
-        """Whether the tenancy controller should run by now, and does not."""
+        """Returns true if the tenancy controller should run by now and does not."""
         controller = self._cluster.get(Deployment, self._application.tenancy, self._application.model)
         return tenancy.is_overdue(controller, now)
 
     def label(self, settings: Settings) -> list[str]:
-        """Label namespaces as the option says. Returns those that do not exist."""
+        """Labels namespaces as the option says. Returns those that do not exist."""
         listed, selector = settings.namespaces, settings.namespace_selector
         existing = self._cluster.list(Namespace)
         self.protect({metadata.name(each) for each in existing if _is_in_the_mesh(each, listed, selector)})
@@ -73,7 +73,7 @@ class ClusterResources:
         return namespaces.absent(existing, listed)
 
     def protect(self, in_the_mesh: set[str]) -> None:
-        """Keep Juju's model operators and this application's pods out of the mesh, before their namespaces join it.
+        """Excludes Juju's model operators and this application's pods from the mesh, before their namespaces join it.
 
         The API server calls both: a model operator is itself a webhook.
         """
@@ -83,29 +83,29 @@ class ClusterResources:
         own = self._cluster.get(StatefulSet, self._application.name, self._application.model)
         for workload in [*protected, *([own] if own else [])]:
             namespace = metadata.namespace(workload)
-            patch = workloads.keep_out_of_the_mesh(workload, self._application.title)
+            patch = workloads.exclude_from_mesh(workload, self._application.title)
             if patch and namespace in in_the_mesh:
                 self._cluster.patch(type(workload), metadata.name(workload), patch, namespace)
 
     def delete(self) -> None:
-        """Leave nothing behind. Harmless when done again."""
+        """Deletes all objects, and restores labels on objects of other owners. May be repeated."""
         self._delete(list(self._cluster.owned(self._application)))
         for name, patch in namespaces.release(self._cluster.list(Namespace), self._application.title).items():
             self._cluster.patch(Namespace, name, patch)
         for workload in self._model_operators():
-            patch = workloads.take_back(workload, PROTECTION, self._application.title)
+            patch = workloads.restore(workload, PROTECTION, self._application.title)
             if patch:
                 self._cluster.patch(Deployment, names.MODEL_OPERATOR, patch, metadata.namespace(workload))
 
     def mark_serving(self) -> None:
-        """Have the Service lead to this unit's pod from now on."""
+        """Adds this unit's pod to the Service."""
         there = self._cluster.get(Pod, self._pod, self._application.model)
         if there and names.SERVING_LABEL not in metadata.labels(there):
             label = {"metadata": {"labels": {names.SERVING_LABEL: "true"}}}
             self._cluster.patch(Pod, self._pod, label, self._application.model)
 
     def istio_charms(self) -> set[str]:
-        """Applications that run istiod: well-known ones, those that made Istio's injectors, and those known before.
+        """Returns the applications that run istiod: known ones, creators of Istio's injectors, and recorded ones.
 
         Their pods are exempt from `require-sidecar`, because no sidecar can be injected before they run.
         """
@@ -118,22 +118,22 @@ class ClusterResources:
     def _model_operators(self) -> list[Deployment]:
         return self._cluster.list(Deployment, ALL_NAMESPACES, name=names.MODEL_OPERATOR)
 
-    def _refuse_a_second_application(self) -> None:
-        """Raise Conflict where another application of this model is installed, unless that is gone."""
+    def _reject_second_application(self) -> None:
+        """Raises Conflict if another application of this model is installed and not gone."""
         there = self._cluster.get(MutatingWebhookConfiguration, self._application.cluster_name)
         creator = metadata.labels(there).get(names.CREATED_BY, self._application.name)
         if creator != self._application.name and self._cluster.get(StatefulSet, creator, self._application.model):
-            raise Conflict(f"application {creator} of this model already is istio-aux; remove one of the two")
+            raise Conflict(f"application {creator} of this model is istio-aux already; remove one of the two")
 
     def _image(self) -> tenancy.Image:
-        """The image of the tenancy controller: the one that this unit runs."""
+        """Returns the image of the tenancy controller: the one that this unit runs."""
         image = tenancy.image_of(self._cluster.get(Pod, self._pod, self._application.model))
         if not image:
             raise Unavailable(f"the image of pod {self._pod} is not known yet")
         return image
 
     def _apply(self, desired: Iterable[AnyResource]) -> Iterable[str]:
-        """Write objects in their order, and say what could not be had."""
+        """Writes objects in their order, and yields what this cluster does not support."""
         owner: OwnerReference | None = None
         for each in desired:
             if owner and isinstance(each, _NOT_SWEPT):
@@ -150,8 +150,8 @@ class ClusterResources:
 
     def _delete(self, unwanted: Iterable[AnyResource]) -> None:
         for each in unwanted:
-            # The controller has no rights by now (see KINDS), and makes no new ones. Where this fails, its Deployment
-            # is still there at the next event, and this is done again.
+            # The controller has no rights by now (see KINDS), so it creates no new ones. If this fails, its Deployment
+            # still exists at the next event, which tries again.
             if isinstance(each, Deployment):
                 self._delete_tenants_objects()
             self._cluster.delete(each)
@@ -163,7 +163,7 @@ class ClusterResources:
 
 
 def _is_in_the_mesh(namespace: Namespace, listed: Sequence[str], selector: Selector | None) -> bool:
-    """Whether a namespace's pods are, or are about to be, injected by Istio, ambient, or served by istio-aux."""
+    """Returns true if a namespace is injected by Istio, ambient, opted in, or about to be opted in."""
     return (
         namespaces.is_opted_in(namespace, selector)
         or namespaces.is_injected(namespace)

@@ -1,4 +1,4 @@
-"""The controller for Kubeflow's tenants in the cluster: its image, whether it runs, and what it keeps. Pure."""
+"""The controller for Kubeflow's tenants: its image, its health, and the objects that it manages. Pure."""
 
 import dataclasses
 import datetime
@@ -15,13 +15,13 @@ from cluster import metadata
 from webhook import CONTAINER
 
 START_TIMEOUT = datetime.timedelta(minutes=1)
-"""How long the controller may take to start before the status says that it does not run."""
+"""Time that the controller may take to start before the status reports it."""
 
 _POD_DEFAULT: type[NamespacedResource] = generic_resource.create_namespaced_resource(  # pyright: ignore[reportUnknownMemberType]
     "kubeflow.org", "v1alpha1", "PodDefault", "poddefaults"
 )
 TENANT_KINDS = (RoleBinding, _POD_DEFAULT)
-"""What the controller keeps in tenants' namespaces."""
+"""The kinds that the controller manages in tenants' namespaces."""
 KEPT_FOR_TENANTS = {names.MANAGED_BY: names.TENANCY_MANAGER}
 """The label of these objects."""
 
@@ -35,7 +35,7 @@ class Image:
 
 
 def image_of(pod: Pod | None) -> Image | None:
-    """The image that a unit's pod runs the webhook from."""
+    """Returns the image of the webhook's container in a unit's pod."""
     spec = pod.spec if pod else None
     for container in spec.containers if spec else ():
         if container.name == CONTAINER and container.image:
@@ -45,7 +45,7 @@ def image_of(pod: Pod | None) -> Image | None:
 
 
 def is_overdue(controller: Deployment | None, now: datetime.datetime) -> bool:
-    """Whether no replica has been available for a while, or a new image does not start."""
+    """Returns true if no replica has been available for a while, or a new image does not start."""
     if not controller or not controller.status:
         return False
     conditions = {condition.type: condition for condition in controller.status.conditions or []}

@@ -1,6 +1,6 @@
-"""Labels and annotations that an application puts on other people's objects, and the record that it leaves there: pure.
+"""Records which labels and annotations an application sets on objects of other owners: pure.
 
-The record says what was there before, so that it can be restored. A value that was changed since is left alone.
+The record holds the previous values, to restore them. A value that was changed since stays.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ import names
 
 Labels = Mapping[str, str]
 CONFIG, ACTION, PROTECTION = "config", "action", "protection"
-"""What an object was labelled by: the option `namespaces`, an action, or the charm to keep a pod out of the mesh."""
+"""Sources of a label: the option `namespaces`, an action, or the charm to exclude a pod from the mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One label or annotation: its value before, and the one that was set."""
+    """A label or annotation: its previous value, and the one that was set."""
 
     before: str | None
     value: str
@@ -28,7 +28,7 @@ Changes = Mapping[str, Change]
 
 @dataclasses.dataclass(frozen=True)
 class LabelOwnership:
-    """The record: which application changed the object, by what, and what it changed."""
+    """The record: which application changed the object, for which source, and its changes."""
 
     application: str
     source: str
@@ -37,12 +37,12 @@ class LabelOwnership:
 
     @property
     def text(self) -> str:
-        """The value of the annotation."""
+        """Returns the value of the annotation."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def of(cls, annotations: Labels) -> "LabelOwnership | None":
-        """The record among an object's annotations; None where there is none that can be read."""
+        """Parses the record among an object's annotations; None if it is absent or invalid."""
         try:
             record: dict[str, Any] = json.loads(annotations[names.LABELLED_BY])
             changes = [
@@ -55,12 +55,12 @@ class LabelOwnership:
 
 
 def missing(labels: Labels, desired: Labels) -> dict[str, str]:
-    """The desired labels that are not there yet, or have another value."""
+    """Returns the desired labels that are absent or have another value."""
     return {label: value for label, value in desired.items() if labels.get(label) != value}
 
 
 def changes(current: Labels, desired: Labels, recorded: Changes | None = None) -> dict[str, Change]:
-    """What is to be recorded when these values are set, beside what is recorded already."""
+    """Returns the record after these values are set, with what is recorded already."""
     known = dict(recorded or {})
     for label, value in missing(current, desired).items():
         before = known[label].before if label in known else current.get(label)
@@ -69,5 +69,5 @@ def changes(current: Labels, desired: Labels, recorded: Changes | None = None) -
 
 
 def restored(current: Labels, recorded: Changes) -> dict[str, str | None]:
-    """A merge patch of labels or annotations that restores what was there before."""
+    """Returns a merge patch of labels or annotations that restores the previous values."""
     return {label: each.before for label, each in recorded.items() if current.get(label) == each.value}

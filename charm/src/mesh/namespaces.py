@@ -1,4 +1,4 @@
-"""Which namespaces to label and to unlabel: pure, from namespaces as they are to merge patches."""
+"""Decides which namespaces to label and to unlabel: pure, from namespaces to merge patches."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,13 +12,13 @@ from mesh.label_ownership import ACTION, CONFIG, LabelOwnership
 from mesh.selectors import Selector
 
 Patches = dict[str, Patch]
-"""Merge patches by the namespace's name."""
+"""Merge patches by name of the namespace."""
 
 OPT_IN = {names.INJECTION_LABEL: names.ENABLED}
 
 
 def is_opted_in(namespace: Namespace, selector: Selector | None = None) -> bool:
-    """Whether the webhook is called for the namespace's pods, by the namespace's label or by the option's selector."""
+    """Returns true if the namespace's label or the option's selector has the webhook called for its pods."""
     labels = metadata.labels(namespace)
     if names.ENABLED in (labels.get(names.INJECTION_LABEL), labels.get(names.LEGACY_INJECTION_LABEL)):
         return True
@@ -26,30 +26,30 @@ def is_opted_in(namespace: Namespace, selector: Selector | None = None) -> bool:
 
 
 def is_injected(namespace: Namespace) -> bool:
-    """Whether Istio injects into the namespace's pods without a label on them."""
+    """Returns true if Istio injects into the namespace's pods without a label on them."""
     labels = metadata.labels(namespace)
     decided = labels.get(names.ISTIO_INJECTION_LABEL)
     return decided == "enabled" if decided else names.ISTIO_REVISION_LABEL in labels
 
 
 def is_ambient(namespace: Namespace) -> bool:
-    """Whether the namespace's pods are in Istio's ambient mesh."""
+    """Returns true if the namespace's pods are in Istio's ambient mesh."""
     return metadata.labels(namespace).get(names.AMBIENT_LABEL) == names.AMBIENT
 
 
 def ownership_of(namespace: Namespace) -> LabelOwnership | None:
-    """Which application of this charm labelled the namespace, if one did."""
+    """Returns the record of the application that labelled the namespace, if any."""
     return LabelOwnership.of(metadata.annotations(namespace))
 
 
 def absent(namespaces: Iterable[Namespace], listed: Sequence[str]) -> list[str]:
-    """Those of the option's namespaces that do not exist."""
+    """Returns the listed namespaces that do not exist."""
     existing = {metadata.name(namespace) for namespace in namespaces}
     return [name for name in listed if name not in existing]
 
 
 def follow_option(namespaces: Iterable[Namespace], listed: Sequence[str], application: str) -> Patches:
-    """Label what the option lists, and unlabel what it listed before."""
+    """Labels the listed namespaces, and restores those that are no longer listed."""
     patches: Patches = {}
     for namespace in namespaces:
         name, owner = metadata.name(namespace), ownership_of(namespace)
@@ -62,7 +62,7 @@ def follow_option(namespaces: Iterable[Namespace], listed: Sequence[str], applic
 
 
 def release(namespaces: Iterable[Namespace], application: str) -> Patches:
-    """Restore all that the application has labelled, for its removal."""
+    """Restores all namespaces that the application labelled, for its removal."""
     owners = ((namespace, ownership_of(namespace)) for namespace in namespaces)
     return {
         metadata.name(namespace): _restore(namespace, owner)
@@ -72,7 +72,7 @@ def release(namespaces: Iterable[Namespace], application: str) -> Patches:
 
 
 def enable(namespace: Namespace, application: str, *, istio_injection: bool) -> Patch | None:
-    """Opt a namespace in by an action; None where it is, by an action or by a person."""
+    """Opts a namespace in for an action; None if it is opted in already, by an action or by hand."""
     desired = {**OPT_IN, names.ISTIO_INJECTION_LABEL: "enabled"} if istio_injection else OPT_IN
     owner = ownership_of(namespace)
     by_option = owner and (owner.application, owner.source) == (application, CONFIG)
@@ -82,9 +82,9 @@ def enable(namespace: Namespace, application: str, *, istio_injection: bool) -> 
 
 
 def disable(namespace: Namespace) -> Patch | None:
-    """Opt a namespace out by an action, whoever opted it in; None where nobody did.
+    """Opts a namespace out for an action, also if it was labelled by hand; None if it is not opted in.
 
-    Istio's own label goes only where this charm put it.
+    Istio's own label is removed only if this charm set it.
     """
     owner = ownership_of(namespace)
     if not owner and not is_opted_in(namespace):

@@ -1,4 +1,4 @@
-"""What a pod is to have of the mesh and of istio-aux, and what it has: pure."""
+"""Compares what a pod should have of the mesh and of istio-aux with what it has: pure."""
 
 from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.resources.core_v1 import Namespace, Pod
@@ -10,26 +10,26 @@ from mesh.selectors import Selector
 
 NO_SHIM, NO_SIDECAR, NO_HOLD = "no-shim", "no-sidecar", "no-hold"
 _WITHOUT_SHIM, _WITHOUT_HOLD = ("off", "hold", "istio"), ("off",)
-"""Values of the mode annotation under which the webhook adds none."""
+"""Values of the mode annotation for which the webhook adds no shim, or no startup hold."""
 
 
 def missed(pod: Pod, namespace: Namespace, application: str, selector: Selector | None = None) -> str | None:
-    """What a pod of an opted-in namespace, or one that opted in itself, should have got and has not.
+    """Returns what a pod that is opted in, by its namespace or itself, should have and has not.
 
-    A pod that has ended misses nothing, nor one of which the webhook wrote why it left it alone.
+    None for a pod that has ended, and for one that the webhook left unchanged for a reason in its status annotation.
     """
-    if not _is_ours(pod, namespace, application, selector) or _has_ended(pod):
+    if not _is_opted_in(pod, namespace, application, selector) or _has_ended(pod):
         return None
-    if _is_due_a_sidecar(pod, namespace) and not _proxies(pod):
+    if _needs_sidecar(pod, namespace) and not _proxies(pod):
         return NO_SIDECAR
-    if _is_due_a_shim(pod):
+    if _needs_shim(pod):
         return NO_SHIM
-    if _is_due_the_hold(pod):
+    if _needs_hold(pod):
         return NO_HOLD
     return None
 
 
-def _is_ours(pod: Pod, namespace: Namespace, application: str, selector: Selector | None) -> bool:
+def _is_opted_in(pod: Pod, namespace: Namespace, application: str, selector: Selector | None) -> bool:
     labels = metadata.labels(pod)
     if labels.get(names.INJECTION_LABEL) == names.DISABLED:
         return False
@@ -44,10 +44,10 @@ def _has_ended(pod: Pod) -> bool:
     return bool(pod.status and pod.status.phase in names.TERMINAL_PHASES)
 
 
-def _is_due_a_sidecar(pod: Pod, namespace: Namespace) -> bool:
+def _needs_sidecar(pod: Pod, namespace: Namespace) -> bool:
     labels = metadata.labels(pod)
-    said = labels.get(names.ISTIO_INJECT, metadata.annotations(pod).get(names.ISTIO_INJECT))
-    if said == "false" or _spec(pod).hostNetwork:
+    inject = labels.get(names.ISTIO_INJECT, metadata.annotations(pod).get(names.ISTIO_INJECT))
+    if inject == "false" or _spec(pod).hostNetwork:
         return False
     if names.ISTIO_INJECTION_LABEL in metadata.labels(namespace):
         return namespaces.is_injected(namespace)
@@ -55,7 +55,7 @@ def _is_due_a_sidecar(pod: Pod, namespace: Namespace) -> bool:
     return namespaces.is_injected(namespace) or by_label
 
 
-def _is_due_a_shim(pod: Pod) -> bool:
+def _needs_shim(pod: Pod) -> bool:
     annotations = metadata.annotations(pod)
     return (
         _spec(pod).restartPolicy in ("Never", "OnFailure")
@@ -66,8 +66,8 @@ def _is_due_a_shim(pod: Pod) -> bool:
     )
 
 
-def _is_due_the_hold(pod: Pod) -> bool:
-    """Whether a pod that runs always started beside its proxy. The hold may also be Istio's default for the mesh."""
+def _needs_hold(pod: Pod) -> bool:
+    """Returns true if a long-running pod started without the hold, which may also be the mesh's default."""
     annotations = metadata.annotations(pod)
     return (
         _spec(pod).restartPolicy not in ("Never", "OnFailure")

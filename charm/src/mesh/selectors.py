@@ -1,4 +1,4 @@
-"""Label selectors as kubectl writes them, for the option `namespace-selector`. Pure."""
+"""Parses label selectors in kubectl's syntax, for the option `namespace-selector`. Pure."""
 
 import dataclasses
 import json
@@ -16,26 +16,26 @@ _COMMA_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
 
 @dataclasses.dataclass(frozen=True)
 class Requirement:
-    """One requirement, in the words of the Kubernetes API: In, NotIn, Exists or DoesNotExist."""
+    """A requirement, with an operator of the Kubernetes API: In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet it. As in Kubernetes, NotIn also holds where there is no such label."""
+        """Returns true if labels meet it. As in Kubernetes, NotIn also matches if the label is absent."""
         if self.operator in ("Exists", "DoesNotExist"):
             return (self.key in labels) == (self.operator == "Exists")
         return (labels.get(self.key) in self.values) == (self.operator == "In")
 
     @property
     def expression(self) -> dict[str, Any]:
-        """An entry of `matchExpressions`."""
+        """Returns an entry of `matchExpressions`."""
         values = {"values": list(self.values)} if self.values else {}
         return {"key": self.key, "operator": self.operator, **values}
 
     def cel(self, labels: str) -> str:
-        """The requirement as a CEL expression over a map of labels."""
+        """Returns the requirement as a CEL expression over a map of labels."""
         key = json.dumps(self.key)
         if self.operator in ("Exists", "DoesNotExist"):
             return f"{'' if self.operator == 'Exists' else '!'}({key} in {labels})"
@@ -45,28 +45,28 @@ class Requirement:
 
 @dataclasses.dataclass(frozen=True)
 class Selector:
-    """Requirements that all have to be met; there is at least one."""
+    """Requirements that all have to be met, at least one."""
 
     requirements: tuple[Requirement, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Selector | None":
-        """Parse `key=value,key in (a,b),!key`; None where it is empty. Raises ValueError where it is no selector."""
+        """Parses `key=value,key in (a,b),!key`; None if it is empty. Raises ValueError if it is not a selector."""
         if not text.strip():
             return None
         return cls(tuple(_requirement(part.strip()) for part in _COMMA_OUTSIDE_PARENTHESES.split(text)))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet all requirements."""
+        """Returns true if labels meet all requirements."""
         return all(each.matches(labels) for each in self.requirements)
 
     @property
     def expressions(self) -> list[dict[str, Any]]:
-        """What `matchExpressions` of a label selector takes."""
+        """Returns the value of `matchExpressions`."""
         return [each.expression for each in self.requirements]
 
     def cel(self, labels: str) -> str:
-        """All requirements as a CEL expression over a map of labels."""
+        """Returns all requirements as a CEL expression over a map of labels."""
         return " && ".join(each.cel(labels) for each in self.requirements)
 
 
@@ -79,4 +79,4 @@ def _requirement(text: str) -> Requirement:
         return Requirement(found[1], "NotIn" if found[2] == "!=" else "In", (found[3],))
     elif found := _EXISTENCE.fullmatch(text):
         return Requirement(found[2], "DoesNotExist" if found[1] else "Exists")
-    raise ValueError(f'"{text}" is no requirement of a label selector, such as key=value')
+    raise ValueError(f'"{text}" is not a label selector, such as key=value')

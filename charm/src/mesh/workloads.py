@@ -1,4 +1,4 @@
-"""StatefulSets, Deployments and DaemonSets: patches of their pod templates, and which a pod belongs to. Pure."""
+"""Finds the owners of pods, and makes patches of their pod templates. Pure."""
 
 import dataclasses
 import datetime
@@ -20,18 +20,18 @@ RESTARTABLE: Mapping[str, type[StatefulSet | Deployment | DaemonSet]] = {
     "Deployment": Deployment,
     "DaemonSet": DaemonSet,
 }
-"""What replaces its pods when its template changes."""
+"""Kinds that replace their pods when their template changes."""
 
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
-"""The annotation by which kubectl rollout restart does it."""
+"""The annotation that kubectl rollout restart sets."""
 
-_IN_THE_MESH = {names.INJECTION_LABEL: names.ENABLED, names.ISTIO_INJECT: "true"}
-_OUT_OF_THE_MESH = {names.ISTIO_INJECT: "false", names.AMBIENT_LABEL: names.NOT_AMBIENT}
+_IN_MESH = {names.INJECTION_LABEL: names.ENABLED, names.ISTIO_INJECT: "true"}
+_EXCLUDED = {names.ISTIO_INJECT: "false", names.AMBIENT_LABEL: names.NOT_AMBIENT}
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Owner:
-    """What replaces a pod."""
+    """The object that replaces a pod."""
 
     namespace: str
     kind: str
@@ -42,7 +42,7 @@ class Owner:
 
 
 def owner(thing: Pod | ReplicaSet) -> Owner | None:
-    """What controls an object, one step up; None where nothing does."""
+    """Returns the controller of an object, one step up; None if it has none."""
     references = metadata.of(thing).ownerReferences or []
     controllers = [reference for reference in references if reference.controller]
     if not controllers:
@@ -51,36 +51,36 @@ def owner(thing: Pod | ReplicaSet) -> Owner | None:
 
 
 def restart(now: datetime.datetime) -> Patch:
-    """Have all pods replaced, a few at a time as the workload's strategy says."""
+    """Returns a patch that replaces all pods, as the workload's strategy says."""
     return _template({"annotations": {RESTARTED_AT: now.isoformat(timespec="seconds")}})
 
 
-def keep_out_of_the_mesh(workload: Workload, application: str) -> Patch | None:
-    """Have Istio leave a workload's pods alone; None where somebody has said what is to be done with them.
+def exclude_from_mesh(workload: Workload, application: str) -> Patch | None:
+    """Excludes a workload's pods from the mesh; None if its template has both labels already, with any value.
 
     Both labels are set at once, because each change of the template replaces the pods.
     """
     current = _template_labels(workload)
-    desired = {label: value for label, value in _OUT_OF_THE_MESH.items() if label not in current}
+    desired = {label: value for label, value in _EXCLUDED.items() if label not in current}
     return _own(workload, application, PROTECTION, desired, {}) if desired else None
 
 
-def put_into_the_mesh(workload: Workload, application: str, controller_ports: Iterable[str]) -> Patch | None:
-    """Have a workload's pods injected and served by istio-aux; None where they are.
+def add_to_mesh(workload: Workload, application: str, controller_ports: Iterable[str]) -> Patch | None:
+    """Opts a workload's pods into Istio and istio-aux; None if they are opted in already.
 
-    The init container of a charm's pod asks the Juju controller, and under istio-cni its traffic is redirected to a
-    proxy that does not run yet (istio#23802). So connections to the controller are excluded from the redirection.
+    The init container of a charm's pod calls the Juju controller, and istio-cni redirects its traffic to a proxy that
+    does not run yet (istio#23802). So connections to the controller are excluded from the redirection.
     """
     annotations: dict[str, str] = {}
     if _has_charm(workload):
-        said = _template_annotations(workload).get(names.EXCLUDED_OUTBOUND_PORTS, "")
-        ports = dict.fromkeys([*filter(None, said.split(",")), *controller_ports])
+        listed = _template_annotations(workload).get(names.EXCLUDED_OUTBOUND_PORTS, "")
+        ports = dict.fromkeys([*filter(None, listed.split(",")), *controller_ports])
         annotations[names.EXCLUDED_OUTBOUND_PORTS] = ",".join(ports)
-    return _own(workload, application, ACTION, _IN_THE_MESH, annotations)
+    return _own(workload, application, ACTION, _IN_MESH, annotations)
 
 
-def take_back(workload: Workload, source: str, application: str | None = None) -> Patch | None:
-    """Restore what this charm changed on a workload's pods; None where it changed nothing, or by something else."""
+def restore(workload: Workload, source: str, application: str | None = None) -> Patch | None:
+    """Restores what this charm changed on a workload's pods for this source; None if it changed nothing."""
     owned = LabelOwnership.of(metadata.annotations(workload))
     if not owned or owned.source != source or application not in (None, owned.application):
         return None
@@ -92,10 +92,10 @@ def take_back(workload: Workload, source: str, application: str | None = None) -
 
 
 def _own(workload: Workload, application: str, source: str, labels: Labels, annotations: Labels) -> Patch | None:
-    there, noted = _template_labels(workload), _template_annotations(workload)
+    current = _template_labels(workload), _template_annotations(workload)
     template = {
-        "labels": label_ownership.missing(there, labels),
-        "annotations": label_ownership.missing(noted, annotations),
+        "labels": label_ownership.missing(current[0], labels),
+        "annotations": label_ownership.missing(current[1], annotations),
     }
     if not any(template.values()):
         return None
@@ -103,8 +103,8 @@ def _own(workload: Workload, application: str, source: str, labels: Labels, anno
     owned = LabelOwnership(
         application,
         source,
-        label_ownership.changes(there, labels, before.labels),
-        label_ownership.changes(noted, annotations, before.annotations),
+        label_ownership.changes(current[0], labels, before.labels),
+        label_ownership.changes(current[1], annotations, before.annotations),
     )
     return {"metadata": {"annotations": {names.LABELLED_BY: owned.text}}, **_template(template)}
 

@@ -62,7 +62,7 @@ def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model
     app = model.app()
     app.config = {"namespaces": model.name, "require-sidecar": True}
     app.deploy(1)
-    assert app.status() == ActiveStatus("sidecars required, except of istiod and istio-k8s, istio-pilot, pilot")
+    assert app.status() == ActiveStatus("sidecars required, except for istiod and istio-k8s, istio-pilot, pilot")
     with no_injector(model):
         until("the policy to be in force", lambda: is_refused(model, model.name))
         for exempt in (

@@ -146,4 +146,4 @@ def test_action_on_unknown_namespace_fails_with_one_line(model: Model, action: s
     app.deploy(1)
     with pytest.raises(testing.ActionFailed) as failed:
         app.act(0, action, namespace="no-such-namespace")
-    assert failed.value.message == "there is no namespace no-such-namespace"
+    assert failed.value.message == "namespace not found: no-such-namespace"

@@ -17,7 +17,7 @@ from tests.cluster.model import Model
 from tests.cluster.payloads import stateful_set
 from tests.cluster.waiting import until
 
-REQUIRED = ActiveStatus("sidecars required, except of istiod and istio-k8s, istio-pilot")
+REQUIRED = ActiveStatus("sidecars required, except for istiod and istio-k8s, istio-pilot")
 
 
 @pytest.fixture

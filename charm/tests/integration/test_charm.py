@@ -201,7 +201,7 @@ def test_scale_up_and_down(juju: jubilant.Juju) -> None:
 def test_actions_fail_with_one_line(juju: jubilant.Juju) -> None:
     with pytest.raises(jubilant.TaskError) as failed:
         juju.run(f"{APP}/0", "list-uninjected-pods", {"namespace": "no-such-namespace"})
-    assert failed.value.task.message == "there is no namespace no-such-namespace"
+    assert failed.value.task.message == "namespace not found: no-such-namespace"
 
 
 def test_nothing_is_left(juju: jubilant.Juju, team: str) -> None:

@@ -228,16 +228,16 @@ def test_pods_of_selected_namespaces_are_listed(missed: App, api: Api) -> None:
 
 EXCLUDED_FROM_THE_MESH = "cannot be in the mesh: the API server calls its pods directly"
 FAILURES: list[tuple[str, dict[str, Any], str]] = [
-    ("list-uninjected-pods", {"namespace": "gone"}, "there is no namespace gone"),
-    ("restart-uninjected-pods", {"namespace": "gone"}, "there is no namespace gone"),
-    ("enable-namespace", {"namespace": "gone"}, "there is no namespace gone"),
-    ("disable-namespace", {"namespace": "gone"}, "there is no namespace gone"),
-    ("disable-namespace", {"namespace": "listed"}, "the option namespaces lists listed: take it out there"),
-    ("disable-namespace", {"namespace": "both"}, "the option namespaces lists both: take it out there"),
+    ("list-uninjected-pods", {"namespace": "gone"}, "namespace not found: gone"),
+    ("restart-uninjected-pods", {"namespace": "gone"}, "namespace not found: gone"),
+    ("enable-namespace", {"namespace": "gone"}, "namespace not found: gone"),
+    ("disable-namespace", {"namespace": "gone"}, "namespace not found: gone"),
+    ("disable-namespace", {"namespace": "listed"}, "the option namespaces lists listed: remove it there"),
+    ("disable-namespace", {"namespace": "both"}, "the option namespaces lists both: remove it there"),
     (
         "disable-namespace",
         {"namespace": "theirs"},
-        "the option namespaces of other/aux lists theirs: take it out there",
+        "the option namespaces of other/aux lists theirs: remove it there",
     ),
     (
         "disable-namespace",
@@ -262,7 +262,7 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
     (
         "enable-namespace",
         {"namespace": "team", "workloads": "db", "istio-injection": True},
-        "workloads and istio-injection exclude each other: the latter is for all of the namespace",
+        "workloads and istio-injection exclude each other: istio-injection is for the whole namespace",
     ),
 ]
 
@@ -290,7 +290,7 @@ def test_failed_action_changes_nothing(app: App, api: Api, action: str, params: 
     [
         (refusal(403), "no rights in the cluster; run: juju trust istio-aux --scope=cluster"),
         (refusal(503, "busy"), "the Kubernetes API does not answer; try again: busy"),
-        (refusal(422, "odd"), "the Kubernetes API refuses this: odd"),
+        (refusal(422, "odd"), "the Kubernetes API rejects this: odd"),
     ],
 )
 def test_action_says_how_the_cluster_fails(app: App, api: Api, failure: Exception, message: str) -> None:
@@ -305,7 +305,7 @@ def test_rotation_is_the_leaders(app: App) -> None:
     app.deploy(2)
     with pytest.raises(testing.ActionFailed) as failed:
         app.act(1, "rotate-certificates")
-    assert failed.value.message == "only the leader can; run it on istio-aux/leader"
+    assert failed.value.message == "only the leader can rotate; run it on istio-aux/leader"
 
 
 def test_untrusted_rotation_fails(app: App, api: Api) -> None:
@@ -314,5 +314,5 @@ def test_untrusted_rotation_fails(app: App, api: Api) -> None:
     api.broken = refusal(503)
     with pytest.raises(testing.ActionFailed) as failed:
         app.act(0, "rotate-certificates")
-    assert failed.value.message.startswith("made, but not served yet: waiting for the Kubernetes API")
+    assert failed.value.message.startswith("issued, but not served yet: waiting for the Kubernetes API")
     assert app.served(0) == first.text

@@ -65,7 +65,7 @@ def test_unit_waits_for_the_leaders_certificate(app: App) -> None:
     app.add(0)
     app.add(1)
     app.update(1)
-    assert app.status(1) == WaitingStatus("waiting for the leader to make a certificate")
+    assert app.status(1) == WaitingStatus("waiting for the leader to issue a certificate")
     app.update(0)
     app.update(1)
     assert app.status(1) == ActiveStatus()
@@ -94,7 +94,7 @@ def test_stored_options_of_another_revision_are_ignored(app: App, api: Api) -> N
     app.data["options"] = json.dumps({"log-level": "loud"})
     app.config = {"log-level": "louder"}
     app.update(0)
-    assert app.status().message.startswith("wrong options, the ones before are kept: log-level: ")
+    assert app.status().message.startswith("invalid options; keeping the previous ones: log-level: ")
     assert objects(api) == INSTALLED
 
 
@@ -194,7 +194,7 @@ def test_application_replaces_one_that_is_gone(app: App, api: Api) -> None:
     api.put("StatefulSet", "aux", "kubeflow", spec={"selector": {}, "template": {}, "serviceName": ""})
     App("aux").deploy()
     app.deploy()
-    assert app.status() == BlockedStatus("application aux of this model already is istio-aux; remove one of the two")
+    assert app.status() == BlockedStatus("application aux of this model is istio-aux already; remove one of the two")
     del api.objects["StatefulSet", "kubeflow", "aux"]
     app.update(0)
     assert app.status() == ActiveStatus()

@@ -43,7 +43,7 @@ def test_unavailable_api_is_waited_for(app: App, api: Api, failure: Exception) -
 def test_rejection_by_the_api_is_reported(app: App, api: Api, code: int) -> None:
     api.refused["Service"] = refusal(code, "spec.ports: too many")
     app.deploy()
-    assert app.status() == BlockedStatus("the Kubernetes API refuses an object of this charm: spec.ports: too many")
+    assert app.status() == BlockedStatus("the Kubernetes API rejects an object of this charm: spec.ports: too many")
 
 
 def test_second_application_changes_nothing(app: App, api: Api) -> None:
@@ -51,7 +51,7 @@ def test_second_application_changes_nothing(app: App, api: Api) -> None:
     before = dict(api.objects)
     second = App("aux")
     second.deploy()
-    message = "application istio-aux of this model already is istio-aux; remove one of the two"
+    message = "application istio-aux of this model is istio-aux already; remove one of the two"
     assert second.status() == BlockedStatus(message)
     assert api.objects == before
 

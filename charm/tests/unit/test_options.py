@@ -12,8 +12,8 @@ from tests.unit.seen import CONFIGURATION, INSTALLED, command, objects
 
 WRONG: dict[str, Any] = {"webhook-timeout": 99, "failure-policy": "never"}
 WRONG_MESSAGE = (
-    "wrong options, the ones before are kept: failure-policy: \"never\", but it takes 'fail' or 'ignore'; "
-    'webhook-timeout: "99", but it takes less than or equal to 30'
+    "invalid options; keeping the previous ones: failure-policy: \"never\" is invalid: must be 'fail' or 'ignore'; "
+    'webhook-timeout: "99" is invalid: must be less than or equal to 30'
 )
 
 
@@ -109,7 +109,7 @@ def test_namespaces_follow_the_option(app: App, api: Api) -> None:
 def test_absent_namespace_is_reported_and_labelled_later(app: App, api: Api) -> None:
     app.config = {"namespaces": "team,later"}
     app.deploy()
-    assert app.status() == ActiveStatus("namespaces: there is no later; it is labelled once it is created")
+    assert app.status() == ActiveStatus("namespaces not found: later; they are labelled once they exist")
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
     assert app.served(0)
     api.put("Namespace", "later")
@@ -187,7 +187,7 @@ def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None
     app.config = {"require-sidecar": True}
     app.deploy()
     exempt = "istio-k8s, istio-pilot, pilot-of-ours"
-    assert app.status() == ActiveStatus(f"sidecars required, except of istiod and {exempt}")
+    assert app.status() == ActiveStatus(f"sidecars required, except for istiod and {exempt}")
     del api.objects["MutatingWebhookConfiguration", None, injector]
     app.update(0)
     constraints = api.get("ValidatingAdmissionPolicy", "istio-aux-kubeflow")["spec"]["matchConstraints"]

@@ -85,7 +85,7 @@ def test_new_unit_does_not_serve_what_is_not_trusted(app: App, api: Api, clock: 
 def test_secret_expires_when_the_certificate_is_due(app: App) -> None:
     app.deploy()
     assert app.secret
-    assert app.secret.expire == serving_cert.renewal(app.kept().current.certificate)
+    assert app.secret.expire == serving_cert.renew_at(app.kept().current.certificate)
     assert app.secret.label == self_signed.LABEL
 
 

@@ -13,7 +13,7 @@ CHARMCRAFT = yaml.safe_load((pathlib.Path(__file__).parents[2] / "charmcraft.yam
 DEFAULTS: dict[str, Any] = {name: option["default"] for name, option in CHARMCRAFT["config"]["options"].items()}
 
 
-IMAGE = "it takes an image reference, such as registry.invalid/istio-aux/shim:0.1.0"
+IMAGE = "must be an image reference, such as registry.invalid/istio-aux/shim:0.1.0"
 
 
 def test_defaults_are_all_good() -> None:
@@ -25,23 +25,23 @@ def test_defaults_are_all_good() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "problem"),
     [
-        ("failure-policy", "Fail", "\"Fail\", but it takes 'fail' or 'ignore'"),
-        ("failure-policy", "", "\"\", but it takes 'fail' or 'ignore'"),
-        ("namespaces", "team, Team_B", '"Team_B" is no name of a namespace; they are separated by commas'),
-        ("namespaces", "team kubeflow", '"team kubeflow" is no name of a namespace; they are separated by commas'),
-        ("namespaces", "x" * 64, f'"{"x" * 64}" is no name of a namespace; they are separated by commas'),
-        ("namespaces", "kube-system", "kube-system cannot be opted in; take it out"),
-        ("native-sidecars", "yes", "\"yes\", but it takes 'auto', 'enabled' or 'disabled'"),
-        ("log-level", "verbose", "\"verbose\", but it takes 'off', 'error', 'warn', 'info', 'debug' or 'trace'"),
-        ("require-sidecar", "true", '"true", but it takes a valid boolean'),
-        ("webhook-timeout", 0, '"0", but it takes greater than or equal to 1'),
-        ("webhook-timeout", 31, '"31", but it takes less than or equal to 30'),
-        ("webhook-timeout", "5", '"5", but it takes a valid integer'),
+        ("failure-policy", "Fail", "\"Fail\" is invalid: must be 'fail' or 'ignore'"),
+        ("failure-policy", "", "\"\" is invalid: must be 'fail' or 'ignore'"),
+        ("namespaces", "team, Team_B", '"Team_B" is not a namespace name; separate names by commas'),
+        ("namespaces", "team kubeflow", '"team kubeflow" is not a namespace name; separate names by commas'),
+        ("namespaces", "x" * 64, f'"{"x" * 64}" is not a namespace name; separate names by commas'),
+        ("namespaces", "kube-system", "kube-system cannot be opted in; remove it"),
+        ("native-sidecars", "yes", "\"yes\" is invalid: must be 'auto', 'enabled' or 'disabled'"),
+        ("log-level", "verbose", "\"verbose\" is invalid: must be 'off', 'error', 'warn', 'info', 'debug' or 'trace'"),
+        ("require-sidecar", "true", '"true" is invalid: must be a valid boolean'),
+        ("webhook-timeout", 0, '"0" is invalid: must be greater than or equal to 1'),
+        ("webhook-timeout", 31, '"31" is invalid: must be less than or equal to 30'),
+        ("webhook-timeout", "5", '"5" is invalid: must be a valid integer'),
         ("shim-image", "", IMAGE),
         ("shim-image", "a b", IMAGE),
         ("shim-image", "--help", IMAGE),
-        ("namespace-selector", "a b", '"a b" is no requirement of a label selector, such as key=value'),
-        ("delivery", "mount", "\"mount\", but it takes 'copy' or 'image-volume'"),
+        ("namespace-selector", "a b", '"a b" is not a label selector, such as key=value'),
+        ("delivery", "mount", "\"mount\" is invalid: must be 'copy' or 'image-volume'"),
     ],
 )
 def test_invalid_value_is_reported_with_valid_ones(option: str, value: Any, problem: str) -> None:

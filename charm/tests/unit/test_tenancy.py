@@ -240,7 +240,7 @@ def test_unit_without_its_pod_waits(app: App, api: Api) -> None:
     ("code", "status"),
     [
         (403, NO_TRUST),
-        (422, BlockedStatus("the Kubernetes API refuses an object of this charm: no")),
+        (422, BlockedStatus("the Kubernetes API rejects an object of this charm: no")),
     ],
 )
 def test_rejected_role_is_reported(app: App, api: Api, code: int, status: BlockedStatus) -> None:

@@ -184,7 +184,7 @@ def test_rotation_is_left_to_the_provider(app: App, provider: Provider) -> None:
     relate(app, 0)
     with pytest.raises(testing.ActionFailed) as failed:
         app.act(0, "rotate-certificates")
-    assert failed.value.message == "the relation certificates issues the certificate: have its provider renew it"
+    assert failed.value.message == "the certificate is from the relation certificates: renew it at its provider"
 
 
 def test_long_names_get_a_common_name_that_fits(monkeypatch: pytest.MonkeyPatch, api: Api, clock: Clock) -> None:
