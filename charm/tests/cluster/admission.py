@@ -1,6 +1,6 @@
-"""Istio's injectors taken away, and what the API server says of pods meanwhile.
+"""Removes Istio's injectors for a while, and asks the API server whether it rejects pods.
 
-This takes the injectors away from the whole cluster: nothing else may run there meanwhile.
+The injectors serve the whole cluster, so no other test may run there meanwhile.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from lightkube.resources.core_v1 import Event, Pod
 from tests.cluster.model import Model, spelled
 from tests.cluster.payloads import payload
 
-REFUSAL = "Istio's injector did not add it"
+REJECTION = "Istio's injector did not add it"
 
 
 @contextlib.contextmanager
 def no_injector(model: Model) -> Iterator[None]:
-    """Istio's injectors are away, and come back whatever happens."""
+    """Deletes Istio's injectors, and creates them again in any case."""
     selector: dict[str, Any] = {"app": "sidecar-injector"}
     saved = list(model.admin.list(MutatingWebhookConfiguration, labels=selector))
     assert saved, "the cluster has no injector of Istio's"
@@ -53,13 +53,15 @@ def is_ready(pod: Pod | None) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
-def refusals(model: Model, namespace: str) -> list[str]:
+def rejections(model: Model, namespace: str) -> list[str]:
     events = model.admin.list(Event, namespace=namespace)
-    return [str(event.message) for event in events if event.reason == "FailedCreate" and REFUSAL in str(event.message)]
+    return [
+        str(event.message) for event in events if event.reason == "FailedCreate" and REJECTION in str(event.message)
+    ]
 
 
-def is_refused(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> str | None:
-    """Why a pod would be refused now; None where it would be admitted."""
+def rejection(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> str | None:
+    """Returns the reason if the API server would reject a pod now; None if it would admit it."""
     named = {spelled(label): value for label, value in labels.items()}
     spec = PodSpec([payload()], restartPolicy=restart_policy)
     pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace, labels=named), spec=spec)
@@ -71,6 +73,6 @@ def is_refused(model: Model, namespace: str, restart_policy: str = "Always", **l
 
 
 def is_injected(model: Model, namespace: str) -> bool:
-    """Whether a pod would get its sidecar now."""
+    """Returns true if a pod would get its sidecar now."""
     pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace), spec=PodSpec([payload()]))
     return "istio-proxy" in containers(model.admin.create(pod, dry_run=True))

@@ -1,4 +1,4 @@
-"""What the controller for tenants needs of Kubeflow, and another installation's controller away meanwhile."""
+"""Fixtures: what the controller for tenants needs of Kubeflow, and no other installation's controller."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ POD_DEFAULTS = "poddefaults.kubeflow.org"
 
 @pytest.fixture
 def kubeflow(untrusted: Model) -> Iterator[None]:
-    """What the controller needs of Kubeflow, where the cluster does not have it."""
+    """Creates what the controller needs of Kubeflow, if the cluster does not have it."""
     made: list[tuple[Any, str]] = []
     if ROLE not in {str(each.metadata and each.metadata.name) for each in untrusted.admin.list(ClusterRole)}:
         untrusted.admin.create(ClusterRole(metadata=ObjectMeta(name=ROLE), rules=[]))
@@ -61,7 +61,7 @@ def pod_defaults() -> CustomResourceDefinition:
 
 @pytest.fixture
 def no_other_controller(untrusted: Model) -> Iterator[None]:
-    """The controller of another installation is away meanwhile."""
+    """Scales the controller of another installation to zero meanwhile."""
     found = [
         each for each in untrusted.admin.list(Deployment, namespace=OTHER_INSTALLATION) if name(each) == CONTROLLER
     ]

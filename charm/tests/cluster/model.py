@@ -25,11 +25,11 @@ ACCOUNT = "istio-aux"
 class Model:
     """A Juju model as Kubernetes sees it: a namespace, and in it the application's service account."""
 
-    def __init__(self, admin: lightkube.Client, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, admin: lightkube.Client, directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.admin = admin
         self.name = f"charm-{uuid.uuid4().hex[:8]}"
         self.juju = testing.Model(name=self.name, uuid=str(uuid.uuid4()), type="kubernetes")
-        self._folder = folder
+        self._directory = directory
         self._monkeypatch = monkeypatch
         self._namespaces = [self.name]
         admin.create(Namespace(metadata=ObjectMeta(name=self.name)))
@@ -76,19 +76,19 @@ class Model:
         request = ServiceAccount.Token(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
         token = self.admin.create(request, ACCOUNT, namespace=self.name).status
         assert token
-        authority = self.admin.config.cluster.certificate_auth_data
+        ca = self.admin.config.cluster.certificate_auth_data
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "charm",
-            "clusters": [{"name": "charm", "cluster": {"server": server, "certificate-authority-data": authority}}],
+            "clusters": [{"name": "charm", "cluster": {"server": server, "certificate-authority-data": ca}}],
             "users": [{"name": "charm", "user": {"token": token.token}}],
             "contexts": [{"name": "charm", "context": {"cluster": "charm", "user": "charm", "namespace": self.name}}],
         }
-        if not authority:
+        if not ca:
             file = self.admin.config.cluster.certificate_auth
             config["clusters"] = [{"name": "charm", "cluster": {"server": server, "certificate-authority": file}}]
-        path = self._folder / "kubeconfig"
+        path = self._directory / "kubeconfig"
         path.write_text(yaml.safe_dump(config))
         self._monkeypatch.setenv("KUBECONFIG", str(path))
 

@@ -47,7 +47,7 @@ def queries(*, of_the_controller: bool) -> list[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def prometheus(folder: pathlib.Path, pods: list[Pod]) -> Iterator[Ask]:
+def prometheus(directory: pathlib.Path, pods: list[Pod]) -> Iterator[Ask]:
     """A Prometheus that scrapes these pods once a second, to be asked for a query's values."""
     program = os.environ.get("PROMETHEUS")
     if not program:
@@ -55,16 +55,16 @@ def prometheus(folder: pathlib.Path, pods: list[Pod]) -> Iterator[Ask]:
     targets = [f"{pod.status.podIP}:{webhook.HEALTH_PORT}" for pod in pods if pod.status]
     job = {"job_name": "istio-aux", "static_configs": [{"targets": targets, "labels": JUJU}]}
     config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     options = (
-        f"--config.file={folder}/prometheus.yaml",
-        f"--storage.tsdb.path={folder}/data",
+        f"--config.file={directory}/prometheus.yaml",
+        f"--storage.tsdb.path={directory}/data",
         f"--web.listen-address={address}",
     )
-    with (folder / "log").open("w") as log, subprocess.Popen([program, *options], stdout=log, stderr=log) as process:
+    with (directory / "log").open("w") as log, subprocess.Popen([program, *options], stdout=log, stderr=log) as process:
         try:
             until("Prometheus", lambda: is_answering(f"http://{address}/-/ready"))
             yield lambda query: values(f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}")

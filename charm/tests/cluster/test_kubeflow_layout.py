@@ -15,13 +15,13 @@ from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus
 
 from tests.cluster.admission import (
-    REFUSAL,
+    REJECTION,
     containers,
     is_injected,
     is_ready,
-    is_refused,
     no_injector,
-    refusals,
+    rejection,
+    rejections,
     the_pod,
 )
 from tests.cluster.model import Model
@@ -64,17 +64,17 @@ def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model
     app.deploy(1)
     assert app.status() == ActiveStatus("sidecars required, except for istiod and istio-k8s, istio-pilot, pilot")
     with no_injector(model):
-        until("the policy to be in force", lambda: is_refused(model, model.name))
+        until("the policy to be in force", lambda: rejection(model, model.name))
         for exempt in (
             {"app": "istiod"},
             {"app_kubernetes_io__name": "pilot"},
             {"app_kubernetes_io__name": "istio-pilot"},
             {"operator_juju_is__name": "modeloperator"},
         ):
-            assert is_refused(model, model.name, **exempt) is None, exempt
+            assert rejection(model, model.name, **exempt) is None, exempt
         model.admin.create(stateful_set("katib", model.name))
-        until("the refusal of the charm's pod", lambda: refusals(model, model.name))
-        assert REFUSAL in refusals(model, model.name)[0]
+        until("the rejection of the charm's pod", lambda: rejections(model, model.name))
+        assert REJECTION in rejections(model, model.name)[0]
         assert the_pod(model, model.name, "katib") is None
     until("the charm's pod, by itself", lambda: is_ready(the_pod(model, model.name, "katib")))
     pod = the_pod(model, model.name, "katib")
@@ -122,10 +122,10 @@ def test_profiles_are_opted_in_by_their_label(model: Model) -> None:
     app = model.app()
     app.config = {"namespace-selector": "app.kubernetes.io/part-of=kubeflow-profile"}
     app.deploy(1)
-    # The webhook is not there: it refuses the pods that it is called for.
-    until("the webhook to be called", lambda: is_refused(model, profile, "Never"))
+    # No webhook runs, so the API server rejects the pods for which it would be called.
+    until("the webhook to be called", lambda: rejection(model, profile, "Never"))
     later = model.namespace(app_kubernetes_io__part_of="kubeflow-profile")
-    until("the webhook to be called", lambda: is_refused(model, later, "Never"))
-    assert is_refused(model, profile, "Never", istio_aux_io__injection="disabled") is None
-    assert is_refused(model, opted_out, "Never") is None
+    until("the webhook to be called", lambda: rejection(model, later, "Never"))
+    assert rejection(model, profile, "Never", istio_aux_io__injection="disabled") is None
+    assert rejection(model, opted_out, "Never") is None
     assert is_injected(model, opted_out)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.admission import REFUSAL, is_refused
+from tests.cluster.admission import REJECTION, rejection
 from tests.cluster.model import Model
 from tests.cluster.removals import by_force, by_hooks, with_its_model
 from tests.cluster.waiting import until
@@ -25,16 +25,16 @@ def test_pods_are_admitted_after_the_application_is_gone(model: Model, go: Calla
     app.config = {"namespaces": team, "namespace-selector": SELECTED, "require-sidecar": True}
     app.deploy(1)
     for namespace in (team, profile):
-        until("the policy to be in force", lambda namespace=namespace: is_refused(model, namespace))
-        assert REFUSAL in str(is_refused(model, namespace))
-        # The webhook is not there: pods that run to completion are refused by its configuration before the policy.
-        assert "istio-aux.io" in str(is_refused(model, namespace, "Never"))
+        until("the policy to be in force", lambda namespace=namespace: rejection(model, namespace))
+        assert REJECTION in str(rejection(model, namespace))
+        # No webhook runs, so its configuration rejects pods that run to completion before the policy does.
+        assert "istio-aux.io" in str(rejection(model, namespace, "Never"))
     began = time.monotonic()
     go(model, app)
     for namespace in (team, profile):
         for kind in KINDS:
             until(
                 f"a pod of {kind} in {namespace} to be admitted",
-                lambda namespace=namespace, kind=kind: is_refused(model, namespace, kind) is None,
+                lambda namespace=namespace, kind=kind: rejection(model, namespace, kind) is None,
             )
     assert time.monotonic() - began < MINUTE

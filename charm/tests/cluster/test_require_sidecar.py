@@ -1,16 +1,16 @@
-"""Pods that come while Istio's injector is away."""
+"""Pods that are created while Istio's injector is unavailable."""
 
 import pytest
 from ops import ActiveStatus
 
 from tests.cluster.admission import (
-    REFUSAL,
+    REJECTION,
     containers,
     is_injected,
     is_ready,
-    is_refused,
     no_injector,
-    refusals,
+    rejection,
+    rejections,
     the_pod,
 )
 from tests.cluster.model import Model
@@ -32,10 +32,10 @@ def test_pod_is_rejected_until_the_injector_is_back(model: Model, team: str) -> 
     app.deploy(1)
     assert app.status() == REQUIRED
     with no_injector(model):
-        refused = until("the policy to be in force", lambda: is_refused(model, team))
-        assert REFUSAL in str(refused)
+        rejected = until("the policy to be in force", lambda: rejection(model, team))
+        assert REJECTION in str(rejected)
         model.admin.create(stateful_set("db", team))
-        assert until("the refusal of the StatefulSet's pod", lambda: refusals(model, team))
+        assert until("the rejection of the StatefulSet's pod", lambda: rejections(model, team))
         assert the_pod(model, team, "db") is None
     until("the pod, by itself", lambda: is_ready(the_pod(model, team, "db")))
     pod = the_pod(model, team, "db")
@@ -49,8 +49,8 @@ def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
     app.deploy(1)
     other = model.namespace(istio_injection="enabled")
     with no_injector(model):
-        until("the policy to be in force", lambda: is_refused(model, team))
-        assert is_refused(model, other) is None, "that namespace did not opt in"
+        until("the policy to be in force", lambda: rejection(model, team))
+        assert rejection(model, other) is None, "that namespace did not opt in"
         for labels in (
             {"sidecar_istio_io__inject": "false"},
             {"istio_aux_io__injection": "disabled"},
@@ -58,7 +58,7 @@ def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
             {"app_kubernetes_io__name": "istio-aux"},
             {"operator_juju_is__name": "model"},
         ):
-            assert is_refused(model, team, **labels) is None, labels
+            assert rejection(model, team, **labels) is None, labels
 
 
 def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) -> None:
@@ -67,13 +67,13 @@ def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) ->
     app.deploy(1)
     with no_injector(model):
         # The API server forgets the policy of the test before a moment after it is removed.
-        until("the injector to be away", lambda: is_refused(model, team) is None and not is_injected(model, team))
+        until("the injector to be deleted", lambda: rejection(model, team) is None and not is_injected(model, team))
         model.admin.create(stateful_set("db", team))
         until("the pod", lambda: is_ready(the_pod(model, team, "db")))
         pod = the_pod(model, team, "db")
         assert pod
         assert containers(pod) == {"main"}
-        assert refusals(model, team) == []
+        assert rejections(model, team) == []
     until("the injector to be back", lambda: is_injected(model, team))
     missed = app.act(0, "list-uninjected-pods", namespace=team)
     assert missed["pods"] == f"{team}/Pod/db-0 no-sidecar {team}/StatefulSet/db"

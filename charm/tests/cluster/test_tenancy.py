@@ -1,6 +1,6 @@
-"""The option `tenancy`: the controller runs, serves namespaces by their label, and goes with option or application.
+"""The option `tenancy`: the controller runs, serves labelled namespaces, and is deleted with option or application.
 
-It takes another controller away from the cluster for the time: two would keep the same objects.
+Another controller is scaled to zero meanwhile, because two would manage the same objects.
 """
 
 from collections.abc import Callable

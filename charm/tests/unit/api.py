@@ -13,8 +13,8 @@ Json = dict[str, Any]
 Key = tuple[str, str | None, str]
 
 
-def refusal(code: int, message: str = "no") -> ApiError:
-    """What lightkube raises for an answer of the API server."""
+def api_error(code: int, message: str = "no") -> ApiError:
+    """Returns the error that lightkube raises for an answer of the API server."""
     request = httpx2.Request("GET", "https://api.test")
     body = {"kind": "Status", "apiVersion": "v1", "code": code, "message": message}
     return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
@@ -27,7 +27,7 @@ class Api:
         self.objects: dict[Key, Json] = {}
         self.broken: Exception | None = None
         """Raised by every call."""
-        self.refused: dict[str, Exception] = {}
+        self.rejected: dict[str, Exception] = {}
         """Raised by every call for a kind."""
         self.vanishing: set[str] = set()
         """Names of objects that are deleted between a list and a patch."""
@@ -35,11 +35,11 @@ class Api:
         """What was written, as verb and name."""
 
     def client(self, *, namespace: str, field_manager: str) -> "Client":
-        """In place of the class `lightkube.Client`."""
+        """Replaces the class `lightkube.Client`."""
         return Client(self, namespace, field_manager)
 
     def put(self, kind: str, name: str, namespace: str | None = None, **fields: object) -> None:
-        """Have an object there, made by somebody else."""
+        """Creates an object of another owner."""
         metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **fields.pop("metadata", {})}  # type: ignore[dict-item]
         self.objects[kind, namespace, name] = {"metadata": metadata, **fields}
 
@@ -97,7 +97,7 @@ class Client:
     def patch(self, res: type, name: str, obj: Json, *, patch_type: PatchType, namespace: str | None = None) -> None:
         assert patch_type == PatchType.MERGE
         if name in self._api.vanishing:
-            raise refusal(404, f"{name} not found")
+            raise api_error(404, f"{name} not found")
         there = self._there(res, name, namespace)
         self._api.objects[self._key(res, name, namespace)] = _merged(there, obj)
         self._api.writes.append(("patch", f"{res.__name__}/{name}"))
@@ -108,7 +108,7 @@ class Client:
         self._api.writes.append(("delete", f"{res.__name__}/{name}"))
 
     def _answer(self, res: type) -> None:
-        failure = self._api.broken or self._api.refused.get(res.__name__)
+        failure = self._api.broken or self._api.rejected.get(res.__name__)
         if failure:
             raise failure
 
@@ -116,7 +116,7 @@ class Client:
         self._answer(res)
         key = self._key(res, name, namespace)
         if key not in self._api.objects:
-            raise refusal(404, f"{name} not found")
+            raise api_error(404, f"{name} not found")
         return copy.deepcopy(self._api.objects[key])
 
     def _key(self, res: type, name: str, namespace: str | None) -> Key:

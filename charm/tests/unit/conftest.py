@@ -32,7 +32,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The charm's clock. Whoever sleeps has it go on."""
+    """The charm's clock. Sleeping advances it."""
     clock = Clock()
     monkeypatch.setattr("charm._now", lambda: clock.now)
     monkeypatch.setattr("time.sleep", clock.sleep)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ops import testing
 
-from tests.unit.api import Api, refusal
+from tests.unit.api import Api, api_error
 from tests.unit.juju import App, Clock
 from tests.unit.seen import trusted
 
@@ -288,9 +288,9 @@ def test_failed_action_changes_nothing(app: App, api: Api, action: str, params: 
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
-        (refusal(403), "no rights in the cluster; run: juju trust istio-aux --scope=cluster"),
-        (refusal(503, "busy"), "the Kubernetes API does not answer; try again: busy"),
-        (refusal(422, "odd"), "the Kubernetes API rejects this: odd"),
+        (api_error(403), "no rights in the cluster; run: juju trust istio-aux --scope=cluster"),
+        (api_error(503, "busy"), "the Kubernetes API does not answer; try again: busy"),
+        (api_error(422, "odd"), "the Kubernetes API rejects this: odd"),
     ],
 )
 def test_action_says_how_the_cluster_fails(app: App, api: Api, failure: Exception, message: str) -> None:
@@ -311,7 +311,7 @@ def test_rotation_is_the_leaders(app: App) -> None:
 def test_untrusted_rotation_fails(app: App, api: Api) -> None:
     app.deploy()
     first = app.kept().current
-    api.broken = refusal(503)
+    api.broken = api_error(503)
     with pytest.raises(testing.ActionFailed) as failed:
         app.act(0, "rotate-certificates")
     assert failed.value.message.startswith("issued, but not served yet: waiting for the Kubernetes API")

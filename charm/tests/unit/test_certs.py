@@ -90,7 +90,7 @@ def test_first_certificate_is_due() -> None:
 @pytest.mark.parametrize(
     ("trusted", "after", "instead", "expected"),
     [
-        ([], SECOND * 0, False, True),  # before `juju trust`: nobody calls the webhook
+        ([], SECOND * 0, False, True),  # before `juju trust`: the webhook is not called
         ([], SECOND * 60, True, False),
         ([0], SECOND * 0, False, True),
         ([0], SECOND * 0, True, False),

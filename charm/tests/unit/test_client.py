@@ -10,7 +10,7 @@ from lightkube.resources.core_v1 import Namespace, Service
 
 from application import Application
 from cluster.client import Cluster, ClusterError, Forbidden, NotFound, Rejected, Unavailable
-from tests.unit.api import Api, refusal
+from tests.unit.api import Api, api_error
 
 SERVICE: Any = Service.from_dict({"metadata": {"name": "gone", "namespace": "kubeflow"}})
 
@@ -23,15 +23,15 @@ def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
-        (refusal(403), Forbidden),
-        (refusal(404), NotFound),
-        (refusal(400), Rejected),
-        (refusal(422), Rejected),
-        (refusal(401), Unavailable),
-        (refusal(409), Unavailable),
-        (refusal(429), Unavailable),
-        (refusal(500), Unavailable),
-        (refusal(504), Unavailable),
+        (api_error(403), Forbidden),
+        (api_error(404), NotFound),
+        (api_error(400), Rejected),
+        (api_error(422), Rejected),
+        (api_error(401), Unavailable),
+        (api_error(409), Unavailable),
+        (api_error(429), Unavailable),
+        (api_error(500), Unavailable),
+        (api_error(504), Unavailable),
         (answer_of_a_proxy(502), Unavailable),
         (answer_of_a_proxy(403), Forbidden),
         (httpx2.ConnectError("refused"), Unavailable),
@@ -70,6 +70,6 @@ def test_absent_objects_are_none_and_deleted_already(api: Api) -> None:
     assert cluster.get(Namespace, "gone") is None
     cluster.delete(SERVICE)
     cluster.patch(Namespace, "gone", {"metadata": {"labels": {"a": "b"}}})
-    api.broken = refusal(404)
+    api.broken = api_error(404)
     assert cluster.list(Namespace) == []
     assert list(cluster.owned(Application("a", "m", "u"))) == []

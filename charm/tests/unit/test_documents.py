@@ -63,12 +63,12 @@ def test_neither_charm_nor_workload_runs_as_root() -> None:
 
 
 def test_both_image_recipes_let_pebble_run_without_root() -> None:
-    folders = {str(pathlib.Path(file).parent) for file in (webhook.CERTIFICATE_FILE, webhook.CA_BUNDLE)}
+    directorys = {str(pathlib.Path(file).parent) for file in (webhook.CERTIFICATE_FILE, webhook.CA_BUNDLE)}
     for file in ("deploy/images/build", "Dockerfile.webhook"):
         text = (CHARM.parent / file).read_text()
         writable = re.search(r"install -d -m 1777 (.*?)( &&|$)", text, re.M)
         assert writable
-        assert {re.sub(r'^("\$1"|\$1|/image)', "", each.strip('"')) for each in writable[1].split()} == folders
+        assert {re.sub(r'^("\$1"|\$1|/image)', "", each.strip('"')) for each in writable[1].split()} == directorys
         assert re.search(r"install -m 644 deploy/images/pebble-layer.yaml \S*/var/lib/pebble/default/layers/\d+-", text)
     layer = yaml.safe_load((CHARM.parent / "deploy/images/pebble-layer.yaml").read_text())
     assert layer["checks"].keys() <= webhook.layer(Settings(), {}).get("checks", {}).keys(), "the charm replaces them"
@@ -102,7 +102,7 @@ def test_terraform_module_has_the_bundles_shape() -> None:
 
 
 def test_terraform_modules_differ_only_in_the_model() -> None:
-    versions = [(CHARM / "terraform" / folder / "variables.tf").read_text() for folder in (".", "juju-0")]
+    versions = [(CHARM / "terraform" / directory / "variables.tf").read_text() for directory in (".", "juju-0")]
     named = [set(re.findall(r'^variable "(\w+)"', text, re.M)) for text in versions]
     assert named[0] ^ named[1] == {"model_uuid", "model_name"}
     assert (CHARM / "terraform/juju-0/outputs.tf").read_text() == (CHARM / "terraform/outputs.tf").read_text()

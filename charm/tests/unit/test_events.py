@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
 
-from tests.unit.api import Api, refusal
+from tests.unit.api import Api, api_error
 from tests.unit.juju import App, Clock
 from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, INSTALLED, NO_TRUST, OURS, REMOVED, objects, trusted
 
@@ -211,7 +211,7 @@ def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
 
 def test_last_hook_waits_for_the_api(app: App, api: Api, clock: Clock) -> None:
     app.deploy()
-    app.planned, api.broken = 0, refusal(503)
+    app.planned, api.broken = 0, api_error(503)
     app.run(0, app.contexts[0].on.stop())
     assert app.status() == API_UNAVAILABLE
     clock.on_sleep = lambda: setattr(api, "broken", None)
@@ -220,7 +220,7 @@ def test_last_hook_waits_for_the_api(app: App, api: Api, clock: Clock) -> None:
     assert app.status() == REMOVED
 
 
-@pytest.mark.parametrize("failure", [refusal(503), refusal(409), refusal(422)])
+@pytest.mark.parametrize("failure", [api_error(503), api_error(409), api_error(422)])
 def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception) -> None:
     app.deploy()
     app.planned, api.broken = 0, failure
@@ -233,7 +233,7 @@ def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception
 
 def test_last_hook_without_rights_does_not_fail(app: App, api: Api) -> None:
     app.deploy()
-    app.planned, api.broken = 0, refusal(403)
+    app.planned, api.broken = 0, api_error(403)
     app.run(0, app.contexts[0].on.remove())
     assert app.status() == NO_TRUST
 
@@ -244,7 +244,7 @@ def test_last_hook_of_one_of_two_units_removes_nothing(app: App, api: Api) -> No
     assert objects(api) == INSTALLED
 
 
-@pytest.mark.parametrize(("failure", "status"), [(refusal(403), NO_TRUST), (refusal(503), API_UNAVAILABLE)])
+@pytest.mark.parametrize(("failure", "status"), [(api_error(403), NO_TRUST), (api_error(503), API_UNAVAILABLE)])
 def test_failed_removal_is_reported_and_repeated(
     app: App, api: Api, failure: Exception, status: testing.UnknownStatus
 ) -> None:

@@ -1,4 +1,4 @@
-"""The cluster refuses, pods come and go, the webhook is not well."""
+"""The cluster rejects calls, pods are replaced, the webhook is not healthy."""
 
 import dataclasses
 import pathlib
@@ -9,18 +9,18 @@ import ops
 import pytest
 from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
 
-from tests.unit.api import Api, refusal
+from tests.unit.api import Api, api_error
 from tests.unit.juju import App
 from tests.unit.seen import API_UNAVAILABLE, INSTALLED, NO_TRUST, objects
 
-# The cluster refuses
+# The cluster rejects calls
 
 
 def test_missing_trust_is_reported_with_the_command(app: App, api: Api) -> None:
-    api.broken = refusal(403, "cannot patch resource")
+    api.broken = api_error(403, "cannot patch resource")
     app.deploy()
     assert app.status() == NO_TRUST
-    assert app.served(0), "the webhook runs, and is reached by nobody"
+    assert app.served(0), "the webhook runs, although the API server does not call it"
     api.broken = None
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == ActiveStatus()
@@ -28,7 +28,7 @@ def test_missing_trust_is_reported_with_the_command(app: App, api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), refusal(503), refusal(429), refusal(409)]
+    "failure", [httpx2.ConnectError("refused"), httpx2.ReadTimeout(""), api_error(503), api_error(429), api_error(409)]
 )
 def test_unavailable_api_is_waited_for(app: App, api: Api, failure: Exception) -> None:
     api.broken = failure
@@ -41,7 +41,7 @@ def test_unavailable_api_is_waited_for(app: App, api: Api, failure: Exception) -
 
 @pytest.mark.parametrize("code", [400, 404, 422])
 def test_rejection_by_the_api_is_reported(app: App, api: Api, code: int) -> None:
-    api.refused["Service"] = refusal(code, "spec.ports: too many")
+    api.rejected["Service"] = api_error(code, "spec.ports: too many")
     app.deploy()
     assert app.status() == BlockedStatus("the Kubernetes API rejects an object of this charm: spec.ports: too many")
 
@@ -56,7 +56,7 @@ def test_second_application_changes_nothing(app: App, api: Api) -> None:
     assert api.objects == before
 
 
-# Pods come and go
+# Pods are replaced
 
 
 def test_new_pod_is_configured(app: App) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ops import ActiveStatus, BlockedStatus, WaitingStatus
 
-from tests.unit.api import Api, refusal
+from tests.unit.api import Api, api_error
 from tests.unit.juju import App, Clock
 from tests.unit.seen import CONFIGURATION, INSTALLED, command, objects
 
@@ -203,7 +203,7 @@ def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None
 def test_require_sidecar_on_old_server_is_reported(app: App, api: Api) -> None:
     app.config = {"require-sidecar": True}
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-        api.refused[kind] = refusal(404, "the server could not find the requested resource")
+        api.rejected[kind] = api_error(404, "the server could not find the requested resource")
     app.config["namespaces"] = "team"
     app.deploy()
     assert app.status() == BlockedStatus("require-sidecar: needs Kubernetes 1.30 or newer; set it to false")

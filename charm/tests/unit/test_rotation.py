@@ -8,7 +8,7 @@ from charmlibs.interfaces.tls_certificates import TLSCertificatesRequiresV4
 from ops import ActiveStatus, WaitingStatus, testing
 
 from certs import self_signed, serving_cert
-from tests.unit.api import Api, refusal
+from tests.unit.api import Api, api_error
 from tests.unit.juju import App, Clock
 from tests.unit.seen import CONFIGURATION, trusted
 
@@ -68,7 +68,7 @@ def test_unit_two_rotations_behind_is_still_trusted(app: App, api: Api, clock: C
 
 def test_new_unit_does_not_serve_what_is_not_trusted(app: App, api: Api, clock: Clock) -> None:
     app.deploy()
-    api.broken = refusal(503)
+    api.broken = api_error(503)
     clock.passes(days=300)
     app.update(0)
     app.add(1)

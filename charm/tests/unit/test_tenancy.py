@@ -12,7 +12,7 @@ from ops import ActiveStatus, BlockedStatus, WaitingStatus
 
 from cluster import tenancy
 from cluster.tenancy import Image
-from tests.unit.api import Api, Json, refusal
+from tests.unit.api import Api, Json, api_error
 from tests.unit.juju import START, App, Clock
 from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, IMAGE, INSTALLED, NO_TRUST, OF_TENANCY, objects
 
@@ -38,7 +38,7 @@ def controller(api: Api) -> Json:
 
 
 def put_tenants_objects(api: Api) -> None:
-    """What the controller keeps in a tenant's namespace, and the same kinds of somebody else's."""
+    """Creates the controller's objects in a tenant's namespace, and others of the same kinds."""
     ours = {"labels": {"app.kubernetes.io/managed-by": "istio-aux-tenancy"}}
     role = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "any"}}
     api.put("RoleBinding", "istio-aux-pipelines", "team", metadata=ours, **role)
@@ -102,11 +102,11 @@ def test_option_off_deletes_rights_then_objects_then_controller(with_tenancy: Ap
 
 def test_tenants_objects_are_deleted_at_next_event_after_failure(with_tenancy: App, api: Api) -> None:
     put_tenants_objects(api)
-    api.refused["PodDefault"] = refusal(503)
+    api.rejected["PodDefault"] = api_error(503)
     with_tenancy.config = {}
     with_tenancy.update(0)
     assert with_tenancy.status() == API_UNAVAILABLE
-    api.refused.clear()
+    api.rejected.clear()
     with_tenancy.update(0)
     assert api.names("PodDefault") == ["theirs"]
     assert objects(api) == {**INSTALLED, "RoleBinding": ["theirs"]}
@@ -244,8 +244,8 @@ def test_unit_without_its_pod_waits(app: App, api: Api) -> None:
     ],
 )
 def test_rejected_role_is_reported(app: App, api: Api, code: int, status: BlockedStatus) -> None:
-    # Without trust, the API server refuses a role that allows more than its writer may.
-    api.refused["ClusterRole"] = refusal(code)
+    # Without trust, the API server rejects a role with rights that its writer does not have.
+    api.rejected["ClusterRole"] = api_error(code)
     app.config = {"tenancy": True}
     app.deploy()
     assert app.status() == status
