@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import uuid
+from typing import Any
 
 import lightkube
 import pytest
@@ -43,7 +44,7 @@ class Model:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels by which Juju finds what is the application's."""
+        """Returns the labels by which Juju finds the application's objects."""
         return {
             "app.juju.is/created-by": ACCOUNT,
             "model.juju.is/name": self.name,
@@ -51,7 +52,7 @@ class Model:
         }
 
     def trust(self) -> None:
-        """What `juju trust --scope=cluster` amounts to."""
+        """Grants the rights of `juju trust --scope=cluster`."""
         role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="ClusterRole", name="cluster-admin")
         binding = ClusterRoleBinding(
             metadata=ObjectMeta(name=self.name, labels=self.labels), roleRef=role, subjects=[self._subject()]
@@ -59,12 +60,14 @@ class Model:
         self.admin.create(binding)
         until("the rights of the account", self._has_rights)
 
-    def app(self) -> App:
-        """The application, in this model."""
-        return App(model=self.juju)
+    def deployed(self, config: dict[str, Any] | None = None, units: int = 1) -> App:
+        """Deploys the application in this model."""
+        app = App(model=self.juju)
+        app.deploy(units, config)
+        return app
 
     def namespace(self, **labels: str) -> str:
-        """A namespace beside the model's."""
+        """Creates a namespace beside the model's."""
         name = f"{self.name}-{len(self._namespaces)}"
         named = {spelled(label): value for label, value in labels.items()}
         self.admin.create(Namespace(metadata=ObjectMeta(name=name, labels=named)))
@@ -72,7 +75,7 @@ class Model:
         return name
 
     def use(self, server: str) -> None:
-        """Have the charm speak to this server from now on."""
+        """Has the charm call this server from now on."""
         request = ServiceAccount.Token(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
         token = self.admin.create(request, ACCOUNT, namespace=self.name).status
         assert token
@@ -93,25 +96,25 @@ class Model:
         self._monkeypatch.setenv("KUBECONFIG", str(path))
 
     def back(self) -> None:
-        """Have the charm speak to the real server again."""
+        """Has the charm call the real server again."""
         self.use(self._server())
 
     def written(self) -> list[str]:
-        """The objects that the charm wrote, without those that Kubernetes derives from a Service, with its labels."""
+        """Lists the objects that the charm wrote, without those that Kubernetes derives from a Service."""
         others = ("endpoints/", "endpointslice.")
         return [each for each in self.labelled() if not each.startswith(others) and each not in self.juju_own()]
 
     def until_nothing_is_left(self) -> None:
-        """What Kubernetes derived goes a moment after what it was derived from."""
+        """Waits until nothing is left: Kubernetes deletes derived objects a moment later."""
         assert self.written() == []
         until("no object of any kind with the application's labels", lambda: set(self.labelled()) <= self.juju_own())
 
     def juju_own(self) -> set[str]:
-        """What Juju itself labels, and deletes after the last hook."""
+        """Returns the objects that Juju labels itself, and deletes after the last hook."""
         return {f"clusterrolebinding.rbac.authorization.k8s.io/{self.name}"}
 
     def labelled(self) -> list[str]:
-        """All objects of any kind in the cluster that carry the application's labels, as kubectl names them."""
+        """Lists all objects of any kind with the application's labels, as kubectl names them."""
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         selector = f"app.juju.is/created-by=istio-aux,model.juju.is/id={self.juju.uuid}"
         # Events and metrics have no labels of ours, and metrics need not be served.
@@ -119,14 +122,14 @@ class Model:
         return self.kubectl("get", listed, "--all-namespaces", "-l", selector, "-o", "name").split()
 
     def kubectl(self, *arguments: str) -> str:
-        """Run kubectl as the administrator."""
+        """Runs kubectl as the administrator."""
         environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
         done = subprocess.run(["kubectl", *arguments], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def marked_namespaces(self) -> list[str]:
-        """Namespaces with this application's mark."""
+        """Lists the namespaces with this application's record."""
         found: list[str] = []
         for namespace in self.admin.list(Namespace):
             mark = ((namespace.metadata and namespace.metadata.annotations) or {}).get("istio-aux.io/labelled-by")
@@ -135,7 +138,7 @@ class Model:
         return found
 
     def end(self) -> None:
-        """Remove whatever the test made, also where it failed."""
+        """Deletes what the test created, also after a failure."""
         leftovers = self.written()
         if leftovers:
             self.kubectl("delete", "--ignore-not-found", "--wait=false", "-n", self.name, *leftovers)
@@ -152,7 +155,7 @@ class Model:
         return self.may("delete", "namespaces")
 
     def may(self, verb: str, kind: str) -> bool:
-        """Whether the application's account may do this."""
+        """Returns true if the application's account may do this."""
         can = ("auth", "can-i", verb, kind, f"--as=system:serviceaccount:{self.name}:{ACCOUNT}")
         environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
         done = subprocess.run(["kubectl", *can], env=environment, capture_output=True, text=True, check=False)
@@ -160,7 +163,7 @@ class Model:
 
 
 def spelled(label: str) -> str:
-    """A label of a keyword argument: `a_b` for a-b, and `app_kubernetes_io__part_of` for app.kubernetes.io/part-of."""
+    """Returns the label of a keyword: `a_b` is a-b, `app_kubernetes_io__part_of` is app.kubernetes.io/part-of."""
     prefix, slash, name = label.rpartition("__")
     prefix = prefix.replace("istio_aux", "istio-aux").replace("_", ".")
     return f"{prefix}{'/' if slash else ''}{name.replace('_', '-')}"

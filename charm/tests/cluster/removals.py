@@ -7,8 +7,7 @@ from tests.unit.juju import App
 
 def by_hooks(model: Model, app: App) -> None:
     """By its hooks, as `juju remove-application` has them run."""
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     model.until_nothing_is_left()
 
 

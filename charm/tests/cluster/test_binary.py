@@ -124,8 +124,7 @@ DRAIN = 10
 
 
 def test_rotated_certificate_is_served_without_restart(model: Model, binary: pathlib.Path) -> None:
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     assert app.status() == ActiveStatus()
     give_to_user(app)
     assert app.file(0).stat().st_mode & 0o777 == 0o600
@@ -148,8 +147,7 @@ def test_rotated_certificate_is_served_without_restart(model: Model, binary: pat
 
 
 def test_terminated_webhook_answers_while_it_drains(model: Model, binary: pathlib.Path) -> None:
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     give_to_user(app)
     with running(app, binary) as process:
         until("the check of readiness", lambda: check_passes(app, webhook.READY))
@@ -163,9 +161,7 @@ def test_terminated_webhook_answers_while_it_drains(model: Model, binary: pathli
 
 @pytest.mark.usefixtures("unit_pod")
 def test_entries_for_tenants_are_answered(model: Model, binary: pathlib.Path) -> None:
-    app = model.app()
-    app.config = {"tenancy": True}
-    app.deploy(1)
+    app = model.deployed({"tenancy": True})
     assert app.status() == ActiveStatus()
     give_to_user(app)
     with running(app, binary):

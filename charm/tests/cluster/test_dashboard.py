@@ -109,9 +109,7 @@ def test_each_panel_of_the_webhook_has_data(untrusted: Model, tmp_path: pathlib.
 @pytest.mark.usefixtures("kubeflow", "no_other_controller", "unit_pod")
 def test_each_panel_of_the_controller_has_data(model: Model, tmp_path: pathlib.Path) -> None:
     model.namespace(istio_aux_io__tenancy="enabled")
-    app = model.app()
-    app.config = {"tenancy": True}
-    app.deploy(1)
+    model.deployed({"tenancy": True})
     pods = until("the controller's pods", lambda: ready_pods(model, model.name, CONTROLLER))
     with prometheus(tmp_path, pods) as ask:
         for title, query in queries(of_the_controller=True):

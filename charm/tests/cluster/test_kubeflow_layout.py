@@ -59,9 +59,7 @@ def label(model: Model, **labels: str | None) -> None:
 @pytest.mark.usefixtures("injector_of_the_model")
 def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model) -> None:
     label(model, istio_injection="enabled")
-    app = model.app()
-    app.config = {"namespaces": model.name, "require-sidecar": True}
-    app.deploy(1)
+    app = model.deployed({"namespaces": model.name, "require-sidecar": True})
     assert app.status() == ActiveStatus("sidecars required, except for istiod and istio-k8s, istio-pilot, pilot")
     with no_injector(model):
         until("the policy to be in force", lambda: rejection(model, model.name))
@@ -88,8 +86,7 @@ def test_model_operators_are_excluded_until_removal(model: Model) -> None:
     for namespace in (model.name, other, ambient):
         model.admin.create(deployment("modeloperator", namespace))
     model.admin.create(stateful_set("istio-aux", model.name))
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     operators = [template_labels(model, namespace) for namespace in (model.name, other, ambient)]
     assert operators == [{}, OUT_OF_THE_MESH, OUT_OF_THE_MESH]
     until("its pod, without a sidecar", lambda: is_ready(the_pod(model, other, "modeloperator")))
@@ -100,8 +97,7 @@ def test_model_operators_are_excluded_until_removal(model: Model) -> None:
     assert own.spec
     assert own.spec.template.metadata
     assert (own.spec.template.metadata.labels or {}).items() >= OUT_OF_THE_MESH.items()
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     assert [template_labels(model, namespace) for namespace in (model.name, other, ambient)] == [{}, {}, {}]
 
 
@@ -119,9 +115,7 @@ def test_profiles_are_opted_in_by_their_label(model: Model) -> None:
     opted_out = model.namespace(
         app_kubernetes_io__part_of="kubeflow-profile", istio_aux_io__injection="disabled", istio_injection="enabled"
     )
-    app = model.app()
-    app.config = {"namespace-selector": "app.kubernetes.io/part-of=kubeflow-profile"}
-    app.deploy(1)
+    model.deployed({"namespace-selector": "app.kubernetes.io/part-of=kubeflow-profile"})
     # No webhook runs, so the API server rejects the pods for which it would be called.
     until("the webhook to be called", lambda: rejection(model, profile, "Never"))
     later = model.namespace(app_kubernetes_io__part_of="kubeflow-profile")

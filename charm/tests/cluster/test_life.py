@@ -35,9 +35,7 @@ def labels(model: Model, namespace: str) -> dict[str, str]:
 
 def test_removed_application_leaves_nothing(model: Model) -> None:
     team = model.namespace()
-    app = model.app()
-    app.config = {"namespaces": team, "require-sidecar": True}
-    app.deploy(1)
+    app = model.deployed({"namespaces": team, "require-sidecar": True})
     assert app.status() == REQUIRED
     assert len(model.written()) == 5
     assert labels(model, team)["istio-aux.io/injection"] == "enabled"
@@ -70,10 +68,8 @@ def test_removed_application_leaves_nothing(model: Model) -> None:
 
 
 def test_units_after_none_bring_everything_back(model: Model) -> None:
-    app = model.app()
-    app.deploy(1)
-    app.planned = 0
-    app.remove(0)
+    app = model.deployed()
+    app.remove_all()
     model.until_nothing_is_left()
     app.planned = None
     app.deploy(1)
@@ -82,9 +78,7 @@ def test_units_after_none_bring_everything_back(model: Model) -> None:
 
 
 def test_reconciling_again_changes_nothing(model: Model) -> None:
-    app = model.app()
-    app.config = {"require-sidecar": True}
-    app.deploy(1)
+    app = model.deployed({"require-sidecar": True})
     configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}").metadata
     app.update(0)
     again = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}").metadata
@@ -94,28 +88,24 @@ def test_reconciling_again_changes_nothing(model: Model) -> None:
 
 
 def test_untrusted_application_is_blocked_until_trusted(untrusted: Model) -> None:
-    app = untrusted.app()
-    app.config = {"namespaces": untrusted.namespace(), "require-sidecar": True}
-    app.deploy(2)
+    app = untrusted.deployed({"namespaces": untrusted.namespace(), "require-sidecar": True}, units=2)
     assert [app.status(unit) for unit in (0, 1)] == [NO_TRUST, ActiveStatus()]
     untrusted.until_nothing_is_left()
-    with pytest.raises(testing.ActionFailed) as failed:
-        app.act(0, "list-uninjected-pods")
-    assert failed.value.message == "no rights in the cluster; run: juju trust istio-aux --scope=cluster"
+    assert (
+        app.failure(0, "list-uninjected-pods") == "no rights in the cluster; run: juju trust istio-aux --scope=cluster"
+    )
     with pytest.raises(testing.ActionFailed):
         app.act(0, "rotate-certificates")
     untrusted.trust()
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == REQUIRED
     assert len(untrusted.written()) == 5
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     untrusted.until_nothing_is_left()
 
 
 def test_untrusted_removal_is_not_a_hook_error(untrusted: Model) -> None:
-    app = untrusted.app()
-    app.deploy(1)
+    app = untrusted.deployed()
     app.planned = 0
     app.run(0, app.contexts[0].on.stop())
     assert app.status() == NO_TRUST
@@ -125,8 +115,7 @@ def test_untrusted_removal_is_not_a_hook_error(untrusted: Model) -> None:
 
 def test_unavailable_api_is_waited_for(model: Model) -> None:
     model.use("https://127.0.0.1:1")
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     waiting = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
     assert app.status() == waiting
     app.update(0)
@@ -142,8 +131,5 @@ def test_unavailable_api_is_waited_for(model: Model) -> None:
     "action", ["list-uninjected-pods", "restart-uninjected-pods", "enable-namespace", "disable-namespace"]
 )
 def test_action_on_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
-    app = model.app()
-    app.deploy(1)
-    with pytest.raises(testing.ActionFailed) as failed:
-        app.act(0, action, namespace="no-such-namespace")
-    assert failed.value.message == "namespace not found: no-such-namespace"
+    app = model.deployed()
+    assert app.failure(0, action, namespace="no-such-namespace") == "namespace not found: no-such-namespace"

@@ -21,9 +21,7 @@ def test_pods_are_admitted_after_the_application_is_gone(model: Model, go: Calla
     # Of a revision that no injector serves: their pods are to have a sidecar, and come without.
     team = model.namespace(istio_io__rev="none")
     profile = model.namespace(istio_io__rev="none", app_kubernetes_io__part_of="kubeflow-profile")
-    app = model.app()
-    app.config = {"namespaces": team, "namespace-selector": SELECTED, "require-sidecar": True}
-    app.deploy(1)
+    app = model.deployed({"namespaces": team, "namespace-selector": SELECTED, "require-sidecar": True})
     for namespace in (team, profile):
         until("the policy to be in force", lambda namespace=namespace: rejection(model, namespace))
         assert REJECTION in str(rejection(model, namespace))

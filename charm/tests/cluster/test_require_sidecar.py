@@ -27,9 +27,7 @@ def team(model: Model) -> str:
 
 
 def test_pod_is_rejected_until_the_injector_is_back(model: Model, team: str) -> None:
-    app = model.app()
-    app.config = {"namespaces": team, "require-sidecar": True}
-    app.deploy(1)
+    app = model.deployed({"namespaces": team, "require-sidecar": True})
     assert app.status() == REQUIRED
     with no_injector(model):
         rejected = until("the policy to be in force", lambda: rejection(model, team))
@@ -44,9 +42,7 @@ def test_pod_is_rejected_until_the_injector_is_back(model: Model, team: str) -> 
 
 
 def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
-    app = model.app()
-    app.config = {"namespaces": team, "require-sidecar": True}
-    app.deploy(1)
+    model.deployed({"namespaces": team, "require-sidecar": True})
     other = model.namespace(istio_injection="enabled")
     with no_injector(model):
         until("the policy to be in force", lambda: rejection(model, team))
@@ -62,9 +58,7 @@ def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
 
 
 def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) -> None:
-    app = model.app()
-    app.config = {"namespaces": team}
-    app.deploy(1)
+    app = model.deployed({"namespaces": team})
     with no_injector(model):
         # The API server forgets the policy of the test before a moment after it is removed.
         until("the injector to be deleted", lambda: rejection(model, team) is None and not is_injected(model, team))
@@ -88,8 +82,7 @@ def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) ->
 
 def test_chosen_workload_joins_the_mesh_and_leaves_it(model: Model) -> None:
     plain = model.namespace()
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     model.admin.create(stateful_set("db", plain))
     until("the pod", lambda: is_ready(the_pod(model, plain, "db")))
     assert app.act(0, "enable-namespace", namespace=plain, workloads="db")["changed"] == "db"

@@ -45,8 +45,7 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
         Namespace, model.name, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     )
     tenant, other = model.namespace(istio_aux_io__tenancy="enabled"), model.namespace()
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     assert len(model.written()) == 3
     assert tenants_objects(model, tenant) == set()
 
@@ -80,9 +79,7 @@ def test_controller_is_gone_with_the_application(
     model: Model, go: Callable[[Model, App], None], left: set[str]
 ) -> None:
     tenant = model.namespace(istio_aux_io__tenancy="enabled")
-    app = model.app()
-    app.config = {"tenancy": True}
-    app.deploy(1)
+    app = model.deployed({"tenancy": True})
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     go(model, app)
     until_swept(model)
@@ -116,9 +113,7 @@ def test_charm_grants_only_rights_that_it_has(untrusted: Model) -> None:
     untrusted.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
     try:
         until("its rights", lambda: untrusted.may("create", "clusterroles"))
-        app = untrusted.app()
-        app.config = {"tenancy": True}
-        app.deploy(1)
+        app = untrusted.deployed({"tenancy": True})
         assert app.status() == NO_TRUST
         assert not [each for each in untrusted.written() if each.startswith(("clusterrole", "deployment"))]
     finally:

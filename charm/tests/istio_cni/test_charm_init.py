@@ -68,8 +68,7 @@ def test_control_injected_charm_does_not_reach_its_controller(model: Model) -> N
 
 def test_charm_enabled_by_action_reaches_its_controller(model: Model) -> None:
     namespace = model.namespace()
-    app = model.app()
-    app.deploy(1)
+    app = model.deployed()
     model.admin.create(charm(namespace, controller(model)))
     until("the pod, outside the mesh", lambda: is_ready(the_pod(model, namespace, "db")))
     assert app.act(0, "enable-namespace", namespace=namespace, workloads="db")["changed"] == "db"

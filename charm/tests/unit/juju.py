@@ -1,4 +1,4 @@
-"""An application of this charm in a model: units run events one after another, and share what Juju has them share."""
+"""An application of this charm in a model: its units run events one after another, and share data as in Juju."""
 
 import dataclasses
 import datetime
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import ops
+import pytest
 import yaml
 from ops import testing
 
@@ -22,12 +23,12 @@ START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 class Clock:
-    """The time, which passes only by word."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = START
         self.on_sleep: Callable[[], object] = lambda: None
-        """What happens while the charm sleeps."""
+        """Called while the charm sleeps."""
 
     def sleep(self, seconds: float) -> None:
         self.passes(seconds)
@@ -45,7 +46,7 @@ class App:
         self.model = model
         self.leader = 0
         self.planned: int | None = None
-        """What goal-state says, where it is not the number of units."""
+        """The planned units of goal-state; None for the number of units."""
         self.config: dict[str, Any] = {}
         self.data: dict[str, str] = {}
         self.secret: testing.Secret | None = None
@@ -54,7 +55,7 @@ class App:
         self.contexts: dict[int, testing.Context[IstioAuxCharm]] = {}
 
     def add(self, unit: int, *, up: bool = True) -> None:
-        """A new unit, on which no event has run yet."""
+        """Adds a unit on which no event has run yet."""
         self.units[unit] = testing.State(containers={_new_container(up=up)}, model=self.model)
         self.unit_data[unit] = {}
         # Without a charm_root: contexts of two processes would write the same files there.
@@ -67,8 +68,9 @@ class App:
             unit_id=unit,
         )
 
-    def deploy(self, units: int = 1) -> None:
-        """Units that have gone through the events of their first minutes, the leader first."""
+    def deploy(self, units: int = 1, config: dict[str, Any] | None = None) -> None:
+        """Adds units and runs the events of their first minutes, the leader first."""
+        self.config = config or self.config
         for unit in range(units):
             self.add(unit)
         for unit in list(self.units):
@@ -83,7 +85,7 @@ class App:
         self.run(unit, on.pebble_ready(self.container(unit)))
 
     def run(self, unit: int, event: Any, *, peers: bool = True) -> testing.State:
-        """Run an event on a unit, and keep what it changed. The event may be made of the state it runs on."""
+        """Runs an event on a unit, and keeps its changes. A callable makes the event from the state."""
         state = self._state(unit, peers=peers)
         out = self.contexts[unit].run(cast("Any", event(state) if callable(event) else event), state)
         return self._keep(unit, out)
@@ -102,12 +104,12 @@ class App:
         return self.run(unit, lambda state: self.contexts[unit].on.relation_changed(state.get_relations("peers")[0]))
 
     def secret_changed(self, unit: int) -> testing.State:
-        """Juju tells this only to units that may not write the secret."""
+        """Runs secret-changed, which Juju sends only to units that may not write the secret."""
         on = self.contexts[unit].on
         return self.run(unit, lambda state: on.secret_changed(state.get_secret(label=self_signed.LABEL)))
 
     def rotate(self, unit: int) -> None:
-        """Have the leader make a new certificate, without waiting for anything."""
+        """Has the leader issue a new certificate, without waiting for it to be trusted."""
         context = self.contexts[unit]
         state = self._state(unit)
         with context(context.on.update_status(), state) as manager:
@@ -122,20 +124,28 @@ class App:
         return self.run(unit, self.contexts[unit].on.update_status())
 
     def act(self, unit: int, action: str, **params: object) -> dict[str, Any]:
-        """Run an action. Raises ActionFailed where it fails."""
+        """Runs an action. Raises ActionFailed if it fails."""
         context = self.contexts[unit]
         self.run(unit, context.on.action(action, params=params))
         return context.action_results or {}
 
+    def failure(self, unit: int, action: str, **params: object) -> str:
+        """Runs an action that fails, and returns its message."""
+        with pytest.raises(testing.ActionFailed) as failed:
+            self.act(unit, action, **params)
+        return failed.value.message
+
+    def remove_all(self) -> None:
+        """Runs the last events of every unit, with none planned, the last unit first."""
+        self.planned = 0
+        for unit in sorted(self.units, reverse=True):
+            self.remove(unit)
+
     def remove(self, unit: int) -> None:
-        """The last events of a unit."""
+        """Runs the last events of a unit."""
         on = self.contexts[unit].on
         self.run(unit, on.stop())
         self.run(unit, on.remove())
-        self.forget(unit)
-
-    def forget(self, unit: int) -> None:
-        """The unit is gone."""
         del self.units[unit], self.unit_data[unit], self.contexts[unit]
 
     def relate(self, unit: int, relation: testing.Relation) -> None:
@@ -157,14 +167,14 @@ class App:
         self.units[unit] = dataclasses.replace(self.units[unit], containers=frozenset({changed}))
 
     def churn(self, unit: int) -> None:
-        """The pod is replaced: its container is empty and Pebble knows nothing."""
+        """Replaces the pod: its container is empty, and Pebble has no plan."""
         self.units[unit] = dataclasses.replace(self.units[unit], containers=frozenset({_new_container(up=True)}))
 
     def status(self, unit: int = 0) -> ops.StatusBase:
         return cast("ops.StatusBase", self.units[unit].unit_status)
 
     def root(self, unit: int) -> pathlib.Path:
-        """Where the container's root is on this machine."""
+        """Returns the directory of the container's files on this machine."""
         return pathlib.Path(self.container(unit).mounts["certificate"].source).parent
 
     def file(self, unit: int) -> pathlib.Path:
@@ -212,7 +222,7 @@ _ROOTS = tempfile.TemporaryDirectory(prefix="istio-aux-charm-")
 
 
 def _new_container(*, up: bool) -> testing.Container:
-    """A container whose files last until it is replaced."""
+    """Returns a container whose files last until it is replaced."""
     root = pathlib.Path(tempfile.mkdtemp(dir=_ROOTS.name))
     mounts: dict[str, testing.Mount] = {}
     for name, file in (("certificate", webhook.CERTIFICATE_FILE), ("cas", webhook.CA_BUNDLE)):

@@ -127,8 +127,7 @@ def test_only_the_leader_writes_into_the_cluster(app: App, api: Api) -> None:
 
 def test_scale_from_none_to_three_and_back(app: App, api: Api) -> None:
     api.put("Namespace", "mine", metadata={"labels": {"istio-aux.io/injection": "enabled"}})
-    app.config = {"namespaces": "team"}
-    app.deploy(1)
+    app.deploy(1, config={"namespaces": "team"})
     kept = app.kept()
     for unit in (1, 2):
         app.add(unit)
@@ -138,8 +137,7 @@ def test_scale_from_none_to_three_and_back(app: App, api: Api) -> None:
     for unit in (2, 1):
         app.remove(unit)
         assert objects(api) == INSTALLED
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     assert objects(api) == {}
     assert api.labels("team") == {}
     assert api.labels("mine") == {"istio-aux.io/injection": "enabled"}
@@ -158,8 +156,7 @@ def test_scale_from_none_to_three_and_back(app: App, api: Api) -> None:
 def test_nothing_is_left_after_any_order_of_last_events(
     app: App, api: Api, leader: int, order: tuple[str, ...]
 ) -> None:
-    app.config = {"namespaces": "team", "require-sidecar": True, "tenancy": True}
-    app.deploy(2)
+    app.deploy(2, config={"namespaces": "team", "require-sidecar": True, "tenancy": True})
     assert set(objects(api)) == set(OURS)
     app.planned, app.leader = 0, leader
     for unit in (0, 1):
@@ -176,8 +173,7 @@ def test_removal_keeps_other_models_objects(app: App, api: Api) -> None:
     app.deploy()
     other = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "another"}}
     api.put("MutatingWebhookConfiguration", "istio-aux-other", metadata=other)
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux-other"]}
 
 
@@ -185,8 +181,7 @@ def test_removal_keeps_another_application_of_the_model(app: App, api: Api) -> N
     app.deploy()
     second = App("aux")
     second.deploy()
-    second.planned = 0
-    second.remove(0)
+    second.remove_all()
     assert objects(api) == INSTALLED
 
 

@@ -18,8 +18,7 @@ WRONG_MESSAGE = (
 
 
 def test_invalid_options_change_nothing(app: App, api: Api) -> None:
-    app.config = {"log-level": "debug"}
-    app.deploy()
+    app.deploy(config={"log-level": "debug"})
     before = (command(app), api.get(*CONFIGURATION), len(api.writes))
     app.config = {"log-level": "trace", **WRONG}
     app.run(0, app.contexts[0].on.config_changed())
@@ -33,8 +32,7 @@ def test_invalid_options_change_nothing(app: App, api: Api) -> None:
 
 
 def test_invalid_options_keep_previous_for_new_units_and_renewals(app: App, clock: Clock) -> None:
-    app.config = {"log-level": "debug"}
-    app.deploy()
+    app.deploy(config={"log-level": "debug"})
     app.config = WRONG
     app.add(1)
     app.start(1)
@@ -47,8 +45,7 @@ def test_invalid_options_keep_previous_for_new_units_and_renewals(app: App, cloc
 
 
 def test_options_wrong_from_the_first_start_nothing(app: App, api: Api) -> None:
-    app.config = WRONG
-    app.deploy()
+    app.deploy(config=WRONG)
     assert app.status() == BlockedStatus(WRONG_MESSAGE)
     assert objects(api) == {}
     assert app.container(0).plan.services == {}
@@ -97,8 +94,7 @@ def test_unit_stops_waiting_for_an_unavailable_one(app: App, clock: Clock) -> No
 
 
 def test_namespaces_follow_the_option(app: App, api: Api) -> None:
-    app.config = {"namespaces": "team"}
-    app.deploy()
+    app.deploy(config={"namespaces": "team"})
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
     app.config = {"namespaces": ""}
     app.update(0)
@@ -107,8 +103,7 @@ def test_namespaces_follow_the_option(app: App, api: Api) -> None:
 
 
 def test_absent_namespace_is_reported_and_labelled_later(app: App, api: Api) -> None:
-    app.config = {"namespaces": "team,later"}
-    app.deploy()
+    app.deploy(config={"namespaces": "team,later"})
     assert app.status() == ActiveStatus("namespaces not found: later; they are labelled once they exist")
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
     assert app.served(0)
@@ -166,8 +161,7 @@ def test_other_models_operators_are_excluded_until_removal(app: App, api: Api) -
     app.deploy()
     assert template_labels(api, "Deployment", "modeloperator", "in-the-mesh") == OUT_OF_THE_MESH
     assert template_labels(api, "Deployment", "modeloperator", "outside") == {}
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     assert template_labels(api, "Deployment", "modeloperator", "in-the-mesh") == {}
 
 
@@ -184,8 +178,7 @@ def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None
     injector = "istio-sidecar-injector"
     labels = {"app": "sidecar-injector", "app.juju.is/created-by": "pilot-of-ours"}
     api.put("MutatingWebhookConfiguration", injector, metadata={"labels": labels})
-    app.config = {"require-sidecar": True}
-    app.deploy()
+    app.deploy(config={"require-sidecar": True})
     exempt = "istio-k8s, istio-pilot, pilot-of-ours"
     assert app.status() == ActiveStatus(f"sidecars required, except for istiod and {exempt}")
     del api.objects["MutatingWebhookConfiguration", None, injector]

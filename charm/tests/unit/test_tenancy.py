@@ -27,8 +27,7 @@ REPOSITORY = pathlib.Path(__file__).parents[3]
 
 @pytest.fixture
 def with_tenancy(app: App) -> App:
-    app.config = {"tenancy": True}
-    app.deploy()
+    app.deploy(config={"tenancy": True})
     return app
 
 
@@ -75,8 +74,7 @@ def test_controller_follows_image_and_log_level(with_tenancy: App, api: Api) -> 
 
 
 def test_new_leader_changes_nothing(app: App, api: Api) -> None:
-    app.config = {"tenancy": True}
-    app.deploy(2)
+    app.deploy(2, config={"tenancy": True})
     writes = len(api.writes)
     app.leader = 1
     app.run(1, app.contexts[1].on.leader_elected())
@@ -114,8 +112,7 @@ def test_tenants_objects_are_deleted_at_next_event_after_failure(with_tenancy: A
 
 def test_removal_deletes_everything(with_tenancy: App, api: Api) -> None:
     put_tenants_objects(api)
-    with_tenancy.planned = 0
-    with_tenancy.remove(0)
+    with_tenancy.remove_all()
     assert objects(api) == {"RoleBinding": ["theirs"]}
     assert api.names("PodDefault") == ["theirs"]
 
@@ -123,8 +120,7 @@ def test_removal_deletes_everything(with_tenancy: App, api: Api) -> None:
 def test_tenants_objects_stay_without_the_option(app: App, api: Api) -> None:
     put_tenants_objects(api)
     app.deploy()
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     assert api.names("RoleBinding") == ["istio-aux-pipelines", "theirs"]
 
 
@@ -142,12 +138,10 @@ def test_jujus_account_and_rights_are_never_deleted(app: App, api: Api) -> None:
     for kind in ("ServiceAccount", "Role", "RoleBinding", "Service"):
         api.put(kind, "istio-aux", "kubeflow", metadata={"labels": labels}, roleRef=role)
     jujus = set(api.objects)
-    app.config = {"tenancy": True}
-    app.deploy()
+    app.deploy(config={"tenancy": True})
     app.config = {}
     app.update(0)
-    app.planned = 0
-    app.remove(0)
+    app.remove_all()
     assert jujus <= set(api.objects)
 
 
@@ -231,8 +225,7 @@ def test_image_is_that_of_the_webhooks_container(spec: dict[str, Any], image: Im
 
 def test_unit_without_its_pod_waits(app: App, api: Api) -> None:
     del api.objects["Pod", "kubeflow", "istio-aux-0"]
-    app.config = {"tenancy": True}
-    app.deploy()
+    app.deploy(config={"tenancy": True})
     assert app.status() == API_UNAVAILABLE
 
 
@@ -246,8 +239,7 @@ def test_unit_without_its_pod_waits(app: App, api: Api) -> None:
 def test_rejected_role_is_reported(app: App, api: Api, code: int, status: BlockedStatus) -> None:
     # Without trust, the API server rejects a role with rights that its writer does not have.
     api.rejected["ClusterRole"] = api_error(code)
-    app.config = {"tenancy": True}
-    app.deploy()
+    app.deploy(config={"tenancy": True})
     assert app.status() == status
 
 
