@@ -14,7 +14,7 @@ PODS ?= 1000
 DEMO ?= job
 
 CLUSTER_COMMAND := hack/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/node deploy/images/sbom e2e/dockerfiles/build hack/matrix hack/install-node examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build hack/cargo-tool hack/ensure hack/zig-ar hack/zig-cc deploy/release $(wildcard hack/*.sh) $(CLUSTER_COMMAND) $(wildcard hack/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/pack deploy/images/root deploy/images/sbom hack/matrix hack/install-node examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build hack/cargo-tool hack/ensure hack/zig-ar hack/zig-cc deploy/release $(wildcard hack/*.sh) $(CLUSTER_COMMAND) $(wildcard hack/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -122,7 +122,7 @@ test-node: export NODE_PROXY := yes
 test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
 	@hack/ensure rust images
 	@$(call ADD,node argo katib)
-	@deploy/images/node
+	@deploy/images/build node
 	@$(IN_CLUSTER) hack/install-node
 	cargo build --locked --package e2e --features node --test node
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
@@ -156,7 +156,6 @@ lint: ## Check format, lints and scripts
 	@charm/test lint
 	cargo deny --locked --all-features check bans licenses sources
 	shellcheck $(SCRIPTS)
-	python3 -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.argv[1:]]' deploy/images/oci_archive.py deploy/images/oci_index.py
 
 .PHONY: docs
 docs: ## Build the documentation as a site, target/site/index.html
@@ -175,7 +174,7 @@ bench: install ## Measure on the one-node cluster (QUICK=1: once each, in minute
 	@hack/ensure rust$(if $(QUICK),, images)
 ifndef QUICK
 	@$(call ADD,node)
-	@deploy/images/node
+	@deploy/images/build node
 	@$(IN_CLUSTER) hack/install-node
 endif
 	$(IN_CLUSTER) bench/shim-cost $(if $(QUICK),2)
@@ -192,7 +191,7 @@ ifndef QUICK
 endif
 
 .PHONY: images
-images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both), and load them into the one-node cluster
+images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both) by their Dockerfiles, and load them into the one-node cluster
 	@hack/ensure rust images $(if $(ARCHS),aarch64)
 	@deploy/images/build
 
