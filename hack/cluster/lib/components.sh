@@ -87,7 +87,7 @@ add_istio_cni() {
 # The images' archives are kept by what they are made of: the part, and the recipe.
 add_images_of() {
   local image program path recipe
-  recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/oci_archive.py"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)
+  recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/pack"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)
   while read -r image program path; do
     add_image "$image" "$CACHE/images/$image-$recipe.tar" rootfs_of_program "$(part_folder "$1")/bin/$program" "$path"
   done <"$CLUSTER_DIR/parts/$1/images"
@@ -106,7 +106,7 @@ rootfs_of_program() {
   certificates_and_tmp
   mkdir -p ".$(dirname "$2")"
   cp "$1" ".$2"
-  ARGUMENTS=(--entrypoint "$2" --user 1000:1000)
+  CONFIG=$(printf 'USER 1000:1000\nENTRYPOINT ["%s"]' "$2")
 }
 
 # render_component NAME: its manifests, with the numbers of this cluster.

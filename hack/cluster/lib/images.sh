@@ -7,7 +7,7 @@ IMAGES=(pause payload proxyv2 pilot)
 image_hash() {
   {
     declare -f "rootfs_$1" copy_programs
-    cat "$REPO/deploy/images/oci_archive.py"
+    cat "$REPO/deploy/images/pack"
     part_folder istio
     echo "$ENVOY_WHEEL"
     dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
@@ -28,19 +28,20 @@ build_images() {
   done
 }
 
-# build_image NAME ARCHIVE COMMAND…: the command fills the current folder, which becomes the image's root.
+# build_image NAME ARCHIVE COMMAND…: the command fills the current folder, which becomes the image's root, and sets CONFIG to what else
+# a Dockerfile says of the image.
 build_image() {
   set -e
   local work name=$1 archive=$2
   shift 2
   work=$(mktemp -d)
   mkdir -p "$(dirname "$archive")" "$work/rootfs"
-  ARGUMENTS=()
   (
     cd "$work/rootfs"
     "$@"
-    python3 "$REPO/deploy/images/oci_archive.py" . "$(image_name "$name")" "$archive" "${ARGUMENTS[@]}"
+    printf 'FROM scratch\nCOPY --from=build / /\n%s\n' "$CONFIG" >"$work/Dockerfile"
   )
+  "$REPO/deploy/images/pack" "$work/Dockerfile" "$(image_name "$name")" "$archive" "amd64=$work/rootfs"
   rm -rf "$work"
 }
 
@@ -61,7 +62,7 @@ copy_programs() {
 # shellcheck disable=SC2329  # the rootfs_* functions are called by name
 rootfs_pause() {
   cp /usr/bin/catatonit .
-  ARGUMENTS=(--entrypoint=/catatonit --entrypoint=-P)
+  CONFIG='ENTRYPOINT ["/catatonit", "-P"]'
 }
 
 # shellcheck disable=SC2329
@@ -76,7 +77,7 @@ rootfs_payload() {
   done
   echo 'root:x:0:0:root:/:/bin/sh' >etc/passwd
   echo 'hello from the mesh' >www/index.html
-  ARGUMENTS=(--user 65532:65532)
+  CONFIG='USER 65532:65532'
 }
 
 # shellcheck disable=SC2329
@@ -102,7 +103,7 @@ rootfs_proxyv2() {
   chmod 1777 tmp
   chmod 777 var/lib/istio/envoy etc/istio/proxy
   install -m 644 "$ISTIO/source/tools/packaging/common/envoy_bootstrap.json" var/lib/istio/envoy/envoy_bootstrap_tmpl.json
-  ARGUMENTS=(--entrypoint /usr/local/bin/pilot-agent)
+  CONFIG='ENTRYPOINT ["/usr/local/bin/pilot-agent"]'
 }
 
 # shellcheck disable=SC2329
@@ -110,7 +111,7 @@ rootfs_pilot() {
   certificates_and_tmp
   mkdir -p usr/local/bin
   cp "$ISTIO/bin/pilot-discovery" usr/local/bin/
-  ARGUMENTS=(--entrypoint /usr/local/bin/pilot-discovery --user 1337:1337)
+  CONFIG=$'USER 1337:1337\nENTRYPOINT ["/usr/local/bin/pilot-discovery"]'
 }
 
 # Python with its standard library, for payloads that are programs and not scripts of a line.
@@ -138,7 +139,7 @@ rootfs_python() {
   done | sort -u | while read -r library; do
     if [ ! -e ".$library" ]; then mkdir -p ".$(dirname "$library")" && cp -L "$library" ".$library"; fi
   done
-  ARGUMENTS=(--user 65532:65532)
+  CONFIG='USER 65532:65532'
 }
 
 certificates_and_tmp() {
