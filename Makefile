@@ -14,7 +14,7 @@ PODS ?= 1000
 DEMO ?= job
 
 CLUSTER_COMMAND := hack/cluster/cluster
-SCRIPTS := .ci/run bench/reviews bench/shim-cost bench/tenants charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/pack deploy/images/root deploy/images/sbom hack/matrix hack/install-node examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build hack/cargo-tool hack/ensure hack/zig-ar hack/zig-cc deploy/release $(wildcard hack/*.sh) $(CLUSTER_COMMAND) $(wildcard hack/cluster/lib/*.sh)
+SCRIPTS := .ci/run bench/reviews charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/pack deploy/images/root deploy/images/sbom hack/matrix hack/install-node examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build hack/cargo-tool hack/ensure hack/zig-ar hack/zig-cc deploy/release $(wildcard hack/*.sh) $(CLUSTER_COMMAND) $(wildcard hack/cluster/lib/*.sh)
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
@@ -166,29 +166,19 @@ docs: ## Build the documentation as a site, target/site/index.html
 	mdbook build docs
 
 .PHONY: bench
-ifndef QUICK
 # The proxy beside the pod is measured too.
 bench: export NODE_PROXY := yes
-endif
-bench: install ## Measure on the one-node cluster (QUICK=1: once each, in minutes): bench/README.md has what, how, and the last results
-	@hack/ensure rust$(if $(QUICK),, images)
-ifndef QUICK
+bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
+	@hack/ensure rust images bench
 	@$(call ADD,node)
 	@deploy/images/build node
 	@$(IN_CLUSTER) hack/install-node
-endif
-	$(IN_CLUSTER) bench/shim-cost $(if $(QUICK),2)
-	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- pod-ends $(if $(QUICK),1,30)
-	cargo run --locked --quiet --package e2e --bin bench -- report
+	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- pod-ends 30
+	cargo run --locked --quiet --package bench -- report
 	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package probe
-	$(IN_CLUSTER) cargo run --locked --quiet --package e2e --bin bench -- exit-to-post $(if $(QUICK),3,200)
-ifndef QUICK
-	cargo bench --locked --package inject
-	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package bare --package hostile
-	@hack/ensure bench
+	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- exit-to-post 40
 	$(IN_CLUSTER) bench/reviews
-	target/x86_64-unknown-linux-musl/release/hostile target/images/istio-aux
-endif
+	cargo bench --locked --package inject
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both) by their Dockerfiles, and load them into the one-node cluster

@@ -1,4 +1,4 @@
-//! How long a decision takes, and a whole review, for pods of 8 KB and 100 KB after Istio's injector.
+//! Measures how long a decision takes, and a whole review, for pods of 8 KB and 100 KB after Istio's injector.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ use inject::review::{Entry, answer};
 use inject::{Settings, decide};
 use serde_json::{Value, json};
 
-/// A pod of about so many bytes: one that Istio has injected, with environment variables that fill it up.
+/// Returns a pod of about so many bytes: one that Istio has injected, with environment variables that fill it up.
 fn pod(size: usize) -> Value {
     let mut pod: Value = serde_json::from_str(include_str!("../tests/pods/classic-proxy.json")).expect("it is JSON");
     let main = pod["spec"]["containers"].as_array_mut().expect("a list").last_mut().expect("a payload");
@@ -46,7 +46,7 @@ fn decisions(criterion: &mut Criterion) {
     }
 }
 
-/// Pods that are made to cost as much as they can.
+/// Measures pods that are made to cost as much as they can.
 fn hostile_pods(criterion: &mut Criterion) {
     let settings = Settings::new("docker.io/istio-aux/shim:0.1.0");
     let container = |n: usize| json!({"name": format!("c{n}"), "command": ["true"]});

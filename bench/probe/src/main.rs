@@ -1,4 +1,4 @@
-//! The two ends between which the shim acts, for measurements: `probe payload` says when it is about to exit,
+//! Stands at the two ends between which the shim acts, for `bench exit-to-post`: `probe payload` says when it is about to exit,
 //! `probe agent` stands in for pilot-agent and says when it was asked to quit. Nanoseconds of the machine's monotonic
 //! clock, which is the same in every container.
 
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Where the shim asks.
+/// Names the port on which the shim asks.
 const STATUS_PORT: u16 = 15_020;
-/// Long enough for the shim to have seen the payload.
+/// Gives the shim enough time to see the payload.
 const RUNS_FOR: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -51,6 +51,7 @@ fn asked_at() -> std::io::Result<i64> {
     Ok(at)
 }
 
+/// Reads the machine's monotonic clock.
 fn nanoseconds() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("the clock can be read");
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()

@@ -1,4 +1,4 @@
-//! How soon after its payload's exit the proxy is asked to quit, on containers that the runtime reaps: the two ends are
+//! Measures how soon after its payload's exit the proxy is asked to quit, on containers that the runtime reaps: the two ends are
 //! `bench/probe`, which says when it was there. On the one-node cluster only, from whose disk the pods take it.
 
 use std::path::PathBuf;
@@ -10,19 +10,19 @@ use e2e::manifests::{annotated, container, injected, pod, pod_spec};
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
 
-/// How long a pod usually takes to the payload's end.
+/// Exceeds what a pod usually takes to the payload's end.
 const ENDS_WITHIN: Duration = Duration::from_millis(1800);
 
-/// Where the probe was built.
+/// Returns the folder in which the probe was built.
 fn probe_folder() -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release");
     std::fs::canonicalize(folder).expect("the probe was built: see the Makefile's target bench")
 }
 
-/// Mode and restart policy. Under `OnFailure` the exit code decides, which the kernel tells after the reaping.
+/// Lists modes and restart policies. Under `OnFailure` the exit code decides, which the kernel tells after the reaping.
 const KINDS: [(&str, &str); 3] = [("native", "Never"), ("native", "OnFailure"), ("wrap", "OnFailure")];
 
-/// Runs so many rounds of a pod of each kind, and says how long they took.
+/// Runs so many rounds of a pod of each kind, and prints how long they took.
 pub(crate) async fn run(rounds: usize) {
     let mut took: [Vec<i64>; KINDS.len()] = Default::default();
     scenario("bench-post", &[OPT_IN], async |ns: &Namespace| {
@@ -47,7 +47,7 @@ pub(crate) async fn run(rounds: usize) {
     }
 }
 
-/// Microseconds between the payload's last instruction and the first byte of the request.
+/// Returns the microseconds between the payload's last instruction and the first byte of the request.
 async fn time_post(ns: &Namespace, name: &str, mode: &str, policy: &str) -> i64 {
     let probe = |name: &str, role: &str| -> Value {
         let mut container = container(name, &["/probe/probe", role]);
@@ -66,7 +66,7 @@ async fn time_post(ns: &Namespace, name: &str, mode: &str, policy: &str) -> i64 
     (asked - exit) / 1000
 }
 
-/// The line of a log that is a number.
+/// Finds the line of a log that is a number.
 fn number(log: &str) -> Option<i64> {
     log.lines().find_map(|line| line.parse().ok())
 }

@@ -1,10 +1,10 @@
-//! What a pod's cgroup has used, of either version.
+//! Reads what a pod's cgroup has used, of either version.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes, as the kubelet counts them: without pages of files that were not used lately. `None` where the pod has gone.
+/// Reads its memory in bytes, as the kubelet counts them: without pages of files that were not used lately. `None` where the pod has gone.
 pub(crate) fn memory(uid: &str) -> Option<u64> {
     let cgroup = cgroup("memory", uid)?;
     let read = |file: &str| fs::read_to_string(cgroup.join(file)).ok();
@@ -15,7 +15,7 @@ pub(crate) fn memory(uid: &str) -> Option<u64> {
     Some(usage.trim().parse::<u64>().ok()?.saturating_sub(field(&read("memory.stat")?, key)?))
 }
 
-/// What all its containers have used of the processors. `None` where the pod has gone.
+/// Reads what all its containers have used of the processors. `None` where the pod has gone.
 pub(crate) fn cpu(uid: &str) -> Option<Duration> {
     let cgroup = cgroup("cpuacct", uid)?;
     match fs::read_to_string(cgroup.join("cpuacct.usage")) {
@@ -30,7 +30,7 @@ fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.parse().ok())
 }
 
-/// A pod's cgroup. Version 1 has a hierarchy for each controller.
+/// Finds a pod's cgroup. Version 1 has a hierarchy for each controller.
 fn cgroup(controller: &str, uid: &str) -> Option<PathBuf> {
     let roots = [format!("/sys/fs/cgroup/{controller}"), "/sys/fs/cgroup".to_owned()];
     let of_root = |root: &String| {

@@ -1,4 +1,4 @@
-//! What istio-aux is compared with: a controller that watches pods, and has those whose payloads have ended run `curl` beside Istio's proxy.
+//! Runs what istio-aux is compared with: a controller that watches pods, and has those whose payloads have ended run `curl` beside Istio's proxy.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 const ACCOUNT: &str = "watch-and-exec";
 const QUIT: [&str; 5] = ["curl", "-fsS", "-X", "POST", "http://127.0.0.1:15020/quitquitquit"];
 
-/// The controller of a namespace, until it is dropped.
+/// Runs the controller of a namespace, until it is dropped.
 pub(crate) struct Controller(AbortHandle);
 
 impl Controller {

@@ -1,4 +1,4 @@
-//! What the results of `pod-ends` come to: a table for bench/README.md, and a plot of the ends for a light page and a dark one.
+//! Makes tables of the results of `pod-ends` for both READMEs, and plots of the ends for a light page and a dark one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::timing::quantile;
+use crate::timing::{quantile, random};
 
-/// The kind to which the others are compared.
+/// Names the kind to which the others are compared.
 const BASELINE: &str = "no-mesh";
-/// How often the times are drawn again for the interval of a ratio.
+/// Counts how often the times are drawn again for the interval of a ratio.
 const RESAMPLES: usize = 10_000;
 
-/// One run of `pod-ends`. Times are in seconds.
+/// Holds one run of `pod-ends`. Times are in seconds.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) command: String,
@@ -22,7 +22,7 @@ pub(crate) struct Results {
     pub(crate) kinds: Vec<Times>,
 }
 
-/// The times of one kind of pod, in the order of the rounds.
+/// Holds the times of one kind of pod, in the order of the rounds.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Times {
     pub(crate) name: String,
@@ -40,15 +40,15 @@ pub(crate) struct Times {
     pub(crate) syncs: Vec<u64>,
 }
 
-/// A run of fewer rounds is a trial.
+/// Counts the rounds of a run; one of fewer is a trial.
 const ROUNDS: usize = 30;
 
 fn results_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/results")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
 }
 
 impl Results {
-    /// Keeps them, in place of an earlier run's on the same Kubernetes; a trial's, below target/.
+    /// Writes them in place of an earlier run's on the same Kubernetes; a trial's, below target/. Returns the file.
     pub(crate) fn write(&self) -> PathBuf {
         let rounds = self.kinds.iter().map(|kind| kind.starts.len()).max().unwrap_or_default();
         let directory = if rounds < ROUNDS { results_dir().join("../../target") } else { results_dir() };
@@ -59,7 +59,7 @@ impl Results {
     }
 }
 
-/// The results that are kept, by their files.
+/// Reads the results that are kept, by their files.
 fn all() -> Vec<(PathBuf, Results)> {
     let entries = fs::read_dir(results_dir()).expect("there is bench/results");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("it is read").path()).collect();
@@ -86,7 +86,7 @@ pub(crate) fn run() {
     }
 }
 
-/// The medians of all runs side by side, as Markdown.
+/// Returns the medians of all runs side by side, as Markdown.
 fn overview(all: &[(PathBuf, Results)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for kind in all.iter().flat_map(|(_, results)| &results.kinds) {
@@ -110,7 +110,7 @@ fn start_and_end(kind: &Times) -> String {
     format!("{start}, {end}")
 }
 
-/// The runs' figures as Markdown.
+/// Returns a run's figures as Markdown.
 fn table(results: &Results) -> String {
     let baseline = results.kinds.iter().find(|kind| kind.name == BASELINE).map(|kind| kind.ends.as_slice());
     let mut text = format!("`{}`, {}, Kubernetes {}:\n\n", results.command, results.date, results.kubernetes);
@@ -132,7 +132,7 @@ fn table(results: &Results) -> String {
     text
 }
 
-/// The median of what was counted.
+/// Returns the median of what was counted.
 fn median_count<T: Copy + Ord>(counts: &[T]) -> Option<T> {
     let mut sorted = counts.to_vec();
     sorted.sort_unstable();
@@ -156,15 +156,11 @@ fn median(times: &[f64]) -> Option<f64> {
     quantile(&sorted(times), 500)
 }
 
-/// The interval that has 95 % of the ratios of medians, when both are drawn again from what was measured (bootstrap).
+/// Returns the interval that has 95 % of the ratios of medians, when both are drawn again from what was measured (bootstrap).
 fn ratio_interval(times: &[f64], baseline: &[f64]) -> Option<[f64; 2]> {
-    let mut chance = 1;
+    let mut next = random(1);
     let mut drawn = |from: &[f64]| {
-        let draw = |_: &f64| {
-            // Numbers that look random, the same each time (Knuth's MMIX).
-            chance = 6_364_136_223_846_793_005_u64.wrapping_mul(chance).wrapping_add(1_442_695_040_888_963_407);
-            from.get(usize::try_from(chance >> 33).ok()? % from.len()).copied()
-        };
+        let draw = |_: &f64| from.get(next() % from.len()).copied();
         median(&from.iter().filter_map(draw).collect::<Vec<_>>())
     };
     let ratios: Option<Vec<f64>> = (0..RESAMPLES).map(|_| Some(drawn(times)? / drawn(baseline)?)).collect();
@@ -172,7 +168,7 @@ fn ratio_interval(times: &[f64], baseline: &[f64]) -> Option<[f64; 2]> {
     Some([quantile(&ratios, 25)?, quantile(&ratios, 975)?])
 }
 
-/// The ends of each kind of pod as dots on a line, with a bar at the median. The background is the page's.
+/// Draws the ends of each kind of pod as dots on a line, with a bar at the median. The background is the page's.
 fn draw(results: &Results, ink: RGBColor) -> String {
     let mut svg = String::new();
     let rows = results.kinds.len();
@@ -228,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_of_the_readme_are_those_of_the_results() {
+    fn tables_of_the_bench_readme_are_those_of_the_results() {
         let readme = fs::read_to_string(results_dir().join("../README.md")).unwrap();
         assert!(!all().is_empty(), "there are results");
         for (file, results) in all() {
@@ -241,15 +237,15 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_projects_readme_is_that_of_the_results() {
+    fn table_of_the_projects_readme_is_that_of_the_results() {
         let readme = fs::read_to_string(results_dir().join("../../README.md")).unwrap();
         let overview = overview(&all());
         assert!(readme.contains(&overview), "next: bench report, and put this into README.md:\n{overview}");
     }
 
-    /// README says so, and which. By hundredths, since that is what was measured.
+    /// Shows what README says, to a tenth of a second. In hundredths, since that is what was measured.
     #[test]
-    fn some_way_starts_as_soon_as_the_mesh_alone_and_ends_as_soon_as_no_mesh_within_a_tenth_of_a_second() {
+    fn some_way_starts_as_the_mesh_and_ends_as_no_mesh() {
         for (file, results) in all() {
             let of = |name: &str| results.kinds.iter().find(|kind| kind.name == name).unwrap();
             let hundredths = |times: &[f64]| (median(times).unwrap() * 100.0).round();
@@ -261,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_and_the_interval_of_a_ratio_are_those_of_the_times() {
+    fn quantiles_and_intervals_are_those_of_the_times() {
         let times: Vec<f64> = (0..101).map(f64::from).collect();
         assert_eq!([500, 950].map(|part| quantile(&times, part)), [Some(50.0), Some(95.0)]);
         assert_eq!(median(&[]), None);

@@ -1,4 +1,4 @@
-//! What a pod costs: CPU and memory of its cgroup, the kubelet's syncs, requests to the API server.
+//! Measures what a pod costs: CPU and memory of its cgroup, the kubelet's syncs, requests to the API server.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use kube::{Client, ResourceExt};
 
 use crate::cgroup;
 
+/// Holds what one pod has used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
     /// Of all containers, until the pod's end.
@@ -23,7 +24,7 @@ pub(crate) struct Cost {
     pub(crate) requests: usize,
 }
 
-/// What has been counted before a pod was created.
+/// Holds what had been counted before a pod was created.
 pub(crate) struct Meter {
     client: Client,
     audit: Audit,
@@ -37,7 +38,7 @@ impl Meter {
         Self { client, audit: Audit::from_now(), syncs }
     }
 
-    /// Waits for the pod's end, and says what it took until then.
+    /// Waits for the pod's end, and returns what it used until then.
     pub(crate) async fn until<T>(self, ns: &Namespace, uid: &str, end: impl Future<Output = T>) -> (T, Cost) {
         let (mut cpu, mut memory) = (Duration::ZERO, 0);
         let sample = async {
@@ -59,7 +60,7 @@ impl Meter {
     }
 }
 
-/// How often the kubelet has worked on a pod since it was started.
+/// Reads how often the kubelet has worked on a pod since it was started.
 async fn syncs(client: &Client) -> u64 {
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.expect("nodes are listed");
     let path = format!("/api/v1/nodes/{}/proxy/metrics", nodes.items[0].name_any());
