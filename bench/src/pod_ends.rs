@@ -1,44 +1,46 @@
-//! How soon a pod's payload starts, and how soon after its exit the pod has succeeded.
+//! Measures how soon a pod's payload starts, and how soon after its exit the pod has succeeded.
 
 use std::time::Duration;
 
-use contract::names::{MODE_ANNOTATION, SHIM_DELIVERY_COPY, SHIM_DELIVERY_LABEL};
+use contract::names::MODE_ANNOTATION;
 use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
 use e2e::command::{printed, run as run_program};
-use e2e::config_map::{Delivery, until_delivered};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
+use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
+use kube::Api;
 use serde_json::Value;
 
 use crate::cost::{Cost, Meter};
+use crate::delivery::{ImageVolumes, is_mounted, until_mounted};
 use crate::report::{Results, Times};
-use crate::timing::{creation_offset, printed_uptimes, sync_offset, uptime};
+use crate::timing::{creation_offset, printed_uptimes, random, shuffled, sync_offset, uptime};
 use crate::watch_and_exec::Controller;
 
 /// A way of running a pod.
-pub(crate) struct Kind {
-    pub(crate) name: &'static str,
-    pub(crate) labels: &'static [Label],
+struct Kind {
+    name: &'static str,
+    labels: &'static [Label],
     annotation: Option<(&'static str, &'static str)>,
-    /// What runs the payload's script, and how the pod comes to its end.
+    /// How the pod comes to its end.
     end: End,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It ends by itself.
+    /// Ends by itself.
     Own,
-    /// It does not.
+    /// Does not end.
     Never,
-    /// Its script waits for Istio's proxy, and has it quit.
+    /// Ends by its script, which waits for Istio's proxy, and has it quit.
     ByScript,
-    /// A controller has the proxy quit.
+    /// Ends by a controller that has the proxy quit.
     ByController,
 }
 
 impl Kind {
-    /// A pod of this kind, whose only container runs a script.
-    pub(crate) fn pod(&self, name: &str, script: &str) -> Value {
+    /// Returns a pod of this kind, whose only container runs a script.
+    fn pod(&self, name: &str, script: &str) -> Value {
         let wrapped = WRAPPER.replace("SCRIPT", script);
         let main = shell("main", if self.end == End::ByScript { &wrapped } else { script });
         let object = pod(name, &pod_spec("Never", &[main]));
@@ -46,7 +48,7 @@ impl Kind {
     }
 }
 
-/// What users put around their payloads.
+/// Stands around a payload, as users write it.
 const WRAPPER: &str = "until curl -fs -o /dev/null localhost:15021/healthz/ready; do sleep 1; done
 (SCRIPT); code=$?
 curl -fs -o /dev/null -X POST localhost:15020/quitquitquit
@@ -55,12 +57,12 @@ exit $code";
 /// Has Istio's proxy come before the pod's containers.
 const HOLD: (&str, &str) = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true");
 
-/// The kind that needs the delivery by `ConfigMap`, which is switched on for the run.
-pub(crate) const CONFIG_MAP: &str = "istio-aux-config-map";
-/// The kind that needs the node agent.
+/// Names the kind that needs image volumes, which are switched on for the whole run.
+const IMAGE_VOLUME: &str = "istio-aux-image-volume";
+/// Names the kinds that are measured with the shim copied: beside image volumes they would be something else.
+const COPYING: [&str; 2] = ["istio-aux-proxy", "istio-aux-wrap"];
+/// Names the kind that needs the node agent.
 const NODE: &str = "istio-aux-node";
-/// Keeps a namespace on the copy.
-const COPY: Label = (SHIM_DELIVERY_LABEL, SHIM_DELIVERY_COPY);
 
 const KINDS: [Kind; 11] = [
     kind("no-mesh", &[], None),
@@ -69,50 +71,53 @@ const KINDS: [Kind; 11] = [
     Kind { end: End::ByScript, ..kind("shell-wrapper", &[MESH], None) },
     Kind { end: End::ByController, ..kind("watch-and-exec", &[MESH], Some(HOLD)) },
     kind("istio-native-sidecar", &[MESH], Some(("sidecar.istio.io/nativeSidecar", "true"))),
-    kind("istio-aux-native", &[MESH, OPT_IN, COPY], Some((MODE_ANNOTATION, "native"))),
-    kind("istio-aux-proxy", &[MESH, OPT_IN, COPY], Some((MODE_ANNOTATION, "proxy"))),
-    kind("istio-aux-wrap", &[MESH, OPT_IN, COPY], Some((MODE_ANNOTATION, "wrap"))),
-    kind(CONFIG_MAP, &[MESH, OPT_IN], None),
+    kind("istio-aux-native", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "native"))),
+    kind("istio-aux-proxy", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "proxy"))),
+    kind("istio-aux-wrap", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "wrap"))),
+    kind(IMAGE_VOLUME, &[MESH, OPT_IN], None),
     kind(NODE, &[BESIDE], None),
 ];
 
-/// A kind whose pods end by themselves.
+/// Returns a kind whose pods end by themselves.
 const fn kind(name: &'static str, labels: &'static [Label], annotation: Option<(&'static str, &'static str)>) -> Kind {
     Kind { name, labels, annotation, end: End::Own }
 }
 
-/// What one pod took: creation to its payload's first instruction, and payload's last to Succeeded.
+/// Holds what one pod took: creation to its payload's first instruction, and payload's last to Succeeded.
 struct Timing {
     start: Duration,
     end: Option<Duration>,
     cost: Cost,
 }
 
-/// The kinds of these names, or all that the cluster has.
-pub(crate) fn chosen(names: &[&str]) -> Vec<&'static Kind> {
-    let all = KINDS.iter().filter(|kind| kind.name != NODE || has_node_agent());
-    if names.is_empty() { all.collect() } else { KINDS.iter().filter(|kind| names.contains(&kind.name)).collect() }
+/// Returns the kinds of these names, or all that the cluster has as it is.
+fn chosen(names: &[&str]) -> Vec<&'static Kind> {
+    if names.is_empty() {
+        let has_agent = has_node_agent();
+        return KINDS.iter().filter(|kind| kind.name != IMAGE_VOLUME && (kind.name != NODE || has_agent)).collect();
+    }
+    let unknown = names.iter().find(|name| !KINDS.iter().any(|kind| kind.name == **name));
+    assert!(unknown.is_none(), "there is no kind {unknown:?}; there are: {:?}", KINDS.map(|kind| kind.name));
+    KINDS.iter().filter(|kind| names.contains(&kind.name)).collect()
 }
 
 fn has_node_agent() -> bool {
     run_program("kubectl", &["-n", NODE, "get", "daemonset", NODE], "").status.success()
 }
 
-/// Runs so many rounds of a pod of each of these kinds, or of all, and says how long they took.
+/// Runs so many rounds of a pod of each of these kinds, or of all, and writes how long they took.
 pub(crate) async fn run(rounds: usize, names: &[&str]) {
     let kinds = chosen(names);
+    let has = |names: &[&str]| kinds.iter().any(|kind| names.contains(&kind.name));
+    assert!(!(has(&[IMAGE_VOLUME]) && has(&COPYING)), "{IMAGE_VOLUME} needs a run without {COPYING:?}");
     let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
-    let delivery = kinds.iter().any(|kind| kind.name == CONFIG_MAP).then(Delivery::on);
+    let delivery = has(&[IMAGE_VOLUME]).then(ImageVolumes::on);
+    let mut next = random(1);
     for round in 0..rounds {
-        // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike.
-        for (kind, timings) in kinds.iter().zip(&mut timings) {
-            scenario(&format!("bench-{}", kind.name), kind.labels, async |ns: &Namespace| {
-                if kind.name == CONFIG_MAP {
-                    until_delivered(ns).await;
-                }
-                timings.push(time_pod(ns, kind, round).await);
-            })
-            .await;
+        // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike. In another order in each round,
+        // so that no kind always follows the same one.
+        for index in shuffled(kinds.len(), &mut next) {
+            timings[index].push(time_in_namespace(kinds[index], round).await);
         }
         eprintln!("round {} of {rounds}", round + 1);
     }
@@ -128,11 +133,7 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
     });
     let version = client().await.apiserver_version().await.expect("the API server says its version");
     let results = Results {
-        command: ["bench pod-ends", &rounds.to_string()]
-            .into_iter()
-            .chain(names.iter().copied())
-            .collect::<Vec<_>>()
-            .join(" "),
+        command: [&["bench pod-ends", &rounds.to_string()], names].concat().join(" "),
         date: printed(&run_program("date", &["--utc", "+%F"], "")).trim().to_owned(),
         kubernetes: version.git_version.trim_start_matches('v').to_owned(),
         kinds: kinds.collect(),
@@ -140,13 +141,31 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
     println!("{}; next: bench report", results.write().display());
 }
 
-/// In hundredths: the clock has no more.
+/// Returns seconds in hundredths: the clock has no more.
 fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 100.0).round() / 100.0
 }
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Times a pod in a namespace of its own, and waits until that is gone: what ends one pod is not to disturb the next.
+async fn time_in_namespace(kind: &Kind, round: usize) -> Timing {
+    let mut timed = None;
+    scenario(&format!("bench-{}", kind.name), kind.labels, async |ns: &Namespace| {
+        if kind.name == IMAGE_VOLUME {
+            until_mounted(ns).await;
+        }
+        timed = Some((ns.name().to_owned(), time_pod(ns, kind, round).await));
+    })
+    .await;
+    let (namespace, timing) = timed.expect("the scenario has run");
+    let namespaces: Api<NamespaceObject> = Api::all(client().await);
+    while namespaces.get_opt(&namespace).await.expect("namespaces are read").is_some() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    timing
 }
 
 async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
@@ -157,7 +176,11 @@ async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
     tokio::time::sleep(Duration::from_secs_f64(creation_offset(round))).await;
     let meter = Meter::start().await;
     let created = uptime();
-    let uid = ns.create_object(object).await.metadata.uid.expect("an object has a uid");
+    let pod = ns.create_object(object).await;
+    let uid = pod.metadata.uid.clone().expect("an object has a uid");
+    if kind.name == IMAGE_VOLUME {
+        assert!(is_mounted(&serde_json::to_value(&pod).expect("a pod is JSON")), "a replica that drains has answered");
+    }
     let ends = kind.end != End::Never;
     let end = async {
         if ends {

@@ -1,4 +1,4 @@
-//! Reads when payloads began and ended, and spreads their moments. Payloads print the machine's clock, which this
+//! Reads when payloads began and ended, and spreads their moments and order. Payloads print the machine's clock, which this
 //! program reads too: it runs on the node.
 
 use std::time::Duration;
@@ -52,5 +52,38 @@ pub(crate) fn random(seed: u64) -> impl FnMut() -> usize {
     move || {
         state = 6_364_136_223_846_793_005_u64.wrapping_mul(state).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 33).unwrap_or_default()
+    }
+}
+
+/// Returns the numbers below `count` in an order that `next` chooses.
+pub(crate) fn shuffled(count: usize, mut next: impl FnMut() -> usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        order.swap(last, next() % (last + 1));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn orders_have_every_kind_once_and_many_predecessors_of_each() {
+        let mut next = random(1);
+        let orders: Vec<Vec<usize>> = (0..30).map(|_| shuffled(7, &mut next)).collect();
+        for order in &orders {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6], "{order:?}");
+        }
+        let pairs = orders.iter().flat_map(|order| order.windows(2).map(|pair| (pair[0], pair[1])));
+        let pairs: HashSet<(usize, usize)> = pairs.collect();
+        for kind in 0..7 {
+            let before = pairs.iter().filter(|(_, second)| *second == kind).count();
+            assert!(before >= 5, "{kind} has {before} kinds before it in some round");
+        }
     }
 }
