@@ -64,7 +64,7 @@ def command(settings: Settings) -> str:
         "--log-format": "json",
     }
     words = (word for pair in arguments.items() for word in pair)
-    return shlex.join(["/istio-aux", "serve", *words])
+    return shlex.join(["/istio-aux-webhook", *words])
 
 
 def _check(level: str, path: str, period: str) -> pebble.CheckDict:

@@ -36,7 +36,9 @@ def binary() -> pathlib.Path:
     """The webhook's binary, static as in its image."""
     path = os.environ.get("ISTIO_AUX_BINARY")
     if not path:
-        pytest.fail("ISTIO_AUX_BINARY is not set; next: make images, and set it to the istio-aux of the musl target")
+        pytest.fail(
+            "ISTIO_AUX_BINARY is not set; next: make images, and set it to the istio-aux-webhook of the musl target"
+        )
     for port in (webhook.ADMISSION_PORT, webhook.HEALTH_PORT):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0, f"something else listens on port {port}"
@@ -52,7 +54,7 @@ def give_to_user(app: App) -> None:
 def running(app: App, binary: pathlib.Path) -> Iterator["subprocess.Popen[bytes]"]:
     """The service of the plan, as Pebble starts it."""
     root = app.root(0)
-    shutil.copy(binary, root / "istio-aux")
+    shutil.copy(binary, root / "istio-aux-webhook")
     root.chmod(0o755)
     service: ops.pebble.Service = app.container(0).plan.services[webhook.SERVICE]
 

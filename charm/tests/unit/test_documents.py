@@ -44,9 +44,9 @@ def test_images_are_those_of_the_manifests(name: str) -> None:
 
 def test_command_has_only_documented_options() -> None:
     words = shlex.split(webhook.command(Settings.parse(DEFAULTS)))
-    serve = (CHARM.parent / "docs/configuration.md").read_text().split("## istio-aux serve")[1].split("\n## ")[0]
+    serve = (CHARM.parent / "docs/configuration.md").read_text().split("## istio-aux-webhook")[1].split("\n## ")[0]
     documented = set(re.findall(r"^\| `(--[\w-]+)", serve, re.M))
-    assert words[:2] == ["/istio-aux", "serve"]
+    assert words[0] == "/istio-aux-webhook"
     assert {word for word in words if word.startswith("--")} <= documented
 
 

@@ -45,8 +45,7 @@ def entries(**changes: Any) -> list[dict[str, Any]]:
 
 
 def test_entries_equal_the_bases_with_jujus_exclusions() -> None:
-    """The shim by ConfigMap is no delivery of the charm's."""
-    expected = [entry for entry in copy.deepcopy(BASE["webhooks"]) if ".config-map." not in entry["name"]]
+    expected = copy.deepcopy(BASE["webhooks"])
     for entry in expected:
         path = entry["clientConfig"]["service"]["path"]
         entry["clientConfig"] = {
@@ -70,11 +69,9 @@ def test_controllers_objects_equal_the_components() -> None:
     deployment["metadata"]["labels"]["istio.io/dataplane-mode"] = "none"
     deployment["spec"]["imagePullSecrets"] = [{"name": "a-secret"}]
     container = deployment["spec"]["containers"][0]
-    assert container["args"] == ["tenancy", "--duties=tenants"]
     container |= {
         "image": "registry.example/webhook:2",
-        "command": ["/istio-aux"],
-        "args": ["tenancy", "--duties=tenants", "--lease=aux-tenancy", "--log-level=info", "--log-format=json"],
+        "args": ["--lease=aux-tenancy", "--log-level=info", "--log-format=json"],
     }
     assert {name: made[name] for name in expected} == expected
     assert {kind for kind, _ in made.keys() - expected.keys()} == {
@@ -86,17 +83,10 @@ def test_controllers_objects_equal_the_components() -> None:
 
 def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]:
     """The objects of deploy/components/tenancy, as they are called for an application."""
-    files = of_component("controller/kustomization.yaml")["resources"]
-    duty = of_component("tenancy/duty/kustomization.yaml")["patches"]
-    rights = [patch["value"] for patch in of_component("tenancy/duty/rights.yaml")]
-    (argument,) = yaml.safe_load(duty[1]["patch"])
+    files = yaml.safe_load((COMPONENTS / "tenancy/kustomization.yaml").read_text())["resources"]
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for file in files:
-        for each in yaml.safe_load_all((COMPONENTS / "controller" / file).read_text()):
-            if each["kind"] == "ClusterRole":
-                each["rules"] += rights
-            if each["kind"] == "Deployment":
-                each["spec"]["template"]["spec"]["containers"][0]["args"].append(argument["value"])
+        for each in yaml.safe_load_all((COMPONENTS / "tenancy" / file).read_text()):
             of_cluster = "namespace" not in each["metadata"]
             each["metadata"]["labels"] = {**application.labels, "app.kubernetes.io/component": "tenancy"}
             name = application.tenancy_cluster_name if of_cluster else application.tenancy
@@ -106,10 +96,6 @@ def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]
             found[each["kind"], name] = yaml.safe_load(text.replace("istio-aux-tenancy", name))
     assert len(found) == 9
     return found
-
-
-def of_component(file: str) -> Any:
-    return yaml.safe_load((COMPONENTS / file).read_text())
 
 
 def test_controllers_names_differ_from_jujus_own() -> None:

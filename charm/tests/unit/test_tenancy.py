@@ -244,7 +244,7 @@ def test_rejected_role_is_reported(app: App, api: Api, code: int, status: Blocke
 
 
 def test_tenants_kinds_are_the_controllers() -> None:
-    source = (REPOSITORY / "webhook/src/tenancy/objects.rs").read_text()
+    source = (REPOSITORY / "contract/src/kind.rs").read_text()
     kinds = re.findall(r'Kind\("([\w.]+)", "(\w+)", "(\w+)", "(\w+)"\)', source)
     assert [(kind.__name__, kind._api_info.plural) for kind in tenancy.TENANT_KINDS] == [
         (kind, plural) for _, _, kind, plural in kinds
