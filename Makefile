@@ -61,7 +61,7 @@ test: test-rust test-charm test-cluster ## Run every test
 .PHONY: test-rust
 test-rust: ## Run the Rust tests that need no cluster
 	@hack/ensure rust processes
-	cargo test --locked --workspace --exclude e2e --tests
+	cargo test --locked --workspace --exclude e2e --tests --features aux-shim/privileged
 	cargo check --locked --package aux-shim --target aarch64-unknown-linux-musl
 
 .PHONY: test-charm
