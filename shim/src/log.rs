@@ -35,7 +35,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_line_has_time_level_message_and_fields() {
+    fn line_has_time_level_message_and_fields() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_245_043_790);
         assert_eq!(
             line(now, "INFO", "container exited", &[("container", &"main"), ("code", &0)]),

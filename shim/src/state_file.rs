@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rendered_is_parsed() {
+    fn rendered_state_is_parsed() {
         let text = render(&observed(), "boot-1");
         let expected = "aux-shim 2 boot-1\n\
             main a2 4 4000000000 1 terminated 3 42000000000 - -\n\
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_of_an_earlier_boot_hold_and_its_times_and_processes_do_not() {
+    fn earlier_boot_keeps_only_exit_codes() {
         let mut pod = fresh();
         parse(&mut pod, &render(&observed(), "boot-1"), "boot-2", NOW).unwrap();
         assert_eq!(pod.containers[0].state, ContainerState::Terminated { exit: Exit::Code(3), at: NOW });
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_doubt_ends_though_nothing_is_ever_scanned() {
+    fn restored_doubt_ends_without_scans() {
         // In mode wrap, no scan ends what a restored state had announced.
         let mut args = WatchArgs::new(vec!["main".to_owned()], RestartPolicy::OnFailure);
         args.may_restart = args.awaited.clone();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_something_else_changes_nothing() {
+    fn invalid_text_changes_nothing() {
         let whole = render(&observed(), "boot-1");
         let cases = [
             "",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_that_the_pod_does_not_have_are_skipped() {
+    fn unknown_containers_are_skipped() {
         let mut pod = fresh();
         let text = "aux-shim 2 b\nother x 1 1 0 running unknown 0 - -\nmain a 2 2 0 terminated 0 1 - -\n";
         parse(&mut pod, text, "b", NOW).unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole() {
+    fn file_is_replaced_as_a_whole() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         for text in ["one\n", "two\n"] {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_be_replaced_no_older_file_is_left() {
+    fn failed_save_leaves_no_older_file() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state");
         save(&file, "older\n").unwrap();

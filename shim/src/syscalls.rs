@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_has_gone_cannot_be_opened() {
+    fn reaped_process_cannot_be_opened() {
         let mut child = Command::new("true").spawn().unwrap();
         let pid = child.id().cast_signed();
         child.wait().unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_of_a_running_process_is_not_known() {
+    fn running_process_has_no_wait_status() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pidfd = pidfd_open(child.id().cast_signed()).unwrap();
         assert_eq!(pidfd_wait_status(&pidfd), None);

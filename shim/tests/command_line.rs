@@ -17,7 +17,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn wrong_arguments_end_with_2_and_one_line() {
+fn invalid_arguments_exit_with_2_and_one_line() {
     for arguments in
         [&[][..], &["sleep"], &["watch"], &["watch", "--await", "a"], &["watch", "--bogus"], &["wrap", "--lock-dir=a"]]
     {
@@ -30,7 +30,7 @@ fn wrong_arguments_end_with_2_and_one_line() {
 }
 
 #[test]
-fn help_and_version_go_to_standard_output_with_0() {
+fn help_and_version_are_printed_with_0() {
     for (argument, expected) in [("--help", "usage: aux-shim watch"), ("--version", env!("CARGO_PKG_VERSION"))] {
         let output = run(&[argument]);
         assert_eq!(output.status.code(), Some(0));
@@ -39,7 +39,7 @@ fn help_and_version_go_to_standard_output_with_0() {
 }
 
 #[test]
-fn sigterm_ends_it_at_once_with_0() {
+fn sigterm_exits_at_once_with_0() {
     let mut shim = aux_shim(&["watch", "--await=never-there", "--restart-policy=Never"]);
     let mut shim = shim.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(shim.stderr.take().unwrap()).lines().map_while(Result::ok);

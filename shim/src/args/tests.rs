@@ -7,7 +7,7 @@ fn parse_line(line: &str) -> Result<Command, Error> {
 }
 
 #[test]
-fn what_the_webhook_writes_is_what_the_shim_reads() {
+fn written_arguments_are_parsed() {
     let mut watch = WatchArgs::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure);
     watch.helpers.push("cloud-sql-proxy".into());
     watch.status_port = 15_999;
@@ -33,7 +33,7 @@ fn what_the_webhook_writes_is_what_the_shim_reads() {
 }
 
 #[test]
-fn wrong_arguments_are_named_in_one_line() {
+fn invalid_arguments_are_reported_in_one_line() {
     let cases = [
         ("aux-shim", "no command: try aux-shim watch --await NAME --restart-policy Never, or --help"),
         (
@@ -84,7 +84,7 @@ fn wrong_arguments_are_named_in_one_line() {
 }
 
 #[test]
-fn wrong_arguments_of_commands_with_a_command_are_named_in_one_line() {
+fn invalid_arguments_of_subcommands_are_reported_in_one_line() {
     let cases = [
         ("aux-shim watch --await a --restart-policy Never --lock-dir /x", "--lock-dir: is for supervise and wrap"),
         ("aux-shim supervise --await a --restart-policy Never --stay -- agent", "--stay: is for watch"),

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn each_write_of_the_kubelet_is_one_announcement() {
+    fn write_of_the_kubelet_is_one_announcement() {
         let directory = tempfile::tempdir().unwrap();
         let hosts = directory.path().join("hosts");
         write_as_kubelet(&hosts);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_closed_after_its_mode_was_set_is_announced_like_any_other() {
+    fn file_closed_after_its_mode_was_set_is_announced() {
         let directory = tempfile::tempdir().unwrap();
         let hosts = directory.path().join("hosts");
         write_as_kubelet(&hosts);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_appends_to_the_file_announces_nothing() {
+    fn appended_line_announces_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let hosts = directory.path().join("hosts");
         write_as_kubelet(&hosts);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_hosts_file_is_an_error() {
+    fn missing_hosts_file_is_an_error() {
         assert_eq!(HostsFileWatch::new("/no/such/hosts").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn end_and_reaping_are_reported_once_each_and_the_code_where_the_kernel_tells() {
+    fn end_and_reaping_are_reported_once_each() {
         let procfs = Procfs::new("/proc");
         for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
             let (mut child, mut process) = shell(script);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pidfd_the_end_is_what_proc_shows() {
+    fn process_without_pidfd_ends_when_proc_shows_it() {
         let procfs = Procfs::new("/proc");
         let (mut child, mut process) = shell("exit 3");
         process.pidfd = None;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_no_end() {
+    fn read_error_is_not_an_end() {
         let root = tempfile::tempdir().unwrap();
         // Reading a directory fails, as reading anything does where no file can be opened.
         std::fs::create_dir_all(root.path().join("7/stat")).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_another_start_time_is_another_process() {
+    fn process_with_other_start_time_is_another() {
         let procfs = Procfs::new("/proc");
         let own = std::process::id().cast_signed();
         let started = procfs.start_of(own).unwrap().unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_status_becomes_the_code_that_the_kubelet_shows() {
+    fn wait_status_becomes_the_kubelets_code() {
         for (status, code) in [(0, 0), (0x0700, 7), (0xff00, 255), (9, 137), (0x8b, 139), (34, 162)] {
             assert_eq!(exit_code(status), code, "{status:#x}");
         }

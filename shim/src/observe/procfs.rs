@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_container_is_named_by_the_root_of_its_termination_log() {
+    fn container_is_named_by_its_termination_log() {
         let moved = MOUNTS.replace("/dev/termination-log", "/tmp/elsewhere");
         let host_path =
             "1 2 254:0 /var/lib/kubelet/pods/8a0b/volumes/containers/main/1f0c22aa /x rw - ext4 /dev/vda rw";
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_may_hold_any_bytes() {
+    fn command_may_hold_any_bytes() {
         for command in ["sh", "a b", "a) S 9 (b", ")"] {
             assert_eq!(parent_and_start(stat(12, command, 0, 4711).as_bytes()), Some((0, 4711)), "{command}");
         }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn root_processes_are_thread_group_leaders_without_a_parent_in_the_pod() {
+    fn root_processes_are_leaders_without_parent_in_the_pod() {
         let root = tempfile::tempdir().unwrap();
         let process = |pid, parent, started, mounts: &str| fake::process(root.path(), pid, parent, started, mounts);
         process(1, 0, 100, "");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_process_is_found_by_a_whole_argument() {
+    fn root_process_is_found_by_whole_argument() {
         let root = tempfile::tempdir().unwrap();
         let process = |pid: i32, parent, cmdline: &str| {
             fake::process(root.path(), pid, parent, 100, "");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_activity_of_a_process_is_that_of_its_threads() {
+    fn activity_is_that_of_all_threads() {
         let root = tempfile::tempdir().unwrap();
         let process = |pid: i32, states: &[&str]| {
             let tasks = root.path().join(format!("{pid}/task"));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_mount_table_only_the_beginning_is_read() {
+    fn large_mount_table_is_read_in_part() {
         let root = tempfile::tempdir().unwrap();
         let of_the_node = "1203 1201 0:64 / /a/mount/of/the/node rw - tmpfs tmpfs rw\n".repeat(3000);
         fake::process(root.path(), 9, 0, 200, &format!("{of_the_node}{MOUNTS}"));

@@ -76,7 +76,7 @@ impl Observing {
 }
 
 #[test]
-fn a_container_is_reported_once_it_has_its_mounts() {
+fn container_is_reported_once_it_has_mounts() {
     let mut observing = Observing::new();
     let child = observing.in_creation();
     observing.observer.detector = StartDetector::after(child.id().cast_signed() - 1);
@@ -90,7 +90,7 @@ fn a_container_is_reported_once_it_has_its_mounts() {
 }
 
 #[test]
-fn a_pid_that_is_given_out_before_proc_has_it_is_looked_at_again() {
+fn pid_before_its_proc_entry_is_looked_up_again() {
     let mut observing = Observing::new();
     give_out(observing.root.path(), 43);
     observing.observer.detector = StartDetector::after(42);
@@ -100,7 +100,7 @@ fn a_pid_that_is_given_out_before_proc_has_it_is_looked_at_again() {
 }
 
 #[test]
-fn a_pid_that_proc_never_has_was_missed() {
+fn pid_without_proc_entry_was_missed() {
     let mut observing = Observing::new();
     give_out(observing.root.path(), 43);
     observing.observer.detector = StartDetector::after(42);
@@ -113,7 +113,7 @@ fn a_pid_that_proc_never_has_was_missed() {
 }
 
 #[test]
-fn after_an_error_a_pid_is_looked_up_again() {
+fn pid_is_looked_up_again_after_error() {
     for file in ["stat", "status", "mountinfo"] {
         let mut observing = Observing::new();
         process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
@@ -133,7 +133,7 @@ fn after_an_error_a_pid_is_looked_up_again() {
 }
 
 #[test]
-fn an_exec_session_that_is_exiting_is_not_in_creation() {
+fn exiting_exec_session_is_not_in_creation() {
     let mut observing = Observing::new();
     let child = observing.in_creation();
     // It has lost its mounts and its pidfd does not show its end yet.
@@ -145,7 +145,7 @@ fn an_exec_session_that_is_exiting_is_not_in_creation() {
 }
 
 #[test]
-fn a_process_that_ends_in_creation_is_an_unidentified_exit() {
+fn process_that_ends_in_creation_is_unidentified() {
     let mut observing = Observing::new();
     let child = observing.in_creation();
     observing.observer.detector = StartDetector::after(child.id().cast_signed() - 1);
@@ -156,7 +156,7 @@ fn a_process_that_ends_in_creation_is_an_unidentified_exit() {
 }
 
 #[test]
-fn a_process_that_stays_in_creation_is_looked_at_for_as_long_as_it_lives() {
+fn process_in_creation_is_scanned_while_it_lives() {
     let mut observing = Observing::new();
     let child = observing.in_creation();
     observing.observer.detector = StartDetector::after(child.id().cast_signed() - 1);
@@ -173,7 +173,7 @@ fn a_process_that_stays_in_creation_is_looked_at_for_as_long_as_it_lives() {
 }
 
 #[test]
-fn an_exec_session_is_no_start() {
+fn exec_session_is_not_a_start() {
     let mut observing = Observing::new();
     process(observing.root.path(), 60, 0, 300, &mounts_of("main", "53ef4a5b"));
     process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
@@ -188,7 +188,7 @@ fn an_exec_session_is_no_start() {
 }
 
 #[test]
-fn an_exec_session_that_may_be_left_of_a_container_does_not_tell_its_exit_code() {
+fn leftover_exec_session_has_no_exit_code() {
     for (gap, is_init) in [(Duration::ZERO, true), (Duration::from_secs(1), false)] {
         let mut observing = Observing::new();
         let child = observing.in_creation();
@@ -203,7 +203,7 @@ fn an_exec_session_that_may_be_left_of_a_container_does_not_tell_its_exit_code()
 }
 
 #[test]
-fn a_command_that_is_no_utf8_is_a_process_like_any_other() {
+fn process_with_non_utf8_command_is_detected() {
     let mut observing = Observing::new();
     process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
     let mut bytes = b"43 (".to_vec();
@@ -215,7 +215,7 @@ fn a_command_that_is_no_utf8_is_a_process_like_any_other() {
 }
 
 #[test]
-fn what_a_scan_finds_was_announced_before_it() {
+fn announcement_is_reported_before_its_start() {
     let mut observing = Observing::new();
     let hosts = observing.root.path().join("hosts");
     fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
@@ -228,7 +228,7 @@ fn what_a_scan_finds_was_announced_before_it() {
 }
 
 #[test]
-fn while_nothing_may_start_no_process_is_looked_at() {
+fn nothing_is_scanned_while_nothing_may_start() {
     let mut observing = Observing::new();
     for (container, id) in [("main", "a"), ("istio-proxy", "p")] {
         let instance = Instance { id: id.into(), pid: 7, started: now() };
@@ -240,7 +240,7 @@ fn while_nothing_may_start_no_process_is_looked_at() {
 }
 
 #[test]
-fn a_container_that_was_seen_running_is_found_again_by_its_process() {
+fn running_container_is_reattached_by_its_process() {
     let mut observing = Observing::new();
     let child = observing.in_creation();
     for (container, pid, ticks) in [("main", child.id().cast_signed(), 200), ("istio-proxy", 43, 150)] {

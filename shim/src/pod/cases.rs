@@ -111,14 +111,14 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn each_state_has_its_action() {
+fn state_has_its_action() {
     for &(name, policy, awaited, helpers, proxy, action) in CASES {
         assert_eq!(next(&pod(policy, awaited, helpers, proxy), NOW), action, "{name}");
     }
 }
 
 #[test]
-fn an_unknown_code_is_waited_for_longer_than_the_kubelets_back_off() {
+fn unknown_code_waits_longer_than_kubelets_back_off() {
     let mut pod = pod("OnFailure", &[unknown(0)], &[], RUNNING);
     let mut timeouts = Vec::new();
     for restarts in 0..7 {
@@ -153,7 +153,7 @@ fn unidentified(pod: &mut PodState, process: &str, code: i32, at: Duration) -> O
 }
 
 #[test]
-fn an_event_counts_once_and_a_late_one_not_at_all() {
+fn event_counts_once_and_late_one_never() {
     let mut pod = observed(&["main"], RestartPolicy::OnFailure);
     assert_eq!(started(&mut pod, "main", "a", before(20)), Some(Change::Started(0)));
     assert_eq!(started(&mut pod, "main", "a", before(20)), None, "an exec session in it");
@@ -168,7 +168,7 @@ fn an_event_counts_once_and_a_late_one_not_at_all() {
 }
 
 #[test]
-fn a_final_code_waits_a_moment_where_a_probe_may_have_ended_the_container() {
+fn final_code_waits_after_possible_probe_kill() {
     for (policy, action) in [("OnFailure", Scan), ("Never", QuitProxy)] {
         let mut pod = pod(policy, &[OK], &[], RUNNING);
         pod.containers[0].may_restart = true;
@@ -178,7 +178,7 @@ fn a_final_code_waits_a_moment_where_a_probe_may_have_ended_the_container() {
 }
 
 #[test]
-fn an_announcement_delays_what_is_doubtful_and_nothing_else() {
+fn announcement_delays_only_doubtful_exits() {
     let mut pod = pod("OnFailure", &[unknown(80)], &[], RUNNING);
     assert_eq!(next(&pod, NOW), QuitProxy);
     pod.apply(Event::StartsAnnounced(1), NOW);
@@ -192,7 +192,7 @@ fn an_announcement_delays_what_is_doubtful_and_nothing_else() {
 }
 
 #[test]
-fn when_all_containers_are_restarted_none_has_finished() {
+fn restart_of_all_containers_finishes_none() {
     let mut pod = observed(&["main", "metrics"], RestartPolicy::Never);
     pod.containers[0].policy = "Never;restart-all:in:42".parse().unwrap();
     started(&mut pod, "main", "a", before(90));
@@ -219,7 +219,7 @@ fn never_seen(mut pod: PodState, seconds: u64) -> (Option<Change>, Next) {
 }
 
 #[test]
-fn a_start_that_is_never_seen_is_reported_and_finishes_nothing() {
+fn unseen_start_is_reported_and_finishes_nothing() {
     let main = || observed(&["main"], RestartPolicy::Never);
     assert_eq!(never_seen(main(), 149), (None, Scan));
     assert_eq!(never_seen(main(), 150), (Some(Change::NeverSeen), Scan));
@@ -227,7 +227,7 @@ fn a_start_that_is_never_seen_is_reported_and_finishes_nothing() {
 }
 
 #[test]
-fn a_start_that_is_overtaken_by_another_is_reported_and_finishes_nothing() {
+fn overtaken_start_is_reported_and_finishes_nothing() {
     let mut pod = observed(&["main", "metrics"], RestartPolicy::Never);
     pod.apply(Event::StartsAnnounced(1), NOW);
     pod.apply(Event::PidMissed, NOW);
@@ -241,7 +241,7 @@ fn a_start_that_is_overtaken_by_another_is_reported_and_finishes_nothing() {
 }
 
 #[test]
-fn scans_are_frequent_only_while_a_start_is_expected() {
+fn scans_are_frequent_while_a_start_is_expected() {
     let every = |pod: &PodState, at| pod.scan_interval(at).map(|interval| interval.as_millis());
     let mut pod = PodState::new(&WatchArgs::new(vec!["main".into()], RestartPolicy::Never), NOW);
     assert_eq!(every(&pod, NOW), Some(20), "starts may not be announced");

@@ -51,7 +51,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_proxy_is_asked_when_and_only_when_the_payload_has_finished(
+    fn proxy_quits_exactly_when_payload_has_finished(
         mut scripts in prop::collection::vec(script(), 1..4),
         choices in prop::collection::vec(0..64_usize, 0..120),
         kills in 0..3_u32,
@@ -64,7 +64,7 @@ proptest! {
 }
 
 #[test]
-fn so_it_is_for_all_lives_of_small_pods() {
+fn property_holds_for_all_lives_of_small_pods() {
     const DEPTH: usize = 6;
     let script = |policy, codes: &[i32], pull| Script {
         policy,

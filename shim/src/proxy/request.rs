@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_port_refuses() {
+    fn closed_port_is_refused() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         // A freed port may be another test's listener at once. A client's own port is taken, and nobody listens there.
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_does_not_come_is_given_up() {
+    fn missing_response_times_out() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let endpoint = Endpoint { address: listener.local_addr().unwrap(), path: "/".to_owned() };
         let mut request = QuitRequest::start(&endpoint, now()).unwrap();

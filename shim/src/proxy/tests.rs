@@ -47,7 +47,7 @@ fn seconds_until(shutdown: &mut ProxyShutdown, is_so: impl Fn(&ProxyShutdown) ->
 }
 
 #[test]
-fn endpoints_that_accept_and_stay_silent_delay_the_proxy_by_one_attempt_each() {
+fn silent_endpoint_delays_proxy_by_one_attempt() {
     let (_listeners, silent): (Vec<TcpListener>, Vec<Endpoint>) = (0..4).map(|_| listen()).unzip();
     let mut shutdown = shutdown_of(&silent, &[answering("HTTP/1.1 200 OK\r\n\r\n")]);
     let seconds = seconds_until(&mut shutdown, ProxyShutdown::is_requested);
@@ -55,7 +55,7 @@ fn endpoints_that_accept_and_stay_silent_delay_the_proxy_by_one_attempt_each() {
 }
 
 #[test]
-fn the_next_is_asked_where_one_refuses_or_is_silent_or_does_not_accept() {
+fn next_address_is_asked_after_refusal_or_silence() {
     let (_silent, silent) = listen();
     let (closed, refusing) = listen();
     drop(closed);
@@ -84,7 +84,7 @@ fn envoy_is_asked_on_both_addresses_of_localhost() {
 }
 
 #[test]
-fn a_proxy_that_does_not_end_gets_sigterm_after_a_minute() {
+fn proxy_that_does_not_end_gets_sigterm() {
     for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 404 Not Found\r\n\r\n"] {
         let mut shutdown = shutdown_of(&[], &[answering(answer)]);
         let began = now();

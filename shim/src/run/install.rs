@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_installed_copy_is_whole_and_can_be_run_by_anyone() {
+    fn installed_copy_is_whole_and_executable() {
         let directory = tempfile::tempdir().unwrap();
         for _ in 0..2 {
             run(directory.path()).unwrap();
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_an_error() {
+    fn missing_directory_is_an_error() {
         assert_eq!(run(Path::new("/no/such")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_runs_once_the_other_container_has_slept_for_a_while_or_has_ended() {
+    fn command_runs_once_other_container_is_idle_or_ended() {
         type Scans<'a> = &'a [(u64, Seen)];
         use Seen::{Absent, Busy, Settled};
         let ms = Duration::from_millis;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_spins_is_settled_once_it_has_had_time_to_look() {
+    fn spinning_collector_is_idle_after_its_cpu_time() {
         let ms = Duration::from_millis;
         let cases = [
             ("python3", (false, false, 0), true),

@@ -11,7 +11,7 @@ const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=N
 const NEVER_SEEN: &str = "a container was announced and never seen";
 
 #[test]
-fn a_start_is_heard_of_however_late() {
+fn late_read_announcement_counts() {
     let (pod, proxy, mut shim) = announced(&NEVER);
     shim.suspend();
     pod.announce();
@@ -39,7 +39,7 @@ fn the_proxy_is_asked_after_metrics(pod: &Pod, proxy: &Proxy, mut shim: Shim) {
 }
 
 #[test]
-fn a_payload_that_appends_to_its_hosts_file_announces_nothing() {
+fn payload_that_appends_to_hosts_announces_nothing() {
     // Announcements are given up after a second here, instead of 16 minutes.
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &[&retry_window(1)]].concat());
     pod.announce();
@@ -63,7 +63,7 @@ fn no_end_of_metrics_is_kept(pod: &Pod) {
 }
 
 #[test]
-fn an_announcement_that_a_payload_forges_ends_no_container() {
+fn forged_announcement_ends_nothing() {
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &[&retry_window(1)]].concat());
     pod.announce();
     // Only once its own start was seen: before that, its writes would be taken for that start's.
@@ -83,7 +83,7 @@ fn an_announcement_that_a_payload_forges_ends_no_container() {
 }
 
 #[test]
-fn an_announcement_that_a_payload_forges_before_it_exits_ends_no_container() {
+fn announcement_forged_before_exit_ends_nothing() {
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &[&retry_window(1)]].concat());
     pod.announce();
     let main = pod.payload("main", 0);
@@ -100,7 +100,7 @@ fn an_announcement_that_a_payload_forges_before_it_exits_ends_no_container() {
 }
 
 #[test]
-fn a_container_that_takes_long_to_create_is_waited_for() {
+fn container_in_long_creation_is_awaited() {
     let (pod, proxy, mut shim) = announced(&["--await=main", "--restart-policy=Never"]);
     // The postStart hook that holds the payload back ends just before, with commands that nothing sees.
     pod.exec("istio-proxy", "for i in 1 2 3; do /bin/true; done").wait();
@@ -116,7 +116,7 @@ fn a_container_that_takes_long_to_create_is_waited_for() {
 }
 
 #[test]
-fn a_container_that_nothing_was_seen_of_is_reported_and_awaited() {
+fn unseen_container_is_reported_and_awaited() {
     // The only container comes and goes while the shim cannot run; that is reported after a second here, instead of 150.
     let (pod, proxy, mut shim) = announced(&["--await=main", "--restart-policy=Never", &retry_window(1)]);
     shim.suspend();
@@ -130,7 +130,7 @@ fn a_container_that_nothing_was_seen_of_is_reported_and_awaited() {
 }
 
 #[test]
-fn a_hook_that_is_left_of_a_container_says_nothing_of_its_exit_code() {
+fn leftover_hook_has_no_exit_code() {
     let arguments = ["--await=main", "--restart-policy=OnFailure", &retry_window(1)];
     let (pod, proxy, mut shim) = announced(&arguments);
     shim.suspend();
@@ -155,7 +155,7 @@ fn pod_ends_without_main(proxy: &Proxy, mut shim: Shim) {
 }
 
 #[test]
-fn a_container_that_came_and_went_while_the_shim_ran_is_identified() {
+fn short_container_is_identified() {
     let (pod, proxy, shim) = announced(&["--await=main", "--restart-policy=Never", &retry_window(1)]);
     pod.announce();
     // A runtime takes as long to create a container.
@@ -165,7 +165,7 @@ fn a_container_that_came_and_went_while_the_shim_ran_is_identified() {
 }
 
 #[test]
-fn a_container_that_is_overtaken_unseen_by_another_is_reported_and_ends_nothing() {
+fn overtaken_container_is_reported_and_ends_nothing() {
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--retry-window=60"]].concat());
     shim.suspend();
     pod.announce();

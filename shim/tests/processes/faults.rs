@@ -22,7 +22,7 @@ fn watch_failing(pod: &Pod, proxy: &Proxy, injected: &str) -> Shim {
 }
 
 #[test]
-fn where_pidfd_open_fails_the_proxy_is_asked_after_the_payloads_end_only() {
+fn proxy_quits_after_payload_without_pidfds() {
     // As before Linux 5.3; for flags that a kernel does not know; by seccomp profiles of that time.
     for error in ["ENOSYS", "EINVAL", "EPERM"] {
         let pod = Pod::new();
@@ -50,7 +50,7 @@ fn only_main_runs(shim: &mut Shim, proxy: &Proxy, metrics: pod::Payload) {
 }
 
 #[test]
-fn where_pidfd_open_fails_for_the_payload_alone_it_is_awaited_all_the_same() {
+fn payload_without_pidfd_is_awaited() {
     for error in ["ENOMEM", "EMFILE"] {
         let pod = Pod::new();
         let proxy = Proxy::started(&pod);
@@ -94,7 +94,7 @@ fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl Fn
 }
 
 #[test]
-fn a_process_whose_name_is_no_utf8_is_awaited() {
+fn process_with_non_utf8_name_is_awaited() {
     let pod = Pod::new();
     // The kernel cuts names at 15 bytes, in the middle of a character.
     let (shell, gate) = (pod.file("обработка"), pod.file("gate"));
@@ -123,7 +123,7 @@ int main(int count, char **words) {
 ";
 
 #[test]
-fn a_process_whose_first_thread_has_ended_is_awaited() {
+fn process_without_its_first_thread_is_awaited() {
     let pod = Pod::new();
     let (source, program, gate) = (pod.file("leaderless.c"), pod.file("leaderless"), pod.file("gate"));
     fs::write(&source, LEADERLESS).unwrap();
@@ -138,7 +138,7 @@ fn a_process_whose_first_thread_has_ended_is_awaited() {
 }
 
 #[test]
-fn signals_are_forwarded_while_an_exit_code_is_awaited_and_the_code_is_exact_however_late() {
+fn signals_are_forwarded_while_exit_code_is_awaited() {
     let pod = Pod::new();
     let seen = pod.file("seen");
     let agent = Agent::that_does(&pod, &format!("trap 'touch {}' WINCH", seen.display()), 0);
@@ -163,7 +163,7 @@ fn signals_are_forwarded_while_an_exit_code_is_awaited_and_the_code_is_exact_how
 }
 
 #[test]
-fn a_signal_while_the_agents_answer_is_awaited_changes_nothing() {
+fn signal_while_answer_is_awaited_changes_nothing() {
     let pod = Pod::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let agent = Agent::new(&pod, 7).with_port(listener.local_addr().unwrap().port());
@@ -192,7 +192,7 @@ fn a_signal_while_the_agents_answer_is_awaited_changes_nothing() {
 }
 
 #[test]
-fn an_agent_that_rejects_the_quit_request_and_whose_envoy_does_not_listen_gets_sigterm() {
+fn agent_that_rejects_quit_gets_sigterm() {
     let pod = Pod::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -20,7 +20,7 @@ fn ends_with(main: pod::Payload, proxy: &Proxy, mut shim: Shim) {
 }
 
 #[test]
-fn a_payload_of_another_user_can_neither_kill_nor_stop_nor_trace_the_shim() {
+fn payload_of_other_user_cannot_attack_the_shim() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &[&NEVER[..], &["--helper=hostile"]].concat());
@@ -51,7 +51,7 @@ fn a_payload_of_another_user_can_neither_kill_nor_stop_nor_trace_the_shim() {
 }
 
 #[test]
-fn the_end_of_a_payload_that_stopped_the_shim_is_noticed_when_it_is_continued() {
+fn stopped_shim_notices_payloads_end_when_continued() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
@@ -66,7 +66,7 @@ fn the_end_of_a_payload_that_stopped_the_shim_is_noticed_when_it_is_continued() 
 }
 
 #[test]
-fn a_shim_that_a_root_payload_kills_is_restarted_and_ends_the_proxy() {
+fn shim_killed_by_root_ends_proxy_after_restart() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     pod.command(&["install", "-d", "-m", "700", "-o", SHIM_USER, &pod.file("private").display().to_string()]);
@@ -88,7 +88,7 @@ fn a_shim_that_a_root_payload_kills_is_restarted_and_ends_the_proxy() {
 }
 
 #[test]
-fn a_shim_that_a_root_payload_traces_works_on() {
+fn shim_traced_by_root_goes_on() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
@@ -101,7 +101,7 @@ fn a_shim_that_a_root_payload_traces_works_on() {
 }
 
 #[test]
-fn a_flood_of_forks_delays_no_end() {
+fn flood_of_forks_delays_no_exit() {
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--await=metrics", "--helper=flood"]].concat());
     pod.announce();
     let flood = pod.start("flood", "while :; do (:) & (:) & (:) & (:) & wait; done");
@@ -120,7 +120,7 @@ fn a_flood_of_forks_delays_no_end() {
 }
 
 #[test]
-fn a_flood_of_announcements_wakes_the_shim_a_bounded_number_of_times() {
+fn flood_of_announcements_has_bounded_wake_ups() {
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--helper=flood"]].concat());
     pod.announce();
     let flood = pod.start("flood", "while :; do echo 127.0.0.1 x >/etc/hosts; chmod 644 /etc/hosts; done");
@@ -142,7 +142,7 @@ fn a_flood_of_announcements_wakes_the_shim_a_bounded_number_of_times() {
 }
 
 #[test]
-fn a_shim_whose_state_file_has_no_room_goes_on() {
+fn shim_with_full_disk_goes_on() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let directory = pod.file("full").display().to_string();
@@ -160,7 +160,7 @@ fn a_shim_whose_state_file_has_no_room_goes_on() {
 }
 
 #[test]
-fn a_shim_that_can_start_no_process_works_on() {
+fn shim_at_its_process_limit_goes_on() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     // A limit of its user, in place of one of the pod that a payload has used up.

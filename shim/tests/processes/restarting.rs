@@ -15,7 +15,7 @@ fn arguments(pod: &Pod, policy: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_restarted_shim_knows_what_has_ended() {
+fn restarted_shim_knows_earlier_exits() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let arguments = arguments(&pod, "OnFailure");
@@ -50,7 +50,7 @@ fn a_restarted_shim_knows_what_has_ended() {
 }
 
 #[test]
-fn a_restarted_supervisor_knows_what_has_ended() {
+fn restarted_supervisor_knows_earlier_exits() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
     let arguments = arguments(&pod, "OnFailure");
@@ -71,7 +71,7 @@ fn a_restarted_supervisor_knows_what_has_ended() {
 }
 
 #[test]
-fn containers_that_run_are_awaited_though_the_state_file_says_that_all_is_over() {
+fn running_containers_are_awaited_despite_state_file() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -101,7 +101,7 @@ fn containers_that_run_are_awaited_though_the_state_file_says_that_all_is_over()
 }
 
 #[test]
-fn an_unreadable_state_file_is_ignored_and_logged_once() {
+fn invalid_state_file_is_ignored_and_logged_once() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     fs::write(pod.file("state"), "\0rubbish\n").unwrap();

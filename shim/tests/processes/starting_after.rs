@@ -35,7 +35,7 @@ fn until_runs(container: &Container, program: &str) {
 }
 
 #[test]
-fn a_training_starts_when_its_collector_is_idle_and_keeps_its_pid_and_exit_code() {
+fn training_starts_once_its_collector_is_idle() {
     let pod = Pod::new();
     let mut training = training(&pod);
     let pid = training.pid_in_pod();
@@ -47,7 +47,7 @@ fn a_training_starts_when_its_collector_is_idle_and_keeps_its_pid_and_exit_code(
 
 /// Katib's collector of files looks for the metrics file without a pause.
 #[test]
-fn a_training_starts_though_its_collector_of_files_never_sleeps() {
+fn training_starts_beside_spinning_collector() {
     let pod = Pod::new();
     let mut training = training(&pod);
     let program = pod.file("file-metricscollector");
@@ -58,7 +58,7 @@ fn a_training_starts_though_its_collector_of_files_never_sleeps() {
 }
 
 #[test]
-fn a_training_starts_after_a_collector_that_has_ended() {
+fn training_starts_after_ended_collector() {
     let pod = Pod::new();
     let mut training = training(&pod);
     let mut collector = collector(&pod, "exit 1");
@@ -68,7 +68,7 @@ fn a_training_starts_after_a_collector_that_has_ended() {
 }
 
 #[test]
-fn a_training_that_waits_ends_by_sigterm() {
+fn waiting_training_ends_by_sigterm() {
     let pod = Pod::new();
     let mut training = training(&pod);
     until_runs(&training, "aux-shim");
@@ -77,7 +77,7 @@ fn a_training_that_waits_ends_by_sigterm() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_ends_with_127() {
+fn missing_command_exits_with_127() {
     let pod = Pod::new();
     let mut training = pod.run("training", &[SHIM, "start-after", "--argument=-s-db", "--", "/no/such/command"]);
     let collector = collector(&pod, "sleep 1000");

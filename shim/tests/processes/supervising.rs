@@ -6,7 +6,7 @@ const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
 const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
 
 #[test]
-fn the_agent_is_asked_when_the_payload_has_ended_and_its_status_is_passed_on() {
+fn agent_quits_after_payload_and_its_status_is_passed_on() {
     for agent_code in [0, 3] {
         let pod = Pod::new();
         let agent = Agent::new(&pod, agent_code);
@@ -24,7 +24,7 @@ fn the_agent_is_asked_when_the_payload_has_ended_and_its_status_is_passed_on() {
 }
 
 #[test]
-fn an_exit_with_0_that_was_not_asked_for_is_a_failure_where_that_restarts_the_agent() {
+fn unrequested_exit_0_becomes_a_failure_if_that_restarts() {
     for (policy, expected) in [("OnFailure", 1), ("Never", 0)] {
         let pod = Pod::new();
         let agent = Agent::new(&pod, 0);
@@ -37,7 +37,7 @@ fn an_exit_with_0_that_was_not_asked_for_is_a_failure_where_that_restarts_the_ag
 }
 
 #[test]
-fn an_agent_whose_ports_are_closed_gets_sigterm_and_that_is_no_failure() {
+fn agent_with_closed_ports_gets_sigterm() {
     for (script, expected) in [("trap 'exit 4' TERM", 4), ("", 0)] {
         let pod = Pod::new();
         let (port, _sockets) = closed_port();
@@ -54,7 +54,7 @@ fn an_agent_whose_ports_are_closed_gets_sigterm_and_that_is_no_failure() {
 }
 
 #[test]
-fn the_kubelets_sigterm_reaches_the_agent() {
+fn sigterm_of_the_kubelet_reaches_the_agent() {
     let pod = Pod::new();
     let agent = Agent::that_does(&pod, "trap 'exit 6' TERM", 0);
     let shim = pod.supervise(&agent, &NEVER);
@@ -63,7 +63,7 @@ fn the_kubelets_sigterm_reaches_the_agent() {
 }
 
 #[test]
-fn an_agent_that_exits_with_0_when_the_pod_is_deleted_has_not_failed() {
+fn agent_exit_0_at_pod_deletion_is_not_a_failure() {
     let pod = Pod::new();
     let agent = Agent::that_does(&pod, "trap 'exit 0' TERM", 1);
     let mut shim = pod.supervise(&agent, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());

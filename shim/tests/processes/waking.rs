@@ -16,7 +16,7 @@ fn wake_ups_in(seconds: u64, shim: &Shim) -> u64 {
 }
 
 #[test]
-fn a_shim_whose_containers_all_run_sleeps_beside_a_payload_that_forks() {
+fn shim_beside_running_forking_payloads_sleeps() {
     let (pod, _proxy, mut shim) = announced(&NEVER);
     pod.announce();
     let main = pod.payload_that("main", FORKS, 0);
@@ -32,7 +32,7 @@ fn a_shim_whose_containers_all_run_sleeps_beside_a_payload_that_forks() {
 }
 
 #[test]
-fn a_shim_whose_containers_sleep_sleeps() {
+fn shim_beside_sleeping_containers_sleeps() {
     let (pod, _proxy, mut shim) = announced(&NEVER);
     pod.announce();
     let _main = pod.start("main", "exec sleep 1000");
@@ -45,7 +45,7 @@ fn a_shim_whose_containers_sleep_sleeps() {
 }
 
 #[test]
-fn beside_a_payload_that_forks_a_container_that_is_still_to_start_costs_few_wake_ups() {
+fn waiting_container_beside_forks_costs_few_wake_ups() {
     let (pod, _proxy, mut shim) = announced(&NEVER);
     pod.announce();
     let _main = pod.payload_that("main", FORKS, 0);

@@ -14,7 +14,7 @@ const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
 const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
 
 #[test]
-fn the_proxy_is_asked_once_when_all_have_ended() {
+fn proxy_is_asked_once_all_have_ended() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--await=metrics"]].concat());
@@ -35,7 +35,7 @@ fn the_proxy_is_asked_once_when_all_have_ended() {
 }
 
 #[test]
-fn a_retry_keeps_the_proxy() {
+fn retried_container_keeps_proxy() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim =
@@ -53,7 +53,7 @@ fn a_retry_keeps_the_proxy() {
 }
 
 #[test]
-fn a_container_that_a_probe_restarts_though_it_succeeded_keeps_the_proxy() {
+fn succeeded_container_restarted_by_probe_keeps_proxy() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5), "--may-restart=main"]].concat());
@@ -72,7 +72,7 @@ fn a_container_that_a_probe_restarts_though_it_succeeded_keeps_the_proxy() {
 }
 
 #[test]
-fn an_exec_session_is_no_container() {
+fn exec_session_is_not_a_container() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch(&proxy, &NEVER);
@@ -86,7 +86,7 @@ fn an_exec_session_is_no_container() {
 }
 
 #[test]
-fn a_proxy_that_drains_is_not_asked_again() {
+fn draining_proxy_is_not_asked_again() {
     let pod = Pod::new();
     let mut proxy = Proxy::draining(Duration::from_secs(3));
     proxy.start(&pod);
@@ -99,7 +99,7 @@ fn a_proxy_that_drains_is_not_asked_again() {
 }
 
 #[test]
-fn a_proxy_that_died_and_was_restarted_is_asked() {
+fn restarted_proxy_is_asked() {
     let pod = Pod::new();
     let mut proxy = Proxy::started(&pod);
     let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
@@ -136,7 +136,7 @@ fn other_endpoints_are_asked_before_the_proxy() {
 }
 
 #[test]
-fn an_endpoint_that_does_not_listen_at_first_is_asked_again() {
+fn endpoint_that_listens_late_is_asked_again() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     // Bound and not listening: connections are refused, and no other test gets the port.
@@ -163,7 +163,7 @@ fn an_endpoint_that_does_not_listen_at_first_is_asked_again() {
 }
 
 #[test]
-fn where_containers_have_no_names_one_warning_says_so_and_sigterm_ends_the_shim() {
+fn unnamed_containers_are_warned_of_once() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let shim = pod.watch_without_names(&proxy, &NEVER);
@@ -174,7 +174,7 @@ fn where_containers_have_no_names_one_warning_says_so_and_sigterm_ends_the_shim(
 }
 
 #[test]
-fn a_shim_that_is_to_stay_exits_at_sigterm_only() {
+fn shim_with_stay_exits_at_sigterm_only() {
     let pod = Pod::new();
     let proxy = Proxy::started(&pod);
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--stay"]].concat());

@@ -30,7 +30,7 @@ fn wrapped(locks: &Path, name: &str, code: i32) -> (Child, PathBuf) {
 }
 
 #[test]
-fn wrapped_containers_are_awaited_by_their_locks() {
+fn wrapped_containers_are_awaited_by_locks() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
     let locks = lock_dir(&pod, &["early", "main"]);
@@ -60,7 +60,7 @@ fn wrapped_containers_are_awaited_by_their_locks() {
 }
 
 #[test]
-fn a_restarted_supervisor_ends_with_a_container_that_a_probe_might_have_ended() {
+fn restarted_supervisor_exits_after_probe_killed_container() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
     let locks = lock_dir(&pod, &["main"]);
@@ -79,7 +79,7 @@ fn a_restarted_supervisor_ends_with_a_container_that_a_probe_might_have_ended() 
 }
 
 #[test]
-fn a_container_whose_directory_is_made_later_is_awaited() {
+fn container_with_later_directory_is_awaited() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
     let locks = lock_dir(&pod, &["main"]);
@@ -125,7 +125,7 @@ const PLANTED: [&str; 6] =
     ["a pipe", "a link to another's report", "a link to a device", "a directory", "an endless text", "a held lock"];
 
 #[test]
-fn whatever_a_container_plants_sigterm_still_reaches_the_agent() {
+fn sigterm_reaches_agent_despite_traps() {
     for what in PLANTED {
         let pod = Pod::new();
         let agent = Agent::that_does(&pod, "trap 'exit 6' TERM", 0);
@@ -140,7 +140,7 @@ fn whatever_a_container_plants_sigterm_still_reaches_the_agent() {
 }
 
 #[test]
-fn whatever_a_container_plants_another_container_is_awaited() {
+fn container_is_awaited_despite_traps_of_others() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
     let hostile: Vec<String> = (0..PLANTED.len()).map(|index| format!("hostile-{index}")).collect();
@@ -163,7 +163,7 @@ fn whatever_a_container_plants_another_container_is_awaited() {
 }
 
 #[test]
-fn a_container_that_replaces_its_lock_while_it_runs_is_awaited_to_its_end() {
+fn container_that_replaces_its_lock_is_awaited() {
     for what in PLANTED {
         let pod = Pod::new();
         let agent = Agent::new(&pod, 0);

@@ -51,7 +51,7 @@ fn line(from: &mut impl Read) -> String {
 }
 
 #[test]
-fn the_exit_status_is_the_commands() {
+fn exit_status_is_the_commands() {
     for code in [0, 1, 7, 126, 127, 255] {
         let (output, report) = run(&["sh", "-c", &format!("exit {code}")]);
         assert_eq!(output.status.code(), Some(code));
@@ -60,7 +60,7 @@ fn the_exit_status_is_the_commands() {
 }
 
 #[test]
-fn it_dies_by_the_signal_that_ended_the_command() {
+fn wrapper_dies_by_the_commands_signal() {
     for (name, signal) in [("TERM", 15), ("KILL", 9), ("SEGV", 11), ("INT", 2), ("ABRT", 6)] {
         let (output, report) = run(&["sh", "-c", &format!("kill -{name} $$")]);
         assert_eq!((output.status.signal(), report), (Some(signal), format!("exited {}", 128 + signal)), "{name}");
@@ -68,7 +68,7 @@ fn it_dies_by_the_signal_that_ended_the_command() {
 }
 
 #[test]
-fn as_pid_1_its_exit_status_shows_the_signal() {
+fn wrapper_as_pid_1_exits_with_128_plus_signal() {
     for (name, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
         let lock_dir = tempfile::tempdir().unwrap();
         let wrapper = wrap(lock_dir.path(), &["sh", "-c", &format!("kill -{name} $$")]);
@@ -79,7 +79,7 @@ fn as_pid_1_its_exit_status_shows_the_signal() {
 }
 
 #[test]
-fn a_payload_can_neither_kill_nor_stop_its_wrapper() {
+fn payload_cannot_kill_or_stop_its_wrapper() {
     let lock_dir = tempfile::tempdir().unwrap();
     let wrapper = wrap(lock_dir.path(), &["sh", "-c", "kill -s KILL 1; kill -s STOP 1; exit 7"]);
     let mut namespace = Command::new("unshare");
@@ -89,7 +89,7 @@ fn a_payload_can_neither_kill_nor_stop_its_wrapper() {
 }
 
 #[test]
-fn what_cannot_be_run_is_127_or_126_and_one_line() {
+fn unusable_command_exits_with_127_or_126() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     fs::write(&text, "no program\n").unwrap();
@@ -103,7 +103,7 @@ fn what_cannot_be_run_is_127_or_126_and_one_line() {
 }
 
 #[test]
-fn without_its_directory_the_command_runs_all_the_same() {
+fn command_runs_without_lock_dir() {
     let output = wrap(Path::new("/no/such"), &["sh", "-c", "exit 3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let line = String::from_utf8(output.stderr).unwrap();
@@ -153,7 +153,7 @@ fn sigchld_is_not_forwarded() {
 }
 
 #[test]
-fn the_end_of_a_command_by_a_real_time_signal_is_noticed() {
+fn exit_by_real_time_signal_is_noticed() {
     for signal in [34, 64] {
         let (output, report) = run(&["sh", "-c", &format!("kill -{signal} $$")]);
         let code = 128 + signal;
@@ -163,7 +163,7 @@ fn the_end_of_a_command_by_a_real_time_signal_is_noticed() {
 }
 
 #[test]
-fn whatever_is_in_its_directory_the_command_runs_and_no_other_file_is_changed() {
+fn command_runs_despite_traps_and_changes_no_other_file() {
     let directory = tempfile::tempdir().unwrap();
     let precious = directory.path().join("precious");
     for what in ["a link", "a pipe", "a held lock", "a directory"] {
@@ -195,7 +195,7 @@ fn whatever_is_in_its_directory_the_command_runs_and_no_other_file_is_changed() 
 }
 
 #[test]
-fn a_wrapper_that_inherits_an_ignored_sigchld_notices_the_commands_end() {
+fn wrapper_with_ignored_sigchld_notices_exit() {
     let lock_dir = tempfile::tempdir().unwrap();
     let wrapper = wrap(lock_dir.path(), &["sh", "-c", "exit 7"]);
     let mut ignoring = Command::new("timeout");
@@ -219,7 +219,7 @@ fn orphans_are_reaped() {
 }
 
 #[test]
-fn standard_input_and_the_environment_pass_through() {
+fn stdin_and_environment_pass_through() {
     let lock_dir = tempfile::tempdir().unwrap();
     let mut wrapper = wrap(lock_dir.path(), &["sh", "-c", "cat; printf %s \"$GREETING\""]);
     wrapper.env("GREETING", "hello").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -229,7 +229,7 @@ fn standard_input_and_the_environment_pass_through() {
 }
 
 #[test]
-fn the_commands_group_has_the_terminal() {
+fn command_group_has_the_terminal() {
     let lock_dir = tempfile::tempdir().unwrap();
     // Field 8 of stat is the terminal's foreground group, field 5 the process' own. It runs a moment before it has it.
     let script = r#"while set -- $(cut -d " " -f 5,8 /proc/$$/stat); [ $1 != $2 ]; do sleep 0.01; done; trap "echo interrupted; exit 5" INT; echo ready; while :; do sleep 0.01; done"#;

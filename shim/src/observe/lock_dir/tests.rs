@@ -57,7 +57,7 @@ fn report(id: &str, code: Option<i32>) -> (Option<String>, Option<i32>) {
 }
 
 #[test]
-fn a_container_runs_while_its_lock_is_held_and_has_exited_with_the_code_that_it_recorded() {
+fn container_runs_while_its_lock_is_held() {
     let mut wrapped = Wrapped::new();
     assert_eq!(wrapped.reported(), (None, None));
     let mut lock = wrapped.start("1");
@@ -70,7 +70,7 @@ fn a_container_runs_while_its_lock_is_held_and_has_exited_with_the_code_that_it_
 }
 
 #[test]
-fn a_wrapper_that_ended_without_a_last_line_was_killed() {
+fn wrapper_without_exit_line_was_killed() {
     let mut wrapped = Wrapped::new();
     let lock = wrapped.start("1");
     assert_eq!(wrapped.reported(), report("main/1", None));
@@ -85,7 +85,7 @@ fn a_wrapper_that_ended_without_a_last_line_was_killed() {
 }
 
 #[test]
-fn a_lock_that_was_never_seen_held_says_nothing() {
+fn lock_never_seen_held_reports_nothing() {
     let mut wrapped = Wrapped::new();
     // As seen through another mount, which has locks of its own.
     let mut lock = wrapped.start("1");
@@ -97,7 +97,7 @@ fn a_lock_that_was_never_seen_held_says_nothing() {
 }
 
 #[test]
-fn an_error_is_no_release_of_a_lock() {
+fn error_is_not_a_release_of_the_lock() {
     let wrapped = Wrapped::new();
     let _lock = wrapped.start("1");
     let path = wrapped.directory().join(LOCK_FILE);
@@ -109,7 +109,7 @@ fn an_error_is_no_release_of_a_lock() {
 }
 
 #[test]
-fn a_report_of_an_earlier_boot_does_not_hide_a_later_one() {
+fn report_of_earlier_boot_does_not_hide_later_one() {
     let mut wrapped = Wrapped::new();
     drop(wrapped.start("9000000000000000"));
     assert_eq!(wrapped.reported(), (None, None));
@@ -118,7 +118,7 @@ fn a_report_of_an_earlier_boot_does_not_hide_a_later_one() {
 }
 
 #[test]
-fn a_lock_that_is_released_long_after_its_file_was_closed_is_noticed() {
+fn lock_released_long_after_close_is_noticed() {
     let mut wrapped = Wrapped::new();
     let lock = wrapped.start("1");
     assert_eq!(wrapped.reported(), report("main/1", None));
@@ -139,7 +139,7 @@ fn a_lock_that_is_released_long_after_its_file_was_closed_is_noticed() {
 }
 
 #[test]
-fn where_a_directory_cannot_be_watched_its_container_is_polled() {
+fn container_of_unwatchable_directory_is_polled() {
     let mut wrapped = Wrapped::new();
     fs::write(wrapped.root.path().join("metrics"), "no directory").unwrap();
     let args = WatchArgs::new(vec!["main".into(), "metrics".into()], RestartPolicy::Never);
@@ -149,7 +149,7 @@ fn where_a_directory_cannot_be_watched_its_container_is_polled() {
 }
 
 #[test]
-fn a_supervisor_that_is_restarted_reads_what_runs_before_anything_is_decided() {
+fn restarted_supervisor_reads_held_locks_first() {
     let wrapped = Wrapped::new();
     let _lock = wrapped.start("2");
     let mut observer = crate::observe::Observer::of_locks(wrapped.root.path());
@@ -158,7 +158,7 @@ fn a_supervisor_that_is_restarted_reads_what_runs_before_anything_is_decided() {
 }
 
 #[test]
-fn each_change_is_reported_once() {
+fn change_is_reported_once() {
     let mut wrapped = Wrapped::new();
     wrapped.reported();
     let is_noticed = |locks: &mut LockDir| {
@@ -178,7 +178,7 @@ fn each_change_is_reported_once() {
 }
 
 #[test]
-fn what_is_incomplete_or_no_file_is_no_report() {
+fn incomplete_or_special_file_is_not_a_report() {
     let mut wrapped = Wrapped::new();
     let file = wrapped.directory().join(LOCK_FILE);
     for text in ["", "started", "started 1", "rubbish\n", "\u{0}\n", "started x\n"] {
@@ -195,7 +195,7 @@ fn what_is_incomplete_or_no_file_is_no_report() {
 }
 
 #[test]
-fn a_container_that_replaces_its_report_changes_nothing() {
+fn container_that_replaces_its_report_changes_nothing() {
     let mut wrapped = Wrapped::new();
     let mut lock = wrapped.start("1");
     assert_eq!(wrapped.reported(), report("main/1", None));
@@ -207,7 +207,7 @@ fn a_container_that_replaces_its_report_changes_nothing() {
 }
 
 #[test]
-fn a_container_that_writes_into_its_report_can_only_lie_about_its_own_exit_code() {
+fn container_can_forge_only_its_own_exit_code() {
     let mut wrapped = Wrapped::new();
     let mut lock = wrapped.start("100");
     assert_eq!(wrapped.reported(), report("main/100", None));
@@ -218,7 +218,7 @@ fn a_container_that_writes_into_its_report_can_only_lie_about_its_own_exit_code(
 }
 
 #[test]
-fn a_wrapper_replaces_whatever_it_finds() {
+fn wrapper_replaces_any_file() {
     let wrapped = Wrapped::new();
     let (file, precious) = (wrapped.directory().join(LOCK_FILE), wrapped.root.path().join("precious"));
     fs::write(&precious, "data").unwrap();

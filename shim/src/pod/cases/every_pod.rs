@@ -19,7 +19,7 @@ fn every_pod(check: impl Fn(&PodState)) {
 }
 
 #[test]
-fn the_proxy_is_asked_only_while_it_runs_and_no_awaited_container_does() {
+fn proxy_quits_only_without_awaited_containers() {
     every_pod(|pod| {
         let quits = next(pod, NOW) == QuitProxy;
         let states = pod.containers[..2].iter().map(|container| container.state);
@@ -29,7 +29,7 @@ fn the_proxy_is_asked_only_while_it_runs_and_no_awaited_container_does() {
 }
 
 #[test]
-fn the_shim_exits_only_when_nothing_runs_and_waits_only_when_nothing_may_start() {
+fn shim_exits_when_nothing_runs() {
     every_pod(|pod| match next(pod, NOW) {
         Leave => assert!(pod.containers.iter().all(|container| container.state != RUNNING), "{pod:?}"),
         Wait => assert!(!pod.containers.iter().any(|container| pod.may_start(container, NOW)), "{pod:?}"),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_unidentified_end_is_of_the_only_container_that_can_have_had_it_unless_another_start_shows_it_was_not() {
+fn exit_is_of_only_candidate_until_it_starts_again() {
     let mut pod = observed(&["main"], RestartPolicy::Never);
     pod.apply(Event::StartsAnnounced(1), NOW);
     assert_eq!(unidentified(&mut pod, "9-1", 0, NOW), Some(Change::Unidentified(Exit::Code(0))));
@@ -19,7 +19,7 @@ fn an_unidentified_end_is_of_the_only_container_that_can_have_had_it_unless_anot
 }
 
 #[test]
-fn an_unidentified_failure_may_be_the_runtimes_which_the_kubelet_tries_again() {
+fn unidentified_failure_may_be_the_runtimes() {
     let mut pod = observed(&["main"], RestartPolicy::Never);
     pod.apply(Event::StartsAnnounced(1), NOW);
     unidentified(&mut pod, "9-1", 1, NOW);
@@ -29,7 +29,7 @@ fn an_unidentified_failure_may_be_the_runtimes_which_the_kubelet_tries_again() {
 }
 
 #[test]
-fn a_debug_container_during_back_off_does_not_end_the_proxy() {
+fn debug_container_in_back_off_keeps_proxy() {
     let mut pod = observed(&["main"], RestartPolicy::OnFailure);
     started(&mut pod, "main", "a", before(10));
     reaped(&mut pod, "a", Some(1), NOW);
@@ -42,7 +42,7 @@ fn a_debug_container_during_back_off_does_not_end_the_proxy() {
 }
 
 #[test]
-fn a_probe_does_not_hide_that_an_end_may_be_a_debug_containers() {
+fn probed_container_keeps_debug_container_doubt() {
     let mut pod = observed(&["main"], RestartPolicy::OnFailure);
     pod.containers[0].may_restart = true;
     started(&mut pod, "main", "a", before(10));
@@ -53,7 +53,7 @@ fn a_probe_does_not_hide_that_an_end_may_be_a_debug_containers() {
 }
 
 #[test]
-fn a_probe_does_not_hide_that_all_containers_may_be_restarted() {
+fn probed_container_keeps_restart_all_doubt() {
     let mut pod = observed(&["main", "metrics"], RestartPolicy::OnFailure);
     pod.containers[0].may_restart = true;
     pod.containers[1].policy = "Never;restart-all:in:42".parse().unwrap();
@@ -66,7 +66,7 @@ fn a_probe_does_not_hide_that_all_containers_may_be_restarted() {
 }
 
 #[test]
-fn an_end_that_several_containers_can_have_had_finishes_none() {
+fn exit_with_several_candidates_finishes_none() {
     let mut pod = observed(&["main", "metrics"], RestartPolicy::Never);
     pod.apply(Event::StartsAnnounced(1), NOW);
     unidentified(&mut pod, "9-1", 0, NOW);
@@ -77,7 +77,7 @@ fn an_end_that_several_containers_can_have_had_finishes_none() {
 }
 
 #[test]
-fn as_many_ends_as_containers_are_theirs() {
+fn as_many_exits_as_candidates_are_theirs() {
     let mut pod = observed(&["main", "metrics"], RestartPolicy::Never);
     for process in ["9-1", "10-2"] {
         pod.apply(Event::StartsAnnounced(1), NOW);
@@ -87,7 +87,7 @@ fn as_many_ends_as_containers_are_theirs() {
 }
 
 #[test]
-fn before_the_proxy_runs_an_unidentified_end_may_be_an_init_containers() {
+fn exit_before_proxy_may_be_an_init_containers() {
     let mut pod = PodState::new(&WatchArgs::new(vec!["main".into()], RestartPolicy::Never), before(10));
     assert_eq!(unidentified(&mut pod, "9-1", 0, NOW), None);
     started(&mut pod, "istio-proxy", "p", NOW);
@@ -95,7 +95,7 @@ fn before_the_proxy_runs_an_unidentified_end_may_be_an_init_containers() {
 }
 
 #[test]
-fn an_end_that_is_identified_late_does_not_replace_a_later_one() {
+fn exit_identified_late_does_not_replace_later_one() {
     let mut pod = observed(&["main", "metrics"], RestartPolicy::OnFailure);
     pod.containers[0].policy = "Never".parse().unwrap();
     pod.apply(Event::StartsAnnounced(1), NOW);
