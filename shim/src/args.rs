@@ -1,4 +1,4 @@
-//! The command line: reading it, and refusing what makes no sense in one line.
+//! Parses the command line, and rejects invalid arguments in one line.
 
 #[cfg(test)]
 mod tests;
@@ -40,13 +40,13 @@ options of watch and supervise:
   --container-policy NAME=POLICY[;ACTION:in|not-in:CODES]…
                            the policy of a container that has its own; ACTION is restart or restart-all
   --proxy NAME             the proxy's container (istio-proxy)
-  --status-port PORT       pilot-agent's port on localhost (15020); 0 where it is off: Envoy's admin port is used
+  --status-port PORT       pilot-agent's port on localhost (15020); 0 if it is disabled: Envoy's admin port is used
   --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked to quit; repeatable
   --state FILE             keeps what was observed, for a shim that is restarted
   --retry-window SECONDS   how long an end is doubted: one with an unknown exit code (default: twice the kubelet's
                            back-off, and a minute; kernels before 6.15 do not report exit codes), one that was not
                            identified (150), and any doubtful one after an announced start was not seen (960)
-  --stay                   watch: when all is over, wait for SIGTERM
+  --stay                   watch: wait for SIGTERM after the last container has exited
   --lock-dir DIRECTORY     supervise: where wrapped containers report, each in a subdirectory of its name
 
 option of wrap:
@@ -56,7 +56,7 @@ option of start-after:
   --argument ARGUMENT      one argument of the other container's command, as a whole
 
 It uses no Kubernetes API. Exit status: of watch always 0; of supervise, wrap and start-after their COMMAND's, 127
-where there is no such command, 126 where it cannot be run; 2 for wrong arguments.
+if it does not exist, 126 if it cannot be run; 2 for invalid arguments.
 
 example: aux-shim watch --await main --await metrics --restart-policy OnFailure
 example: aux-shim supervise --await main --restart-policy Never -- /usr/local/bin/pilot-agent proxy sidecar
@@ -64,23 +64,23 @@ example: aux-shim wrap --lock-dir /istio-aux-locks -- python3 train.py
 example: aux-shim start-after --argument=-s-db -- python3 train.py
 ";
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Watch(WatchArgs),
-    /// Watch as the parent of this command.
+    /// Watches as the parent of this command.
     Supervise(WatchArgs, Vec<OsString>),
-    /// Be the parent of this command.
+    /// Runs this command as its parent.
     Wrap(WrapArgs, Vec<OsString>),
-    /// Become this command once another container is idle.
+    /// Becomes this command once another container is idle.
     StartAfter(StartAfterArgs, Vec<OsString>),
-    /// Copy this program into a directory.
+    /// Copies this program into a directory.
     Install(PathBuf),
-    /// Print this text and end: help, version.
+    /// Prints this text, help or version, and exits.
     Show(String),
 }
 
-/// The command line makes no sense; one line that says why and what to do.
+/// Rejects a command line, in one line that says why and what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("no command: try aux-shim watch --await NAME --restart-policy Never, or --help")]
@@ -95,7 +95,7 @@ pub(crate) enum Error {
     Unusable(#[from] lexopt::Error),
 }
 
-/// Reads a command line, its first word being the program's name.
+/// Parses a command line whose first word is the program's name.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Error> {
     let mut parser = Parser::from_iter(words);
     match parser.next()? {
@@ -120,7 +120,7 @@ fn help() -> Command {
     Command::Show(HELP.to_owned())
 }
 
-/// Reads the options of `watch`, or those of `supervise` and its command.
+/// Parses the options of `watch`, or those of `supervise` and its command.
 fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
     let (mut options, mut command) = (WatchOptions::new(), None);
     while command.is_none()
@@ -161,10 +161,10 @@ fn start_after(parser: Parser) -> Result<Command, Error> {
     Ok(Command::StartAfter(StartAfterArgs { argument }, command))
 }
 
-/// The value of the one option of a subcommand, and the command.
+/// Holds the value of a subcommand's only option, and the command.
 type OptionAndCommand = (Option<String>, Vec<OsString>);
 
-/// Reads the one option of a subcommand, and its command; `None` where help is asked for.
+/// Parses the only option of a subcommand, and its command; `None` for `--help`.
 fn option_and_command(
     subcommand: &'static str,
     option: &'static str,
@@ -191,7 +191,7 @@ fn install(mut parser: Parser) -> Result<Command, Error> {
     }
 }
 
-/// The command at the end of the line, whose first word has been read already.
+/// Reads the rest of the command at the end of the line, after its first word.
 fn command_from(first: OsString, parser: &mut Parser) -> Result<Vec<OsString>, Error> {
     Ok(std::iter::once(first).chain(parser.raw_args()?).collect())
 }
@@ -200,7 +200,7 @@ fn nothing_to_run(command: &'static str) -> Error {
     Error::Incomplete { command, reason: "no command to run; put it at the end, after --" }
 }
 
-/// The options that say what to watch.
+/// Collects the options of `watch` and `supervise`.
 struct WatchOptions {
     watch: WatchArgs,
     policy: Option<RestartPolicy>,
@@ -236,7 +236,7 @@ impl WatchOptions {
         let Self { mut watch, policy } = self;
         watch.restart_policy =
             policy.ok_or_else(|| wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"))?;
-        refuse_contradictions(&watch)?;
+        reject_contradictions(&watch)?;
         Ok(watch)
     }
 }
@@ -251,13 +251,13 @@ fn pod_policy(parser: &mut Parser) -> Result<RestartPolicy, Error> {
 
 fn container_policy(parser: &mut Parser) -> Result<(String, ContainerPolicy), Error> {
     let text = parser.value()?.string()?;
-    let refuse = |reason: &str| wrong(CONTAINER_POLICY, format!("{reason}, and was given {text:?}"));
-    let (name, policy) = text.split_once('=').ok_or_else(|| refuse("takes NAME=POLICY"))?;
-    let policy = policy.parse().map_err(|error: contract::policy::ParsePolicyError| refuse(&error.to_string()))?;
+    let invalid = |reason: &str| wrong(CONTAINER_POLICY, format!("{reason}, and was given {text:?}"));
+    let (name, policy) = text.split_once('=').ok_or_else(|| invalid("takes NAME=POLICY"))?;
+    let policy = policy.parse().map_err(|error: contract::policy::ParsePolicyError| invalid(&error.to_string()))?;
     Ok((name.to_owned(), policy))
 }
 
-fn refuse_contradictions(watch: &WatchArgs) -> Result<(), Error> {
+fn reject_contradictions(watch: &WatchArgs) -> Result<(), Error> {
     if watch.awaited.is_empty() {
         return Err(wrong(AWAIT, "is missing; name at least one container"));
     }

@@ -13,7 +13,7 @@ pub(crate) fn warn(message: &str, fields: &[(&str, &dyn Display)]) {
 }
 
 fn write(now: SystemTime, level: &str, message: &str, fields: &[(&str, &dyn Display)]) {
-    // Where standard error is gone, there is nowhere to report that.
+    // If standard error is closed, there is nowhere to report it.
     let _ = io::Write::write_all(&mut io::stderr(), line(now, level, message, fields).as_bytes());
 }
 

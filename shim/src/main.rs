@@ -1,7 +1,7 @@
 //! `aux-shim`: ends a pod's Istio proxy when the containers it served have finished.
 //!
-//! Exit status: of `watch` always 0; of `supervise`, `wrap` and `start-after` their command's; 1 where `install` failed; 2 for wrong
-//! arguments.
+//! Exit status: of `watch` always 0; of `supervise`, `wrap` and `start-after` their command's; 1 if `install` failed;
+//! 2 for invalid arguments.
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What was observed, in a file for a shim that is restarted: a line for the machine's boot, one for each container, and
-//! one for each end that was not identified.
+//! Stores what was observed in a file, for a restarted shim: a line for the machine's boot, one for each container, and
+//! one for each unidentified exit.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::pod::{ContainerState, Exit, Instance, PodState, UnidentifiedExit};
 
 const HEADER: &str = "aux-shim 2";
-/// In place of a container's name.
+/// Replaces a container's name on the line of an unidentified exit.
 const UNIDENTIFIED: &str = "?";
 
-/// The file's text.
+/// Renders the file's text.
 pub(crate) fn render(pod: &PodState, boot: &str) -> String {
     let mut lines = vec![format!("{HEADER} {boot}")];
     for container in &pod.containers {
@@ -35,8 +35,8 @@ pub(crate) fn render(pod: &PodState, boot: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Restores what a file's text says of the pod's containers. The times of an earlier boot mean nothing: what ended then
-/// counts as ended now. `None`, and nothing is restored, where the text is not of this program.
+/// Restores the pod's containers from a file's text. Times of an earlier boot are meaningless: what ended then counts as
+/// ended now. Returns `None`, and restores nothing, if the text is not of this program.
 pub(crate) fn parse(pod: &mut PodState, text: &str, boot: &str, now: Duration) -> Option<()> {
     let mut lines = text.lines();
     let same_boot = lines.next()?.strip_prefix(HEADER)?.trim_start() == boot;
@@ -79,7 +79,7 @@ fn parse_exit(text: &str) -> Option<Exit> {
     if text == "unknown" { Some(Exit::Unknown) } else { text.parse().ok().map(Exit::Code) }
 }
 
-/// Replaces the file as a whole. Where that fails, no older file is left.
+/// Replaces the file as a whole. If that fails, the old file is removed.
 pub(crate) fn save(file: &Path, text: &str) -> io::Result<()> {
     let part = file.with_extension("part");
     let replace = || {

@@ -1,4 +1,4 @@
-//! The system calls that nix has no safe function for. The only unsafe code of the shim.
+//! System calls for which nix has no safe function. The only unsafe code of the shim.
 
 #![allow(unsafe_code)]
 
@@ -11,17 +11,17 @@ use std::process::Command;
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
 
-/// Opens a process of our PID namespace: a handle that never names another process, and becomes readable when this one
+/// Opens a process of this PID namespace. The handle never names another process, and becomes readable when this one
 /// ends. Linux 5.3.
 pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call takes two integers and touches no memory of ours.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just returned this descriptor, so nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The kernel's `struct pidfd_info` in its first published size (`include/uapi/linux/pidfd.h`).
+/// Mirrors the kernel's `struct pidfd_info` in its first published size (`include/uapi/linux/pidfd.h`).
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct PidfdInfo {
@@ -33,18 +33,18 @@ pub(crate) struct PidfdInfo {
 
 const _: () = assert!(size_of::<PidfdInfo>() == 64 && std::mem::offset_of!(PidfdInfo, exit_code) == 60);
 
-/// `PIDFD_INFO_EXIT`: asks for `exit_code`, and says in the answer that it is there. Linux 6.15.
+/// `PIDFD_INFO_EXIT`: requests `exit_code`, and marks it as present in the answer. Linux 6.15.
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 nix::ioctl_readwrite!(
-    /// `PIDFD_GET_INFO`.
+    /// Calls `PIDFD_GET_INFO`.
     pidfd_get_info,
     0xFF,
     11,
     PidfdInfo
 );
 
-/// The wait status of a process that somebody has reaped; `None` where the kernel does not report it.
+/// Returns the wait status of a process that its parent has reaped; `None` if the kernel does not report it.
 pub(crate) fn pidfd_wait_status(pidfd: &OwnedFd) -> Option<c_int> {
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     // SAFETY: the request carries the size of the struct that is passed, the kernel writes at most that much, and
@@ -53,25 +53,25 @@ pub(crate) fn pidfd_wait_status(pidfd: &OwnedFd) -> Option<c_int> {
     (info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// The command begins with no signal blocked, whatever this process has blocked.
+/// Starts the command with no signal blocked, whatever this process has blocked.
 pub(crate) fn unblock_signals_in(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec only sigprocmask is called, which signal-safety(7) lists.
     unsafe { command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?)) }
 }
 
-/// SIGCHLD is not ignored, as it may have been by whoever started this process.
+/// Restores the default of SIGCHLD, which the parent of this process may have ignored.
 pub(crate) fn default_sigchld() {
-    // SAFETY: no handler is installed. It fails for numbers that are no signals only.
+    // SAFETY: no handler is installed. It fails only for invalid signal numbers.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Sends a signal to a child. nix knows no real-time signals.
+/// Sends a signal to a child. nix does not support real-time signals.
 pub(crate) fn kill(pid: i32, signal: c_int) {
-    // SAFETY: the call takes two integers. It fails where the child has just been reaped, which is no error here.
+    // SAFETY: the call takes two integers. It fails if the child has just been reaped, which is not an error here.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Reaps a child that has ended: its PID and wait status. nix loses the status of one that died by a real-time signal.
+/// Reaps an ended child, and returns its PID and wait status. nix loses the status of a death by a real-time signal.
 pub(crate) fn wait_any() -> Option<(i32, c_int)> {
     let mut status = 0;
     // SAFETY: the kernel writes one integer into `status`, which lives until the call returns.

@@ -1,4 +1,4 @@
-//! What is read from the command line, and how wrong arguments are refused.
+//! Parsed command lines, and the errors of invalid ones.
 
 use super::*;
 
@@ -80,7 +80,7 @@ fn invalid_arguments_are_reported_in_one_line() {
         ("aux-shim watch --no-such", "invalid option '--no-such'; see --help"),
         ("aux-shim watch main", "unexpected argument \"main\"; see --help"),
     ];
-    assert_refused(&cases);
+    assert_errors(&cases);
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn invalid_arguments_of_subcommands_are_reported_in_one_line() {
         ("aux-shim wrap -- true", "--lock-dir: is missing; it takes the directory to report in"),
         ("aux-shim install", "install: takes a directory"),
     ];
-    assert_refused(&cases);
+    assert_errors(&cases);
 }
 
-fn assert_refused(cases: &[(&str, &str)]) {
+fn assert_errors(cases: &[(&str, &str)]) {
     for (line, message) in cases {
         assert_eq!(parse_line(line).unwrap_err().to_string(), *message, "{line}");
     }

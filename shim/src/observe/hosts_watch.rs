@@ -1,4 +1,4 @@
-//! The pod's hosts file, whose writing announces a container.
+//! Watches the pod's hosts file, whose writes announce containers.
 //!
 //! The kubelet writes the pod's `/etc/hosts`, and then sets its mode, each time it creates a container of the pod, a
 //! moment before the runtime does (`ensureHostsFile` in `kubelet_pods.go`, 1.29 to 1.36). Every container of the pod has
@@ -10,11 +10,11 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-/// An inotify watch of the hosts file.
+/// Watches the hosts file by inotify.
 #[derive(Debug)]
 pub(crate) struct HostsFileWatch {
     inotify: Inotify,
-    /// The file was written, and its mode not set since; or the other way round.
+    /// Half of an announcement: the file was written and its mode not set since, or the other way round.
     unpaired_event: Option<AddWatchFlags>,
 }
 
@@ -25,13 +25,13 @@ impl HostsFileWatch {
         Ok(Self { inotify, unpaired_event: None })
     }
 
-    /// For a poll that wakes when something was written.
+    /// Returns the descriptor for a poll that wakes when something was written.
     pub(crate) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)
     }
 
-    /// How many containers were announced, of the events that one read returns. A container that appends a line to its
-    /// hosts file does not set the file's mode.
+    /// Reads pending events, and returns how many containers they announce. A container that appends a line to its
+    /// hosts file does not set the file's mode, so that is not an announcement.
     pub(crate) fn drain(&mut self) -> usize {
         let events = self.inotify.read_events().unwrap_or_default();
         let mut announced = 0;

@@ -1,6 +1,6 @@
-//! How wrapped containers report to `supervise` where PID namespaces are separate. Each has a directory of its own, which
-//! no other container sees, with a file that its wrapper locks: the text is the start and, at the end, the exit code.
-//! The kernel releases the lock however the wrapper ends.
+//! Reports of wrapped containers to `supervise`, for pods with separate PID namespaces. Each container has a directory of
+//! its own, which no other container sees, with a file that its wrapper locks. Its text is the start and, at the end, the
+//! exit code. The kernel releases the lock however the wrapper ends.
 
 #[cfg(test)]
 mod tests;
@@ -22,25 +22,25 @@ use crate::pod::{Event, Instance, PodState, Role};
 
 /// The file in a container's directory.
 const LOCK_FILE: &str = "lock";
-/// What the kubelet shows of a container whose init process was killed, as a wrapper without a last line was.
+/// The kubelet's exit code of a container whose init process was killed. A wrapper without an exit line was killed.
 const KILLED: i32 = 128 + 9;
-/// The kernel reports that a file was closed a moment before it releases the lock.
+/// Checks after a change. The kernel reports that a file was closed a moment before it releases the lock.
 const RECHECK_COUNT: u32 = 20;
 const RECHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause between two checks after that.
+/// Interval of checks after those, once a file was closed.
 const CLOSED_CHECK_INTERVAL: Duration = Duration::from_mins(1);
-/// Pause between two checks where the directories cannot be watched.
+/// Interval of checks if the directories cannot be watched.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A wrapped container's own lock.
+/// Holds a wrapped container's own lock.
 #[derive(Debug)]
 pub(crate) struct ContainerLock(File);
 
 impl ContainerLock {
-    /// Reports that a container has started. `instance` differs for each start.
+    /// Locks a new report, and writes that the container has started. `instance` differs for each start.
     pub(crate) fn acquire(directory: &Path, instance: &str) -> io::Result<Self> {
         let path = directory.join(LOCK_FILE);
-        // Whatever an earlier process of this container has left there.
+        // An earlier process of this container may have left any file there.
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -54,31 +54,31 @@ impl ContainerLock {
         Ok(Self(file))
     }
 
-    /// Reports that it has exited with this code.
+    /// Writes that the container has exited with this code.
     pub(crate) fn record_exit(&mut self, code: i32) -> io::Result<()> {
         self.0.write_all(format!("exited {code}\n").as_bytes())
     }
 }
 
-/// What a wrapper has reported, and the file, which it holds locked. The container may put another in its place.
+/// Holds a wrapper's report, and its open file: the container may replace the file while the wrapper locks it.
 #[derive(Debug)]
 struct Report {
     file: File,
     /// When the wrapper started, in nanoseconds since the machine's boot.
     instance: u64,
-    /// Its lock was seen held. Where volumes are mounted separately for each container, as gVisor does, it never is.
+    /// Its lock was seen held. gVisor mounts volumes separately for each container: there it never is.
     was_held: bool,
     exit_code: Option<i32>,
 }
 
-/// The directories of the pod's wrapped containers.
+/// Watches the directories of the pod's wrapped containers.
 #[derive(Debug)]
 pub(crate) struct LockDir {
     directory: PathBuf,
     inotify: Option<Inotify>,
     rechecks: u32,
     last_check: Duration,
-    /// A file was closed. Its lock may be held for longer than it is checked for.
+    /// A file was closed. Its lock may be held for longer than the rechecks last.
     was_closed: bool,
     /// The last report of each container.
     reports: Vec<(String, Report)>,
@@ -97,14 +97,14 @@ impl LockDir {
         }
     }
 
-    /// For a poll that wakes when something was reported.
+    /// Returns the descriptor for a poll that wakes when something was reported.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        // While checks are due anyway, no event needs to wake.
+        // Rechecks are due anyway, so no event needs to wake the poll.
         let inotify = self.inotify.as_ref().filter(|_| self.rechecks == 0)?;
         Some(PollFd::new(inotify.as_fd(), PollFlags::POLLIN))
     }
 
-    /// How long to wait at most until the next [`check`](Self::check).
+    /// Returns the longest wait until the next [`check`](Self::check).
     pub(crate) fn poll_interval(&self, now: Duration) -> Option<Duration> {
         self.check_interval().map(|interval| (self.last_check + interval).saturating_sub(now))
     }
@@ -117,7 +117,7 @@ impl LockDir {
         }
     }
 
-    /// What the pod's containers have reported, if anything has changed.
+    /// Returns what the pod's containers have reported since the last call.
     pub(crate) fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         let changes = self.inotify.as_ref().and_then(|inotify| inotify.read_events().ok()).unwrap_or_default();
         if !changes.is_empty() {
@@ -133,7 +133,7 @@ impl LockDir {
         wrapped.flat_map(|container| self.events_of(&container.name, container.instance.as_ref(), now)).collect()
     }
 
-    /// The events of a container that has reported. `last` is its start that was known before.
+    /// Returns the events of a container. `last` is its last known start.
     fn events_of(&mut self, container: &str, last: Option<&Instance>, now: Duration) -> Vec<Event> {
         let directory = self.directory.join(container);
         self.watch(&directory, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE);
@@ -168,7 +168,7 @@ impl LockDir {
     fn watch(&mut self, directory: &Path, events: AddWatchFlags) {
         let flags = events | AddWatchFlags::IN_ONLYDIR | AddWatchFlags::IN_DONT_FOLLOW;
         let watched = self.inotify.as_ref().map(|inotify| inotify.add_watch(directory, flags));
-        // It is not there before its container is created, and then the directory above reports that.
+        // It does not exist before its container is created, which the directory above reports.
         if let Some(Err(error)) = watched
             && error != Errno::ENOENT
         {
@@ -185,20 +185,20 @@ fn cannot_watch(error: Errno) {
 }
 
 impl Report {
-    /// What a container's wrapper has reported; `None` while it has not started. The container may have put anything there.
+    /// Opens the report of a container; `None` before its start. The container may have put any file there.
     fn open(directory: &Path, now: Duration) -> Option<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(directory.join(LOCK_FILE)).ok()?;
         file.metadata().ok().filter(Metadata::is_file)?;
         let mut report = Self { file, instance: 0, was_held: false, exit_code: None };
         let text = report.read();
-        // Without its line break it is being written.
+        // A line without its line break is still being written.
         report.instance = text.split_once('\n')?.0.strip_prefix("started ")?.parse().ok()?;
-        // What started later than now started before the machine's last boot.
+        // A start later than now is of an earlier boot.
         (Duration::from_nanos(report.instance) <= now).then_some(report)
     }
 
-    /// Reads it again. One whose lock is free again has ended: with its last line, or it was killed.
+    /// Reads the report again. A wrapper whose lock is free again has ended: with its exit line, or it was killed.
     fn check(&mut self) {
         self.exit_code = self.exit_line();
         if self.exit_code.is_some() {
@@ -207,7 +207,7 @@ impl Report {
         match self.file.try_lock_shared() {
             Ok(()) if self.was_held => self.exit_code = self.exit_line().or(Some(KILLED)),
             Err(TryLockError::WouldBlock) => self.was_held = true,
-            // An error says nothing.
+            // A failed call shows neither that the lock is held nor that it is free.
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
     }
@@ -220,7 +220,7 @@ impl Report {
 
     fn read(&mut self) -> String {
         let mut text = Vec::new();
-        // What cannot be read has not been reported.
+        // Unreadable text counts as not reported.
         let _ = self.file.seek(SeekFrom::Start(0)).and_then(|_| (&self.file).take(512).read_to_end(&mut text));
         String::from_utf8_lossy(&text).into_owned()
     }

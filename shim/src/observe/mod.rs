@@ -1,4 +1,4 @@
-//! Observers: they report what happens to the pod's containers as events, and know nothing of what it means.
+//! Observers report what happens to the pod's containers as events. They decide nothing.
 
 mod hosts_watch;
 mod lock_dir;
@@ -25,15 +25,15 @@ pub(crate) use lock_dir::{ContainerLock, LockDir};
 pub(crate) use process::exit_code;
 pub(crate) use procfs::{Activity, Procfs};
 
-/// Where the kubelet announces a start.
+/// The file that the kubelet writes before each start.
 const HOSTS_FILE: &str = "/etc/hosts";
 
-/// How containers are observed.
+/// Observes the pod's containers.
 #[derive(Debug)]
 pub(crate) enum Observer {
-    /// As processes, in the pod's shared PID namespace.
+    /// Observes processes, in the pod's shared PID namespace.
     Processes(ProcessObserver),
-    /// By the reports of their wrappers.
+    /// Observes the reports of wrappers.
     Locks(LockDir),
 }
 
@@ -46,7 +46,7 @@ impl Observer {
         Self::Locks(LockDir::new(directory))
     }
 
-    /// What has happened since the last call.
+    /// Returns what has happened since the last call.
     pub(crate) fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         match self {
             Self::Processes(processes) => processes.check(pod, now),
@@ -54,16 +54,16 @@ impl Observer {
         }
     }
 
-    /// Watches what an earlier run of the shim has seen running. Returns what may have happened since.
+    /// Watches containers that an earlier run of the shim saw running. Returns what may have happened since.
     pub(crate) fn reattach(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         match self {
             Self::Processes(processes) => processes.reattach(pod),
-            // The lock file shows whether the container runs.
+            // The lock file shows if the container runs.
             Self::Locks(locks) => locks.check(pod, now),
         }
     }
 
-    /// For a poll that wakes when something happens.
+    /// Returns the descriptors for a poll that wakes when something happens.
     pub(crate) fn poll_fds(&self, pod: &PodState, now: Duration) -> Vec<PollFd<'_>> {
         match self {
             Self::Processes(processes) => processes.poll_fds(pod, now),
@@ -71,7 +71,7 @@ impl Observer {
         }
     }
 
-    /// How long to wait at most until the next [`check`](Self::check).
+    /// Returns the longest wait until the next [`check`](Self::check).
     pub(crate) fn poll_interval(&self, pod: &PodState, now: Duration) -> Option<Duration> {
         match self {
             Self::Processes(processes) => processes.poll_interval(pod, now),
@@ -90,14 +90,14 @@ pub(crate) struct ProcessObserver {
     observed: Vec<Observed>,
 }
 
-/// A process whose end is awaited.
+/// Holds a process whose end is awaited.
 #[derive(Debug)]
 struct Observed {
     process: Process,
-    /// The container's instance, or what names the process where it ended unidentified.
+    /// The container's instance, or PID and start time of an unidentified process.
     id: String,
     is_identified: bool,
-    /// An exec session that was found in place of an init process that was missed says nothing of its code.
+    /// False for an exec session that was found instead of a missed init process: its exit code is not the container's.
     is_init: bool,
 }
 
@@ -128,7 +128,8 @@ impl ProcessObserver {
 
     fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         let mut events = self.check_observed();
-        // Whatever a scan finds was announced before it, however long this process was kept from running.
+        // Announcements are read after the scan, so that each found start has been announced, even if this process was
+        // kept from running for long.
         let scan = self.scan(pod, now);
         let announced = self.hosts.as_mut().map_or(0, HostsFileWatch::drain);
         if announced > 0 {
@@ -158,7 +159,7 @@ impl ProcessObserver {
         events
     }
 
-    /// Scans for new processes, where that is due.
+    /// Scans for new processes if that is due.
     fn scan(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         let Some(interval) = self.scan_interval(pod, now) else { return Vec::new() };
         if now < self.last_scan + interval {
@@ -205,7 +206,7 @@ impl ProcessObserver {
     }
 
     fn reattach(&mut self, pod: &PodState) -> Vec<Event> {
-        // Something may have been announced while the shim did not run.
+        // A start may have been announced while the shim did not run.
         let mut events = vec![Event::StartsAnnounced(1)];
         for container in &pod.containers {
             let (ContainerState::Running, Some(instance)) = (container.state, &container.instance) else { continue };
@@ -226,7 +227,7 @@ impl ProcessObserver {
 
     fn poll_fds(&self, pod: &PodState, now: Duration) -> Vec<PollFd<'_>> {
         let observed = self.observed.iter().filter_map(|observed| observed.process.poll_fd());
-        // While scans are frequent, no announcement needs to wake.
+        // Scans are frequent, so no announcement needs to wake the poll.
         let is_scanning = self.scan_interval(pod, now).is_some_and(|interval| interval < Duration::from_millis(20));
         let hosts = self.hosts.iter().filter(|_| !is_scanning).map(HostsFileWatch::poll_fd);
         observed.chain(hosts).collect()
@@ -242,7 +243,7 @@ impl ProcessObserver {
     }
 }
 
-/// The kernel reports start times in hundredths of a second (`USER_HZ`).
+/// Converts a start time in clock ticks. The kernel reports hundredths of a second (`USER_HZ`).
 fn started(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(10))
 }

@@ -1,4 +1,4 @@
-//! A process of a sibling container: noticing its end, and its exit code once its parent has reaped it.
+//! Watches a process of a sibling container for its end, and for its exit code once its parent has reaped it.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,40 +9,40 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::procfs::Procfs;
 use crate::syscalls::{pidfd_open, pidfd_wait_status};
 
-/// Pause between two looks into `/proc` for the end of a process that has no pidfd.
+/// Interval at which `/proc` is checked for the end of a process without a pidfd.
 const PROC_POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Pause between two looks for the reaping of a process that has ended, which kernels before 6.9 do not report.
+/// Interval at which an ended process is checked for its reaping, which kernels before 6.9 do not report.
 const REAP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A process that was seen running.
+/// Holds a process that was seen running.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(super) pid: i32,
-    /// Clock ticks between the machine's boot and its start: with the PID they name it.
+    /// Clock ticks between the machine's boot and its start. PID and start time together identify a process.
     pub(super) started: u64,
-    /// `None` where `pidfd_open` fails: kernels before 5.3, old seccomp profiles, no memory.
+    /// `None` if `pidfd_open` failed: kernels before 5.3, old seccomp profiles, no memory.
     pidfd: Option<OwnedFd>,
     has_ended: bool,
 }
 
-/// What happened to a process.
+/// A change of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessEvent {
-    /// It has ended; its parent has not reaped it.
+    /// The process has ended; its parent has not reaped it.
     Ended,
-    /// It has been reaped. The exit code is there where the kernel reports it.
+    /// The process has been reaped. The exit code is `None` if the kernel does not report it.
     Reaped(Option<i32>),
 }
 
 impl Process {
-    /// Opens the process with this PID and start time; `None` where there is none.
+    /// Opens the process with this PID and start time; `None` if it does not exist.
     pub(crate) fn open(pid: i32, started: u64, procfs: &Procfs) -> Option<Self> {
         let pidfd = pidfd_open(pid).ok();
-        // Whatever the error was: only /proc proves that it has gone. And the PID may have been reused.
+        // An error of pidfd_open does not prove that the process is gone, and the PID may have been reused: /proc shows it.
         (!procfs.is_gone(pid, started)).then_some(Self { pid, started, pidfd, has_ended: false })
     }
 
-    /// What happened since the last call.
+    /// Returns what happened since the last call.
     pub(crate) fn check(&mut self, procfs: &Procfs) -> Option<ProcessEvent> {
         let is_gone = || procfs.is_gone(self.pid, self.started);
         let Some(pidfd) = &self.pidfd else { return is_gone().then_some(ProcessEvent::Reaped(None)) };
@@ -55,18 +55,18 @@ impl Process {
         (has_ended && !std::mem::replace(&mut self.has_ended, has_ended)).then_some(ProcessEvent::Ended)
     }
 
-    /// Whether it has ended, reaped or not.
+    /// Returns true if the process has ended, reaped or not.
     pub(super) fn has_ended(&mut self, procfs: &Procfs) -> bool {
         self.has_ended || self.check(procfs).is_some()
     }
 
-    /// For a poll that wakes at its end, or after that, where the kernel reports it, at its reaping.
+    /// Returns the descriptor for a poll that wakes at the end, and then at the reaping if the kernel reports it.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let events = if self.has_ended { PollFlags::empty() } else { PollFlags::POLLIN };
         self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), events))
     }
 
-    /// How long to wait at most until the next [`check`](Self::check).
+    /// Returns the longest wait until the next [`check`](Self::check).
     pub(crate) fn poll_interval(&self) -> Option<Duration> {
         match &self.pidfd {
             None => Some(PROC_POLL_INTERVAL),
@@ -75,7 +75,7 @@ impl Process {
     }
 }
 
-/// The exit code that the kubelet shows: the exit status, or 128 + n where signal n ended the process.
+/// Returns the exit code that the kubelet shows: the exit status, or 128 + n if signal n ended the process.
 pub(crate) fn exit_code(wait_status: c_int) -> i32 {
     match wait_status & 0x7f {
         0 => (wait_status >> 8) & 0xff,
@@ -112,7 +112,7 @@ mod tests {
             assert_eq!(process.check(&procfs), None);
             drop(child.stdin.take());
             poll(&mut [process.poll_fd().unwrap()], PollTimeout::NONE).unwrap();
-            assert_eq!(process.check(&procfs), Some(ProcessEvent::Ended), "though nobody has reaped it");
+            assert_eq!(process.check(&procfs), Some(ProcessEvent::Ended), "before it is reaped");
             assert_eq!(process.check(&procfs), None);
             child.wait().unwrap();
             let expected = kernel_reports_codes().then_some(code);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn read_error_is_not_an_end() {
         let root = tempfile::tempdir().unwrap();
-        // Reading a directory fails, as reading anything does where no file can be opened.
+        // Reading a directory fails, like any read while no file can be opened.
         std::fs::create_dir_all(root.path().join("7/stat")).unwrap();
         let procfs = Procfs::new(root.path());
         let mut process = Process { pid: 7, started: 200, pidfd: None, has_ended: false };

@@ -1,4 +1,4 @@
-//! `/proc` as a pod with a shared PID namespace shows it: which processes are containers, and their names.
+//! Reads `/proc` of a pod with a shared PID namespace: which processes are containers, and their names.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::libc::{EINVAL, ENOENT, ESRCH};
 
-/// A start of a container, as the kubelet names it: the directory of its termination log.
+/// Names a start of a container, by the directory of its termination log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerInstance {
     pub(crate) container: String,
@@ -16,80 +16,80 @@ pub(crate) struct ContainerInstance {
     pub(crate) id: String,
 }
 
-/// A process that no process of the pod has started: a container's init process, or an exec session.
+/// Describes a process without a parent in the pod (PPID 0): a container's init process, or an exec session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RootProcess {
     pub(crate) pid: i32,
-    /// Clock ticks between the machine's boot and its start. The kernel reports 100 a second on every machine.
+    /// Clock ticks between the machine's boot and its start, 100 a second on every machine.
     pub(crate) started: u64,
-    /// Whether it has any mounts: one that has ended has none.
+    /// True if it has any mounts. An exiting process has none.
     pub(crate) has_mounts: bool,
-    /// `None` where those are not a container's: the runtime is still creating it.
+    /// `None` if its mounts are not a container's: the runtime is still creating it.
     pub(crate) instance: Option<ContainerInstance>,
 }
 
-/// What the threads of a process do.
+/// Summarizes what the threads of a process do.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Activity {
-    /// Whether any does something else than sleep.
+    /// True if any thread is not sleeping.
     pub(crate) runs: bool,
-    /// Whether any waits for a disk, as those do whose program is being loaded.
+    /// True if any thread waits for a disk, as while its program is being loaded.
     pub(crate) waits_for_disk: bool,
-    /// The CPU time of all.
+    /// The CPU time of all threads.
     pub(crate) cpu: Duration,
 }
 
-/// What a PID is.
+/// Classifies a PID.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// `/proc` does not have it: it has been reaped, or is just being made.
+    /// A PID without an entry in `/proc`: the process has been reaped, or is just being created.
     Absent,
-    /// Another process' child, or a thread.
+    /// A child of another process, or a thread.
     Other,
     Root(RootProcess),
 }
 
-/// The process file system.
+/// Reads the process file system.
 #[derive(Debug)]
 pub(crate) struct Procfs {
     root: PathBuf,
 }
 
-/// PID 1 of a shared namespace is the pod's pause process.
-const PAUSE: i32 = 1;
-/// How much of a mount table is read. That of a container is a tenth of it; one that the runtime has not made a
-/// container's yet may hold thousands of the node's mounts.
+/// The pod's pause process in a shared PID namespace.
+const PAUSE_PID: i32 = 1;
+/// Bytes that are read of a mount table. A container's is a tenth of it; before the runtime has set it up, it may hold
+/// thousands of the node's mounts.
 const MOUNTINFO_LIMIT: u64 = 64 << 10;
 
 impl Procfs {
-    /// Reads below `root`: `/proc`, but for tests.
+    /// Reads below `root`, which is `/proc` except in tests.
     pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The last PID that was given out in this PID namespace.
+    /// Returns the last PID that was allocated in this PID namespace.
     pub(crate) fn last_pid(&self) -> Option<i32> {
         fs::read_to_string(self.root.join("loadavg")).ok()?.split_whitespace().last()?.parse().ok()
     }
 
-    /// All PIDs of the namespace but pause's.
+    /// Lists all PIDs of the namespace except pause's.
     pub(crate) fn pids(&self) -> Vec<i32> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|&pid| pid != PAUSE).collect()
+        pids.filter(|&pid| pid != PAUSE_PID).collect()
     }
 
-    /// When a process started, in clock ticks since boot; `None` where it has been reaped.
+    /// Returns a process' start time, in clock ticks since boot; `None` if it has been reaped.
     pub(crate) fn start_of(&self, pid: i32) -> io::Result<Option<u64>> {
         Ok(self.parent_and_start(pid)?.map(|(_, started)| started))
     }
 
-    /// Whether the process with this PID and start time has been reaped. An error says nothing.
+    /// Returns true if the process with this PID and start time has been reaped. Read errors count as still alive.
     pub(crate) fn is_gone(&self, pid: i32, started: u64) -> bool {
         self.start_of(pid).is_ok_and(|found| found != Some(started))
     }
 
-    /// What a PID is. After an error it is to be looked up again.
+    /// Classifies a PID. After an error, callers look it up again.
     pub(crate) fn look_up(&self, pid: i32) -> io::Result<Lookup> {
         let Some((parent, started)) = self.parent_and_start(pid)? else { return Ok(Lookup::Absent) };
         let Some(status) = self.read(pid, "status")? else { return Ok(Lookup::Absent) };
@@ -100,7 +100,7 @@ impl Procfs {
         Ok(Lookup::Root(RootProcess { pid, started, has_mounts: !mounts.is_empty(), instance: instance_in(&mounts) }))
     }
 
-    /// The program of a container's first process, if that was started with this argument.
+    /// Returns the program of a container's first process, if it was started with this argument.
     pub(crate) fn program_with_argument(&self, pid: i32, argument: &str) -> Option<String> {
         let Ok(Some((0, _))) = self.parent_and_start(pid) else { return None };
         let cmdline = self.read(pid, "cmdline").ok()??;
@@ -109,7 +109,7 @@ impl Procfs {
         words.any(|word| word == argument.as_bytes()).then_some(program)
     }
 
-    /// What the threads of a process do; `None` where that cannot be read.
+    /// Returns what the threads of a process do; `None` if that cannot be read.
     pub(crate) fn activity(&self, pid: i32) -> Option<Activity> {
         let mut activity = Activity::default();
         for task in fs::read_dir(self.root.join(pid.to_string()).join("task")).ok()?.flatten() {
@@ -121,12 +121,12 @@ impl Procfs {
         Some(activity)
     }
 
-    /// The start of this process' own container; `None` where containers cannot be told apart in `/proc`.
+    /// Returns the instance of this process' own container; `None` if `/proc` does not show containers' names here.
     pub(crate) fn own_instance(&self) -> Option<ContainerInstance> {
         instance_in(&self.mounts_of("self").ok()?)
     }
 
-    /// Differs for each boot of the machine.
+    /// Returns an id that differs for each boot of the machine.
     pub(crate) fn boot_id(&self) -> String {
         let id = fs::read_to_string(self.root.join("sys/kernel/random/boot_id")).unwrap_or_default();
         id.trim().to_owned()
@@ -137,7 +137,7 @@ impl Procfs {
         parent_and_start(&stat).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// A file of a process; `None` where that has been reaped.
+    /// Reads a file of a process; `None` if the process has been reaped.
     fn read(&self, pid: i32, name: &str) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.root.join(pid.to_string()).join(name)) {
             Err(error) if [Some(ENOENT), Some(ESRCH)].contains(&error.raw_os_error()) => Ok(None),
@@ -145,12 +145,12 @@ impl Procfs {
         }
     }
 
-    /// The beginning of a process' mount table; empty where it has none.
+    /// Reads the beginning of a process' mount table; empty if it has none.
     fn mounts_of(&self, process: &str) -> io::Result<String> {
         let mut mounts = Vec::new();
         match File::open(self.root.join(process).join("mountinfo")) {
             Ok(file) => file.take(MOUNTINFO_LIMIT).read_to_end(&mut mounts)?,
-            // It is exiting, or has been reaped.
+            // The process is exiting, or has been reaped.
             Err(error) if [Some(EINVAL), Some(ENOENT), Some(ESRCH)].contains(&error.raw_os_error()) => 0,
             Err(error) => return Err(error),
         };
@@ -158,13 +158,13 @@ impl Procfs {
     }
 }
 
-/// The fields of a `stat` from the state on. The command before them is in parentheses and may hold any byte.
+/// Returns the fields of a `stat` from the state on. The command before them is in parentheses and may hold any byte.
 fn fields_from_state(stat: &[u8]) -> Option<SplitWhitespace<'_>> {
     let end_of_command = stat.iter().rposition(|&byte| byte == b')')?;
     Some(std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace())
 }
 
-/// Parent PID and start time from `/proc/PID/stat`.
+/// Parses parent PID and start time of `/proc/PID/stat`.
 fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
     let mut fields = fields_from_state(stat)?;
     let parent = fields.nth(1)?.parse().ok()?;
@@ -172,7 +172,7 @@ fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
     Some((parent, started))
 }
 
-/// The state of a thread and its CPU time in clock ticks, user's and kernel's, from its `stat`.
+/// Parses a thread's state, and its CPU time in clock ticks, user's and kernel's, of its `stat`.
 fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
     let mut fields = fields_from_state(stat)?;
     let state = fields.next()?.as_bytes()[0];
@@ -181,15 +181,15 @@ fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
     Some((state, user + kernel))
 }
 
-/// Whether a number is a process' and not one of its other threads', which `/proc` opens too though it does not list them.
+/// Returns true for a process' first thread. `/proc` does not list the PIDs of other threads, but opens them.
 fn is_thread_group_leader(pid: i32, status: &[u8]) -> bool {
     let status = String::from_utf8_lossy(status);
     let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
     group.is_some_and(|group| group.trim().parse() == Ok(pid))
 }
 
-/// The container whose mounts these are. The kubelet mounts the termination log from
-/// `…/pods/POD-UID/containers/NAME/ID`, whatever `terminationMessagePath` is.
+/// Returns the container with these mounts. The kubelet mounts the termination log from
+/// `…/pods/POD-UID/containers/NAME/ID` for any `terminationMessagePath`.
 fn instance_in(mountinfo: &str) -> Option<ContainerInstance> {
     mountinfo.lines().find_map(|line| {
         let mut parts = line.split(' ').nth(3)?.rsplit('/');
@@ -200,13 +200,13 @@ fn instance_in(mountinfo: &str) -> Option<ContainerInstance> {
     })
 }
 
-/// A process file system of plain files.
+/// Writes a process file system of plain files.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::fs;
     use std::path::Path;
 
-    /// The mounts of a container's processes, in short.
+    /// Returns a short mount table of a container's process.
     pub(crate) fn mounts_of(container: &str, id: &str) -> String {
         format!("1 2 8:1 /var/lib/kubelet/pods/8a0b/containers/{container}/{id} /dev/termination-log rw - ext4 x rw\n")
     }
@@ -223,8 +223,8 @@ pub(crate) mod fake {
         fs::write(directory.join("status"), format!("Name:\tx\nTgid:\t{pid}\nPid:\t{pid}\n")).unwrap();
     }
 
-    /// Makes this the last PID that was given out.
-    pub(crate) fn give_out(root: &Path, pid: i32) {
+    /// Makes this the last allocated PID.
+    pub(crate) fn set_last_pid(root: &Path, pid: i32) {
         fs::write(root.join("loadavg"), format!("0.00 0.01 0.05 1/123 {pid}\n")).unwrap();
     }
 }
@@ -294,7 +294,7 @@ mod tests {
         process(50, 0, 400, ""); // being created by the runtime
         process(11, 0, 205, MOUNTS); // a thread of main's init process
         fs::write(root.path().join("11/status"), "Name:\tx\nTgid:\t9\nPid:\t11\n").unwrap();
-        fake::give_out(root.path(), 50);
+        fake::set_last_pid(root.path(), 50);
         let procfs = Procfs::new(root.path());
         assert_eq!(procfs.last_pid(), Some(50));
         let mut pids = procfs.pids();
@@ -356,8 +356,8 @@ mod tests {
     #[test]
     fn large_mount_table_is_read_in_part() {
         let root = tempfile::tempdir().unwrap();
-        let of_the_node = "1203 1201 0:64 / /a/mount/of/the/node rw - tmpfs tmpfs rw\n".repeat(3000);
-        fake::process(root.path(), 9, 0, 200, &format!("{of_the_node}{MOUNTS}"));
+        let node_mounts = "1203 1201 0:64 / /a/mount/of/the/node rw - tmpfs tmpfs rw\n".repeat(3000);
+        fake::process(root.path(), 9, 0, 200, &format!("{node_mounts}{MOUNTS}"));
         let found = Procfs::new(root.path()).look_up(9).unwrap();
         let in_creation = RootProcess { pid: 9, started: 200, has_mounts: true, instance: None };
         assert_eq!(found, Lookup::Root(in_creation), "the runtime is still creating it");

@@ -5,28 +5,27 @@ use std::time::Duration;
 use super::process::Process;
 use super::procfs::{Lookup, Procfs, RootProcess};
 
-/// Above so many new PIDs, `/proc` is listed.
+/// If more PIDs are new, `/proc` is listed instead.
 const MAX_NEW_PIDS: i32 = 1000;
-/// How long a PID may be out before `/proc` has it: the kernel gives the number out a moment before.
+/// Time that an allocated PID may be absent in `/proc`: the kernel allocates the number a moment before.
 const PROC_ENTRY_TIMEOUT: Duration = Duration::from_millis(100);
-/// How soon a process that the runtime is creating usually has its container's mounts, and the pause between two scans
-/// until then and after that: a slow disk takes longer.
+/// Time in which a process in creation usually gets its container's mounts, and the scan intervals before and after
+/// that. A slow disk takes longer.
 const CREATION_EXPECTED_WITHIN: Duration = Duration::from_secs(2);
 const CREATION_SCAN_INTERVAL: Duration = Duration::from_millis(5);
 const SLOW_CREATION_SCAN_INTERVAL: Duration = Duration::from_millis(500);
-/// After a longer pause between two scans, a container's init process may have ended between them, with an exec session
-/// in the container left over.
+/// Longest reliable pause between two scans. In a longer one, a container's init process may have ended, with an exec
+/// session in the container left over.
 const MAX_RELIABLE_GAP: Duration = Duration::from_millis(50);
 
-/// What a scan has found.
+/// Holds what a scan found.
 #[derive(Debug, Default)]
 pub(super) struct ScanResult {
     /// Root processes with a container's mounts, in the order of their starts.
     pub(super) named: Vec<NamedProcess>,
-    /// Processes that the runtime was creating containers of, and that have ended before they had the mounts. Not
-    /// necessarily reaped.
+    /// Init processes that ended before they had their container's mounts. They may not be reaped yet.
     pub(super) unidentified: Vec<Process>,
-    /// A process has ended before anything could be seen of it.
+    /// A process ended before it could be looked up.
     pub(super) pid_missed: bool,
 }
 
@@ -34,15 +33,15 @@ pub(super) struct ScanResult {
 #[derive(Debug)]
 pub(super) struct NamedProcess {
     pub(super) root: RootProcess,
-    /// The opened process, where that was done before it had the mounts.
+    /// The process, if it was opened before it had the mounts.
     pub(super) process: Option<Process>,
-    /// It is the container's init process, and no exec session in it whose init process was missed.
+    /// True for the container's init process; false for an exec session whose init process was missed.
     pub(super) is_init: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct StartDetector {
-    /// The last PID that had been given out at the last scan; 0 before the first.
+    /// The last allocated PID at the last scan; 0 before the first.
     last_pid: i32,
     last_scan: Duration,
     pending: Vec<PendingPid>,
@@ -52,9 +51,9 @@ pub(super) struct StartDetector {
 /// A PID that may become a container's init process.
 #[derive(Debug)]
 enum PendingPid {
-    /// `/proc` does not have it, or not all of it. At this time it was missed.
+    /// A PID without a complete entry in `/proc`. After `until` it counts as missed.
     NotInProc { pid: i32, until: Duration },
-    /// The runtime is creating a container of it. An exec session is none: it is born with its container's mounts.
+    /// A process of which the runtime is creating a container. An exec session starts with its container's mounts.
     InCreation { process: Process, since: Duration },
 }
 
@@ -63,7 +62,7 @@ impl StartDetector {
         Self { last_pid: 0, last_scan: Duration::ZERO, pending: Vec::new(), own_pid }
     }
 
-    /// The pause until a process in creation is looked at again.
+    /// Returns the interval of scans for processes in creation; `None` if there are none.
     pub(super) fn scan_interval(&self, now: Duration) -> Option<Duration> {
         let intervals = self.pending.iter().filter_map(|pending| match pending {
             PendingPid::InCreation { since, .. } if now >= *since + CREATION_EXPECTED_WITHIN => {
@@ -75,8 +74,7 @@ impl StartDetector {
         intervals.min()
     }
 
-    /// Looks at the processes that were started since the last scan, unless nothing `may_start`, and at those that
-    /// are in creation.
+    /// Looks up processes in creation and, if something `may_start`, those that were started since the last scan.
     pub(super) fn scan(&mut self, procfs: &Procfs, may_start: bool, now: Duration) -> ScanResult {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last_scan, now));
         let is_reliable = self.last_pid == 0 || gap <= MAX_RELIABLE_GAP;
@@ -110,7 +108,7 @@ impl StartDetector {
         ScanResult { named: named.collect(), unidentified, pid_missed: missed.is_some() }
     }
 
-    /// Returns the new PIDs; where the last PID does not show them, all PIDs, and `true`.
+    /// Returns the new PIDs and `false`; if the last PID does not show which are new, all PIDs and `true`.
     fn new_pids(&mut self, procfs: &Procfs, known: &[PendingPid], now: Duration) -> (Vec<PendingPid>, bool) {
         let last = procfs.last_pid().unwrap_or_default();
         let before = std::mem::replace(&mut self.last_pid, last);
@@ -123,14 +121,14 @@ impl StartDetector {
     }
 }
 
-/// What a PID turned out to be.
+/// Classifies a pending PID.
 enum Classification {
-    /// With the process, where it was opened before it had its name.
+    /// A named process, with its handle if it was opened before it had its name.
     Named(RootProcess, Option<Process>),
     Unidentified(Process),
     Pending(PendingPid),
     Missed,
-    /// Another process' child or thread.
+    /// A child or thread of another process.
     Ignored,
 }
 
@@ -145,14 +143,14 @@ fn classify(pending: PendingPid, procfs: &Procfs, may_start: bool, now: Duration
             _ => Classification::Pending(PendingPid::InCreation { process, since }),
         },
         (_, Ok(Lookup::Root(root))) if root.instance.is_some() => Classification::Named(root, None),
-        // The runtime is creating a container of it. It is opened at once, so that its end and its code are reported
-        // though it were never seen with the container's mounts.
+        // The runtime is creating a container of it. It is opened at once, so that its end and its code are reported even
+        // if it is never seen with the container's mounts.
         (_, Ok(Lookup::Root(root))) if root.has_mounts => match Process::open(root.pid, root.started, procfs) {
             Some(process) => Classification::Pending(PendingPid::InCreation { process, since: now }),
             None => Classification::Missed,
         },
         (_, Ok(Lookup::Other)) => Classification::Ignored,
-        // One without mounts is exiting, as an exec session may be.
+        // A process without mounts is exiting, as an exec session may be.
         (PendingPid::NotInProc { pid, until }, found) if found.is_err() || (may_start && now < until) => {
             Classification::Pending(PendingPid::NotInProc { pid, until })
         }
@@ -171,12 +169,12 @@ impl PendingPid {
 
 #[cfg(test)]
 impl StartDetector {
-    /// One that has seen all processes up to this PID, a moment ago.
+    /// Returns a detector that has just seen all processes up to this PID.
     pub(super) fn after(last_pid: i32) -> Self {
         Self { last_pid, ..Self::new(std::process::id().cast_signed()) }.since(crate::clock::now())
     }
 
-    /// Its last scan was at this time.
+    /// Sets the time of the last scan.
     pub(super) fn since(self, last_scan: Duration) -> Self {
         Self { last_scan, ..self }
     }

@@ -1,6 +1,6 @@
-//! What the process observer reports, in a process file system of plain files.
+//! Events of the process observer, in a process file system of plain files.
 
-use super::procfs::fake::{give_out, mounts_of, process, stat};
+use super::procfs::fake::{mounts_of, process, set_last_pid, stat};
 use super::*;
 use crate::clock::now;
 use contract::args::WatchArgs;
@@ -9,7 +9,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// An observer of a pod of `main`, in which only the shim runs, after a first scan.
+/// Holds an observer of a pod of `main`, in which only the shim runs, after a first scan.
 struct Observing {
     root: TempDir,
     observer: ProcessObserver,
@@ -24,7 +24,7 @@ impl Observing {
         fs::create_dir(root.path().join("self")).unwrap();
         fs::write(root.path().join("self/mountinfo"), &own).unwrap();
         fs::write(root.path().join("hosts"), "").unwrap();
-        give_out(root.path(), 7);
+        set_last_pid(root.path(), 7);
         let hosts = root.path().join("hosts");
         let observer = ProcessObserver::new(Procfs::new(root.path()), hosts.to_str().unwrap());
         let pod = PodState::new(&WatchArgs::new(vec!["main".into()], RestartPolicy::Never), now());
@@ -33,7 +33,7 @@ impl Observing {
         observing
     }
 
-    /// What is reported, with a scan in it.
+    /// Returns the events of a check that scans.
     fn scan(&mut self) -> Vec<Event> {
         self.scan_at(now())
     }
@@ -43,7 +43,7 @@ impl Observing {
         self.observer.check(&self.pod, now)
     }
 
-    /// The instances of which a start is reported.
+    /// Returns the instances whose start a check reports.
     fn starts(&mut self) -> Vec<String> {
         let events = self.scan();
         let instances = events.into_iter().filter_map(|event| match event {
@@ -53,12 +53,12 @@ impl Observing {
         instances.collect()
     }
 
-    /// A real process, since its pidfd is needed, that the runtime is creating a container of.
+    /// Starts a process of which the runtime is creating a container. It is real, because its pidfd is needed.
     fn in_creation(&self) -> Child {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id().cast_signed();
         process(self.root.path(), pid, 0, 200, "1 2 8:1 / / rw - ext4 x rw\n");
-        give_out(self.root.path(), pid);
+        set_last_pid(self.root.path(), pid);
         child
     }
 
@@ -67,7 +67,7 @@ impl Observing {
         fs::write(mountinfo, mounts_of(container, "53ef4a5b")).unwrap();
     }
 
-    /// Ends it, and has it reaped.
+    /// Ends a process, and reaps it.
     fn end(&self, mut child: Child) {
         drop(child.stdin.take());
         child.wait().unwrap();
@@ -92,7 +92,7 @@ fn container_is_reported_once_it_has_mounts() {
 #[test]
 fn pid_before_its_proc_entry_is_looked_up_again() {
     let mut observing = Observing::new();
-    give_out(observing.root.path(), 43);
+    set_last_pid(observing.root.path(), 43);
     observing.observer.detector = StartDetector::after(42);
     assert_eq!(observing.scan(), [Event::Scanned]);
     process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
@@ -102,7 +102,7 @@ fn pid_before_its_proc_entry_is_looked_up_again() {
 #[test]
 fn pid_without_proc_entry_was_missed() {
     let mut observing = Observing::new();
-    give_out(observing.root.path(), 43);
+    set_last_pid(observing.root.path(), 43);
     observing.observer.detector = StartDetector::after(42);
     let began = now();
     for _ in 0..50 {
@@ -119,10 +119,10 @@ fn pid_is_looked_up_again_after_error() {
         process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
         let file = observing.root.path().join("43").join(file);
         let text = fs::read(&file).unwrap();
-        // Reading a directory fails, as reading anything does where no file can be opened.
+        // Reading a directory fails, like any read while no file can be opened.
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
-        give_out(observing.root.path(), 43);
+        set_last_pid(observing.root.path(), 43);
         observing.observer.detector = StartDetector::after(42);
         assert_eq!(observing.scan(), [Event::Scanned]);
         assert_eq!(observing.scan_at(now() + Duration::from_secs(1)), [Event::Scanned]);
@@ -177,7 +177,7 @@ fn exec_session_is_not_a_start() {
     let mut observing = Observing::new();
     process(observing.root.path(), 60, 0, 300, &mounts_of("main", "53ef4a5b"));
     process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
-    give_out(observing.root.path(), 60);
+    set_last_pid(observing.root.path(), 60);
     let events = observing.scan();
     let pid = events.iter().find_map(|event| match event {
         Event::Started { instance, .. } => Some(instance.pid),
@@ -193,7 +193,7 @@ fn leftover_exec_session_has_no_exit_code() {
         let mut observing = Observing::new();
         let child = observing.in_creation();
         observing.name(&child, "main");
-        // The PID before it was given out, too: to the init process, perhaps, which has come and gone.
+        // The PID before it was allocated, too, possibly to the init process, which has ended.
         let detector = StartDetector::after(child.id().cast_signed() - 2);
         observing.observer.detector = detector.since(now().saturating_sub(gap));
         assert_eq!(observing.starts(), ["53ef4a5b"]);
@@ -210,7 +210,7 @@ fn process_with_non_utf8_command_is_detected() {
     bytes.extend_from_slice(&"обработка".as_bytes()[..15]);
     bytes.extend_from_slice(&stat(43, "", 0, 200).as_bytes()[4..]);
     fs::write(observing.root.path().join("43/stat"), bytes).unwrap();
-    give_out(observing.root.path(), 43);
+    set_last_pid(observing.root.path(), 43);
     assert_eq!(observing.starts(), ["53ef4a5b"]);
 }
 
@@ -221,7 +221,7 @@ fn announcement_is_reported_before_its_start() {
     fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
     fs::set_permissions(&hosts, fs::metadata(&hosts).unwrap().permissions()).unwrap();
     process(observing.root.path(), 43, 0, 200, &mounts_of("main", "53ef4a5b"));
-    give_out(observing.root.path(), 43);
+    set_last_pid(observing.root.path(), 43);
     observing.observer.detector = StartDetector::after(42);
     let events = observing.scan();
     assert!(matches!(events[..2], [Event::StartsAnnounced(1), Event::Started { .. }]), "{events:?}");
@@ -234,7 +234,7 @@ fn nothing_is_scanned_while_nothing_may_start() {
         let instance = Instance { id: id.into(), pid: 7, started: now() };
         observing.pod.apply(Event::Started { container: container.into(), instance }, now());
     }
-    give_out(observing.root.path(), 4000);
+    set_last_pid(observing.root.path(), 4000);
     assert_eq!(observing.scan(), []);
     assert_eq!(observing.observer.poll_interval(&observing.pod, now()), None);
 }

@@ -1,4 +1,4 @@
-//! Asks the proxy to quit, again and again until it has ended, and before it the pod's other endpoints.
+//! Asks the pod's other endpoints and then the proxy to quit, again and again until the proxy has ended.
 
 mod request;
 #[cfg(test)]
@@ -16,21 +16,21 @@ use nix::poll::PollFd;
 use crate::log;
 use request::{QuitRequest, QuitResponse};
 
-/// Pause before an endpoint that has not accepted is asked again; doubled each time.
+/// Pause before the first retry of an endpoint that has not accepted; doubled each time.
 const RETRY_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Pause before a proxy is asked again that has accepted: it may drain. Where the shim is the proxy's parent, it sends
-/// SIGTERM after that.
+/// Pause before a proxy that has accepted is asked again, because it may drain. If the shim is the proxy's parent, it
+/// sends SIGTERM after that.
 const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The requests that end a pod's proxy. Times are since the machine's boot.
+/// Holds the requests that end a pod's proxy. Times are since the machine's boot.
 #[derive(Debug)]
 pub(crate) struct ProxyShutdown {
-    /// The pod's other endpoints, which are not asked again once they have accepted, and the proxy as the last.
+    /// The pod's other endpoints, and the proxy as the last. Endpoints are not asked again once they have accepted.
     targets: Vec<Target>,
-    /// When the proxy was asked first.
+    /// Time of the first request to the proxy.
     requested: Option<Duration>,
-    /// Whether and when the proxy is to get SIGTERM.
+    /// Time at which the proxy gets SIGTERM.
     terminate_at: Option<Duration>,
     in_flight: Option<InFlight>,
 }
@@ -44,7 +44,7 @@ struct Target {
     has_accepted: bool,
 }
 
-/// The one request on its way.
+/// Holds the request that is on its way.
 #[derive(Debug)]
 struct InFlight {
     request: QuitRequest,
@@ -64,12 +64,12 @@ impl ProxyShutdown {
         Self { targets: endpoints.chain([proxy]).collect(), requested: None, terminate_at: None, in_flight: None }
     }
 
-    /// Whether the proxy was asked, and has not ended since.
+    /// Returns true if the proxy was asked and has not ended since.
     pub(crate) fn is_requested(&self) -> bool {
         self.requested.is_some()
     }
 
-    /// Goes on with the request that is on its way, and starts those that are due: of the proxy only where it runs.
+    /// Continues the request that is on its way, and starts those that are due: of the proxy only while it runs.
     pub(crate) fn advance(&mut self, proxy_runs: bool, now: Duration) {
         loop {
             if let Some(in_flight) = &mut self.in_flight {
@@ -78,7 +78,7 @@ impl ProxyShutdown {
                 self.in_flight = None;
                 self.note(target, endpoint, &response, now);
             } else {
-                // The one that is due for longest: each is asked once before the proxy, and none keeps the others waiting.
+                // The longest due target first, so that each is asked before the proxy and none delays the others.
                 let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
                 let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
                 self.start(target, 0, now);
@@ -86,12 +86,12 @@ impl ProxyShutdown {
         }
     }
 
-    /// For a poll that wakes when the request on its way can go on.
+    /// Returns the descriptor for a poll that wakes when the request on its way can continue.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         self.in_flight.as_ref().map(|in_flight| in_flight.request.poll_fd())
     }
 
-    /// When [`advance`](Self::advance) has something to do by itself.
+    /// Returns the time at which [`advance`](Self::advance) has something to do.
     pub(crate) fn deadline(&self, proxy_runs: bool) -> Option<Duration> {
         if let Some(in_flight) = &self.in_flight {
             return Some(in_flight.request.deadline);
@@ -99,7 +99,7 @@ impl ProxyShutdown {
         self.open_targets(proxy_runs).map(|(_, target)| target.next).chain(self.terminate_at).min()
     }
 
-    /// Whether the proxy is to get SIGTERM now: its ports are closed, or it was asked and has not ended in time.
+    /// Returns true if the proxy gets SIGTERM now: its ports are closed, or it was asked and has not ended in time.
     pub(crate) fn takes_sigterm(&mut self, now: Duration) -> bool {
         let is_due = self.terminate_at.is_some_and(|at| now >= at);
         if is_due {
@@ -108,11 +108,11 @@ impl ProxyShutdown {
         is_due
     }
 
-    /// The proxy has ended. Returns how long ago it was asked first, if it was. One that is restarted is asked again.
+    /// Records that the proxy has ended, so that a restarted one is asked again. Returns the time since the first request.
     pub(crate) fn proxy_ended(&mut self, now: Duration) -> Option<Duration> {
         let proxy = self.proxy();
         if let Some(asked) = self.in_flight.take_if(|in_flight| in_flight.target == proxy) {
-            // It can end before its answer is read.
+            // The proxy can end before its answer is read.
             self.note(proxy, asked.endpoint, &Ok(QuitResponse::ConnectionClosed), now);
         }
         self.terminate_at = None;
@@ -124,7 +124,7 @@ impl ProxyShutdown {
         self.targets.len() - 1
     }
 
-    /// Those that are to be asked, or asked again.
+    /// Returns the targets that have not accepted yet; the proxy only while it runs.
     fn open_targets(&self, proxy_runs: bool) -> impl Iterator<Item = (usize, &Target)> {
         let proxy = self.proxy();
         let targets = self.targets.iter().enumerate();
@@ -151,7 +151,7 @@ impl ProxyShutdown {
         let falls_back = !may_end && asked + 1 < target.endpoints.len();
         let name = if is_proxy { "istio-proxy" } else { "quit endpoint" };
         match response {
-            // Nobody listens there; the next is asked.
+            // Nothing listens there, and the next address is asked.
             Err(error) if falls_back && error.kind() != io::ErrorKind::TimedOut => {}
             Ok(answer) if may_end && is_proxy => {
                 log::info("awaited containers finished, asked istio-proxy to quit", &[("answer", answer)]);

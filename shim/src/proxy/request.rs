@@ -1,4 +1,4 @@
-//! One `POST` to an endpoint on localhost, without ever blocking: one fixed request, one line of response.
+//! Sends a `POST` to an endpoint on localhost without blocking: a fixed request, one line of response.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,17 +11,17 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 
-/// How long a connection may take.
+/// Time limit of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a response may take: older pilot-agents drain for 5 s first (istio#55424).
+/// Time limit of a response: older pilot-agents drain for 5 s first (istio#55424).
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What became of a request that was sent.
+/// The outcome of a request that was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum QuitResponse {
-    /// This status line says that it was accepted.
+    /// Accepted, with this status line.
     Accepted(String),
-    /// This one says that it was not.
+    /// Rejected, with this status line.
     Rejected(String),
     /// The connection was closed without a response: pilot-agent may be gone before its response is.
     ConnectionClosed,
@@ -36,13 +36,13 @@ impl fmt::Display for QuitResponse {
     }
 }
 
-/// A request on its way.
+/// Holds a request that is on its way.
 #[derive(Debug)]
 pub(super) struct QuitRequest {
     stream: TcpStream,
     request: String,
     is_sent: bool,
-    /// When it is given up, since the machine's boot.
+    /// Time at which it times out, since the machine's boot.
     pub(super) deadline: Duration,
 }
 
@@ -61,12 +61,12 @@ impl QuitRequest {
         Ok(Self { stream, request, is_sent: false, deadline: now + CONNECT_TIMEOUT })
     }
 
-    /// For a poll that wakes when there is something to do.
+    /// Returns the descriptor for a poll that wakes when the request can continue.
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(self.stream.as_fd(), if self.is_sent { PollFlags::POLLIN } else { PollFlags::POLLOUT })
     }
 
-    /// Goes on as far as it can without waiting. `None` where it is not finished.
+    /// Continues as far as possible without waiting. `None` if it has not finished.
     pub(super) fn advance(&mut self, now: Duration) -> Option<io::Result<QuitResponse>> {
         let result = self.exchange(now);
         match result {
@@ -118,7 +118,7 @@ mod tests {
         }
     }
 
-    /// Answers one connection, and returns what was asked.
+    /// Answers one connection. The thread returns the request.
     fn agent(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Whom the shim asks to quit, and when, with ports of this machine and a clock of the test's.
+//! Targets and times of quit requests, with ports of this machine and a clock of the test's.
 
 use super::*;
 use crate::clock::now;
@@ -13,7 +13,7 @@ fn listen() -> (TcpListener, Endpoint) {
     (listener, endpoint)
 }
 
-/// A port that accepts connections and gives this answer to each.
+/// Returns a port that gives this answer to each connection.
 fn answering(answer: &'static str) -> Endpoint {
     let (listener, endpoint) = listen();
     thread::spawn(move || {
@@ -34,7 +34,7 @@ fn shutdown_of(quit: &[Endpoint], proxy: &[Endpoint]) -> ProxyShutdown {
     shutdown
 }
 
-/// Lets a minute go by in steps of 100 ms, or less until something is so. Returns how long that took.
+/// Lets up to a minute pass in steps of 100 ms until a condition holds. Returns the seconds that took.
 fn seconds_until(shutdown: &mut ProxyShutdown, is_so: impl Fn(&ProxyShutdown) -> bool) -> u64 {
     let began = now();
     let mut at = began;

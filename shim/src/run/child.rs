@@ -1,5 +1,5 @@
-//! A command that this process is the parent of, as a container's init process: it gets this process' signals and the
-//! terminal, its orphans are reaped, and its exit status can be passed on.
+//! Runs a command as its parent, like a container's init process: forwards signals, hands over the terminal, reaps
+//! orphans, and exits like the command.
 
 use std::ffi::{OsString, c_int};
 use std::fmt;
@@ -19,8 +19,8 @@ use nix::unistd::{Pid, tcgetpgrp, tcsetpgrp};
 use crate::observe::exit_code;
 use crate::syscalls::{default_sigchld, kill, unblock_signals_in, wait_any};
 
-/// The signals that are not forwarded: those that a fault of this process raises, and those that stop a background
-/// process at its terminal. (SIGCHLD is not forwarded either, but is waited for. Nobody can block SIGKILL and SIGSTOP.)
+/// Signals that are not forwarded: those that a fault of this process raises, and those that stop a background process
+/// at its terminal. SIGCHLD is waited for and not forwarded; SIGKILL and SIGSTOP cannot be blocked.
 const NOT_FORWARDED: [Signal; 9] = [
     Signal::SIGABRT,
     Signal::SIGBUS,
@@ -33,7 +33,7 @@ const NOT_FORWARDED: [Signal; 9] = [
     Signal::SIGTTOU,
 ];
 
-/// The command, while it runs.
+/// Holds the command while it runs.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: i32,
@@ -41,11 +41,11 @@ pub(crate) struct Child {
     got_sigterm: bool,
 }
 
-/// How it ended: the encoding of wait(2).
+/// Holds the command's wait status, as wait(2) encodes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChildExit(c_int);
 
-/// It could not be started.
+/// Reports a command that could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {cause}", command.display())]
 pub(crate) struct StartError {
@@ -62,13 +62,13 @@ impl Child {
         for signal in NOT_FORWARDED {
             signals.remove(signal);
         }
-        // Where the runtime's parent ignored it, no child's exit status could be had.
+        // If this process inherited an ignored SIGCHLD, the kernel would discard exit statuses.
         default_sigchld();
         let blocked = signals.thread_block();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals =
             blocked.and_then(|()| SignalFd::with_flags(&signals, flags)).map_err(|errno| failed(errno.into()))?;
-        // Where this is not PID 1, what the command leaves behind still becomes this process' to reap.
+        // Orphans of the command become children of this process also if it is not PID 1.
         let _ = set_child_subreaper(true);
         let mut command = process::Command::new(program);
         let child = unblock_signals_in(command.args(arguments).process_group(0)).spawn().map_err(failed)?;
@@ -77,12 +77,12 @@ impl Child {
         Ok(Self { pid, signals, got_sigterm: false })
     }
 
-    /// For a poll that wakes when a signal has arrived.
+    /// Returns the descriptor for a poll that wakes when a signal has arrived.
     pub(crate) fn poll_fd(&self) -> PollFd<'_> {
         PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)
     }
 
-    /// Forwards signals and reaps whatever has ended. Returns how the command did, once it has.
+    /// Forwards signals and reaps ended children. Returns the command's exit once it has ended.
     pub(crate) fn forward_signals_and_reap(&mut self) -> Option<ChildExit> {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let signal = info.ssi_signo.cast_signed();
@@ -100,34 +100,34 @@ impl Child {
         exit
     }
 
-    /// Whether SIGTERM was forwarded: the kubelet ends the container.
+    /// Returns true if SIGTERM was forwarded: the kubelet ends the container.
     pub(crate) fn got_sigterm(&self) -> bool {
         self.got_sigterm
     }
 
-    /// Asks the command to end.
+    /// Sends SIGTERM to the command.
     pub(crate) fn terminate(&self) {
         kill(self.pid, SIGTERM);
     }
 }
 
-/// Becomes a command, in this process. Returns only where that failed.
+/// Executes a command in this process. Returns only if that failed.
 pub(crate) fn become_command(command: &[OsString]) -> StartError {
     let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
     StartError { command: program.clone(), cause: process::Command::new(program).args(arguments).exec() }
 }
 
-/// Where standard input is our terminal, the command's group becomes the one that reads it and gets its signals.
+/// Makes the command's group the foreground group, if standard input is a terminal.
 fn hand_over_terminal(group: Pid) {
     let stdin = io::stdin();
     if tcgetpgrp(&stdin).is_ok() && tcsetpgrp(&stdin, group).is_ok() {
-        // It may have read too early, and was stopped for that.
+        // The kernel stops a command that read before it was in the foreground.
         let _ = killpg(group, Signal::SIGCONT);
     }
 }
 
 impl StartError {
-    /// The status that shells use: 127 where there is no such command, 126 where it cannot be run.
+    /// Returns the status that shells use: 127 if the command does not exist, 126 if it cannot be run.
     pub(crate) fn exit(&self) -> ChildExit {
         ChildExit::with_code(if self.cause.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
     }
@@ -138,17 +138,17 @@ impl ChildExit {
         Self((code as c_int) << 8)
     }
 
-    /// The signal that it died by.
+    /// Returns the signal that ended the command.
     pub(crate) fn signal(self) -> Option<c_int> {
         Some(self.0 & 0x7f).filter(|&signal| signal != 0)
     }
 
-    /// The code that the kubelet shows.
+    /// Returns the code that the kubelet shows.
     pub(crate) fn code(self) -> i32 {
         exit_code(self.0)
     }
 
-    /// Ends this process in the same way. PID 1 cannot die by a signal of its own: there the code shows it.
+    /// Ends this process in the same way. PID 1 cannot die by its own signal, so there the exit code shows it.
     pub(crate) fn exit_like_child(self) -> ! {
         if let Some(signal) = self.signal()
             && process::id() != 1

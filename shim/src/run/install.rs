@@ -1,18 +1,18 @@
-//! `aux-shim install`: the program copies itself to where the pod's other containers find it.
+//! `aux-shim install`: copies the program into a directory that the pod's other containers mount.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The copy's name.
+/// Name of the copy.
 const NAME: &str = "aux-shim";
 
 /// Copies this program into a directory, whole or not at all.
 pub(crate) fn run(directory: &Path) -> io::Result<()> {
     let part = directory.join("aux-shim.part");
     fs::copy("/proc/self/exe", &part)?;
-    // Run by whatever user, changed by none.
+    // Executable for every user, writable for none.
     fs::set_permissions(&part, Permissions::from_mode(0o555))?;
     fs::rename(part, directory.join(NAME))
 }

@@ -1,4 +1,4 @@
-//! The commands. Here, and nowhere else, events are taken in and decisions are carried out.
+//! Runs the commands: takes in events and carries out decisions.
 
 pub(crate) mod child;
 pub(crate) mod install;
@@ -28,19 +28,19 @@ use child::{Child, ChildExit};
 
 /// The runtime reports exits one at a time. If the kubelet saw the shim's exit before the proxy's, it would restart the
 /// shim; if it saw only the proxy's, it would look again a second later. So the shim lingers for a multiple of the time
-/// in which the proxy was reaped, which shows how busy the node is.
+/// that it took to reap the proxy, which shows how busy the node is.
 const LINGER_REAP_FACTOR: u32 = 20;
 const LINGER_MIN: Duration = Duration::from_millis(20);
 const LINGER_MAX: Duration = Duration::from_millis(500);
-/// How long a restarted shim that has nothing left to do waits for SIGTERM. The kubelet ends it as soon as no regular
+/// Time that a restarted shim with nothing left to do waits for SIGTERM. The kubelet ends it as soon as no regular
 /// container is left. If it does not, some container is about to start.
 const RESTARTED_LINGER: Duration = Duration::from_secs(10);
-/// No file is synced if the next scan is due so soon.
-const SCANS_ARE_NEAR: Duration = Duration::from_millis(100);
-/// Where the kubelet reads a container's termination message.
+/// Shortest wait until the next scan in which the state file is synced.
+const SYNC_IDLE_MIN: Duration = Duration::from_millis(100);
+/// The file from which the kubelet reads a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// `aux-shim watch`: until nothing is left to do, or until SIGTERM, which ends the process at once with 0.
+/// Runs `aux-shim watch` until nothing is left to do, or until SIGTERM, which ends the process at once with 0.
 pub(crate) fn watch(args: &WatchArgs) {
     let always = Arc::new(AtomicBool::new(true));
     if let Err(error) = signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, always) {
@@ -58,13 +58,14 @@ pub(crate) fn watch(args: &WatchArgs) {
     thread::sleep((watcher.slowest_reaping * LINGER_REAP_FACTOR).clamp(LINGER_MIN, LINGER_MAX));
 }
 
-/// `aux-shim supervise`: watches as the parent of the proxy's command, until that has ended. Returns how to exit.
+/// Runs `aux-shim supervise`: watches as the parent of the proxy's command until that has ended. Returns the exit status
+/// to report.
 pub(crate) fn supervise(args: &WatchArgs, command: &[OsString]) -> ChildExit {
     let procfs = Procfs::new("/proc");
     let (pid, started) = (std::process::id().cast_signed(), now());
     let id = procfs.own_instance().map_or_else(|| started.as_nanos().to_string(), |instance| instance.id);
     let proxy = Instance { id, pid, started };
-    // Announcements are listened to before the command runs: the kubelet starts other containers after this one.
+    // The hosts file is watched before the command runs: the kubelet starts other containers after this one.
     let mut watcher = Watcher::new(args, procfs);
     watcher.restore_state();
     match Child::start(command) {
@@ -87,7 +88,7 @@ struct Watcher {
     pod: PodState,
     observer: Observer,
     shutdown: ProxyShutdown,
-    /// Where what was observed is kept; `None` where it cannot be.
+    /// The state file; `None` without one, and after it could not be written.
     state: Option<PathBuf>,
     is_unsynced: bool,
     boot: String,
@@ -111,13 +112,13 @@ impl Watcher {
             is_restarted: false,
             slowest_reaping: Duration::ZERO,
         };
-        // Logged when it is so: no start after this line is missed.
+        // No start after this line is missed.
         let (awaited, helpers) = (args.awaited.join(","), args.helpers.join(","));
         log::info("watching", &[("await", &awaited), ("helper", &helpers), ("restart-policy", &args.restart_policy)]);
         watcher
     }
 
-    /// The loop: until nothing is left to do, or until the child has ended.
+    /// Loops until nothing is left to do, or until the child has ended.
     fn run(&mut self, mut child: Option<&mut Child>) -> Option<ChildExit> {
         let began = now();
         loop {
@@ -154,19 +155,19 @@ impl Watcher {
     fn sleep(&self, deadline: Option<Duration>, has_finished: bool, child: Option<&Child>) {
         let now = now();
         let mut fds = self.observer.poll_fds(&self.pod, now);
-        // A request goes on only while the payload counts as finished.
+        // A request continues only while the payload counts as finished.
         fds.extend(self.shutdown.poll_fd().filter(|_| has_finished));
         fds.extend(child.map(Child::poll_fd));
         let until_deadline = deadline.map(|deadline| deadline.saturating_sub(now));
         let timeout = until_deadline.into_iter().chain(self.observer.poll_interval(&self.pod, now)).min();
-        // Rounded up, so that it is not woken just before.
+        // Rounded up, so that the poll does not end just before the deadline.
         let timeout = timeout.map(|timeout| timeout + Duration::from_micros(999));
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| timeout.try_into().unwrap_or(PollTimeout::MAX));
-        // An interrupted poll has its reason in one of the descriptors.
+        // After an interrupted poll, one of the descriptors shows the reason.
         let _ = poll(&mut fds, timeout);
     }
 
-    /// Takes in events. Before anything else, the proxy is asked to quit, if that is due.
+    /// Applies events. If that makes the quit request due, it is sent before anything else.
     fn handle(&mut self, events: Vec<Event>) {
         let mut changes = Vec::new();
         for event in events {
@@ -218,7 +219,7 @@ impl Watcher {
         }
     }
 
-    /// Takes up what an earlier run of the shim has observed in this pod.
+    /// Restores what an earlier run of the shim observed in this pod.
     fn restore_state(&mut self) {
         let Some(file) = &self.state else { return };
         let text = match fs::read_to_string(file) {
@@ -244,24 +245,24 @@ impl Watcher {
         }
     }
 
-    /// Writes the state file to the disk, for a machine that crashes. On a busy disk that takes seconds, so it is done
-    /// when nothing is to be looked for soon.
+    /// Syncs the state file to the disk, in case the machine crashes. On a busy disk that takes seconds, so it waits
+    /// until no scan is due soon.
     fn sync_state(&mut self, now: Duration) {
-        let is_idle = self.observer.poll_interval(&self.pod, now).is_none_or(|interval| interval > SCANS_ARE_NEAR);
+        let is_idle = self.observer.poll_interval(&self.pod, now).is_none_or(|interval| interval > SYNC_IDLE_MIN);
         if let Some(file) = &self.state
             && is_idle
             && std::mem::take(&mut self.is_unsynced)
         {
-            // What the disk does not take is lost only if the machine crashes.
+            // A failed sync matters only if the machine crashes.
             let _ = fs::File::open(file).and_then(|file| file.sync_data());
         }
     }
 
-    /// How the proxy's end is to count for the kubelet.
+    /// Returns the exit status that is reported to the kubelet.
     fn effective_exit(&self, exit: ChildExit, got_sigterm: bool) -> ChildExit {
         let is_deletion = got_sigterm && self.pod.payload_has_started();
         let counted = if self.shutdown.is_requested() && exit.signal() == Some(SIGTERM) {
-            // It was asked to end, and did: the pod has not failed for that.
+            // The shim asked the proxy to end, so the pod has not failed.
             ChildExit::with_code(0)
         } else if !self.shutdown.is_requested()
             && exit.code() == 0
@@ -279,7 +280,7 @@ impl Watcher {
         counted
     }
 
-    /// Logs ends whose codes are not known yet, and writes all codes into the termination message.
+    /// Logs exits whose codes are not known yet, and writes all codes into the termination message.
     fn report_exit_codes(&self) {
         for container in &self.pod.containers {
             // The proxy can end before the runtime has reaped the last container.
@@ -292,7 +293,7 @@ impl Watcher {
             ContainerState::Waiting | ContainerState::Running => format!("{}=?", container.name),
         });
         let line = format!("exit codes: {}\n", exits.collect::<Vec<_>>().join(" "));
-        // The file is only there in a container, and nobody misses the line elsewhere.
+        // The file exists only in a container.
         if let Ok(mut file) = OpenOptions::new().write(true).open(TERMINATION_LOG) {
             let _ = file.write_all(line.as_bytes());
         }

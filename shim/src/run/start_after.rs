@@ -1,4 +1,4 @@
-//! `aux-shim start-after`: becomes a command once another container of the pod has started and is idle.
+//! `aux-shim start-after`: executes a command once another container of the pod has started and is idle.
 //!
 //! Katib's metrics collector looks for the training's process once, when it starts. If the training has ended by then,
 //! the collector waits for another container's process instead, which may never end (`GetMainProcesses` in Katib's
@@ -16,20 +16,20 @@ use crate::log;
 use crate::observe::{Activity, Procfs};
 
 const SCAN_INTERVAL: Duration = Duration::from_millis(20);
-/// A container is idle when all threads of its process have slept in each scan of this time. One that is starved of CPU is
-/// runnable, and one that is being loaded waits for the disk, which are other states.
+/// A container is idle when all threads of its process have slept in each scan of this time. A thread that is starved of
+/// CPU is runnable, and one whose program is being loaded waits for the disk: neither sleeps.
 const IDLE_TIME: Duration = Duration::from_millis(500);
-/// This collector never sleeps before the training writes its metrics file: one of its threads looks for that without a
-/// pause (`checkMetricFile` in Katib's `main.go`).
+/// Program of a collector that never sleeps before the training writes its metrics file: one of its threads polls for
+/// that file without a pause (`checkMetricFile` in Katib's `main.go`).
 const SPINNING_COLLECTOR: &str = "file-metricscollector";
-/// After this CPU time it has looked for the training: it does so as it starts, beside the thread that spins.
+/// CPU time after which that collector has looked for the training, which it does at its start.
 const SPINNING_COLLECTOR_CPU: Duration = Duration::from_millis(400);
-/// A container that is not idle by then is taken for one that cannot start, and the command runs without it.
+/// After this time the other container counts as one that cannot start, and the command runs without it.
 const START_TIMEOUT: Duration = Duration::from_mins(15);
 const REPORT_DELAY: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Waits, then becomes the command. Returns only where that cannot be run.
+/// Waits, then executes the command. Returns only if that fails.
 pub(crate) fn run(args: &StartAfterArgs, command: &[OsString]) -> StartError {
     let procfs = Procfs::new("/proc");
     let mut wait = Wait::default();
@@ -47,50 +47,49 @@ pub(crate) fn run(args: &StartAfterArgs, command: &[OsString]) -> StartError {
     become_command(command)
 }
 
-/// What a scan has seen of the other container.
+/// The state of the other container at a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum OtherContainer {
     Absent,
     Busy,
-    Settled,
+    Idle,
 }
 
-/// What earlier scans have seen.
+/// Summarizes earlier scans.
 #[derive(Debug, Default)]
 struct Wait {
     was_there: bool,
-    settled_since: Option<Duration>,
+    idle_since: Option<Duration>,
 }
 
 impl Wait {
-    /// Whether the command may run after this time. If the other container has started and ended, nothing is left to wait
-    /// for.
-    fn is_over(&mut self, seen: Seen, waited: Duration) -> bool {
+    /// Returns true if the command may run after this time: the other container has been idle for a while, or has ended.
+    fn is_over(&mut self, seen: OtherContainer, waited: Duration) -> bool {
         let is_ready = match seen {
-            Seen::Absent => self.was_there,
-            Seen::Busy => false,
-            Seen::Settled => waited.saturating_sub(*self.settled_since.get_or_insert(waited)) >= IDLE_TIME,
+            OtherContainer::Absent => self.was_there,
+            OtherContainer::Busy => false,
+            OtherContainer::Idle => waited.saturating_sub(*self.idle_since.get_or_insert(waited)) >= IDLE_TIME,
         };
-        self.was_there |= seen != Seen::Absent;
-        if seen == Seen::Busy {
-            self.settled_since = None;
+        self.was_there |= seen != OtherContainer::Absent;
+        if seen == OtherContainer::Busy {
+            self.idle_since = None;
         }
         is_ready || waited >= START_TIMEOUT
     }
 }
 
-fn observe(procfs: &Procfs, argument: &str) -> Seen {
+fn observe(procfs: &Procfs, argument: &str) -> OtherContainer {
     let mut pids = procfs.pids().into_iter();
     let found = pids.find_map(|pid| Some((pid, procfs.program_with_argument(pid, argument)?)));
-    let Some((pid, program)) = found else { return Seen::Absent };
+    let Some((pid, program)) = found else { return OtherContainer::Absent };
     match procfs.activity(pid) {
-        Some(activity) if is_settled(&program, activity) => Seen::Settled,
-        _ => Seen::Busy,
+        Some(activity) if is_idle(&program, activity) => OtherContainer::Idle,
+        _ => OtherContainer::Busy,
     }
 }
 
-/// Whether a process has nothing to do, or spins after it has looked for the training.
-fn is_settled(program: &str, activity: Activity) -> bool {
+/// Returns true if a process sleeps, or is the collector that spins after it has looked for the training.
+fn is_idle(program: &str, activity: Activity) -> bool {
     let has_looked = program.ends_with(SPINNING_COLLECTOR) && activity.cpu >= SPINNING_COLLECTOR_CPU;
     !activity.runs || (has_looked && !activity.waits_for_disk)
 }
@@ -101,15 +100,15 @@ mod tests {
 
     #[test]
     fn command_runs_once_other_container_is_idle_or_ended() {
-        type Scans<'a> = &'a [(u64, Seen)];
-        use Seen::{Absent, Busy, Settled};
+        type Scans<'a> = &'a [(u64, OtherContainer)];
+        use OtherContainer::{Absent, Busy, Idle};
         let ms = Duration::from_millis;
         let cases: [(&str, Scans, bool); 7] = [
             ("not started", &[(0, Absent), (60_000, Absent)], false),
             ("starting", &[(0, Absent), (20, Busy), (60_000, Busy)], false),
-            ("settled, not for long", &[(0, Settled), (499, Settled)], false),
-            ("settled long enough", &[(0, Busy), (20, Settled), (520, Settled)], true),
-            ("busy in between", &[(0, Settled), (400, Busy), (420, Settled), (900, Settled)], false),
+            ("idle, not for long", &[(0, Idle), (499, Idle)], false),
+            ("idle long enough", &[(0, Busy), (20, Idle), (520, Idle)], true),
+            ("busy in between", &[(0, Idle), (400, Busy), (420, Idle), (900, Idle)], false),
             ("ended", &[(0, Busy), (20, Absent)], true),
             ("never started", &[(0, Absent), (900_000, Absent)], true),
         ];
@@ -132,7 +131,7 @@ mod tests {
         ];
         for (program, (runs, waits_for_disk, cpu), expected) in cases {
             let activity = Activity { runs, waits_for_disk, cpu: ms(cpu) };
-            assert_eq!(is_settled(program, activity), expected, "{program} {activity:?}");
+            assert_eq!(is_idle(program, activity), expected, "{program} {activity:?}");
         }
     }
 }

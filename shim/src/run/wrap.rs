@@ -1,4 +1,4 @@
-//! `aux-shim wrap`: the parent of one container's command, which reports that container's start and end.
+//! `aux-shim wrap`: runs a container's command as its parent, and reports the container's start and end.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::observe::ContainerLock;
 pub(crate) fn run(args: &WrapArgs, command: &[OsString]) -> ChildExit {
     // The time differs for each start of the container.
     let instance = now().as_nanos().to_string();
-    // The payload matters more than the proxy's end: without a lock it runs all the same.
+    // The payload matters more than the proxy's end, so it also runs without a lock.
     let lock = ContainerLock::acquire(Path::new(&args.lock_dir), &instance).inspect_err(|error| {
         log::warn(
             "this container cannot report its end, so the pod's proxy will not be ended",
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &WrapArgs, command: &[OsString]) -> ChildExit {
         }
     };
     if let Ok(Err(error)) = lock.map(|mut lock| lock.record_exit(exit.code())) {
-        // The lock's release still shows that the container has ended.
+        // The released lock still shows that the container has ended.
         log::warn("the exit code cannot be reported", &[("lock-dir", &args.lock_dir), ("error", &error)]);
     }
     exit
@@ -41,7 +41,7 @@ fn wait(mut child: Child) -> ChildExit {
         if let Some(exit) = child.forward_signals_and_reap() {
             return exit;
         }
-        // An interrupted poll has left its signal to be read.
+        // After an interrupted poll, the signal can be read.
         let _ = poll(&mut [child.poll_fd()], PollTimeout::NONE);
     }
 }

@@ -1,4 +1,4 @@
-//! What wrapped containers report, in plain files.
+//! Reports of wrapped containers, in plain files.
 
 use super::*;
 use contract::args::WatchArgs;
@@ -17,7 +17,7 @@ struct Wrapped {
 }
 
 impl Wrapped {
-    /// A pod of one wrapped container, `main`.
+    /// Creates a pod of one wrapped container, `main`.
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("main")).unwrap();
@@ -33,7 +33,7 @@ impl Wrapped {
         ContainerLock::acquire(&self.directory(), instance).unwrap()
     }
 
-    /// The instance that was reported last, and its exit code.
+    /// Returns the instance that was reported last, and its exit code.
     fn reported(&mut self) -> (Option<String>, Option<i32>) {
         self.locks.rechecks = 1;
         self.reported_at(NOW)
@@ -76,7 +76,7 @@ fn wrapper_without_exit_line_was_killed() {
     assert_eq!(wrapped.reported(), report("main/1", None));
     drop(lock);
     assert_eq!(wrapped.reported(), report("main/1", Some(137)));
-    // The same seen by a supervisor that was restarted meanwhile.
+    // A supervisor that was restarted meanwhile sees the same.
     let lock = wrapped.start("2");
     assert_eq!(wrapped.reported(), report("main/2", None));
     drop(lock);
