@@ -1,4 +1,4 @@
-//! The table of cases: what is known of a pod, and what is done then.
+//! A table of states of a pod, each with its action.
 
 mod every_pod;
 mod unidentified;
@@ -20,7 +20,7 @@ const fn exited(code: i32) -> ContainerState {
     ContainerState::Terminated { exit: Exit::Code(code), at: NOW }
 }
 
-/// Ended with an unknown code, so many seconds ago.
+/// Returns the state of a container that ended with an unknown code, so many seconds ago.
 const fn unknown(seconds: u64) -> ContainerState {
     ContainerState::Terminated { exit: Exit::Unknown, at: Duration::from_secs(NOW.as_secs() - seconds) }
 }
@@ -32,7 +32,7 @@ const FAILED: ContainerState = exited(3);
 const KILLED: ContainerState = exited(137);
 const NOT_REAPED: ContainerState = ContainerState::Terminated { exit: Exit::NotReaped, at: NOW };
 
-/// A pod whose containers are in these states.
+/// Creates a pod whose containers are in these states.
 fn pod(policy: &str, awaited: &[ContainerState], helpers: &[ContainerState], proxy: ContainerState) -> PodState {
     let names = |prefix: &str, count| (0..count).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>();
     let mut args = WatchArgs::new(names("awaited", awaited.len()), RestartPolicy::Never);
@@ -47,7 +47,7 @@ fn pod(policy: &str, awaited: &[ContainerState], helpers: &[ContainerState], pro
 
 type Case = (&'static str, &'static str, &'static [ContainerState], &'static [ContainerState], ContainerState, Next);
 
-/// What to do next, and whether new processes are scanned for meanwhile.
+/// The next action; `Scan` is a wait with scans for new processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Next {
     Scan,
@@ -130,7 +130,7 @@ fn unknown_code_waits_longer_than_kubelets_back_off() {
     assert_eq!(pod.deadline(NOW), Some(after(5)), "the operator decides");
 }
 
-/// A pod of these awaited containers, whose proxy runs.
+/// Creates a pod of these awaited containers, whose proxy runs.
 fn observed(names: &[&str], policy: RestartPolicy) -> PodState {
     let args = WatchArgs::new(names.iter().map(|&name| name.to_owned()).collect(), policy);
     let mut pod = PodState::new(&args, before(1000));
@@ -210,7 +210,7 @@ fn restart_of_all_containers_finishes_none() {
     assert_eq!(next(&pod, NOW), QuitProxy);
 }
 
-/// A start that was announced, and whose process was missed. Returns what is done after so many seconds.
+/// Announces a start whose process is missed. Returns the change and the action after so many seconds.
 fn never_seen(mut pod: PodState, seconds: u64) -> (Option<Change>, Next) {
     pod.apply(Event::StartsAnnounced(1), NOW);
     pod.apply(Event::Scanned, NOW);

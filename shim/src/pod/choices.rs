@@ -1,6 +1,6 @@
-//! The choices that make one life of a pod differ from another.
+//! Choices that make one life of a pod differ from another.
 
-/// Where choices come from: a random script, or each script in turn.
+/// Supplies choices: of a random script, or of each script in turn.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Choices {
     script: Vec<usize>,
@@ -12,19 +12,19 @@ impl Choices {
         Self { script, used: Vec::new() }
     }
 
-    /// A number below `count`; 0 when the script is over.
+    /// Returns a number below `count`; 0 after the end of the script.
     pub(super) fn pick(&mut self, count: usize) -> usize {
         let picked = self.script.get(self.used.len()).map_or(0, |choice| choice % count);
         self.used.push((picked, count));
         picked
     }
 
-    /// One of 1 in `count`.
+    /// Returns true for one of `count` choices.
     pub(super) fn rarely(&mut self, count: usize) -> bool {
         self.pick(count) == count - 1
     }
 
-    /// The script after this one, of those that differ in their first `depth` choices.
+    /// Returns the script after this one, of those that differ in their first `depth` choices.
     pub(super) fn next(self, depth: usize) -> Option<Self> {
         let mut script: Vec<(usize, usize)> = self.used.into_iter().take(depth).collect();
         while let Some((picked, count)) = script.pop() {

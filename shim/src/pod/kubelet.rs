@@ -1,5 +1,4 @@
-//! A model of the kubelet, for the properties: what is true of a pod. What the shim gets to see of it is in
-//! `lying_observer`.
+//! Models the kubelet for the properties: the true state of a pod. `lying_observer` models what the shim sees of it.
 
 use std::time::Duration;
 
@@ -9,35 +8,35 @@ use contract::policy::{ContainerPolicy, RestartPolicy, RuleAction};
 use super::{Event, Instance, PodState};
 use crate::pod::choices::Choices;
 
-/// A container's specification and fate.
+/// Specifies a container and its attempts.
 #[derive(Debug, Clone)]
 pub(super) struct Script {
     pub(super) policy: &'static str,
-    /// How its attempts end; the last code is repeated.
+    /// Exit codes of its attempts; the last code is repeated.
     pub(super) codes: Vec<i32>,
     /// Milliseconds that each attempt runs.
     pub(super) runs: u64,
     /// Seconds until its image is pulled for the first time.
     pub(super) pull: u64,
-    /// The probe kills the first attempt, whatever its code.
+    /// True if the probe kills the first attempt, for any code.
     pub(super) is_probed: bool,
     pub(super) is_helper: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Truth {
-    /// The kubelet will start it, at this time or when it comes to it.
+    /// The kubelet will start it at this time or later.
     Due(u64),
     /// The runtime prepares it until then: there is no process. Then it may fail, and the kubelet tries again.
     Preparing(u64),
     /// Its init process has no mounts until then.
     InCreation(u64),
-    /// It has, and does not run its command until then.
+    /// Its init process has mounts, and does not run its command until then.
     Created(u64),
     Running {
         ends_at: u64,
     },
-    /// It has ended; the kubelet will not start it again.
+    /// The container has ended; the kubelet will not restart it.
     Over,
 }
 
@@ -50,35 +49,35 @@ pub(super) struct Contained {
     pub(super) attempt: usize,
     pub(super) started: u64,
     pub(super) is_announced: bool,
-    /// What the observer makes of the current attempt.
+    /// The observer's view of the current attempt.
     pub(super) seen: Seen,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Seen {
     Nothing,
-    /// By a pidfd, before it had its name.
+    /// Opened by a pidfd before it had its name.
     InCreation,
     Named,
 }
 
-/// Times are in milliseconds.
+/// Simulates a pod. Times are in milliseconds.
 pub(super) struct World {
     pub(super) choices: Choices,
     pub(super) args: WatchArgs,
     pub(super) now: u64,
     pub(super) containers: Vec<Contained>,
     pub(super) pod: PodState,
-    /// What the next wake-up of the shim will be told: ends and announcements since the last one.
+    /// Exits and announcements since the last wake-up of the shim.
     pub(super) events: Vec<Event>,
     pub(super) shim_down_until: Option<u64>,
     pub(super) wake_at: u64,
     pub(super) kills_left: u32,
     pub(super) announced: usize,
     pub(super) is_slow: bool,
-    /// Nothing is late, missing or unknown: that all containers are restarted (KEP-5532) cannot be followed otherwise.
+    /// True if nothing is late, missing or unknown. Restarts of all containers (KEP-5532) cannot be followed otherwise.
     pub(super) is_exact: bool,
-    /// The last attempt of a container went by unobserved.
+    /// True if the last attempt of a container was not observed.
     pub(super) is_lost: bool,
     pub(super) log: Vec<String>,
 }
@@ -132,7 +131,7 @@ impl World {
         }
     }
 
-    /// Plays until the shim asks the proxy to quit. Returns the choices, and whether it has.
+    /// Runs until the shim asks the proxy to quit. Returns if it has, and the world.
     pub(super) fn play(mut self) -> (bool, Self) {
         let end = self.now + 4 * 3600 * 1000;
         loop {
@@ -155,17 +154,17 @@ impl World {
         self.choices
     }
 
-    /// Whether an awaited container runs or is certain to.
+    /// Returns true if an awaited container runs or is certain to run.
     pub(super) fn is_payload_unfinished(&self) -> bool {
         self.containers.iter().any(|contained| !contained.script.is_helper && contained.truth != Truth::Over)
     }
 
-    /// Whether a container has come and gone of which nothing is known, or not which it was: then the shim may wait for ever.
+    /// Returns true if an unobserved or unidentified container has ended: then the shim may wait for ever.
     pub(super) fn is_unknowable(&self) -> bool {
         self.is_lost || self.pod.unidentified.iter().any(|exit| exit.candidates.len() > 1)
     }
 
-    /// What the kubelet and the containers do now.
+    /// Advances the kubelet and the containers.
     fn live(&mut self) {
         let due = |contained: &Contained| next_of(contained).is_some_and(|at| at <= self.now);
         let Some(index) = self.containers.iter().position(due) else { return };
@@ -274,7 +273,7 @@ impl World {
     }
 }
 
-/// The kubelet has begun to start it, and it has not ended.
+/// Returns true if the kubelet has begun to start a container that has not ended.
 pub(super) fn is_there(contained: &Contained) -> bool {
     !matches!(contained.truth, Truth::Due(_) | Truth::Over)
 }

@@ -1,12 +1,12 @@
-//! The observer between the model of the kubelet and the shim's logic. It is late where the node is busy, misses what comes
-//! and goes meanwhile, reports things twice, believes forged announcements, and is killed.
+//! Models the observer between the kubelet and the shim's logic. On a busy node it is late and misses short processes; it
+//! reports events twice, believes forged announcements, and is killed.
 
 use super::kubelet::{BOOT, Contained, PROXY, Seen, Truth, World, instance_of, is_running, is_there, ms};
 use super::{Action, ContainerState, Event, PodState};
 use crate::state_file;
 
 impl World {
-    /// The shim is woken after a while; on a busy node later.
+    /// Wakes the shim after a while; on a busy node later.
     pub(super) fn wake_in(&mut self, milliseconds: u64) {
         let latency = [1, 5, 40, 400][if self.is_exact { 0 } else { self.choices.pick(4) }];
         if self.shim_down_until.is_none() {
@@ -14,7 +14,7 @@ impl World {
         }
     }
 
-    /// The shim runs. Returns whether it asks the proxy to quit.
+    /// Runs the shim. Returns true if it asks the proxy to quit.
     pub(super) fn wake(&mut self) -> bool {
         if let Some(until) = self.shim_down_until {
             if self.now < until {
@@ -63,7 +63,7 @@ impl World {
         false
     }
 
-    /// What /proc shows now.
+    /// Reports what /proc shows now.
     fn scan(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for contained in &mut self.containers {
@@ -80,7 +80,7 @@ impl World {
         events
     }
 
-    /// The kubelet restarts the shim, which reads its state file and looks for the processes in it.
+    /// Restarts the shim, which reads its state file and reattaches to the processes in it.
     fn restart_shim(&mut self) {
         let text = state_file::render(&self.pod, BOOT);
         self.pod = PodState::new(&self.args, ms(self.now));

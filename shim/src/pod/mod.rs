@@ -1,7 +1,7 @@
-//! What is known of the pod's containers, and what to do next. Pure: no process, file, socket or clock.
+//! Tracks the pod's containers and decides what to do next. Pure: no process, file, socket or clock.
 //!
 //! The observers report [`Event`]s; [`PodState::apply`] takes them in and [`PodState::next`] decides. A container
-//! finishes only by an end that was observed. Whatever is inferred can delay the proxy's end, never bring it about.
+//! finishes only by an observed exit. An inferred one can only delay the proxy's end.
 
 #[cfg(test)]
 mod cases;
@@ -28,18 +28,18 @@ pub(crate) use next::Action;
 use starts::PendingStarts;
 pub(crate) use unidentified::UnidentifiedExit;
 
-/// How a container's init process ended.
+/// The exit of a container's init process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Exit code as the kubelet reports it: 0 to 255, or 128 + n where signal n ended it.
+    /// Exit code as the kubelet reports it: 0 to 255, or 128 + n if signal n ended it.
     Code(i32),
-    /// It has ended, and its parent has not reaped it yet: the kernel reports the code after that.
+    /// Its parent has not reaped it yet; the kernel reports the code after that.
     NotReaped,
-    /// It has ended, and nobody reports the code.
+    /// The kernel does not report the code.
     Unknown,
 }
 
-/// Where a container is in its life cycle. Times are since the machine's boot.
+/// The state of a container. Times are since the machine's boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContainerState {
     /// Not started yet.
@@ -50,83 +50,83 @@ pub(crate) enum ContainerState {
     Terminated { exit: Exit, at: Duration },
 }
 
-/// What a container is to the shim.
+/// The role of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// The proxy is needed until this one has finished.
+    /// A container that needs the proxy until it has finished.
     Awaited,
-    /// A regular container that is not waited for. The shim exits after it.
+    /// A regular container that is not awaited. The shim exits after it.
     Helper,
     /// The proxy.
     Proxy,
 }
 
-/// One start of a container.
+/// Identifies a start of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
-    /// Differs for each start.
+    /// An id that differs for each start.
     pub(crate) id: String,
-    /// Its init process; 0 where only a lock shows the container.
+    /// PID of its init process; 0 if only a lock shows the container.
     pub(crate) pid: i32,
-    /// When it started, since the machine's boot.
+    /// Start time since the machine's boot.
     pub(crate) started: Duration,
 }
 
-/// A regular container of the pod.
+/// Describes a regular container of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Container {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) policy: ContainerPolicy,
-    /// The kubelet may restart it after any exit code: it has a liveness or startup probe, or a resize policy.
+    /// True if the kubelet may restart it after any exit code: it has a liveness or startup probe, or a resize policy.
     pub(crate) may_restart: bool,
     pub(crate) state: ContainerState,
-    /// The start that was observed last.
+    /// The last observed start.
     pub(crate) instance: Option<Instance>,
-    /// How many starts were observed after the first.
+    /// Number of observed starts after the first.
     pub(crate) restarts: u32,
-    /// All containers are being restarted (KEP-5532), and this one has not been yet.
+    /// True if all containers are being restarted (KEP-5532) and this one has not been yet.
     pub(crate) restart_pending: bool,
-    /// Its end is an unidentified one that no other container of the pod can have had. Until this time a restart that was
-    /// due may show that the end was an ephemeral container's.
+    /// Set if its exit is an unidentified one without another candidate. Until this time, a restart that was due may show
+    /// that the exit was an ephemeral container's.
     pub(crate) assumed_until: Option<Duration>,
 }
 
-/// What an observer has seen.
+/// Reports an observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The kubelet has written the pod's hosts file so many times, as it does before it creates a container.
+    /// The kubelet rewrote `/etc/hosts` this many times; it does so before creating a container.
     StartsAnnounced(usize),
     /// A container's init process exists.
     Started { container: String, instance: Instance },
     /// The init process of this instance has ended.
     Ended { instance: String },
-    /// Its parent has reaped it. The code is there where the kernel reports it.
+    /// The parent of this instance's init process has reaped it. `None` if the kernel does not report the code.
     Reaped { instance: String, code: Option<i32> },
-    /// The init process of a container has ended, and been reaped, before it had the container's mounts.
+    /// An init process was reaped before it had the container's mounts.
     UnidentifiedExit { process: String, code: Option<i32> },
-    /// A process has ended before anything could be seen of it.
+    /// A process ended before it could be looked up.
     PidMissed,
     /// All events of processes that exist now have been reported.
     Scanned,
 }
 
-/// What an event has changed, for the log and the state file.
+/// Reports what an event has changed, for the log and the state file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The container of this index has started.
     Started(usize),
-    /// It has ended; its code is not known yet.
+    /// The container has ended; its code is not known yet.
     Ended(usize),
-    /// It has ended and been reaped.
+    /// The container has ended and been reaped.
     Reaped(usize),
-    /// A container has come and gone, and it is not known which.
+    /// An unidentified container has started and ended.
     Unidentified(Exit),
-    /// A start was announced, and nothing was seen of it.
+    /// A start was announced and never observed.
     NeverSeen,
 }
 
-/// The pod as it was observed.
+/// Holds the observed state of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodState {
     pub(crate) containers: Vec<Container>,
@@ -136,7 +136,7 @@ pub(crate) struct PodState {
 }
 
 impl PodState {
-    /// A pod of which nothing was observed. Announcements are listened to from `now` on.
+    /// Creates the state of a pod without observations. Announcements are received from `now` on.
     pub(crate) fn new(args: &WatchArgs, now: Duration) -> Self {
         let container = |role| {
             move |name: &String| Container {
@@ -163,7 +163,7 @@ impl PodState {
         }
     }
 
-    /// Takes in an event. Returns what it has changed.
+    /// Applies an event. Returns what it has changed.
     pub(crate) fn apply(&mut self, event: Event, now: Duration) -> Option<Change> {
         match event {
             Event::StartsAnnounced(count) => {
@@ -191,7 +191,7 @@ impl PodState {
         };
         let container = &mut self.containers[index];
         if let Some(last) = &container.instance {
-            // The same, or an earlier one that was reported late.
+            // The same start, or an earlier one that was reported late.
             if last.id == instance.id || instance.started <= last.started {
                 return None;
             }
@@ -228,7 +228,7 @@ impl PodState {
         Some(if exit == Exit::NotReaped { Change::Ended(index) } else { Change::Reaped(index) })
     }
 
-    /// Every container is restarted, but for those that have started since this time.
+    /// Marks every container as to be restarted, except those that have started since this time.
     fn restart_all(&mut self, since: Option<Duration>) {
         let has_been = |instance: &Instance| since.is_some_and(|since| instance.started >= since);
         for container in &mut self.containers {
@@ -237,13 +237,13 @@ impl PodState {
         self.unidentified.clear();
     }
 
-    /// The proxy's container.
+    /// Returns the proxy's container.
     pub(crate) fn proxy(&self) -> &Container {
         // The constructor puts it last.
         &self.containers[self.containers.len() - 1]
     }
 
-    /// Whether the proxy runs now.
+    /// Returns true if the proxy runs now.
     pub(crate) fn proxy_runs(&self) -> bool {
         self.proxy().state == ContainerState::Running
     }

@@ -1,19 +1,18 @@
-//! What to do next.
-
+//! Decides what to do next.
 use std::time::Duration;
 
 use super::restart::Verdict;
 use super::{Container, ContainerState, Exit, PodState, Role};
 
-/// Pause between two scans while a start is expected. The runtime makes a container's init process some tens of
-/// milliseconds before it lets it run.
+/// Scan interval while a start is expected. The runtime creates a container's init process some tens of milliseconds
+/// before it lets it run.
 const SCAN_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause while something may start, and its start may not be announced.
+/// Scan interval while a container may start without an announcement.
 const UNANNOUNCED_SCAN_INTERVAL: Duration = Duration::from_millis(20);
-/// Pause while something may start, and starts are announced: for a container whose start is not.
+/// Scan interval while a container may start and starts are announced, for one whose start is not.
 const FALLBACK_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Wait for something to start or to end.
@@ -25,7 +24,7 @@ pub(crate) enum Action {
 }
 
 impl PodState {
-    /// What to do now.
+    /// Returns the action to take now.
     pub(crate) fn next(&self, now: Duration) -> Action {
         let finished = self.payload_has_finished(now);
         if finished && self.proxy_runs() {
@@ -37,7 +36,7 @@ impl PodState {
         }
     }
 
-    /// How often to scan; `None` where nothing may start.
+    /// Returns the scan interval; `None` if nothing may start.
     pub(crate) fn scan_interval(&self, now: Duration) -> Option<Duration> {
         if self.starts.has_recent(now) {
             return Some(SCAN_INTERVAL);
@@ -48,7 +47,7 @@ impl PodState {
         may_start.then_some(interval)
     }
 
-    /// Whether every awaited container has finished.
+    /// Returns true if every awaited container has finished.
     pub(crate) fn payload_has_finished(&self, now: Duration) -> bool {
         let is_payload = |container: &&Container| container.role == Role::Awaited;
         self.containers.iter().filter(is_payload).all(|container| self.is_finished(container, now))
@@ -58,7 +57,7 @@ impl PodState {
         self.containers.iter().all(|container| self.is_finished(container, now))
     }
 
-    /// The next time at which the decision may change without an event.
+    /// Returns the next time at which the decision may change without an event.
     pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
         let doubts = self.containers.iter().filter_map(|container| match self.verdict(container) {
             Verdict::Doubtful { until } => Some(until),
@@ -67,7 +66,7 @@ impl PodState {
         doubts.chain(self.starts.deadlines()).filter(|&at| at > now).min()
     }
 
-    /// Whether a container does not run now and may start.
+    /// Returns true if a container does not run now and may start.
     pub(super) fn may_start(&self, container: &Container, now: Duration) -> bool {
         container.state != ContainerState::Running && !self.is_finished(container, now)
     }
@@ -75,7 +74,7 @@ impl PodState {
     fn is_finished(&self, container: &Container, now: Duration) -> bool {
         match self.verdict(container) {
             Verdict::Finished => true,
-            // The container that was announced, or that has come and gone, may be this one.
+            // The announced or unidentified container may be this one.
             Verdict::Doubtful { until } => {
                 let mut exits = self.unidentified.iter();
                 now >= until
@@ -88,7 +87,7 @@ impl PodState {
 }
 
 impl Container {
-    /// The kubelet may not know yet that it has ended.
+    /// Returns true if the kubelet may not know yet that the container has ended.
     fn is_to_be_reaped(&self) -> bool {
         matches!(self.state, ContainerState::Terminated { exit: Exit::NotReaped, .. })
     }

@@ -1,12 +1,12 @@
-//! What holds for every pod, whatever happens to it and whatever the shim gets to see of that.
+//! Properties of every pod, for any events and any observations of them.
 
 use proptest::prelude::*;
 
 use super::choices::Choices;
 use super::kubelet::{Script, World};
 
-/// Restart policies of containers, with exit codes that the kubelet restarts, and some that it does not. Written by hand,
-/// not derived from the code under test.
+/// Restart policies of containers, with exit codes after which the kubelet restarts, and some after which it does not.
+/// Written by hand, not derived from the code under test.
 const POLICIES: &[(&str, &[i32], &[i32])] = &[
     ("Never", &[], &[0, 1, 137]),
     ("OnFailure", &[1, 2, 137], &[0]),
@@ -34,8 +34,8 @@ fn script() -> impl Strategy<Value = Script> {
     })
 }
 
-/// The proxy is not asked while an awaited container runs or is certain to, and it is asked in the end, unless a
-/// container has come and gone that nothing can be known of.
+/// Checks that the proxy is not asked while an awaited container runs or is certain to run, and that it is asked in the
+/// end, unless nothing can be known of a container that has started and ended.
 fn check(world: World) -> Result<World, String> {
     let (is_asked, world) = world.play();
     if is_asked && world.is_payload_unfinished() {

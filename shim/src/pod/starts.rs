@@ -1,33 +1,33 @@
-//! Starts that the kubelet has announced, and that no process has been seen of.
+//! Tracks announced starts that have not been observed.
 //!
-//! The kubelet starts the containers of a pod one after the other, and announces each attempt. An announcement only
-//! ever makes the shim look closer or wait longer.
+//! The kubelet starts the containers of a pod one after the other, and announces each attempt. An announcement can only
+//! make the shim scan more often or wait longer.
 
 use std::time::Duration;
 
 use super::Instance;
 
-/// How long after its announcement a start is looked for at short intervals: the runtime takes a fraction of a second.
+/// Time after an announcement in which scans are frequent: the runtime takes a fraction of a second to start a container.
 const START_EXPECTED_FOR: Duration = Duration::from_secs(30);
-/// How long the runtime may work at a start before the kubelet tries again, which is another announcement: its
-/// `runtimeRequestTimeout`, 2 minutes by default and often set to 15, and the back-off.
+/// Time limit of a start, after which the kubelet tries again and announces that: its `runtimeRequestTimeout`, 2 minutes
+/// by default and often set to 15, and the back-off.
 const START_TIMEOUT: Duration = Duration::from_mins(16);
-/// How long after an attempt that failed the kubelet announces the next one: its back-off of 10 to 15 s
-/// (`backOffPeriod`, with jitter), and with `imagePullPolicy: Always` a registry's answer.
+/// Time in which the kubelet announces the next attempt after a failed one: its back-off of 10 to 15 s (`backOffPeriod`,
+/// with jitter), and with `imagePullPolicy: Always` a registry's answer.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(150);
-/// How long after listening began a start may have been announced before that.
+/// Time after the watch began in which starts may have been announced before it.
 const LISTENER_WARMUP: Duration = Duration::from_secs(30);
-/// How many starts of other containers are remembered.
+/// Number of starts of other containers that are remembered.
 const FOREIGN_INSTANCES_LIMIT: usize = 64;
 
-/// Whether starts are announced in this pod. They are not for a container with an `/etc/hosts` of its own.
+/// Tells if starts are announced in this pod. They are not for a container with an `/etc/hosts` of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Announcements {
-    /// No start was seen yet that shows it.
+    /// No start has shown it yet.
     Unverified,
-    /// A start was seen that had been announced.
+    /// An observed start had been announced.
     Verified,
-    /// A start was seen that had not been announced.
+    /// An observed start had not been announced.
     Unavailable,
 }
 
@@ -37,27 +37,27 @@ pub(super) struct PendingStarts {
     listening_since: Duration,
     start_timeout: Duration,
     retry_timeout: Duration,
-    /// Announcements that no start was seen of.
+    /// Announcements without an observed start.
     pending: usize,
-    /// Those of them that came since the last scan.
+    /// Pending announcements since the last scan.
     since_last_scan: usize,
-    /// When the first and the last one came.
+    /// Times of the first and the last pending announcement.
     since: Duration,
     last: Duration,
-    /// When a start was last seen.
+    /// Time of the last observed start.
     last_seen: Duration,
-    /// When the kubelet will have tried again to start a container whose start failed.
+    /// Time by which the kubelet will have retried a failed start.
     retry_deadline: Duration,
-    /// When to report that a start was not seen, if a process was missed.
+    /// Time at which an unobserved start is reported, if a process was missed.
     report_at: Option<Duration>,
-    /// When a process was last missed.
+    /// Time at which a process was last missed.
     pid_missed: Option<Duration>,
-    /// Instances of containers that are not the shim's concern: init containers, ephemeral ones.
+    /// Instances of init containers and ephemeral containers.
     foreign: Vec<String>,
 }
 
 impl PendingStarts {
-    /// Announcements are listened to from `now` on. `timeout` is in place of those above.
+    /// Receives announcements from `now` on. `timeout` replaces those above.
     pub(super) fn new(timeout: Option<Duration>, now: Duration) -> Self {
         Self {
             announcements: Announcements::Unverified,
@@ -89,27 +89,27 @@ impl PendingStarts {
         self.report_at = Some(now + self.retry_timeout);
     }
 
-    /// Whether a start was announced that has not been seen, or one that failed will be tried again.
+    /// Returns true if an announced start has not been observed, or a failed one will be retried.
     pub(super) fn has_pending_or_retry(&self, now: Duration) -> bool {
         self.pending > 0 || now < self.retry_deadline
     }
 
-    /// Whether one was announced so recently that it may be seen at any moment.
+    /// Returns true if a start was announced so recently that it may be observed at any moment.
     pub(super) fn has_recent(&self, now: Duration) -> bool {
         self.pending > 0 && now < self.last + START_EXPECTED_FOR
     }
 
-    /// Whether the pod's containers are announced, as far as was seen.
+    /// Returns true if the observed starts were announced.
     pub(super) fn announcements_work(&self) -> bool {
         self.announcements == Announcements::Verified
     }
 
-    /// When the kubelet was last known to start a container.
+    /// Returns the time at which the kubelet was last known to start a container.
     pub(super) fn last_activity(&self) -> Duration {
         self.last.max(self.last_seen)
     }
 
-    /// When the kubelet will have tried again, if what ended at this time was an attempt that failed.
+    /// Returns the time by which the kubelet will have retried a start that failed at this time.
     pub(super) fn retry_deadline(&self, ended: Duration) -> Duration {
         ended.max(self.last_activity()) + self.retry_timeout
     }
@@ -142,15 +142,15 @@ impl PendingStarts {
         self.start_seen(instance);
     }
 
-    /// Takes a container that ended unidentified for one that was announced. Returns whether it can have been one.
+    /// Counts an unidentified container as an announced one. Returns true if it can have been one.
     pub(super) fn unidentified_exit_seen(&mut self, now: Duration) -> bool {
         let is_announced = self.pending > 0;
         self.consume(now);
         is_announced || !self.announcements_work() || now < self.listening_since + LISTENER_WARMUP
     }
 
-    /// A start was seen. The kubelet starts one container after the other, so what was announced before it and not
-    /// seen was an attempt that failed, or is missed.
+    /// Records an observed start. The kubelet starts one container after the other, so an earlier announcement without a
+    /// start was a failed attempt, or its start was missed.
     fn consume(&mut self, at: Duration) {
         if self.pending > 1 {
             self.retry_deadline = at + self.retry_timeout;
@@ -162,8 +162,8 @@ impl PendingStarts {
         self.pending = self.since_last_scan;
     }
 
-    /// All that exists now has been reported. Returns whether a start was announced and will not be seen any more, as a
-    /// process that was missed since suggests.
+    /// Records that all existing processes have been reported. Returns true if an announced start will not be observed any
+    /// more, because a process was missed since.
     pub(super) fn scanned(&mut self, now: Duration) -> bool {
         self.since_last_scan = 0;
         if now >= self.last + self.start_timeout {
@@ -178,7 +178,7 @@ impl PendingStarts {
         self.pid_missed.is_some_and(|missed| missed >= self.since)
     }
 
-    /// When announced starts are given up or reported, and when failed ones are given up.
+    /// Returns the times at which announced starts expire or are reported, and at which failed ones expire.
     pub(super) fn deadlines(&self) -> impl Iterator<Item = Duration> {
         let pending = (self.pending > 0).then(|| self.last + self.start_timeout);
         pending.into_iter().chain(self.report_at).chain([self.retry_deadline])

@@ -1,20 +1,19 @@
-//! Ends of containers that could not be identified: on a busy node a container may end before it was seen with its
-//! mounts. An end is given to a container only where no other can have had it, and then another start may still show, for
-//! a while, that it was none of these.
+//! Assigns unidentified exits: on a busy node a container may end before it was seen with its mounts. An exit is assigned
+//! to a container only if no other can have had it. For a while, another start may still show that it was neither.
 
 use std::time::Duration;
 
 use super::restart::{WillRestart, will_restart};
 use super::{Change, Container, ContainerState, Exit, Instance, PodState, Role};
 
-/// An end of a container that could not be identified.
+/// Describes an exit of a container that could not be identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnidentifiedExit {
-    /// Differs for each process.
+    /// An id that differs for each process.
     pub(crate) process: String,
     pub(crate) exit: Exit,
     pub(crate) at: Duration,
-    /// The containers that it can have been, by index.
+    /// The containers that can have had it, by index.
     pub(crate) candidates: Vec<usize>,
 }
 
@@ -25,8 +24,8 @@ impl PodState {
             return None;
         }
         let candidates = self.candidates(now);
-        // Before the proxy runs it may have been an init container. Where every start is announced, one that was not
-        // is no container's.
+        // Before the proxy runs, it may have been an init container. If every start is announced, an unannounced process
+        // is not a container.
         if !self.starts.unidentified_exit_seen(now) || !self.proxy_runs() {
             self.starts.pid_missed(now);
             return None;
@@ -36,7 +35,7 @@ impl PodState {
         Some(Change::Unidentified(exit))
     }
 
-    /// A container has started: those ends after which it would not have been restarted were others'.
+    /// Removes this container from the candidates of every exit after which its policy would not have restarted it.
     pub(super) fn exclude(&mut self, index: usize) {
         let container = &self.containers[index];
         for UnidentifiedExit { exit, candidates, .. } in &mut self.unidentified {
@@ -46,13 +45,13 @@ impl PodState {
         self.identify();
     }
 
-    /// The containers that can have been started unseen at this time, by index.
+    /// Returns the containers that can have been started unseen at this time, by index.
     pub(super) fn candidates(&self, at: Duration) -> Vec<usize> {
         let containers = self.containers.iter().enumerate();
         containers.filter(|(_, it)| it.role != Role::Proxy && self.may_start(it, at)).map(|(index, _)| index).collect()
     }
 
-    /// Gives each unidentified end to its container, where only one can have had it.
+    /// Assigns each unidentified exit that only one container can have had.
     fn identify(&mut self) {
         while let Some(found) = self.unidentified.iter().position(|exit| self.is_identifiable(exit)) {
             let UnidentifiedExit { process, exit, at, candidates } = self.unidentified.remove(found);
@@ -75,15 +74,15 @@ impl PodState {
             let container = &mut self.containers[index];
             container.restarts += u32::from(container.instance.is_some());
             container.state = ContainerState::Terminated { exit, at };
-            // It started after the last that was seen. Its end may be noticed later than the next start.
+            // It started after the last observed start. Its exit may be noticed later than the next start.
             let started = container.instance.as_ref().map_or(Duration::ZERO, |last| last.started);
             container.instance = Some(Instance { id: process, pid: 0, started });
             (container.restart_pending, container.assumed_until) = (false, Some(restart_deadline));
         }
     }
 
-    /// Whether an unidentified end is known to be of its first candidate: there is no other, or there are as many such ends
-    /// as candidates, each of which can have had one only.
+    /// Returns true if an unidentified exit is of its first candidate: there is no other, or there are as many such exits
+    /// as candidates, each of which can have had only one.
     fn is_identifiable(&self, exit: &UnidentifiedExit) -> bool {
         let alike = self.unidentified.iter().filter(|other| other.candidates == exit.candidates);
         let has_one_only = |&index: &usize| {

@@ -1,8 +1,8 @@
-//! What holds in every state of a small pod.
+//! Properties of every state of a small pod.
 
 use super::*;
 
-/// Every pod of two awaited containers, a helper and a proxy.
+/// Checks every pod of two awaited containers, a helper and a proxy.
 fn every_pod(check: impl Fn(&PodState)) {
     let states = [WAITING, RUNNING, OK, FAILED, unknown(1), NOT_REAPED];
     for policy in ["Never", "OnFailure", "Never;restart:in:3"] {

@@ -1,4 +1,4 @@
-//! Ends of which it is not known whose they are.
+//! Exits that cannot be attributed to a container.
 
 use super::*;
 
