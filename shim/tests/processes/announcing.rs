@@ -1,4 +1,4 @@
-//! Starts of containers, as the kubelet announces them by the pod's hosts file.
+//! Starts of containers, which the kubelet announces by the pod's hosts file.
 
 use std::fs;
 use std::thread::sleep;
@@ -24,23 +24,23 @@ fn late_read_announcement_counts() {
     main.finish();
     metrics.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
-/// Starts `metrics` at last, and lets both end.
+/// Starts `metrics` at last, lets it end, and checks that the proxy is asked only then.
 fn the_proxy_is_asked_after_metrics(pod: &Pod, proxy: &Proxy, mut shim: Shim) {
     pod.announce();
     let metrics = pod.payload("metrics", 0);
     shim.until_logged("container started container=metrics");
-    assert_eq!(proxy.asked(), NOTHING);
+    assert_eq!(proxy.requests(), NOTHING);
     metrics.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
 fn payload_that_appends_to_hosts_announces_nothing() {
-    // Announcements are given up after a second here, instead of 16 minutes.
+    // Announcements expire after a second here, instead of 16 minutes.
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &[&retry_window(1)]].concat());
     pod.announce();
     // As MPI workers do, while the image of metrics is pulled.
@@ -50,13 +50,13 @@ fn payload_that_appends_to_hosts_announces_nothing() {
     pod::until("some lines", || fs::read_to_string(&hosts).unwrap().lines().count() > 10);
     main.finish();
     shim.until_logged("container exited container=main");
-    // Longer than announcements are kept.
+    // Longer than announcements last.
     sleep(Duration::from_secs(2));
     assert!(!shim.log().contains(NEVER_SEEN), "{}", shim.log());
     the_proxy_is_asked_after_metrics(&pod, &proxy, shim);
 }
 
-/// An announcement that was given up is no end.
+/// Checks that an expired announcement has not become an exit.
 fn no_end_of_metrics_is_kept(pod: &Pod) {
     let state = fs::read_to_string(pod.file("state")).unwrap();
     assert!(!state.contains("\nmetrics ") && !state.contains("\n? "), "{state}");
@@ -107,12 +107,12 @@ fn container_in_long_creation_is_awaited() {
     pod.announce();
     // The runtime relabels a volume. No condition shows that nothing happens: 30 s is what the shim once waited.
     sleep(Duration::from_secs(33));
-    assert_eq!(proxy.asked(), NOTHING, "{}", shim.log());
+    assert_eq!(proxy.requests(), NOTHING, "{}", shim.log());
     let main = pod.payload("main", 0);
     shim.until_logged("container started container=main");
     main.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn unseen_container_is_reported_and_awaited() {
     shim.resume();
     shim.until_logged(NEVER_SEEN);
     sleep(Duration::from_secs(2));
-    assert_eq!(proxy.asked(), NOTHING);
+    assert_eq!(proxy.requests(), NOTHING);
     assert!(shim.terminate().1.contains("istio-aux finish"));
 }
 
@@ -148,10 +148,10 @@ fn leftover_hook_has_no_exit_code() {
     pod_ends_without_main(&proxy, shim);
 }
 
-/// The container has succeeded, and is not restarted.
+/// Checks that the proxy is asked after a container that succeeded and is not restarted.
 fn pod_ends_without_main(proxy: &Proxy, mut shim: Shim) {
     shim.until_logged("asked istio-proxy to quit");
-    assert_eq!(proxy.asked().len(), 1);
+    assert_eq!(proxy.requests().len(), 1);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn short_container_is_identified() {
     // A runtime takes as long to create a container.
     pod.start("main", "sleep 0.1").wait();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -179,5 +179,5 @@ fn overtaken_container_is_reported_and_ends_nothing() {
     shim.until_logged(NEVER_SEEN);
     metrics.finish();
     shim.until_logged("container exited container=metrics");
-    assert_eq!(proxy.asked(), NOTHING);
+    assert_eq!(proxy.requests(), NOTHING);
 }

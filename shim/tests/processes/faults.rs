@@ -1,4 +1,4 @@
-//! What the kernel does to the shim: errors, processes that are unlike others, and bad moments.
+//! Faults by the kernel: errors, unusual processes, and late events.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use super::pod::{self, ACCEPTED, Agent, Pod, Proxy, Shim, code, retry_window};
 const NOTHING: [&str; 0] = [];
 const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
 
-/// A shim whose calls of `pidfd_open` fail as strace says.
+/// Starts a shim whose calls of `pidfd_open` fail as strace injects it.
 fn watch_failing(pod: &Pod, proxy: &Proxy, injected: &str) -> Shim {
     let (output, inject) = (pod.file("strace").display().to_string(), format!("inject=pidfd_open:{injected}"));
     // The shim is the container's init process, and strace its grandchild.
@@ -35,18 +35,18 @@ fn proxy_quits_after_payload_without_pidfds() {
         only_main_runs(&mut shim, &proxy, metrics);
         main.finish();
         let (status, log) = shim.end();
-        assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{error}: {log}");
+        assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{error}: {log}");
         assert_eq!(log.matches("WARN pidfd_open fails").count(), 1, "{error}: {log}");
         assert!(log.contains("container exited container=main code=unknown"), "{error}: {log}");
     }
 }
 
-/// Lets `metrics` end. Whoever has noticed that has looked at `main`, too.
+/// Lets `metrics` end, and checks that `main` counts as running. A shim that has noticed the end has checked both.
 fn only_main_runs(shim: &mut Shim, proxy: &Proxy, metrics: pod::Payload) {
     metrics.finish();
     shim.until_logged("container exited container=metrics");
     assert!(!shim.log().contains("container exited container=main"), "{}", shim.log());
-    assert_eq!(proxy.asked(), NOTHING, "main runs");
+    assert_eq!(proxy.requests(), NOTHING, "main runs");
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn payload_without_pidfd_is_awaited() {
         only_main_runs(&mut shim, &proxy, metrics);
         main.finish();
         let (status, log) = shim.end();
-        assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{error}: {log}");
+        assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{error}: {log}");
     }
 }
 
-/// Restarts the shim while `main` runs, after something has happened to that, and lets all end.
+/// Restarts the shim while `main` runs, after something has happened to `main`, and lets all end.
 fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl FnOnce(&str), end_main: impl FnOnce()) {
     let proxy = Proxy::started(pod);
     let state = format!("--state={}", pod.file("state").display());
@@ -90,7 +90,7 @@ fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl Fn
     shim.until_logged(&format!("container exited container=main {}", code(0)));
     shim.until_logged("istio-proxy ended");
     let (status, log) = shim.terminate();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn process_with_non_utf8_name_is_awaited() {
     is_awaited_across_a_restart(&pod, &main, |_| {}, || fs::write(gate, "").unwrap());
 }
 
-/// A program whose first thread ends when there is a file, while another one waits for a second file.
+/// A program whose first thread ends when a file exists, while another thread waits for a second file.
 const LEADERLESS: &str = "
 #include <pthread.h>
 #include <unistd.h>
@@ -141,7 +141,7 @@ fn process_without_its_first_thread_is_awaited() {
 fn signals_are_forwarded_while_exit_code_is_awaited() {
     let pod = Pod::new();
     let seen = pod.file("seen");
-    let agent = Agent::that_does(&pod, &format!("trap 'touch {}' WINCH", seen.display()), 0);
+    let agent = Agent::with_script(&pod, &format!("trap 'touch {}' WINCH", seen.display()), 0);
     let arguments = ["--await=main", "--restart-policy=OnFailure", &retry_window(5)];
     let mut shim = pod.supervise(&agent, &arguments);
     Agent::until_ready(&pod);
@@ -154,12 +154,12 @@ fn signals_are_forwarded_while_exit_code_is_awaited() {
     pod::until("the signal", || seen.exists());
     // However late the code is.
     sleep(Duration::from_secs(2));
-    assert_eq!(agent.asked(), 0, "the code may be another one than 0");
+    assert_eq!(agent.quit_requests(), 0, "the code may be another one than 0");
     assert!(!shim.log().contains("container exited"), "{}", shim.log());
     main.container.signal_parent("CONT");
     shim.until_logged(&format!("container exited container=main {}", code(0)));
     let (status, log) = shim.end();
-    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn signal_while_answer_is_awaited_changes_nothing() {
     }
     resume.send(()).unwrap();
     shim.until_logged("asked istio-proxy to quit answer=\"HTTP/1.1 200 OK\"");
-    agent.end_unasked();
+    agent.end_unrequested();
     let (status, log) = shim.end();
     assert_eq!(status, Some(7), "{log}");
     assert!(!log.contains("sent SIGTERM"), "{log}");
@@ -199,7 +199,7 @@ fn agent_that_rejects_quit_gets_sigterm() {
     pod::serve(listener, |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     });
-    let agent = Agent::that_does(&pod, "trap 'exit 9' TERM", 0).with_port(port);
+    let agent = Agent::with_script(&pod, "trap 'exit 9' TERM", 0).with_port(port);
     let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
     Agent::until_ready(&pod);
     let main = pod.payload("main", 0);

@@ -12,11 +12,11 @@ const PAYLOAD_USER: &str = "1000";
 
 /// The payload ends, and then the pod does.
 fn ends_with(main: pod::Payload, proxy: &Proxy, mut shim: Shim) {
-    assert_eq!(proxy.asked().len(), 0, "{}", shim.log());
+    assert_eq!(proxy.requests().len(), 0, "{}", shim.log());
     main.finish();
     shim.until_logged(&format!("container exited container=main {}", code(0)));
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -59,10 +59,10 @@ fn stopped_shim_notices_payloads_end_when_continued() {
     let mut main = pod.run("main", &["sh", "-c", "sleep 1; kill -s STOP $0", &pid]);
     shim.until_logged("container started container=main");
     main.wait();
-    assert_eq!(proxy.asked().len(), 0, "the proxy runs on, as in a pod without us");
+    assert_eq!(proxy.requests().len(), 0, "the proxy runs on, as in a pod without us");
     shim.resume();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn shim_killed_by_root_ends_proxy_after_restart() {
     main.finish();
     shim.until_logged("istio-proxy ended");
     let _ = shim.terminate();
-    assert_eq!(proxy.asked().len(), 1);
+    assert_eq!(proxy.requests().len(), 1);
 }
 
 #[test]
@@ -110,13 +110,13 @@ fn flood_of_forks_delays_no_exit() {
         pod.announce();
         let payload = pod.payload(name, 0);
         shim.until_logged(&format!("container started container={name}"));
-        assert_eq!(proxy.asked().len(), 0);
+        assert_eq!(proxy.requests().len(), 0);
         payload.finish();
         shim.until_logged(&format!("container exited container={name} {}", code(0)));
     }
     shim.until_logged("istio-proxy ended");
     flood.kill();
-    assert_eq!((shim.end().0, proxy.asked().len()), (Some(0), 1));
+    assert_eq!((shim.end().0, proxy.requests().len()), (Some(0), 1));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn flood_of_announcements_has_bounded_wake_ups() {
     assert!(count < 3 * 1000, "{count} times in 3 s");
     main.finish();
     shim.until_logged("istio-proxy ended");
-    assert_eq!(proxy.asked().len(), 1);
+    assert_eq!(proxy.requests().len(), 1);
     echoes.kill();
     flood.kill();
     assert_eq!(shim.end().0, Some(0));
@@ -155,7 +155,7 @@ fn shim_with_full_disk_goes_on() {
     shim.until_logged("container started container=main");
     main.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
     assert_eq!(log.matches("WARN the state file cannot be written").count(), 1, "{log}");
 }
 

@@ -38,15 +38,15 @@ fn restarted_shim_knows_earlier_exits() {
     shim.kill();
     // The last attempt ends while no shim watches: its code is never known, and it may be restarted for a while.
     last.finish();
-    assert_eq!(proxy.asked(), NOTHING);
+    assert_eq!(proxy.requests(), NOTHING);
     let mut shim = pod.watch(&proxy, &arguments);
     shim.until_logged("container exited container=metrics code=unknown");
     shim.until_logged("istio-proxy ended");
     let (status, log) = shim.terminate();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
     // All is over: one that is restarted then has nothing to do, waits for SIGTERM for a while, and exits.
     let (status, log) = pod.watch(&proxy, &arguments).end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -64,10 +64,10 @@ fn restarted_supervisor_knows_earlier_exits() {
     shim.kill();
     let mut shim = pod.supervise(&agent, &arguments);
     shim.until_logged(RESTORED);
-    assert_eq!(agent.asked(), 0);
+    assert_eq!(agent.quit_requests(), 0);
     metrics.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -93,11 +93,11 @@ fn running_containers_are_awaited_despite_state_file() {
     }
     metrics.finish();
     shim.until_logged("container exited container=metrics");
-    assert_eq!(proxy.asked(), NOTHING, "main runs");
+    assert_eq!(proxy.requests(), NOTHING, "main runs");
     main.finish();
     shim.until_logged("istio-proxy ended");
     let (status, log) = shim.terminate();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -113,6 +113,6 @@ fn invalid_state_file_is_ignored_and_logged_once() {
     main.finish();
     metrics.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
     assert_eq!(log.matches("is not one of ours, and is ignored").count(), 1, "{log}");
 }

@@ -4,20 +4,20 @@ use std::os::unix::process::ExitStatusExt;
 
 use super::pod::{Container, Pod, SHIM, status_field, until};
 
-/// A collector that computes until a file appears, and then does this.
+/// Starts a collector that computes until a file appears, and then runs this.
 fn collector(pod: &Pod, then: &str) -> Container {
     let script = format!("while ! [ -e {} ]; do :; done; {then}", pod.file("loaded").display());
     pod.run("metrics-logger-and-collector", &["sh", "-c", &script, "sh", "-t", "trial", "-s-db", "db:6789"])
 }
 
-/// A training that ends at once: with 7 after the collector was loaded, with 1 before. It says its PID.
+/// Starts a training that ends at once: with 7 after the collector was loaded, with 1 before. It writes its PID.
 fn training(pod: &Pod) -> Container {
     let [pid, loaded] = ["pid", "loaded"].map(|file| pod.file(file).display().to_string());
     let script = format!("echo $$ > {pid}; [ -e {loaded} ] && exit 7; exit 1");
     pod.run("training", &[SHIM, "start-after", "--argument=-s-db", "--", "sh", "-c", &script])
 }
 
-/// Lets the collector compute no more, once the training's shim has seen it.
+/// Ends the collector's computation, once the training's shim has seen it.
 fn load(pod: &Pod, collector: &Container, training: &Container) {
     until_runs(training, "aux-shim");
     until_runs(collector, "sh");
@@ -45,7 +45,7 @@ fn training_starts_once_its_collector_is_idle() {
     assert_eq!(std::fs::read_to_string(pod.file("pid")).unwrap().trim(), pid);
 }
 
-/// Katib's collector of files looks for the metrics file without a pause.
+/// Katib's collector of files polls for the metrics file without a pause.
 #[test]
 fn training_starts_beside_spinning_collector() {
     let pod = Pod::new();

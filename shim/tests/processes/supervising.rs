@@ -14,11 +14,11 @@ fn agent_quits_after_payload_and_its_status_is_passed_on() {
         for (attempt, main_code) in [(1, 1), (2, 0)] {
             let main = pod.payload("main", main_code);
             shim.until_logged_times(attempt, "container started container=main");
-            assert_eq!(agent.asked(), 0);
+            assert_eq!(agent.quit_requests(), 0);
             main.finish();
         }
         let (status, log) = shim.end();
-        assert_eq!((status, agent.asked()), (Some(agent_code), 1), "{log}");
+        assert_eq!((status, agent.quit_requests()), (Some(agent_code), 1), "{log}");
         assert_eq!(log.matches(&format!("istio-proxy ended code={agent_code} after=")).count(), 1, "{log}");
     }
 }
@@ -29,9 +29,9 @@ fn unrequested_exit_0_becomes_a_failure_if_that_restarts() {
         let pod = Pod::new();
         let agent = Agent::new(&pod, 0);
         let shim = pod.supervise(&agent, &["--await=main", "--restart-policy", policy]);
-        agent.end_unasked();
+        agent.end_unrequested();
         let (status, log) = shim.end();
-        assert_eq!((status, agent.asked()), (Some(expected), 0), "{policy}: {log}");
+        assert_eq!((status, agent.quit_requests()), (Some(expected), 0), "{policy}: {log}");
         assert!(log.contains("WARN istio-proxy ended before the awaited containers"), "{log}");
     }
 }
@@ -41,7 +41,7 @@ fn agent_with_closed_ports_gets_sigterm() {
     for (script, expected) in [("trap 'exit 4' TERM", 4), ("", 0)] {
         let pod = Pod::new();
         let (port, _sockets) = closed_port();
-        let agent = Agent::that_does(&pod, script, 1).with_port(port);
+        let agent = Agent::with_script(&pod, script, 1).with_port(port);
         let mut shim = pod.supervise(&agent, &NEVER);
         Agent::until_ready(&pod);
         let main = pod.payload("main", 0);
@@ -56,7 +56,7 @@ fn agent_with_closed_ports_gets_sigterm() {
 #[test]
 fn sigterm_of_the_kubelet_reaches_the_agent() {
     let pod = Pod::new();
-    let agent = Agent::that_does(&pod, "trap 'exit 6' TERM", 0);
+    let agent = Agent::with_script(&pod, "trap 'exit 6' TERM", 0);
     let shim = pod.supervise(&agent, &NEVER);
     Agent::until_ready(&pod);
     assert_eq!(shim.terminate().0, Some(6));
@@ -65,11 +65,11 @@ fn sigterm_of_the_kubelet_reaches_the_agent() {
 #[test]
 fn agent_exit_0_at_pod_deletion_is_not_a_failure() {
     let pod = Pod::new();
-    let agent = Agent::that_does(&pod, "trap 'exit 0' TERM", 1);
+    let agent = Agent::with_script(&pod, "trap 'exit 0' TERM", 1);
     let mut shim = pod.supervise(&agent, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
     Agent::until_ready(&pod);
     let _main = pod.payload("main", 0);
     shim.until_logged("container started container=main");
     let (status, log) = shim.terminate();
-    assert_eq!((status, agent.asked()), (Some(0), 0), "{log}");
+    assert_eq!((status, agent.quit_requests()), (Some(0), 0), "{log}");
 }

@@ -22,12 +22,12 @@ fn proxy_is_asked_once_all_have_ended() {
     shim.until_logged("container started container=main");
     main.finish();
     shim.until_logged(&format!("container exited container=main {}", code(3)));
-    assert_eq!(proxy.asked(), NOTHING, "metrics has not even started");
+    assert_eq!(proxy.requests(), NOTHING, "metrics has not even started");
     let metrics = pod.payload("metrics", 0);
     shim.until_logged("container started container=metrics");
     metrics.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, &proxy.asked()[..]), (Some(0), &[QUIT.to_owned()][..]), "{log}");
+    assert_eq!((status, &proxy.requests()[..]), (Some(0), &[QUIT.to_owned()][..]), "{log}");
     let exited = format!("container exited container=metrics {}", code(0));
     for line in [&exited, "asked istio-proxy to quit", &format!("istio-proxy ended {}", code(137))] {
         assert_eq!(log.matches(line).count(), 1, "{line}\n{log}");
@@ -43,11 +43,11 @@ fn retried_container_keeps_proxy() {
     for (attempt, main_code) in [(1, 1), (2, 1), (3, 0)] {
         let main = pod.payload("main", main_code);
         shim.until_logged_times(attempt, "container started container=main");
-        assert_eq!(proxy.asked(), NOTHING);
+        assert_eq!(proxy.requests(), NOTHING);
         main.finish();
     }
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
     let failed = format!("container exited container=main {}", code(1));
     assert!(log.matches(&failed).count() >= 2, "{log}");
 }
@@ -64,9 +64,9 @@ fn succeeded_container_restarted_by_probe_keeps_proxy() {
     pod.announce();
     let second = pod.payload("main", 0);
     shim.until_logged_times(2, "container started container=main");
-    assert_eq!(proxy.asked(), NOTHING);
+    assert_eq!(proxy.requests(), NOTHING);
     second.finish();
-    pod::until("the request", || proxy.asked() == [QUIT]);
+    pod::until("the request", || proxy.requests() == [QUIT]);
     let log = shim.kill();
     assert_eq!(log.matches("container exited container=main").count(), 2, "{log}");
 }
@@ -81,7 +81,7 @@ fn exec_session_is_not_a_container() {
     let _session = pod.exec("main", "exec sleep 1000");
     main.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
     assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
 }
 
@@ -95,7 +95,7 @@ fn draining_proxy_is_not_asked_again() {
     shim.until_logged("container started container=main");
     main.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn restarted_proxy_is_asked() {
     main.finish();
     // The stand-in exits with 137, so that OnFailure restarts it; it is asked again then.
     shim.until_logged(&format!("istio-proxy ended {}", code(137)));
-    assert_eq!(proxy.asked(), [QUIT]);
+    assert_eq!(proxy.requests(), [QUIT]);
     proxy.start(&pod);
-    pod::until("the second request", || proxy.asked() == [QUIT, QUIT]);
+    pod::until("the second request", || proxy.requests() == [QUIT, QUIT]);
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn other_endpoints_are_asked_before_the_proxy() {
     shim.until_logged("container started container=main");
     shim.until_logged("container started container=sql");
     main.finish();
-    pod::until("both requests", || proxy.asked().len() == 2);
-    assert_eq!(proxy.asked(), ["POST /sql/quit HTTP/1.1", QUIT]);
+    pod::until("both requests", || proxy.requests().len() == 2);
+    assert_eq!(proxy.requests(), ["POST /sql/quit HTTP/1.1", QUIT]);
     sql.finish();
     let (status, log) = shim.end();
     assert_eq!(status, Some(0), "{log}");
@@ -158,7 +158,7 @@ fn endpoint_that_listens_late_is_asked_again() {
     shim.until_logged("asked to quit endpoint=");
     sql.finish();
     let (status, log) = shim.end();
-    assert_eq!((status, proxy.asked().len()), (Some(0), 1), "{log}");
+    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
     assert_eq!(log.matches("asked to quit endpoint=").count(), 1, "one that has accepted is not asked again: {log}");
 }
 

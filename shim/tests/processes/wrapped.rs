@@ -10,7 +10,7 @@ use nix::unistd::mkfifo;
 
 use super::pod::{self, Agent, Pod};
 
-/// The directory above those of the containers.
+/// Creates the containers' directories, and returns the one above.
 fn lock_dir(pod: &Pod, containers: &[&str]) -> PathBuf {
     let locks = pod.file("locks");
     for name in containers {
@@ -19,7 +19,7 @@ fn lock_dir(pod: &Pod, containers: &[&str]) -> PathBuf {
     locks
 }
 
-/// A wrapped container outside any namespace, that exits with a code when a file appears.
+/// Starts a wrapped container outside any namespace, which exits with a code when the returned file appears.
 fn wrapped(locks: &Path, name: &str, code: i32) -> (Child, PathBuf) {
     let gate = locks.with_extension(format!("{name}-gate"));
     let _ = fs::remove_file(&gate);
@@ -50,13 +50,13 @@ fn wrapped_containers_are_awaited_by_locks() {
     for (attempt, code) in [(2, 5), (3, 0)] {
         let (mut main, gate) = wrapped(&locks, "main", code);
         shim.until_logged_times(attempt, "container started container=main");
-        assert_eq!(agent.asked(), 0);
+        assert_eq!(agent.quit_requests(), 0);
         fs::write(gate, "").unwrap();
         main.wait().unwrap();
         shim.until_logged(&format!("container exited container=main code={code}"));
     }
     let (status, log) = shim.end();
-    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn restarted_supervisor_exits_after_probe_killed_container() {
     fs::write(gate, "").unwrap();
     main.wait().unwrap();
     let (status, log) = shim.end();
-    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
 }
 
 #[test]
@@ -89,53 +89,64 @@ fn container_with_later_directory_is_awaited() {
     fs::write(gate, "").unwrap();
     main.wait().unwrap();
     shim.until_logged("container exited container=main code=0");
-    assert_eq!(agent.asked(), 0);
+    assert_eq!(agent.quit_requests(), 0);
     fs::create_dir(locks.join("late")).unwrap();
     let (mut late, gate) = wrapped(&locks, "late", 0);
     shim.until_logged("container started container=late");
     fs::write(gate, "").unwrap();
     late.wait().unwrap();
-    assert_eq!((shim.end().0, agent.asked()), (Some(0), 1));
+    assert_eq!((shim.end().0, agent.quit_requests()), (Some(0), 1));
 }
 
-/// What a container may put in place of its lock.
-fn plant(what: &str, file: &Path) -> Option<File> {
-    match what {
-        "a pipe" => mkfifo(file, Mode::from_bits_truncate(0o666)).unwrap(),
-        "a link to another's report" => {
-            let other = file.with_extension("other");
-            fs::write(&other, "started 1\nexited 0\n").unwrap();
-            symlink(other, file).unwrap();
+/// A file that a hostile container may put in place of its lock.
+#[derive(Debug, Clone, Copy)]
+enum Trap {
+    Pipe,
+    LinkToReport,
+    LinkToDevice,
+    Directory,
+    LongText,
+    HeldLock,
+}
+
+const TRAPS: [Trap; 6] =
+    [Trap::Pipe, Trap::LinkToReport, Trap::LinkToDevice, Trap::Directory, Trap::LongText, Trap::HeldLock];
+
+impl Trap {
+    /// Creates the trap. Returns the open file of a held lock.
+    fn plant(self, file: &Path) -> Option<File> {
+        match self {
+            Self::Pipe => mkfifo(file, Mode::from_bits_truncate(0o666)).unwrap(),
+            Self::LinkToReport => {
+                let other = file.with_extension("other");
+                fs::write(&other, "started 1\nexited 0\n").unwrap();
+                symlink(other, file).unwrap();
+            }
+            Self::LinkToDevice => symlink("/dev/zero", file).unwrap(),
+            Self::Directory => fs::create_dir(file).unwrap(),
+            Self::LongText => fs::write(file, vec![b'1'; 1 << 20]).unwrap(),
+            Self::HeldLock => {
+                fs::write(file, "started 1\n").unwrap();
+                let held = File::open(file).unwrap();
+                held.lock().unwrap();
+                return Some(held);
+            }
         }
-        "a link to a device" => symlink("/dev/zero", file).unwrap(),
-        "a directory" => fs::create_dir(file).unwrap(),
-        "an endless text" => fs::write(file, vec![b'1'; 1 << 20]).unwrap(),
-        "a held lock" => {
-            fs::write(file, "started 1\n").unwrap();
-            let held = File::open(file).unwrap();
-            held.lock().unwrap();
-            return Some(held);
-        }
-        _ => unreachable!("{what}"),
+        None
     }
-    None
 }
-
-const PLANTED: [&str; 6] =
-    ["a pipe", "a link to another's report", "a link to a device", "a directory", "an endless text", "a held lock"];
-
 #[test]
 fn sigterm_reaches_agent_despite_traps() {
-    for what in PLANTED {
+    for trap in TRAPS {
         let pod = Pod::new();
-        let agent = Agent::that_does(&pod, "trap 'exit 6' TERM", 0);
+        let agent = Agent::with_script(&pod, "trap 'exit 6' TERM", 0);
         let locks = lock_dir(&pod, &["main"]);
-        let _held = plant(what, &locks.join("main/lock"));
+        let _held = trap.plant(&locks.join("main/lock"));
         let lock_dir = format!("--lock-dir={}", locks.display());
         let shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never", &lock_dir]);
         Agent::until_ready(&pod);
         let (status, log) = shim.terminate();
-        assert_eq!((status, agent.asked()), (Some(6), 0), "{what}: {log}");
+        assert_eq!((status, agent.quit_requests()), (Some(6), 0), "{trap:?}: {log}");
     }
 }
 
@@ -143,11 +154,11 @@ fn sigterm_reaches_agent_despite_traps() {
 fn container_is_awaited_despite_traps_of_others() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
-    let hostile: Vec<String> = (0..PLANTED.len()).map(|index| format!("hostile-{index}")).collect();
+    let hostile: Vec<String> = (0..TRAPS.len()).map(|index| format!("hostile-{index}")).collect();
     let names: Vec<&str> = hostile.iter().map(String::as_str).chain(["main"]).collect();
     let locks = lock_dir(&pod, &names);
     let _held: Vec<Option<File>> =
-        PLANTED.iter().zip(&hostile).map(|(what, name)| plant(what, &locks.join(name).join("lock"))).collect();
+        TRAPS.iter().zip(&hostile).map(|(trap, name)| trap.plant(&locks.join(name).join("lock"))).collect();
     let helpers: Vec<String> = hostile.iter().map(|name| format!("--helper={name}")).collect();
     let lock_dir = format!("--lock-dir={}", locks.display());
     let mut arguments = vec!["--await=main", "--restart-policy=Never", &lock_dir];
@@ -155,16 +166,16 @@ fn container_is_awaited_despite_traps_of_others() {
     let mut shim = pod.supervise(&agent, &arguments);
     let (mut main, gate) = wrapped(&locks, "main", 0);
     shim.until_logged("container started container=main");
-    assert_eq!(agent.asked(), 0);
+    assert_eq!(agent.quit_requests(), 0);
     fs::write(gate, "").unwrap();
     main.wait().unwrap();
     let (status, log) = shim.end();
-    assert_eq!((status, agent.asked()), (Some(0), 1), "{log}");
+    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
 }
 
 #[test]
 fn container_that_replaces_its_lock_is_awaited() {
-    for what in PLANTED {
+    for trap in TRAPS {
         let pod = Pod::new();
         let agent = Agent::new(&pod, 0);
         let locks = lock_dir(&pod, &["main", "metrics"]);
@@ -173,16 +184,16 @@ fn container_that_replaces_its_lock_is_awaited() {
         let (mut main, gate) = wrapped(&locks, "main", 0);
         shim.until_logged("container started container=main");
         fs::remove_file(locks.join("main/lock")).unwrap();
-        let _held = plant(what, &locks.join("main/lock"));
+        let _held = trap.plant(&locks.join("main/lock"));
         let (mut metrics, metrics_gate) = wrapped(&locks, "metrics", 0);
         fs::write(metrics_gate, "").unwrap();
         metrics.wait().unwrap();
         shim.until_logged("container exited container=metrics code=0");
-        assert!(!shim.log().contains("container exited container=main"), "{what}: {}", shim.log());
-        assert_eq!(agent.asked(), 0, "{what}");
+        assert!(!shim.log().contains("container exited container=main"), "{trap:?}: {}", shim.log());
+        assert_eq!(agent.quit_requests(), 0, "{trap:?}");
         fs::write(gate, "").unwrap();
         main.wait().unwrap();
-        pod::until("the request", || agent.asked() == 1);
-        assert_eq!(shim.end().0, Some(0), "{what}");
+        pod::until("the request", || agent.quit_requests() == 1);
+        assert_eq!(shim.end().0, Some(0), "{trap:?}");
     }
 }

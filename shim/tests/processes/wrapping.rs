@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::pod::{send, until};
 
-/// A wrapper of a command, which reports in this directory.
+/// Returns a wrapper of a command, which reports in this directory.
 fn wrap(lock_dir: &Path, command: &[&str]) -> Command {
     // A shell starts what it puts into the background with SIGINT ignored, and a script cannot trap that.
     let mut wrapper = Command::new("env");
@@ -33,13 +33,13 @@ fn run(command: &[&str]) -> (Output, String) {
     (output, reported_exit(&lock_dir))
 }
 
-/// The last line of the container's report.
+/// Returns the last line of the container's report.
 fn reported_exit(lock_dir: &TempDir) -> String {
     let text = fs::read_to_string(lock_dir.path().join("lock")).unwrap();
     text.lines().last().unwrap().to_owned()
 }
 
-/// Reads until there is a whole line.
+/// Reads a line.
 fn line(from: &mut impl Read) -> String {
     let mut line = String::new();
     let mut byte = [0];
@@ -110,11 +110,11 @@ fn command_runs_without_lock_dir() {
     assert!(line.contains("WARN this container cannot report its end, so the pod's proxy will not be ended"), "{line}");
 }
 
-/// A wrapped shell script that prints `ready` and then each of these signals, by number, that it gets.
+/// Starts a wrapped shell script that prints `ready` and then each of these signals, by number, that it gets.
 fn listening(lock_dir: &Path, signals: &[i32]) -> Child {
     let traps: Vec<String> = signals.iter().map(|signal| format!("trap 'echo {signal}' {signal}; ")).collect();
     let traps = traps.concat();
-    // Until the wrapper has gone, by whatever signal.
+    // Until the wrapper has ended, by any signal.
     let script = format!("{traps} echo ready; while kill -0 $PPID 2>/dev/null; do sleep 0.01; done");
     let mut wrapper = wrap(lock_dir, &["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(line(wrapper.stdout.as_mut().unwrap()), "ready\n");

@@ -1,5 +1,5 @@
-//! A pod without a cluster: a PID namespace of its own, and processes that are put into it from outside, as a runtime
-//! does, with the mount by which the kubelet names containers. Needs root.
+//! A pod without a cluster: a PID namespace, and processes that are put into it from outside, as a runtime does, with the
+//! mount by which the kubelet names containers. Needs root.
 
 mod proxy;
 mod shim;
@@ -17,22 +17,22 @@ use tempfile::TempDir;
 pub(crate) use proxy::{ACCEPTED, Agent, Proxy, closed_port, serve};
 pub(crate) use shim::Shim;
 
-/// How long anything may take before a test fails. Emulated machines are slow.
+/// Time limit of every wait. Emulated machines are slow.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A PID namespace with a pause process.
+/// Holds a PID namespace with a pause process.
 pub(crate) struct Pod {
     pause: Child,
     directory: TempDir,
     starts: AtomicU32,
 }
 
-/// A container: the parent of its init process, outside the namespace, which reaps it.
+/// Holds a container: the parent of its init process, outside the namespace, which reaps it.
 pub(crate) struct Container {
     parent: Child,
 }
 
-/// A container that ends when a file appears.
+/// Holds a container that ends when a file appears.
 pub(crate) struct Payload {
     pub(crate) container: Container,
     gate: PathBuf,
@@ -68,12 +68,12 @@ impl Pod {
         pod
     }
 
-    /// The pause process, as seen from outside.
+    /// Returns the pause process' PID outside the namespace.
     fn init(&self) -> String {
         first_child(self.pause.id()).unwrap_or_default()
     }
 
-    /// A file that containers can share.
+    /// Returns the path of a file that containers can share.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -100,7 +100,7 @@ impl Pod {
         self.payload_that(name, "", code)
     }
 
-    /// The same, doing something again and again until then, at most 100 times a second.
+    /// Starts a payload that repeats a script until it ends, at most 100 times a second.
     pub(crate) fn payload_that(&self, name: &str, repeats: &str, code: u8) -> Payload {
         let gate = self.file(&format!("gate-{}", self.starts.load(Ordering::Relaxed)));
         let wait = format!("while ! [ -e {} ]; do {repeats} sleep 0.01; done; exit {code}", gate.display());
@@ -113,12 +113,12 @@ impl Pod {
         Container { parent: self.enter(Some(&start), &["sh", "-c", script]).spawn().unwrap() }
     }
 
-    /// A shim that watches this pod. `arguments` come after the proxy's port.
+    /// Starts a shim that watches this pod. `arguments` come after the proxy's port.
     pub(crate) fn watch(&self, proxy: &Proxy, arguments: &[&str]) -> Shim {
         self.watch_under(&[], proxy, arguments)
     }
 
-    /// The same by way of another program.
+    /// Starts such a shim by another program.
     pub(crate) fn watch_under(&self, program: &[&str], proxy: &Proxy, arguments: &[&str]) -> Shim {
         let copy = self.file("aux-shim");
         // The original may be in a directory that the program's user cannot enter.
@@ -128,18 +128,18 @@ impl Pod {
         Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
     }
 
-    /// The same as the user whom the webhook gives it.
+    /// Starts such a shim as this user.
     pub(crate) fn watch_as(&self, user: &str, proxy: &Proxy, arguments: &[&str]) -> Shim {
         self.watch_under(&as_user(user), proxy, arguments)
     }
 
-    /// A shim that watches this pod, in which containers have no names.
+    /// Starts a shim that watches this pod, with containers that have no names.
     pub(crate) fn watch_without_names(&self, proxy: &Proxy, arguments: &[&str]) -> Shim {
         let port = proxy.port.to_string();
         Shim::start(self.enter(None, &[&[SHIM, "watch", "--status-port", &port], arguments].concat()))
     }
 
-    /// A shim as the init process of the proxy's container, with a stand-in for pilot-agent.
+    /// Starts a shim as the init process of the proxy's container, with a stand-in for pilot-agent.
     pub(crate) fn supervise(&self, agent: &Agent, arguments: &[&str]) -> Shim {
         // The log ends with the shim, also where that leaves the agent behind.
         let script = format!("exec 2>/dev/null; {}", agent.script);
@@ -153,7 +153,7 @@ impl Pod {
         assert!(self.enter(None, words).status().unwrap().success(), "{words:?}");
     }
 
-    /// A command in the namespace, started from outside. With a `start`, it has the mount that names its container.
+    /// Returns a command that enters the namespace. With a `start`, it has the mount that names its container.
     fn enter(&self, start: Option<&str>, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--pid", "--mount", "--target", &self.init()]);
@@ -166,7 +166,7 @@ impl Pod {
         command
     }
 
-    /// A file like the one that the kubelet makes for each start of a container.
+    /// Creates a file like the one that the kubelet creates for each start of a container.
     fn next_start(&self, container: &str) -> String {
         let id = self.starts.fetch_add(1, Ordering::Relaxed);
         let directory = self.directory.path().join("pods/8a0b/containers").join(container);
@@ -191,7 +191,7 @@ impl Drop for Pod {
 }
 
 impl Container {
-    /// The container's init process, as seen from outside.
+    /// Returns the init process' PID outside the namespace.
     pub(crate) fn init(&self) -> String {
         let mut pid = None;
         until("the container's init process", || {
@@ -201,7 +201,7 @@ impl Container {
         pid.unwrap()
     }
 
-    /// The same as seen in the pod.
+    /// Returns the init process' PID in the pod.
     pub(crate) fn pid_in_pod(&self) -> String {
         status_field(&self.init(), "NSpid").split_whitespace().last().unwrap().to_owned()
     }
@@ -221,7 +221,7 @@ impl Container {
         send(name, &self.parent.id().to_string());
     }
 
-    /// Whether its init process has not been reaped.
+    /// Returns true if its init process has not been reaped.
     pub(crate) fn is_running(&mut self) -> bool {
         self.parent.try_wait().unwrap().is_none()
     }
@@ -258,8 +258,8 @@ impl Payload {
 
 pub(crate) const SHIM: &str = env!("CARGO_BIN_EXE_aux-shim");
 
-/// A pod whose starts are announced, with a shim that has observed the proxy's. It can rely on announcements then, and
-/// keeps a file `state`.
+/// Creates a pod whose starts are announced, with a shim that has observed the proxy's. The shim relies on announcements
+/// then, and has a file `state`.
 pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {
     let pod = Pod::new();
     let mut proxy = Proxy::new();
@@ -273,25 +273,25 @@ pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {
     (pod, proxy, shim)
 }
 
-/// Whether the kernel reports the exit code of a process to others than its parent: Linux 6.15.
+/// Returns true if the kernel reports exit codes to other processes than the parent: Linux 6.15.
 pub(crate) fn kernel_reports_codes() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     (numbers.next(), numbers.next()) >= (Some(6), Some(15))
 }
 
-/// An exit code as the shim logs it of a sibling container.
+/// Returns the exit code of a sibling container as the shim logs it.
 pub(crate) fn code(code: i32) -> String {
     if kernel_reports_codes() { format!("code={code}") } else { "code=unknown".to_owned() }
 }
 
-/// How long a container that ended with an unknown code may be restarted: so many seconds where every code of the test
-/// is known, and otherwise as long as an emulated machine takes to start one.
+/// Returns the option `--retry-window` with these seconds if the kernel reports exit codes, and otherwise with the time
+/// that an emulated machine takes to start a container.
 pub(crate) fn retry_window(seconds: u32) -> String {
     format!("--retry-window={}", if kernel_reports_codes() { seconds } else { 30 })
 }
 
-/// A line of `/proc/PID/status`; empty where there is none.
+/// Returns a field of `/proc/PID/status`; empty if it does not exist.
 pub(crate) fn status_field(pid: &str, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -307,7 +307,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What runs a command as another user and group.
+/// Returns the words that run a command as another user and group.
 pub(crate) fn as_user(user: &str) -> [&str; 6] {
     ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
 }

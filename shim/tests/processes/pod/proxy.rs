@@ -10,30 +10,30 @@ use std::time::Duration;
 
 use super::{Container, Pod};
 
-/// The answer of a pilot-agent that ends.
+/// Response of a pilot-agent that ends.
 pub(crate) const ACCEPTED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
 
-/// A container in the pod, and a port outside it that ends the container when it is asked to.
+/// Holds a container in the pod, and a port outside it that ends the container on request.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
     container: Arc<Mutex<Option<Container>>>,
 }
 
 impl Proxy {
-    /// A port, and no container yet.
+    /// Opens a port, without a container.
     pub(crate) fn new() -> Self {
         Self::draining(Duration::ZERO)
     }
 
-    /// The same of one that ends a while after it was asked to.
+    /// Opens a port whose container ends this long after the request.
     pub(crate) fn draining(drain: Duration) -> Self {
         let (listener, port) = listen();
-        let (asked, container) = (Arc::default(), Arc::default());
-        let proxy = Self { port, asked: Arc::clone(&asked), container: Arc::clone(&container) };
+        let (requests, container) = (Arc::default(), Arc::default());
+        let proxy = Self { port, requests: Arc::clone(&requests), container: Arc::clone(&container) };
         serve(listener, move |line, stream| {
-            // Before the answer, on which the shim logs that it has asked.
-            asked.lock().unwrap().push(line.to_owned());
+            // Before the response, after which the shim logs the request.
+            requests.lock().unwrap().push(line.to_owned());
             let _ = stream.write_all(ACCEPTED);
             if is_quit(line) {
                 thread::sleep(drain);
@@ -52,42 +52,42 @@ impl Proxy {
         *container = Some(pod.start("istio-proxy", "exec sleep 1000"));
     }
 
-    /// A proxy that runs.
+    /// Opens a port, and starts the container.
     pub(crate) fn started(pod: &Pod) -> Self {
         let mut proxy = Self::new();
         proxy.start(pod);
         proxy
     }
 
-    /// The request lines so far.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    /// Returns the request lines so far.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// Ends the proxy though nobody asked.
+    /// Kills the proxy without a request.
     pub(crate) fn crash(&self) {
         self.container.lock().unwrap().as_ref().unwrap().kill();
     }
 }
 
-/// A child of the shim: a script that ends with a code once its port is asked to.
+/// Holds a child of the shim: a script that ends with a code on request to its port.
 pub(crate) struct Agent {
     pub(crate) port: String,
     pub(crate) script: String,
     gate: PathBuf,
-    asked: Arc<Mutex<u32>>,
+    quit_requests: Arc<Mutex<u32>>,
 }
 
 impl Agent {
     pub(crate) fn new(pod: &Pod, code: i32) -> Self {
-        Self::that_does(pod, "", code)
+        Self::with_script(pod, "", code)
     }
 
-    /// One that does something first, as setting traps.
-    pub(crate) fn that_does(pod: &Pod, first: &str, code: i32) -> Self {
+    /// Creates an agent that runs a script first, such as one that sets traps.
+    pub(crate) fn with_script(pod: &Pod, first: &str, code: i32) -> Self {
         let (listener, port) = listen();
-        let (asked, gate) = (Arc::new(Mutex::new(0)), pod.file("agent-quits"));
-        let (count, opened) = (asked.clone(), gate.clone());
+        let (quit_requests, gate) = (Arc::new(Mutex::new(0)), pod.file("agent-quits"));
+        let (count, opened) = (quit_requests.clone(), gate.clone());
         serve(listener, move |line, stream| {
             *count.lock().unwrap() += u32::from(is_quit(line));
             let _ = stream.write_all(ACCEPTED);
@@ -98,30 +98,31 @@ impl Agent {
         let ready = pod.file("agent-ready");
         let (ready, wait) = (ready.display(), gate.display());
         let script = format!("{first}\ntouch {ready}; while ! [ -e {wait} ]; do sleep 0.01; done; exit {code}");
-        Self { port: port.to_string(), script, gate, asked }
+        Self { port: port.to_string(), script, gate, quit_requests }
     }
 
-    /// One that has another port, where something else answers or nothing does.
+    /// Replaces the port by one where something else answers, or nothing.
     pub(crate) fn with_port(self, port: u16) -> Self {
         Self { port: port.to_string(), ..self }
     }
 
-    /// Waits until it has done what it does first.
+    /// Waits until the first script has run.
     pub(crate) fn until_ready(pod: &Pod) {
         super::until("the agent's traps", || pod.file("agent-ready").exists());
     }
 
-    pub(crate) fn asked(&self) -> u32 {
-        *self.asked.lock().unwrap()
+    /// Returns the number of quit requests so far.
+    pub(crate) fn quit_requests(&self) -> u32 {
+        *self.quit_requests.lock().unwrap()
     }
 
-    /// Ends it though nobody asked.
-    pub(crate) fn end_unasked(&self) {
+    /// Ends the script without a request.
+    pub(crate) fn end_unrequested(&self) {
         fs::write(&self.gate, "").unwrap();
     }
 }
 
-/// Reads each request, and hands over its first line with the connection.
+/// Reads each request, and passes its first line and the connection to `handle`.
 pub(crate) fn serve(listener: TcpListener, mut handle: impl FnMut(&str, &mut TcpStream) + Send + 'static) {
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -134,8 +135,8 @@ pub(crate) fn serve(listener: TcpListener, mut handle: impl FnMut(&str, &mut Tcp
     });
 }
 
-/// A port that refuses connections while the sockets live. A port that was given back may be another test's at once;
-/// a client's own port is taken, and nothing listens there.
+/// Returns a port that refuses connections while the sockets live. Another test may get a port that was freed; a client's
+/// own port is in use, and nothing listens there.
 pub(crate) fn closed_port() -> (u16, (TcpListener, TcpStream)) {
     let (listener, port) = listen();
     let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();

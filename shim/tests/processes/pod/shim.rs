@@ -1,4 +1,4 @@
-//! A running shim, with its log line by line.
+//! Runs a shim, and reads its log line by line.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::{Container, WAIT_TIMEOUT, first_child, status_field};
 
-/// A shim that watches.
+/// Holds a running shim and its log.
 pub(crate) struct Shim {
     pub(crate) container: Container,
     lines: mpsc::Receiver<String>,
@@ -27,7 +27,7 @@ impl Shim {
         shim
     }
 
-    /// What it has logged so far.
+    /// Returns the log so far.
     pub(crate) fn log(&mut self) -> &str {
         for line in self.lines.try_iter() {
             self.log += &(line + "\n");
@@ -51,7 +51,7 @@ impl Shim {
         }
     }
 
-    /// Keeps the shim from running, as a busy node does, until it is resumed.
+    /// Stops the shim, as if the node were busy, until it is resumed.
     pub(crate) fn suspend(&self) {
         self.container.signal("STOP");
     }
@@ -62,7 +62,7 @@ impl Shim {
         self.container.signal("CONT");
     }
 
-    /// How often it has gone to sleep, and so has woken.
+    /// Returns how often the shim has gone to sleep, and so has woken.
     pub(crate) fn wake_ups(&self) -> u64 {
         status_field(&self.container.init(), "voluntary_ctxt_switches").parse().unwrap()
     }
