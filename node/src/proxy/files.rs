@@ -11,7 +11,7 @@ use cni::protocol::Sandbox;
 use serde_json::json;
 use x509_parser::pem::parse_x509_pem;
 
-use super::spec::PROXY_USER;
+use super::istio::PROXY_USER;
 use crate::certificate::WorkloadCertificate;
 use crate::pod::PodFacts;
 

@@ -3,6 +3,7 @@
 mod cgroup;
 mod files;
 mod ids;
+mod istio;
 mod ports;
 mod spec;
 mod upgrade;

@@ -3,9 +3,7 @@
 
 use std::fmt::Write;
 
-use contract::names::DEFAULT_STATUS_PORT;
-
-use super::spec::PROXY_USER;
+use super::istio::{ADMIN_PORT, METRICS_PORT, PROXY_USER, READINESS_PORT, STATUS_PORT};
 
 /// The ports of one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +19,8 @@ pub(super) struct Ports {
 }
 
 /// Istio's own.
-const ORDINARY: Ports = Ports { admin: 15000, status: DEFAULT_STATUS_PORT, readiness: 15021, metrics: 15090 };
+const ORDINARY: Ports =
+    Ports { admin: ADMIN_PORT, status: STATUS_PORT, readiness: READINESS_PORT, metrics: METRICS_PORT };
 /// How many proxies that follow each other have ports of their own.
 const SETS: u32 = 3;
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.

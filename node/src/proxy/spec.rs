@@ -7,13 +7,10 @@ use cni::protocol::Sandbox;
 use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
 use serde_json::{Map, Value, json};
 
+use super::istio::{METRICS_PORT, PROXY_USER, READINESS_PORT, STATUS_PORT};
 use super::ports::Ports;
 use crate::pod::{MeshFacts, PodFacts};
 
-/// The user of Istio's proxy, whose own traffic is not redirected.
-pub(super) const PROXY_USER: u32 = 1337;
-/// The ports of Envoy's metrics, of readiness, and of probes and merged metrics: not redirected.
-const OWN_PORTS: &str = "15090,15021,15020";
 /// Where the container that applies rules has them.
 const RULES: &str = "/tmp/rules";
 
@@ -80,8 +77,11 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Val
         let value = pod.annotations.get(&format!("traffic.sidecar.istio.io/{name}"));
         value.map_or_else(|| default.to_owned(), Clone::clone)
     };
+    let mut not_redirected = format!("{METRICS_PORT},{READINESS_PORT},{STATUS_PORT}");
     let excluded = annotation("excludeInboundPorts", "");
-    let excluded = if excluded.is_empty() { OWN_PORTS.to_owned() } else { format!("{OWN_PORTS},{excluded}") };
+    if !excluded.is_empty() {
+        not_redirected = not_redirected + "," + &excluded;
+    }
     let options = [
         ("-p", "15001".to_owned()),
         ("-z", "15006".to_owned()),
@@ -90,7 +90,7 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Val
         ("-i", annotation("includeOutboundIPRanges", "*")),
         ("-x", annotation("excludeOutboundIPRanges", "")),
         ("-b", annotation("includeInboundPorts", "*")),
-        ("-d", excluded),
+        ("-d", not_redirected),
         ("-q", annotation("includeOutboundPorts", "")),
         ("-o", annotation("excludeOutboundPorts", "")),
     ];
