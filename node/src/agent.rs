@@ -10,10 +10,11 @@ use cni::protocol::Request;
 use tokio::time::sleep;
 
 use crate::install;
-use crate::metrics::{Events, Exporter};
+use crate::metrics::{EventCounts, Exporter};
 use crate::proxy::{Left, Node};
-use crate::sandbox::Supervisor;
+use crate::sandbox::{Event, Supervisor};
 use crate::server;
+use crate::status;
 
 const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -33,16 +34,11 @@ pub struct CniPaths {
 /// Runs the agent, with metrics on a port or none. It returns only with a reason.
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<(), String> {
     let run_dir = node.run_dir.clone();
-    let events = Events::default();
-    let exporter = Exporter {
-        containerd: node.containerd.clone(),
-        run_dir: run_dir.clone(),
-        image: node.image(),
-        events: events.clone(),
-    };
+    let events = EventCounts::new(&Event::LABELS);
+    let metrics = serve_metrics(&node, events.clone(), metrics_port);
     fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
     let left = node.left().await.map_err(|error| error.to_string())?;
-    let supervisor = Supervisor::spawn(node, events);
+    let supervisor = Supervisor::spawn(node, move |label| events.count(label));
     for (id, left) in left {
         match left {
             Left::Proxy { sandbox, is_outdated } => supervisor.adopt(sandbox, is_outdated),
@@ -61,14 +57,21 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.map_err(|error| format!("{}: {error}", socket.display())),
         () = follow_primary_network(&cni) => Ok(()),
-        never = serve_metrics(exporter, metrics_port) => match never {},
+        never = metrics => match never {},
     }
 }
 
-async fn serve_metrics(exporter: Exporter, port: Option<u16>) -> Infallible {
-    match port {
-        Some(port) => exporter.serve(port).await,
-        None => std::future::pending().await,
+fn serve_metrics(node: &Node, events: EventCounts, port: Option<u16>) -> impl Future<Output = Infallible> + use<> {
+    let (containerd, run_dir, image) = (node.containerd.clone(), node.run_dir.clone(), node.image());
+    let read = move || {
+        let (containerd, run_dir, image) = (containerd.clone(), run_dir.clone(), image.clone());
+        async move { status::gauges(&containerd, &run_dir, &image).await.ok() }
+    };
+    async move {
+        match port {
+            Some(port) => Exporter { read, events }.serve(port).await,
+            None => std::future::pending().await,
+        }
     }
 }
 

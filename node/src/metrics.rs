@@ -1,11 +1,10 @@
-//! The agent's metrics, over plain HTTP. What proxies there are is read from the node at each scrape.
+//! Serves the agent's metrics over plain HTTP. The gauges are read at each scrape.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -23,103 +22,67 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use crate::containerd::Containerd;
-use crate::proxy;
-
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CONNECTION_LIMIT: usize = 16;
 /// How long one connection, which has one request, may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long containerd may take. Prometheus waits for 10 s by default.
-const CONTAINERD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits the reading of the gauges. Prometheus waits for 10 s by default.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BUFFER_LIMIT: usize = 16 << 10;
 /// Pause after the port could not be listened on, or a connection could not be accepted.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// How often something happened to a proxy.
+/// Counts what happened to proxies, by the events' labels.
 #[derive(Debug, Clone)]
-pub struct Events(Family<EventLabels, Counter>);
+pub struct EventCounts(Family<EventLabels, Counter>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EventLabels {
     event: &'static str,
 }
 
-/// What is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
-    /// A proxy serves.
-    Started,
-    /// A proxy could not be started.
-    StartFailed,
-    /// A proxy serves in the place of an outdated one.
-    Upgraded,
-    /// A proxy could not be started in the place of an outdated one.
-    UpgradeFailed,
-    /// A proxy has ended by itself.
-    Exited,
-    /// Nothing of a proxy is left.
-    Removed,
-    /// Something of a proxy may be left.
-    RemoveFailed,
-}
-
-impl Counted {
-    const ALL: [Self; 7] = [
-        Self::Started,
-        Self::StartFailed,
-        Self::Upgraded,
-        Self::UpgradeFailed,
-        Self::Exited,
-        Self::Removed,
-        Self::RemoveFailed,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Started => "started",
-            Self::StartFailed => "start_failed",
-            Self::Upgraded => "upgraded",
-            Self::UpgradeFailed => "upgrade_failed",
-            Self::Exited => "exited",
-            Self::Removed => "removed",
-            Self::RemoveFailed => "remove_failed",
-        }
-    }
-}
-
-impl Default for Events {
-    /// Each series is there from the start, so that a first failure is an increase.
-    fn default() -> Self {
+impl EventCounts {
+    /// Creates a series for each label, so that a first failure is an increase.
+    #[must_use]
+    pub fn new(labels: &[&'static str]) -> Self {
         let family = Family::default();
-        for counted in Counted::ALL {
-            drop(family.get_or_create(&EventLabels { event: counted.as_str() }));
+        for event in labels {
+            drop(family.get_or_create(&EventLabels { event }));
         }
         Self(family)
     }
-}
 
-impl Events {
-    /// Counts one.
-    pub fn count(&self, counted: Counted) {
-        self.0.get_or_create(&EventLabels { event: counted.as_str() }).inc();
+    /// Counts one event.
+    pub fn count(&self, event: &'static str) {
+        self.0.get_or_create(&EventLabels { event }).inc();
     }
 }
 
-/// What the metrics are made from.
-#[derive(Clone)]
-pub struct Exporter {
-    /// containerd.
-    pub containerd: Containerd,
-    /// The agent's directory below `/run`.
-    pub run_dir: PathBuf,
-    /// Names the image of new proxies.
-    pub image: String,
-    /// What the agent has counted.
-    pub events: Events,
+/// Holds what is read from the node at a scrape.
+#[derive(Debug, Clone, Copy)]
+pub struct Gauges {
+    /// Sandboxes that have a proxy.
+    pub proxies: u64,
+    /// Proxies that serve and are of another image than new ones are.
+    pub outdated: u64,
+    /// When the first of the certificates is to be renewed, in seconds since 1970; `None` without certificates.
+    pub earliest_renewal: Option<u64>,
 }
 
-impl Exporter {
+/// Serves the counts, and the gauges that `read` returns at each scrape.
+#[derive(Clone)]
+pub struct Exporter<F> {
+    /// Reads the gauges; `None` where they cannot be read.
+    pub read: F,
+    /// Holds what the agent has counted.
+    pub events: EventCounts,
+}
+
+impl<F, R> Exporter<F>
+where
+    F: Fn() -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Option<Gauges>> + Send,
+{
     /// Serves `/metrics` for as long as it is polled.
     pub async fn serve(self, port: u16) -> Infallible {
         let listener = loop {
@@ -164,19 +127,12 @@ impl Exporter {
         Ok(response)
     }
 
-    /// All metrics. While containerd does not answer, those of the proxies are left out.
+    /// Renders all metrics. Gauges that cannot be read in time are left out.
     async fn text(&self) -> String {
         let mut registry = Registry::with_prefix("istio_aux_node");
         registry.register("proxy_events", "What happened to proxies", self.events.0.clone());
-        if let Ok(Ok(containers)) = timeout(CONTAINERD_TIMEOUT, self.containerd.list()).await {
-            // While a proxy is upgraded, its sandbox has two.
-            let sandboxes: BTreeSet<_> = containers.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
-            let due = sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(&self.run_dir, id)).min();
-            let is_outdated = |(id, labels): &(&String, &_)| {
-                proxy::is_serving(&self.run_dir, id) && proxy::image_of(labels) != self.image
-            };
-            let outdated = containers.iter().filter(is_outdated).count();
-            register_proxies(&mut registry, sandboxes.len(), outdated, due);
+        if let Ok(Some(gauges)) = timeout(READ_TIMEOUT, (self.read)()).await {
+            register(&mut registry, gauges);
         }
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -185,16 +141,15 @@ impl Exporter {
     }
 }
 
-fn register_proxies(registry: &mut Registry, count: usize, outdated: usize, earliest_renewal: Option<u64>) {
-    let mut register = |name, help, value: i64| {
-        let gauge: Gauge = Gauge::default();
+fn register(registry: &mut Registry, gauges: Gauges) {
+    let mut register = |name, help, value: u64| {
+        let gauge: Gauge<u64, AtomicU64> = Gauge::default();
         gauge.set(value);
         registry.register(name, help, gauge);
     };
-    register("proxies", "Proxies beside pods on this node", i64::try_from(count).unwrap_or(i64::MAX));
-    let help = "Those of them that are of another image than new ones are";
-    register("outdated_proxies", help, i64::try_from(outdated).unwrap_or(i64::MAX));
-    if let Some(due) = earliest_renewal.and_then(|due| i64::try_from(due).ok()) {
+    register("proxies", "Proxies on this node", gauges.proxies);
+    register("outdated_proxies", "Proxies of another image than new ones are", gauges.outdated);
+    if let Some(due) = gauges.earliest_renewal {
         let help = "When the first of the proxies' certificates is to be renewed, in seconds since 1970";
         register("certificate_renewal_due_timestamp_seconds", help, due);
     }
@@ -212,41 +167,42 @@ async fn bind(port: u16) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
     use super::*;
 
-    fn samples(text: &str) -> Vec<&str> {
-        text.lines().filter(|line| !line.starts_with('#')).collect()
+    const LABELS: [&str; 2] = ["started", "exited"];
+
+    fn samples(text: &str) -> impl Iterator<Item = &str> {
+        text.lines().filter_map(|line| line.strip_prefix("istio_aux_node_"))
     }
 
-    #[test]
-    fn the_number_of_proxies_and_the_earliest_renewal_are_gauges() {
-        for (due, expected) in [
-            (
-                Some(1_050),
-                vec!["a_proxies 3", "a_outdated_proxies 1", "a_certificate_renewal_due_timestamp_seconds 1050"],
-            ),
-            (None, vec!["a_proxies 3", "a_outdated_proxies 1"]),
+    #[tokio::test]
+    async fn metrics_are_served_with_readable_gauges() {
+        let gauges = Gauges { proxies: 3, outdated: 1, earliest_renewal: Some(1_050) };
+        for (gauges, expected) in [
+            (None, vec![]),
+            (Some(Gauges { earliest_renewal: None, ..gauges }), vec!["proxies 3", "outdated_proxies 1"]),
+            (Some(gauges), vec!["proxies 3", "outdated_proxies 1", "certificate_renewal_due_timestamp_seconds 1050"]),
         ] {
-            let mut registry = Registry::with_prefix("a");
-            register_proxies(&mut registry, 3, 1, due);
-            let mut text = String::new();
-            encode(&mut text, &registry).unwrap();
-            assert_eq!(samples(&text), expected);
+            let events = EventCounts::new(&LABELS);
+            events.count("exited");
+            let text = Exporter { read: move || ready(gauges), events }.text().await;
+            for event in [r#"proxy_events_total{event="exited"} 1"#, r#"proxy_events_total{event="started"} 0"#] {
+                assert!(text.contains(event), "{text}");
+            }
+            let found = samples(&text).filter(|sample| !sample.starts_with("proxy_events_total")).collect::<Vec<_>>();
+            assert_eq!(found, expected);
         }
     }
 
     #[tokio::test]
-    async fn counters_are_served_without_containerd_and_other_paths_are_not_found() {
-        let directory = tempfile::tempdir().unwrap();
+    async fn only_the_metrics_path_is_found() {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        let containerd = Containerd::at(&directory.path().join("containerd.sock")).unwrap();
-        let events = Events::default();
-        events.count(Counted::Exited);
-        let exporter = Exporter { containerd, run_dir: directory.path().into(), image: String::new(), events };
-        tokio::spawn(exporter.serve(port));
+        tokio::spawn(Exporter { read: || ready(None), events: EventCounts::new(&LABELS) }.serve(port));
         let ask = async |path: &str| {
             let mut stream = loop {
                 if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
@@ -262,9 +218,7 @@ mod tests {
         let response = ask("/metrics").await;
         let (head, body) = response.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200") && head.contains(&format!("content-type: {CONTENT}")), "{head}");
-        let counts = samples(body).into_iter().map(|sample| sample.ends_with(" 1")).filter(|is_one| *is_one).count();
-        assert_eq!((samples(body).len(), counts), (Counted::ALL.len(), 1), "{body}");
-        assert!(body.contains(r#"istio_aux_node_proxy_events_total{event="exited"} 1"#), "{body}");
+        assert_eq!(samples(body).count(), LABELS.len(), "{body}");
         assert!(ask("/").await.starts_with("HTTP/1.1 404"));
     }
 }

@@ -1,6 +1,7 @@
 //! What an operator asks on the node: which proxies there are, and what one has written.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -10,6 +11,7 @@ use cni::protocol::Sandbox;
 use serde_json::{Value, json};
 
 use crate::containerd::{Containerd, Error, NAMESPACE};
+use crate::metrics::Gauges;
 use crate::proxy;
 
 /// A proxy of this node's.
@@ -67,6 +69,18 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
     }
     found.sort_by_key(|proxy| (pod_of(&proxy.sandbox), proxy.state));
     Ok(found)
+}
+
+/// Returns the metrics' gauges. While a proxy is upgraded, its sandbox has two.
+pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Result<Gauges, Error> {
+    let containers = containerd.list().await?;
+    let sandboxes: BTreeSet<_> = containers.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
+    let is_outdated = |(id, labels): &(&String, &_)| proxy::is_serving(run_dir, id) && proxy::image_of(labels) != image;
+    Ok(Gauges {
+        proxies: sandboxes.len() as u64,
+        outdated: containers.iter().filter(is_outdated).count() as u64,
+        earliest_renewal: sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(run_dir, id)).min(),
+    })
 }
 
 /// `NAMESPACE/NAME`.

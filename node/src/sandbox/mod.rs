@@ -7,7 +7,6 @@ mod tests;
 use std::time::Duration;
 
 pub use self::supervisor::{Proxies, Supervisor};
-use crate::metrics::Counted;
 
 const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
@@ -63,16 +62,20 @@ pub enum Event {
 }
 
 impl Event {
-    /// As what it is counted.
-    fn counted(&self) -> Option<Counted> {
+    /// Lists the metric labels of the events that are counted.
+    pub const LABELS: [&str; 7] =
+        ["started", "start_failed", "upgraded", "upgrade_failed", "exited", "removed", "remove_failed"];
+
+    /// Returns the metric label; `None` for an event that is not counted.
+    fn label(&self) -> Option<&'static str> {
         match self {
-            Self::Started => Some(Counted::Started),
-            Self::StartFailed(_) => Some(Counted::StartFailed),
-            Self::Exited => Some(Counted::Exited),
-            Self::Removed => Some(Counted::Removed),
-            Self::RemoveFailed => Some(Counted::RemoveFailed),
-            Self::Upgraded => Some(Counted::Upgraded),
-            Self::UpgradeFailed(_) => Some(Counted::UpgradeFailed),
+            Self::Started => Some("started"),
+            Self::StartFailed(_) => Some("start_failed"),
+            Self::Exited => Some("exited"),
+            Self::Removed => Some("removed"),
+            Self::RemoveFailed => Some("remove_failed"),
+            Self::Upgraded => Some("upgraded"),
+            Self::UpgradeFailed(_) => Some("upgrade_failed"),
             Self::Add | Self::Delete | Self::Adopted | Self::Outdated => None,
         }
     }

@@ -10,7 +10,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
-use crate::metrics::Events;
 
 /// What a proxy can be asked for. Each may be dropped at any point, and then be asked for again.
 pub trait Proxies: Send + Sync + 'static {
@@ -39,11 +38,11 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the task, which ends with the last handle.
-    pub fn spawn(proxies: impl Proxies, counts: Events) -> Self {
+    /// Starts the task, which ends with the last handle. `count` gets the label of each event that has one.
+    pub fn spawn(proxies: impl Proxies, count: impl Fn(&'static str) + Send + 'static) -> Self {
         let (messages, mut inbox) = mpsc::unbounded_channel();
         let proxies = Arc::new(proxies);
-        let mut machines = Machines { proxies, counts, messages: messages.downgrade(), entries: HashMap::new() };
+        let mut machines = Machines { proxies, count, messages: messages.downgrade(), entries: HashMap::new() };
         tokio::spawn(async move {
             while let Some(message) = inbox.recv().await {
                 machines.handle(message);
@@ -77,14 +76,14 @@ struct Entry {
     task: Option<JoinHandle<()>>,
 }
 
-struct Machines<P> {
+struct Machines<P, C> {
     proxies: Arc<P>,
-    counts: Events,
+    count: C,
     messages: mpsc::WeakUnboundedSender<Message>,
     entries: HashMap<String, Entry>,
 }
 
-impl<P: Proxies> Machines<P> {
+impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Request(Request::Add(sandbox), reply) => {
@@ -125,8 +124,8 @@ impl<P: Proxies> Machines<P> {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let before = entry.state;
         let (state, actions) = before.apply(event);
-        if let Some(counted) = event.counted() {
-            self.counts.count(counted);
+        if let Some(label) = event.label() {
+            (self.count)(label);
         }
         tracing::info!(sandbox = id, ?event, from = ?before, to = ?state, "sandbox");
         entry.state = state;

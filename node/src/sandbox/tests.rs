@@ -8,7 +8,6 @@ use proptest::prelude::*;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::metrics::Events;
 
 fn start() -> Action {
     Action::Start(Duration::ZERO)
@@ -154,12 +153,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let ((start, starts), (end, ended)) = (watch::channel(None), watch::channel(false));
     let (sender, asked) = mpsc::unbounded_channel();
-    Fixture {
-        supervisor: Supervisor::spawn(Fake { starts, ended, asked: sender }, Events::default()),
-        start,
-        end,
-        asked,
-    }
+    Fixture { supervisor: Supervisor::spawn(Fake { starts, ended, asked: sender }, |_| {}), start, end, asked }
 }
 
 fn sandbox() -> Sandbox {
