@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cni::protocol::Request;
+use cni::protocol::{self, Request};
 use tokio::time::sleep;
 
 use crate::install;
@@ -46,14 +46,14 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         }
     }
     for id in marks(&run_dir).map_err(|error| format!("the marks of deleted sandboxes: {error}"))? {
-        let (supervisor, mark) = (supervisor.clone(), run_dir.join("gone").join(&id));
+        let (supervisor, mark) = (supervisor.clone(), protocol::tombstones(&run_dir).join(&id));
         tokio::spawn(async move {
             supervisor.request(Request::Delete { id }).await;
             let _ = fs::remove_file(mark);
         });
     }
     install::plugin(&cni.plugin, &cni.bin_dir).map_err(|error| format!("the plugin: {error}"))?;
-    let socket = run_dir.join("node.sock");
+    let socket = protocol::socket(&run_dir);
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.map_err(|error| format!("{}: {error}", socket.display())),
         () = follow_primary_network(&cni) => Ok(()),
@@ -82,7 +82,7 @@ fn remove(supervisor: &Supervisor, id: String) {
 
 /// The sandboxes whose deletion the plugin could not report.
 fn marks(run_dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(run_dir.join("gone")) {
+    let entries = match fs::read_dir(protocol::tombstones(run_dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };

@@ -6,31 +6,23 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::failure::Failure;
 use crate::protocol::{Request, Response};
 
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Why there is no response of the agent's that says it did what was asked.
-#[derive(Debug, PartialEq, Eq)]
-pub enum CallError {
-    /// No response came in time.
-    Unavailable(String),
-    /// The agent responded with a reason.
-    Rejected(String),
-}
-
-/// Asks the agent once, and waits for its response until `deadline`.
-pub fn call(socket: &Path, request: &Request, deadline: Instant) -> Result<(), CallError> {
+/// Sends a request to the agent once, and waits for its response until `deadline`.
+pub fn call(socket: &Path, request: &Request, deadline: Instant) -> Result<(), Failure> {
     let response = exchange(socket, request, deadline)
-        .map_err(|error| CallError::Unavailable(format!("no response from {}: {error}", socket.display())))?;
-    response.error.map_or(Ok(()), |reason| Err(CallError::Rejected(reason)))
+        .map_err(|error| Failure::Unavailable(format!("no response from {}: {error}", socket.display())))?;
+    response.error.map_or(Ok(()), |reason| Err(Failure::Rejected(reason)))
 }
 
-/// Asks again until `deadline` where the agent cannot be reached, or goes away before it responds.
-pub fn call_until(socket: &Path, request: &Request, deadline: Instant) -> Result<(), CallError> {
+/// Repeats the request until `deadline` while the agent cannot be reached, or closes the connection without a response.
+pub fn call_until(socket: &Path, request: &Request, deadline: Instant) -> Result<(), Failure> {
     loop {
         match call(socket, request, deadline) {
-            Err(CallError::Unavailable(_)) if Instant::now() + RETRY_DELAY < deadline => thread::sleep(RETRY_DELAY),
+            Err(Failure::Unavailable(_)) if Instant::now() + RETRY_DELAY < deadline => thread::sleep(RETRY_DELAY),
             result => return result,
         }
     }

@@ -1,5 +1,6 @@
-//! What the container runtime hands to a plugin: environment variables, and a network configuration on standard input.
+//! The container runtime's input to a plugin: environment variables, and a network configuration on standard input.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -7,12 +8,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::failure::Failure;
 use crate::protocol::Sandbox;
 
-/// The agent's directory, where the configuration names no other.
+/// Is the agent's directory where the configuration names no other.
 pub const RUN_DIR: &str = "/run/istio-aux";
 
-/// The environment of a call, by <https://www.cni.dev/docs/spec/#parameters>.
+/// Holds the environment of a call, by <https://www.cni.dev/docs/spec/#parameters>.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// `CNI_COMMAND`
@@ -26,7 +28,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads it by a function such as [`std::env::var`].
+    /// Reads the variables by a function such as [`std::env::var`].
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let text = |name| variable(name).unwrap_or_default();
         Self {
@@ -37,31 +39,31 @@ impl Environment {
         }
     }
 
-    /// The value of a key of `CNI_ARGS`.
+    /// Returns the value of a key of `CNI_ARGS`.
     fn arg(&self, key: &str) -> Option<String> {
         let pairs = self.args.split(';').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(name, _)| *name == key).map(|(_, value)| value.to_owned()).next_back()
     }
 
-    /// The sandbox' id. It becomes a file's name, so it must be one that the specification allows.
-    pub fn sandbox_id(&self) -> Result<String, String> {
+    /// Returns the sandbox' id. It becomes a file's name, so it must be one that the specification allows.
+    pub fn sandbox_id(&self) -> Result<String, Failure> {
         let id = &self.container_id;
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
         if id.starts_with(|c: char| c.is_ascii_alphanumeric()) && id.chars().all(is_allowed) {
             Ok(id.clone())
         } else {
-            Err(format!("CNI_CONTAINERID {id:?} is no container id"))
+            Err(Failure::Input(format!("CNI_CONTAINERID {id:?} is not a container id")))
         }
     }
 }
 
-/// The plugin's part of the network configuration.
+/// Holds the plugin's part of the network configuration.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Configuration {
     /// The version of the specification that the runtime and the plugins speak.
     pub cni_version: String,
-    /// Where the agent's socket is.
+    /// The directory of the agent's socket.
     #[serde(default = "run_dir")]
     pub run_dir: PathBuf,
     #[serde(default)]
@@ -81,11 +83,11 @@ fn run_dir() -> PathBuf {
     RUN_DIR.into()
 }
 
-/// The sandbox of an ADD.
-pub fn sandbox(environment: &Environment, configuration: &Configuration) -> Result<Sandbox, String> {
-    let arg = |key| environment.arg(key).ok_or_else(|| format!("CNI_ARGS has no {key}"));
-    let previous =
-        configuration.prev_result.as_ref().ok_or("there is no prevResult: another plugin must come first")?;
+/// Reads the sandbox of an ADD.
+pub fn sandbox(environment: &Environment, configuration: &Configuration) -> Result<Sandbox, Failure> {
+    let arg = |key| environment.arg(key).ok_or_else(|| Failure::Input(format!("CNI_ARGS has no {key}")));
+    let no_result = || Failure::Input("there is no prevResult: another plugin must come first".into());
+    let previous = configuration.prev_result.as_ref().ok_or_else(no_result)?;
     Ok(Sandbox {
         id: environment.sandbox_id()?,
         netns: environment.netns.clone(),
@@ -97,16 +99,17 @@ pub fn sandbox(environment: &Environment, configuration: &Configuration) -> Resu
     })
 }
 
-/// The addresses of a result, whose `ips` have the same form in each version of the specification.
-fn addresses(previous: &RawValue) -> Result<Vec<IpAddr>, String> {
-    let result: Value = serde_json::from_str(previous.get()).map_err(|error| error.to_string())?;
+/// Reads the addresses of a result, whose `ips` have the same form in each version of the specification.
+fn addresses(previous: &RawValue) -> Result<Vec<IpAddr>, Failure> {
+    let invalid = |what: &dyn Display| Failure::Input(format!("prevResult: {what}"));
+    let result: Value = serde_json::from_str(previous.get()).map_err(|error| invalid(&error))?;
     let texts = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str());
     let parsed = texts.map(|text| {
         let address = text.split_once('/').map_or(text, |(address, _)| address);
-        address.parse().map_err(|_| format!("prevResult has the address {text:?}"))
+        address.parse().map_err(|_| invalid(&format_args!("not an address: {text:?}")))
     });
     let addresses: Vec<_> = parsed.collect::<Result<_, _>>()?;
-    if addresses.is_empty() { Err("prevResult has no address".into()) } else { Ok(addresses) }
+    if addresses.is_empty() { Err(invalid(&"no address")) } else { Ok(addresses) }
 }
 
 #[cfg(test)]
@@ -154,7 +157,7 @@ mod tests {
             (environment(), r#"{"cniVersion": "1.0.0", "prevResult": {"ips": [{"address": "x"}]}}"#, "\"x\""),
         ];
         for (environment, text, named) in cases {
-            let error = sandbox(&environment, &configuration(text)).unwrap_err();
+            let error = sandbox(&environment, &configuration(text)).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
     }

@@ -11,7 +11,7 @@ use cni::plugin::{Timeouts, run};
 fn main() -> ExitCode {
     let environment = Environment::read(|name| std::env::var(name).ok());
     let mut input = String::new();
-    // What cannot be read is no configuration, which `run` reports.
+    // Input that cannot be read is reported by `run`, as an invalid configuration.
     let _ = stdin().read_to_string(&mut input);
     match run(&environment, &input, Timeouts::default()) {
         Ok(output) => {

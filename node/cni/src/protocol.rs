@@ -1,10 +1,23 @@
 //! One request and one response for each connection to the agent's socket, each a line of JSON.
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What the plugin asks the agent for.
+/// Returns the agent's socket.
+#[must_use]
+pub fn socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("node.sock")
+}
+
+/// Returns the directory of the tombstones: files named after sandboxes whose deletion the agent has not seen.
+#[must_use]
+pub fn tombstones(run_dir: &Path) -> PathBuf {
+    run_dir.join("tombstones")
+}
+
+/// Is what the plugin asks the agent for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "camelCase")]
 pub enum Request {
@@ -22,11 +35,11 @@ pub enum Request {
     },
 }
 
-/// A pod's sandbox, as the container runtime describes it to a CNI plugin.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Describes a pod's sandbox, as the container runtime describes it to a CNI plugin.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
-    /// The runtime's id of it. A pod whose sandbox is created again gets another.
+    /// The runtime's id. A pod whose sandbox is created again gets another.
     pub id: String,
     /// The file of its network namespace, on the node.
     pub netns: String,
@@ -42,10 +55,10 @@ pub struct Sandbox {
     pub cgroup_path: String,
 }
 
-/// What the agent responds.
+/// Is the agent's response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Response {
-    /// Why it did not do what was asked.
+    /// The reason of a failure; `None` where the agent has done what was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The plugin's commands, with an agent that is there, that goes away, and that is not there.
+//! The plugin's commands with an agent, with one that closes the connection, and without one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -31,7 +31,7 @@ fn configuration(run_dir: &Path) -> String {
         .to_string()
 }
 
-/// An agent that takes one connection for each of the responses, and returns the requests. None: it closes the connection.
+/// Runs an agent that takes one connection for each response, and returns the requests. `None` closes the connection.
 fn agent(run_dir: &Path, responses: Vec<Option<&'static str>>) -> JoinHandle<Vec<Value>> {
     let listener = UnixListener::bind(run_dir.join("node.sock")).unwrap();
     thread::spawn(move || {
@@ -48,12 +48,12 @@ fn agent(run_dir: &Path, responses: Vec<Option<&'static str>>) -> JoinHandle<Vec
     })
 }
 
-fn error(result: Result<String, cni::plugin::Failure>) -> Value {
+fn error(result: Result<String, cni::failure::Failure>) -> Value {
     serde_json::from_str(&result.unwrap_err().to_json()).unwrap()
 }
 
 #[test]
-fn add_waits_for_the_agent_and_prints_the_result_before_it() {
+fn add_with_agent_prints_previous_result() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![None, Some("{}")]);
     let patient = Timeouts { add: Duration::from_mins(1), ..SHORT };
@@ -67,7 +67,7 @@ fn add_waits_for_the_agent_and_prints_the_result_before_it() {
 }
 
 #[test]
-fn add_fails_with_the_agents_reason() {
+fn rejected_add_fails_with_agents_reason() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![Some(r#"{"error": "no certificate"}"#)]);
     let error = error(run(&environment("ADD"), &configuration(directory.path()), SHORT));
@@ -76,7 +76,7 @@ fn add_fails_with_the_agents_reason() {
 }
 
 #[test]
-fn add_without_an_agent_is_to_be_tried_again() {
+fn add_without_agent_fails_with_try_again() {
     let directory = tempfile::tempdir().unwrap();
     let error = error(run(&environment("ADD"), &configuration(directory.path()), SHORT));
     assert_eq!(error["code"], 11);
@@ -84,34 +84,34 @@ fn add_without_an_agent_is_to_be_tried_again() {
 }
 
 #[test]
-fn delete_without_an_agent_succeeds_and_leaves_a_mark() {
+fn delete_without_agent_writes_tombstone() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(run(&environment("DEL"), &configuration(directory.path()), SHORT), Ok(String::new()));
-    assert!(directory.path().join("gone/abc").is_file());
+    assert!(directory.path().join("tombstones/abc").is_file());
 }
 
 #[test]
-fn delete_with_an_agent_leaves_no_mark() {
+fn delete_with_agent_writes_no_tombstone() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![Some("{}")]);
     assert_eq!(run(&environment("DEL"), &configuration(directory.path()), SHORT), Ok(String::new()));
     assert_eq!(agent.join().unwrap(), [json!({"command": "delete", "id": "abc"})]);
-    assert!(!directory.path().join("gone").exists());
+    assert!(!directory.path().join("tombstones").exists());
 }
 
 #[test]
-fn delete_succeeds_whatever_its_input() {
+fn delete_with_invalid_input_succeeds() {
     for input in ["", "{", "[]"] {
         assert_eq!(run(&environment("DEL"), input, SHORT), Ok(String::new()), "{input}");
     }
     let strange = Environment { container_id: "../../etc".into(), ..environment("DEL") };
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(run(&strange, &configuration(directory.path()), SHORT), Ok(String::new()));
-    assert!(!directory.path().join("gone").exists());
+    assert!(!directory.path().join("tombstones").exists());
 }
 
 #[test]
-fn check_says_whether_the_proxy_is_ready() {
+fn check_returns_agents_answer() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![Some("{}"), Some(r#"{"error": "the proxy is not ready"}"#)]);
     let check = || run(&environment("CHECK"), &configuration(directory.path()), SHORT);
@@ -121,8 +121,9 @@ fn check_says_whether_the_proxy_is_ready() {
 }
 
 #[test]
-fn version_and_unknown_commands_are_as_the_specification_wants_them() {
+fn version_lists_versions_and_unknown_command_fails() {
     let output: Value = serde_json::from_str(&run(&environment("VERSION"), "", SHORT).unwrap()).unwrap();
     assert!(output["supportedVersions"].as_array().unwrap().contains(&json!("1.0.0")));
-    assert_eq!(error(run(&environment("STATUS"), "", SHORT))["code"], 100);
+    let error = error(run(&environment("STATUS"), "", SHORT));
+    assert_eq!((&error["code"], &error["msg"]), (&json!(100), &json!("istio-aux: unknown CNI_COMMAND \"STATUS\"")));
 }
