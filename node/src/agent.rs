@@ -9,6 +9,7 @@ use std::time::Duration;
 use cni::protocol::{self, Request};
 use tokio::time::sleep;
 
+use crate::error::{Context, Result};
 use crate::install;
 use crate::metrics::{EventCounts, Exporter};
 use crate::proxy::{Left, Node};
@@ -32,12 +33,12 @@ pub struct CniPaths {
 }
 
 /// Runs the agent, with metrics on a port or none. It returns only with a reason.
-pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<(), String> {
+pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<()> {
     let run_dir = node.run_dir.clone();
     let events = EventCounts::new(&Event::LABELS);
     let metrics = serve_metrics(&node, events.clone(), metrics_port);
-    fs::create_dir_all(&run_dir).map_err(|error| format!("{}: {error}", run_dir.display()))?;
-    let left = node.left().await.map_err(|error| error.to_string())?;
+    fs::create_dir_all(&run_dir).context(run_dir.display())?;
+    let left = node.left().await?;
     let supervisor = Supervisor::spawn(node, move |label| events.count(label));
     for (id, left) in left {
         match left {
@@ -45,17 +46,17 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
             Left::Remains => remove(&supervisor, id),
         }
     }
-    for id in marks(&run_dir).map_err(|error| format!("the marks of deleted sandboxes: {error}"))? {
+    for id in marks(&run_dir).context("the marks of deleted sandboxes")? {
         let (supervisor, mark) = (supervisor.clone(), protocol::tombstones(&run_dir).join(&id));
         tokio::spawn(async move {
             supervisor.request(Request::Delete { id }).await;
             let _ = fs::remove_file(mark);
         });
     }
-    install::plugin(&cni.plugin, &cni.bin_dir).map_err(|error| format!("the plugin: {error}"))?;
+    install::plugin(&cni.plugin, &cni.bin_dir).context("the plugin")?;
     let socket = protocol::socket(&run_dir);
     tokio::select! {
-        served = server::serve(&socket, &supervisor) => served.map_err(|error| format!("{}: {error}", socket.display())),
+        served = server::serve(&socket, &supervisor) => served.context(socket.display()),
         () = follow_primary_network(&cni) => Ok(()),
         never = metrics => match never {},
     }
@@ -92,7 +93,7 @@ fn marks(run_dir: &Path) -> io::Result<Vec<String>> {
 async fn follow_primary_network(cni: &CniPaths) {
     loop {
         if let Err(error) = install::configuration(&cni.primary_dir, &cni.own_dir) {
-            tracing::warn!(error, "could not write the network configuration");
+            tracing::warn!(%error, "could not write the network configuration");
         }
         sleep(CONFIGURATION_INTERVAL).await;
     }

@@ -2,52 +2,23 @@
 //! the agent's node (istiod's `CA_TRUSTED_NODE_ACCOUNTS`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost_types::{Struct, Value, value::Kind};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType};
 use tokio::fs;
-use tonic::Request;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
 use x509_parser::pem::parse_x509_pem;
 
 use crate::api::ca::IstioCertificateRequest;
 use crate::api::ca::istio_certificate_service_client::IstioCertificateServiceClient;
+use crate::error::{Context, Error, Result};
 
 /// What istiod's chart asks for, in seconds.
 const VALIDITY_SECONDS: i64 = 24 * 60 * 60;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Why there is no certificate.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file of the agent's own.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        cause: std::io::Error,
-    },
-    /// The key or the request.
-    #[error("the certificate request: {0}")]
-    Request(#[from] rcgen::Error),
-    /// The connection.
-    #[error("istiod: {0}")]
-    Connect(#[from] tonic::transport::Error),
-    /// istiod's own reason.
-    #[error("istiod signs no certificate for {identity}: {}", cause.message())]
-    Refused {
-        /// For whom.
-        identity: String,
-        /// Why.
-        cause: Box<tonic::Status>,
-    },
-    /// What istiod sent cannot be used.
-    #[error("istiod's certificate: {0}")]
-    Unusable(String),
-}
 
 /// A certificate with its key, as PEM.
 #[derive(Clone)]
@@ -74,35 +45,36 @@ pub struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// A certificate for a SPIFFE identity.
-    pub async fn issue(&self, identity: &str) -> Result<WorkloadCertificate, Error> {
+    /// Has istiod sign a certificate for a SPIFFE identity.
+    pub async fn issue(&self, identity: &str) -> Result<WorkloadCertificate> {
         let key = KeyPair::generate()?;
-        let csr = request(identity, &key)?;
+        let csr = request(identity, &key).context("the certificate request")?;
         let (root, token) = (read(&self.root).await?, read(&self.token).await?);
-        let endpoint = Endpoint::from_shared(self.address.clone())?
-            .tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(root)))?
-            .connect_timeout(REQUEST_TIMEOUT)
-            .timeout(REQUEST_TIMEOUT);
-        let mut client = IstioCertificateServiceClient::new(endpoint.connect().await?);
         let mut request = Request::new(IstioCertificateRequest {
             csr,
             validity_duration: VALIDITY_SECONDS,
             metadata: Some(on_behalf_of(identity)),
         });
-        let bearer = format!("Bearer {}", token.trim()).parse();
-        let bearer = bearer.map_err(|_| Error::Unusable("the agent's token is no header".into()))?;
+        let bearer = format!("Bearer {}", token.trim()).parse().context("the agent's token")?;
         request.metadata_mut().insert("authorization", bearer);
-        let cluster = self.cluster.parse();
-        let cluster = cluster.map_err(|_| Error::Unusable("the cluster's name is no header".into()))?;
-        request.metadata_mut().insert("clusterid", cluster);
-        let refused = |cause| Error::Refused { identity: identity.to_owned(), cause: Box::new(cause) };
-        let chain = client.create_certificate(request).await.map_err(refused)?.into_inner().cert_chain;
-        assemble(chain, &key)
+        request.metadata_mut().insert("clusterid", self.cluster.parse().context("the cluster's name")?);
+        let channel = self.connect(root).await.context("istiod")?;
+        let response = IstioCertificateServiceClient::new(channel).create_certificate(request).await;
+        let refused =
+            |cause: Status| Error::new(format_args!("istiod signs no certificate for {identity}: {}", cause.message()));
+        let chain = response.map_err(refused)?.into_inner().cert_chain;
+        assemble(chain, &key).context("istiod's certificate")
+    }
+
+    async fn connect(&self, root: String) -> Result<Channel, tonic::transport::Error> {
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(root));
+        let endpoint = Endpoint::from_shared(self.address.clone())?.tls_config(tls)?;
+        endpoint.connect_timeout(REQUEST_TIMEOUT).timeout(REQUEST_TIMEOUT).connect().await
     }
 }
 
-async fn read(path: &PathBuf) -> Result<String, Error> {
-    fs::read_to_string(path).await.map_err(|cause| Error::File { path: path.clone(), cause })
+async fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).await.context(path.display())
 }
 
 fn request(identity: &str, key: &KeyPair) -> Result<String, rcgen::Error> {
@@ -118,14 +90,11 @@ fn on_behalf_of(identity: &str) -> Struct {
     Struct { fields: BTreeMap::from([("ImpersonatedIdentity".to_owned(), value)]).into_iter().collect() }
 }
 
-fn assemble(mut chain: Vec<String>, key: &KeyPair) -> Result<WorkloadCertificate, Error> {
-    let root = chain.pop().filter(|_| !chain.is_empty());
-    let root = root.ok_or_else(|| Error::Unusable("it comes without a root".into()))?;
-    let unusable = |error: &dyn std::fmt::Display| Error::Unusable(error.to_string());
-    let (_, pem) = parse_x509_pem(chain[0].as_bytes()).map_err(|error| unusable(&error))?;
-    let leaf = pem.parse_x509().map_err(|error| unusable(&error))?;
-    if leaf.validity().time_to_expiration().is_none() {
-        return Err(Error::Unusable("it has expired".into()));
+fn assemble(mut chain: Vec<String>, key: &KeyPair) -> Result<WorkloadCertificate> {
+    let root = chain.pop().filter(|_| !chain.is_empty()).context("it comes without a root")?;
+    let (_, pem) = parse_x509_pem(chain[0].as_bytes())?;
+    if pem.parse_x509()?.validity().time_to_expiration().is_none() {
+        return Err(Error::new("it has expired"));
     }
     let lines: Vec<_> = chain.iter().map(|pem| pem.trim_end()).collect();
     Ok(WorkloadCertificate { chain: format!("{}\n", lines.join("\n")), root, key: key.serialize_pem() })

@@ -32,7 +32,7 @@ const SIGKILL: u32 = 9;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket cannot be used.
-    #[error("containerd's socket: {0}")]
+    #[error("containerd's socket")]
     Connect(#[from] tonic::transport::Error),
     /// containerd said why.
     #[error("containerd could not {what}: {}", cause.message())]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::error::{Context, Result};
+
 /// The plugin's name, which is that of its file.
 const PLUGIN: &str = "istio-aux-cni";
 
@@ -19,11 +21,11 @@ pub fn plugin(program: &Path, bin_dir: &Path) -> io::Result<()> {
 }
 
 /// Writes the runtime class' configuration where the primary network's has changed.
-pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<(), String> {
-    let primary = first_configuration(primary_dir).map_err(|error| format!("{}: {error}", primary_dir.display()))?;
-    let primary = primary.ok_or_else(|| format!("{} has no network configuration", primary_dir.display()))?;
-    let text = fs::read_to_string(&primary).map_err(|error| format!("{}: {error}", primary.display()))?;
-    let chained = chained(&text).map_err(|error| format!("{}: {error}", primary.display()))?;
+pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<()> {
+    let primary = first_configuration(primary_dir).context(primary_dir.display())?;
+    let primary = primary.context(format_args!("{} has no network configuration", primary_dir.display()))?;
+    let text = fs::read_to_string(&primary).context(primary.display())?;
+    let chained = chained(&text).context(primary.display())?;
     let own = own_dir.join("10-istio-aux.conflist");
     if fs::read_to_string(&own).is_ok_and(|present| present == chained) {
         return Ok(());
@@ -32,7 +34,7 @@ pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<(), String> {
     let written = fs::create_dir_all(own_dir)
         .and_then(|()| fs::write(&temporary, chained))
         .and_then(|()| fs::rename(&temporary, &own));
-    written.map_err(|error| format!("{}: {error}", own.display()))
+    written.context(own.display())
 }
 
 /// The file that the runtime uses: the first by name.
@@ -46,15 +48,15 @@ fn first_configuration(directory: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// The primary configuration under its own name, by which its plugins know their addresses, with the plugin last.
-fn chained(primary: &str) -> Result<String, String> {
-    let mut configuration: Value = serde_json::from_str(primary).map_err(|error| error.to_string())?;
+fn chained(primary: &str) -> Result<String> {
+    let mut configuration: Value = serde_json::from_str(primary)?;
     if configuration.get("plugins").is_none() {
         let [version, name] = ["cniVersion", "name"].map(|key| configuration[key].clone());
         configuration = json!({"cniVersion": version, "name": name, "plugins": [configuration]});
     }
-    let plugins = configuration["plugins"].as_array_mut().ok_or("plugins is no list")?;
+    let plugins = configuration["plugins"].as_array_mut().context("plugins is not a list")?;
     plugins.push(json!({"type": PLUGIN, "capabilities": {"cgroupPath": true}}));
-    serde_json::to_string_pretty(&configuration).map_err(|error| error.to_string())
+    Ok(serde_json::to_string_pretty(&configuration)?)
 }
 
 #[cfg(test)]
@@ -84,7 +86,7 @@ mod tests {
             let text = fs::read_to_string(own.path().join("10-istio-aux.conflist")).unwrap();
             serde_json::from_str::<Value>(&text).unwrap()["name"].clone()
         };
-        let error = configuration(primary.path(), own.path()).unwrap_err();
+        let error = configuration(primary.path(), own.path()).unwrap_err().to_string();
         assert!(error.contains("no network configuration"), "{error}");
         write("20-b.conflist", "b");
         configuration(primary.path(), own.path()).unwrap();

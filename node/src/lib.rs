@@ -7,6 +7,7 @@ pub mod agent;
 mod api;
 pub mod certificate;
 pub mod containerd;
+pub mod error;
 pub mod install;
 pub mod metrics;
 pub mod netns;

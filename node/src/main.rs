@@ -11,6 +11,7 @@ use kube::Client;
 use node::agent::{self, CniPaths};
 use node::certificate::CertificateAuthority;
 use node::containerd::Containerd;
+use node::error::{Context, Result};
 use node::proxy::Node;
 use node::rootfs;
 use node::status::{self, Proxy};
@@ -134,10 +135,8 @@ fn main() -> ExitCode {
         Command::Agent(args) => run_agent(*args),
         Command::Status { node, output } => print_status(&node, output),
         Command::Logs { node, pod } => print_log(&node, &pod),
-        Command::CopySelf { file } => copy_self(&file).map_err(|error| format!("{}: {error}", file.display())),
-        Command::CopyRoot { directory } => {
-            rootfs::copy("/".as_ref(), &directory).map_err(|error| format!("{}: {error}", directory.display()))
-        }
+        Command::CopySelf { file } => copy_self(&file).context(file.display()),
+        Command::CopyRoot { directory } => rootfs::copy("/".as_ref(), &directory).context(directory.display()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -153,12 +152,12 @@ fn copy_self(file: &std::path::Path) -> std::io::Result<()> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn proxies(node: &NodeArgs) -> Result<Vec<Proxy>, String> {
-    let containerd = Containerd::at(&node.containerd).map_err(|error| error.to_string())?;
-    status::proxies(&containerd, &node.run_dir).await.map_err(|error| error.to_string())
+async fn proxies(node: &NodeArgs) -> Result<Vec<Proxy>> {
+    let containerd = Containerd::at(&node.containerd)?;
+    Ok(status::proxies(&containerd, &node.run_dir).await?)
 }
 
-fn print_status(node: &NodeArgs, output: Output) -> Result<(), String> {
+fn print_status(node: &NodeArgs, output: Output) -> Result<()> {
     let proxies = proxies(node)?;
     match output {
         Output::Table => print!("{}", status::table(&proxies)),
@@ -167,14 +166,14 @@ fn print_status(node: &NodeArgs, output: Output) -> Result<(), String> {
     Ok(())
 }
 
-fn print_log(node: &NodeArgs, pod: &str) -> Result<(), String> {
+fn print_log(node: &NodeArgs, pod: &str) -> Result<()> {
     status::write_log(pod, &proxies(node)?, &node.log_dir, std::io::stdout())
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn run_agent(args: AgentArgs) -> Result<(), String> {
-    let client = Client::try_default().await.map_err(|error| format!("the API server: {error}"))?;
-    let containerd = Containerd::at(&args.node.containerd).map_err(|error| error.to_string())?;
+async fn run_agent(args: AgentArgs) -> Result<()> {
+    let client = Client::try_default().await.context("the API server")?;
+    let containerd = Containerd::at(&args.node.containerd)?;
     let node = Node {
         client,
         containerd,

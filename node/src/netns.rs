@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 use tokio::sync::oneshot;
 
+use crate::error::{Context, Error, Result};
+
 /// Where the agent asks a proxy. 127.0.0.1 leads to the proxy that serves (`proxy/ports.rs`), and the mesh's rules let root's
 /// connections on the loopback interface pass.
 const LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -18,23 +20,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const RESPONSE_LIMIT: u64 = 4096;
 
 /// Returns once the proxy, whose process this is, serves in its network namespace.
-pub async fn wait_until_ready(pid: u32, readiness_port: u16, timeout: Duration) -> Result<(), String> {
+pub async fn wait_until_ready(pid: u32, readiness_port: u16, timeout: Duration) -> Result<()> {
     enter(pid, move |is_cancelled| poll(readiness_port, Instant::now() + timeout, is_cancelled)).await
 }
 
 /// Has Envoy's admin interface of a process close all listeners. Connections that wait to be accepted go to another process
 /// that listens on the same port (`tcp_migrate_req`, Linux 5.14). Those that were accepted go on; of HTTP, until their next response.
-pub async fn drain(pid: u32, admin_port: u16) -> Result<(), String> {
+pub async fn drain(pid: u32, admin_port: u16) -> Result<()> {
     enter(pid, move |_| {
         if let Err(error) = fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1") {
             tracing::warn!(%error, "no tcp_migrate_req: connections that wait to be accepted are refused");
         }
         // The first has HTTP connections closed, and would leave the listeners open.
         for what in ["POST /drain_listeners?graceful&skip_exit", "POST /drain_listeners"] {
-            match request(Ipv4Addr::LOCALHOST, admin_port, what) {
-                Ok((200, _)) => {}
-                Ok((status, _)) => return Err(format!("Envoy responds {status} to {what}")),
-                Err(error) => return Err(format!("Envoy: {error}")),
+            let (status, _) = request(Ipv4Addr::LOCALHOST, admin_port, what).context("Envoy")?;
+            if status != 200 {
+                return Err(Error::new(format_args!("Envoy responds {status} to {what}")));
             }
         }
         Ok(())
@@ -43,12 +44,12 @@ pub async fn drain(pid: u32, admin_port: u16) -> Result<(), String> {
 }
 
 /// How many connections an Envoy serves. It counts them every 5 s.
-pub async fn connections(pid: u32, admin_port: u16) -> Result<u64, String> {
+pub async fn connections(pid: u32, admin_port: u16) -> Result<u64> {
     enter(pid, move |_| {
-        let (_, text) = request(Ipv4Addr::LOCALHOST, admin_port, "GET /stats?filter=server.total_connections")
-            .map_err(|error| format!("Envoy: {error}"))?;
+        let (_, text) =
+            request(Ipv4Addr::LOCALHOST, admin_port, "GET /stats?filter=server.total_connections").context("Envoy")?;
         let count = text.lines().find_map(|line| line.strip_prefix("server.total_connections: ")?.trim().parse().ok());
-        count.ok_or_else(|| "Envoy does not count its connections".to_owned())
+        count.context("Envoy does not count its connections")
     })
     .await
 }
@@ -56,29 +57,29 @@ pub async fn connections(pid: u32, admin_port: u16) -> Result<u64, String> {
 /// Works in the network namespace of a process, on a thread of its own.
 async fn enter<T: Send + 'static>(
     pid: u32,
-    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, String> + Send + 'static,
-) -> Result<T, String> {
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T> + Send + 'static,
+) -> Result<T> {
     let path = format!("/proc/{pid}/ns/net");
-    let namespace = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
+    let namespace = File::open(&path).context(&path)?;
     let (sender, receiver) = oneshot::channel();
     thread::spawn(move || {
-        let entered = setns(&namespace, CloneFlags::CLONE_NEWNET).map_err(|error| format!("setns: {error}"));
-        let result = entered.and_then(|()| work(&|| sender.is_closed()));
+        let entered = setns(&namespace, CloneFlags::CLONE_NEWNET);
+        let result = entered.context("setns").and_then(|()| work(&|| sender.is_closed()));
         // Whoever asked may have stopped waiting.
         let _ = sender.send(result);
     });
-    receiver.await.map_err(|_| "the thread in the pod's network namespace ended".to_owned())?
+    receiver.await.context("the thread in the pod's network namespace")?
 }
 
-fn poll(port: u16, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<(), String> {
+fn poll(port: u16, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<()> {
     loop {
-        let seen = match request(LOOPBACK, port, "GET /healthz/ready") {
+        let outcome = match request(LOOPBACK, port, "GET /healthz/ready") {
             Ok((200, _)) => return Ok(()),
             Ok((status, _)) => format!("it responds {status}"),
             Err(error) => error.to_string(),
         };
         if is_cancelled() || Instant::now() >= deadline {
-            return Err(format!("the proxy is not ready: {seen}"));
+            return Err(Error::new(format_args!("the proxy is not ready: {outcome}")));
         }
         thread::sleep(POLL_INTERVAL);
     }

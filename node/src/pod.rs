@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::error::{Context, Error, Result};
+
 /// What a proxy is told of its pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodFacts {
@@ -60,31 +62,31 @@ pub struct MeshFacts {
 }
 
 /// Reads the pod of a sandbox, and checks that it is the sandbox' own and that it asked for a proxy.
-pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts, String> {
+pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &sandbox.namespace);
-    let pod = pods.get(&sandbox.name).await.map_err(|error| format!("the pod cannot be read: {error}"))?;
+    let pod = pods.get(&sandbox.name).await.context("the pod cannot be read")?;
     facts(&pod, &sandbox.uid)
 }
 
 /// Reads the mesh's configuration.
-pub async fn read_mesh(client: &Client, namespace: &str, name: &str) -> Result<MeshFacts, String> {
+pub async fn read_mesh(client: &Client, namespace: &str, name: &str) -> Result<MeshFacts> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let map = maps.get(name).await.map_err(|error| format!("ConfigMap {name} cannot be read: {error}"))?;
+    let map = maps.get(name).await.context(format_args!("ConfigMap {name} cannot be read"))?;
     let text = map.data.and_then(|mut data| data.remove("mesh")).unwrap_or_default();
-    let mesh: Value = serde_saphyr::from_str(&text).map_err(|error| format!("ConfigMap {name}: {error}"))?;
+    let mesh: Value = serde_saphyr::from_str(&text).context(format_args!("ConfigMap {name}"))?;
     Ok(MeshFacts {
         proxy_config: mesh.get("defaultConfig").cloned().unwrap_or_else(|| json!({})),
         trust_domain: mesh["trustDomain"].as_str().unwrap_or("cluster.local").to_owned(),
     })
 }
 
-fn facts(pod: &Pod, uid: &str) -> Result<PodFacts, String> {
-    let spec = pod.spec.as_ref().ok_or("the pod has no spec")?;
+fn facts(pod: &Pod, uid: &str) -> Result<PodFacts> {
+    let spec = pod.spec.as_ref().context("the pod has no spec")?;
     if pod.metadata.uid.as_deref() != Some(uid) {
-        return Err("the pod of that name is another one".into());
+        return Err(Error::new("the pod of that name is another one"));
     }
     if spec.runtime_class_name.as_deref() != Some(NODE_RUNTIME_CLASS) {
-        return Err(format!("the pod's runtime class is not {NODE_RUNTIME_CLASS}"));
+        return Err(Error::new(format_args!("the pod's runtime class is not {NODE_RUNTIME_CLASS}")));
     }
     let names: Vec<_> = spec.containers.iter().map(|container| container.name.as_str()).collect();
     let ports: Vec<_> = spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).collect();

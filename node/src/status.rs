@@ -11,6 +11,7 @@ use cni::protocol::Sandbox;
 use serde_json::{Value, json};
 
 use crate::containerd::{Containerd, Error, NAMESPACE};
+use crate::error::{self, Context};
 use crate::metrics::Gauges;
 use crate::proxy;
 
@@ -123,16 +124,18 @@ fn hours(left: Duration) -> String {
 }
 
 /// Writes what the proxy of a pod, `NAMESPACE/NAME`, has written.
-pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io::Write) -> Result<(), String> {
+pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io::Write) -> error::Result<()> {
     let Some(proxy) = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod) else {
-        return Err(format!("{pod} has no proxy on this node; `istio-aux-node status` lists those that there are"));
+        return Err(error::Error::new(format_args!(
+            "{pod} has no proxy on this node; `istio-aux-node status` lists all"
+        )));
     };
     let path = proxy::log_of(logs, &proxy.sandbox.id);
-    let mut log = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut log = File::open(&path).context(path.display())?;
     match io::copy(&mut log, &mut output) {
         // Whoever read has read enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("{}: {error}", path.display())),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        copied => copied.map(drop).context(path.display()),
     }
 }
 
@@ -189,10 +192,12 @@ team/x        ended     none         x-0123456789a  proxyv2_1.31.0
         let mut output = Vec::new();
         write_log("team/x", &proxies, logs.path(), &mut output).unwrap();
         assert_eq!(output, b"ready\n");
-        let error = write_log("team/y", &proxies, logs.path(), &mut output).unwrap_err();
-        assert_eq!(error, "team/y has no proxy on this node; `istio-aux-node status` lists those that there are");
+        let error = write_log("team/y", &proxies, logs.path(), &mut output).unwrap_err().to_string();
+        assert_eq!(error, "team/y has no proxy on this node; `istio-aux-node status` lists all");
         proxy::remove_log(logs.path(), "x-0123456789abcdef").unwrap();
         proxy::remove_log(logs.path(), "x-0123456789abcdef").unwrap();
-        assert!(write_log("team/x", &proxies, logs.path(), &mut output).unwrap_err().contains("No such file"));
+        assert!(
+            write_log("team/x", &proxies, logs.path(), &mut output).unwrap_err().to_string().contains("No such file")
+        );
     }
 }

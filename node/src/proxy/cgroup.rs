@@ -4,8 +4,10 @@ use std::path::Path;
 
 use cni::protocol::Sandbox;
 
+use crate::error::{Context, Result};
+
 /// The pod's cgroup as the runtime names it. It must be there: the OCI runtime would make any.
-pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Result<String, String> {
+pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Result<String> {
     let mut paths = vec![by_cgroupfs(&sandbox.uid, qos_class), by_systemd(&sandbox.uid, qos_class)];
     if !sandbox.cgroup_path.is_empty() {
         paths = vec![sandbox.cgroup_path.clone()];
@@ -15,7 +17,7 @@ pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Resu
     let is_there =
         |path: &&String| hierarchies.iter().any(|hierarchy| hierarchy.join(path.trim_start_matches('/')).is_dir());
     let found = paths.iter().find(is_there).cloned();
-    found.ok_or_else(|| format!("the pod has no cgroup {}", paths.join(" or ")))
+    found.context(format_args!("the pod has no cgroup {}", paths.join(" or ")))
 }
 
 /// The kubelet's name with `cgroupDriver: cgroupfs`.
@@ -65,7 +67,7 @@ mod tests {
             ("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice", "Burstable"),
         ] {
             let cgroups = tempfile::tempdir().unwrap();
-            let error = of_pod(cgroups.path(), &sandbox(""), class).unwrap_err();
+            let error = of_pod(cgroups.path(), &sandbox(""), class).unwrap_err().to_string();
             assert!(error.starts_with("the pod has no cgroup /kubepods/"), "{error}");
             std::fs::create_dir_all(cgroups.path().join(path)).unwrap();
             let expected = format!("/{}", path.trim_start_matches("memory/"));
@@ -77,7 +79,7 @@ mod tests {
     fn what_the_runtime_names_must_be_there() {
         let cgroups = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(cgroups.path().join("kubepods/pod1-2")).unwrap();
-        let error = of_pod(cgroups.path(), &sandbox("/other/pod1-2"), "Guaranteed").unwrap_err();
+        let error = of_pod(cgroups.path(), &sandbox("/other/pod1-2"), "Guaranteed").unwrap_err().to_string();
         assert_eq!(error, "the pod has no cgroup /other/pod1-2");
     }
 }

@@ -26,7 +26,8 @@ use self::ids::{generation_of, proxy_id, redirect_id, sandbox_id};
 use self::ports::Ports;
 use self::spec::{Cluster, Layout};
 use crate::certificate::CertificateAuthority;
-use crate::containerd::{CRI_NAMESPACE, Containerd, Error, NAMESPACE, NewContainer};
+use crate::containerd::{CRI_NAMESPACE, Containerd, NAMESPACE, NewContainer};
+use crate::error::{Context, Error, Result};
 use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 use crate::sandbox::Proxies;
@@ -88,7 +89,7 @@ pub enum Left {
 
 impl Node {
     /// What earlier agents have left, by the sandboxes' ids.
-    pub async fn left(&self) -> Result<HashMap<String, Left>, Error> {
+    pub async fn left(&self) -> Result<HashMap<String, Left>> {
         let containers = self.containerd.list().await?;
         let ids: BTreeSet<_> = containers.keys().map(|id| sandbox_id(id).to_owned()).chain(self.prepared()).collect();
         let (mut left, mut has_looked_again) = (HashMap::new(), false);
@@ -117,11 +118,11 @@ impl Node {
         entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 
-    async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts), String> {
+    async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts)> {
         let pod = read_pod(&self.client, sandbox).await?;
         let mesh = self.mesh().await?;
         let files = self.files(&sandbox.id);
-        files.write_pod(sandbox, &pod, &self.resolv_conf).map_err(|error| format!("the pod's files: {error}"))?;
+        files.write_pod(sandbox, &pod, &self.resolv_conf).context("the pod's files")?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
         while let Err(error) = self.renew(sandbox, &pod, &mesh).await {
             if Instant::now() >= deadline {
@@ -132,58 +133,47 @@ impl Node {
         Ok((pod, mesh))
     }
 
-    async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<(), String> {
+    async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
         let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
-        let certificate = self.ca.issue(&identity).await.map_err(|error| error.to_string())?;
+        let certificate = self.ca.issue(&identity).await?;
         let written = self.files(&sandbox.id).write_certificate(&certificate);
-        written.map_err(|error| format!("the certificate's files: {error}"))
+        written.context("the certificate's files")
     }
 
     /// Redirects the pod's traffic to its proxy.
-    async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<(), String> {
+    async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
         self.run_in_network(sandbox, pod, |layout| spec::redirect(sandbox, pod, layout)).await
     }
 
     /// Leads who asks for a proxy's ordinary ports to the one that serves.
-    async fn lead_to(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<(), String> {
+    async fn lead_to(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
         let files = self.files(&sandbox.id);
-        let failed = |error: std::io::Error| format!("the rules for the proxy's ports: {error}");
+        const RULES: &str = "the rules for the proxy's ports";
         let has_jumps = files.has_jumps();
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
-                let rules = files.write_rules(&Ports::rules(generation, is_ipv6, has_jumps)).map_err(failed)?;
+                let rules = files.write_rules(&Ports::rules(generation, is_ipv6, has_jumps)).context(RULES)?;
                 self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
             }
         }
-        files.write_jumps().map_err(failed)
+        files.write_jumps().context(RULES)
     }
 
     /// Runs a container that changes the pod's network, to its end.
-    async fn run_in_network(
-        &self,
-        sandbox: &Sandbox,
-        pod: &PodFacts,
-        spec: impl Fn(Layout) -> Value,
-    ) -> Result<(), String> {
+    async fn run_in_network(&self, sandbox: &Sandbox, pod: &PodFacts, spec: impl Fn(Layout) -> Value) -> Result<()> {
         let id = redirect_id(&sandbox.id);
         let log = self.log(&sandbox.id);
-        self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+        self.containerd.remove(&id).await?;
         self.start_container(&id, HashMap::new(), sandbox, pod, spec).await?;
-        let status = self.containerd.wait(&id).await.map_err(|error| error.to_string())?;
-        self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+        let status = self.containerd.wait(&id).await?;
+        self.containerd.remove(&id).await?;
         if status != 0 {
-            return Err(format!("iptables ended with {status}: {}", last_line(&log)));
+            return Err(Error::new(format_args!("iptables ended with {status}: {}", last_line(&log))));
         }
         Ok(())
     }
 
-    async fn start_proxy(
-        &self,
-        generation: u32,
-        sandbox: &Sandbox,
-        pod: &PodFacts,
-        mesh: &MeshFacts,
-    ) -> Result<u32, String> {
+    async fn start_proxy(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<u32> {
         let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
         let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
         let ports = Ports::of(generation);
@@ -198,22 +188,22 @@ impl Node {
         sandbox: &Sandbox,
         pod: &PodFacts,
         spec: impl Fn(Layout) -> Value,
-    ) -> Result<u32, String> {
+    ) -> Result<u32> {
         let cgroup = format!("{}/{id}", cgroup::of_pod(&self.cgroups, sandbox, &pod.qos_class)?);
         let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
-        std::fs::create_dir_all(&self.log_dir).map_err(|error| format!("{}: {error}", self.log_dir.display()))?;
+        std::fs::create_dir_all(&self.log_dir).context(self.log_dir.display())?;
         let spec = spec(Layout { root: &self.proxy_root, files: &files.directory, cgroup: &cgroup });
         let new = NewContainer { id: id.to_owned(), labels, spec: &spec, log: &log };
-        self.containerd.start(new).await.map_err(|error| error.to_string())
+        Ok(self.containerd.start(new).await?)
     }
 
     /// The containers of a sandbox.
-    async fn containers(&self, sandbox: &str) -> Result<Vec<String>, Error> {
+    async fn containers(&self, sandbox: &str) -> Result<Vec<String>> {
         let all = self.containerd.list().await?;
         Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())
     }
 
-    async fn remove_containers(&self, sandbox: &str) -> Result<(), Error> {
+    async fn remove_containers(&self, sandbox: &str) -> Result<()> {
         for id in self.containers(sandbox).await? {
             self.containerd.remove(&id).await?;
         }
@@ -253,13 +243,13 @@ impl Node {
                 self.renew(sandbox, &pod, &mesh).await
             };
             if let Err(error) = renewed.await {
-                tracing::warn!(sandbox = sandbox.id, error, "could not renew a certificate");
+                tracing::warn!(sandbox = sandbox.id, %error, "could not renew a certificate");
                 sleep(RENEWAL_RETRY_DELAY).await;
             }
         }
     }
 
-    async fn mesh(&self) -> Result<MeshFacts, String> {
+    async fn mesh(&self) -> Result<MeshFacts> {
         read_mesh(&self.client, &self.mesh_namespace, &self.mesh_config).await
     }
 
@@ -271,9 +261,9 @@ impl Node {
         log_of(&self.log_dir, id)
     }
 
-    async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<(), String> {
+    async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
         let began = Instant::now();
-        self.containerd.remove(&self.serving(&sandbox.id)).await.map_err(|error| error.to_string())?;
+        self.containerd.remove(&self.serving(&sandbox.id)).await?;
         let (pod, mesh) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
         let served = self.files(&sandbox.id).generation();
@@ -302,31 +292,31 @@ impl Node {
     }
 
     /// Limits the time of a proxy's start.
-    async fn in_time(&self, sandbox: &Sandbox, start: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    async fn in_time(&self, sandbox: &Sandbox, start: impl Future<Output = Result<()>>) -> Result<()> {
         timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
             let line = last_line(&self.log(&sandbox.id));
-            Err(format!("the proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}"))
+            Err(Error::new(format_args!("the proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}")))
         })
     }
 
     /// From now on, this proxy of the sandbox serves.
-    fn write_generation(&self, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+    fn write_generation(&self, generation: u32, sandbox: &Sandbox) -> Result<()> {
         let written = self.files(&sandbox.id).write_generation(generation);
-        written.map_err(|error| format!("the sandbox' files: {error}"))
+        written.context("the sandbox' files")
     }
 
-    async fn until_ready(&self, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+    async fn until_ready(&self, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<()> {
         let id = proxy_id(&sandbox.id, generation);
         tokio::select! {
             ready = netns::wait_until_ready(pid, Ports::of(generation).readiness, READY_TIMEOUT) => ready,
-            () = self.ended(&id) => Err("the proxy ended before it was ready".to_owned()),
+            () = self.ended(&id) => Err(Error::new("the proxy ended before it was ready")),
         }
-        .map_err(|error| format!("{error}; its last line: {}", last_line(&self.log(&sandbox.id))))
+        .map_err(|error| Error::new(format_args!("{error}; its last line: {}", last_line(&self.log(&sandbox.id)))))
     }
 }
 
 impl Proxies for Node {
-    async fn start(&self, sandbox: &Sandbox) -> Result<(), String> {
+    async fn start(&self, sandbox: &Sandbox) -> Result<()> {
         self.in_time(sandbox, self.start_until_ready(sandbox)).await
     }
 
@@ -339,14 +329,14 @@ impl Proxies for Node {
         }
     }
 
-    async fn upgrade(&self, sandbox: &Sandbox) -> Result<(), String> {
+    async fn upgrade(&self, sandbox: &Sandbox) -> Result<()> {
         self.start_successor(sandbox).await
     }
 
-    async fn remove(&self, id: &str) -> Result<(), String> {
-        self.remove_containers(id).await.map_err(|error| error.to_string())?;
-        self.files(id).remove().map_err(|error| format!("the sandbox' files: {error}"))?;
-        remove_log(&self.log_dir, id).map_err(|error| format!("the proxy's log: {error}"))
+    async fn remove(&self, id: &str) -> Result<()> {
+        self.remove_containers(id).await?;
+        self.files(id).remove().context("the sandbox' files")?;
+        remove_log(&self.log_dir, id).context("the proxy's log")
     }
 }
 

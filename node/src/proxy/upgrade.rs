@@ -12,6 +12,7 @@ use super::Node;
 use super::ids::{generation_of, proxy_id};
 use super::ports::Ports;
 use crate::containerd::NAMESPACE;
+use crate::error::{Error, Result};
 use crate::netns;
 use crate::pod::read_pod;
 
@@ -22,12 +23,12 @@ const RETIRE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 impl Node {
     /// Starts the next proxy of a sandbox, and returns when it serves. If that fails, the one that there is goes on alone.
-    pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<(), String> {
+    pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<()> {
         let serving = self.serving(&sandbox.id);
         let generation = self.files(&sandbox.id).generation().unwrap_or_default().wrapping_add(1);
         let next = proxy_id(&sandbox.id, generation);
         let start = async {
-            self.containerd.remove(&next).await.map_err(|error| error.to_string())?;
+            self.containerd.remove(&next).await?;
             self.refuse_taken_ports(generation, sandbox).await?;
             let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
             let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
@@ -35,12 +36,12 @@ impl Node {
             self.write_generation(generation, sandbox)
         };
         let in_turn = async {
-            let _permit = self.upgrades.acquire().await.map_err(|error| error.to_string())?;
+            let _permit = self.upgrades.acquire().await?;
             self.in_time(sandbox, Box::pin(start)).await
         };
         let result = tokio::select! {
             started = in_turn => started,
-            () = self.ended(&serving) => Err("the proxy ended before the next one was ready".to_owned()),
+            () = self.ended(&serving) => Err(Error::new("the proxy ended before the next one was ready")),
             never = self.keep_fresh(sandbox) => match never {},
         };
         if result.is_err()
@@ -52,11 +53,11 @@ impl Node {
     }
 
     /// A proxy of earlier upgrades may still serve connections, and would be asked in the next one's place.
-    async fn refuse_taken_ports(&self, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
-        let containers = self.containers(&sandbox.id).await.map_err(|error| error.to_string())?;
+    async fn refuse_taken_ports(&self, generation: u32, sandbox: &Sandbox) -> Result<()> {
+        let containers = self.containers(&sandbox.id).await?;
         let mut others = containers.iter().filter_map(|id| generation_of(id));
         if others.any(|other| Ports::of(other) == Ports::of(generation)) {
-            return Err("a proxy of three upgrades ago still serves connections, on the same ports".to_owned());
+            return Err(Error::new("a proxy of three upgrades ago still serves connections, on the same ports"));
         }
         Ok(())
     }
@@ -64,15 +65,15 @@ impl Node {
     /// Ends the proxies that served before the one that serves now, with their last connections.
     pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
         while let Err(error) = self.try_retire(sandbox).await {
-            tracing::warn!(sandbox = sandbox.id, error, "could not end the proxy before an upgrade");
+            tracing::warn!(sandbox = sandbox.id, %error, "could not end the proxy before an upgrade");
             sleep(RETIRE_RETRY_DELAY).await;
         }
         std::future::pending().await
     }
 
-    async fn try_retire(&self, sandbox: &Sandbox) -> Result<(), String> {
+    async fn try_retire(&self, sandbox: &Sandbox) -> Result<()> {
         let serving = self.serving(&sandbox.id);
-        let others = self.containers(&sandbox.id).await.map_err(|error| error.to_string())?;
+        let others = self.containers(&sandbox.id).await?;
         let others: Vec<_> = others.into_iter().filter(|id| *id != serving).collect();
         if others.is_empty() {
             return Ok(());
@@ -83,23 +84,22 @@ impl Node {
             if let Some(generation) = generation_of(&id) {
                 self.drain(&id, generation, sandbox).await?;
             }
-            self.containerd.remove(&id).await.map_err(|error| error.to_string())?;
+            self.containerd.remove(&id).await?;
         }
         Ok(())
     }
 
     /// Returns when a proxy has no connections any more, or has had the time that is left to it.
-    async fn drain(&self, id: &str, generation: u32, sandbox: &Sandbox) -> Result<(), String> {
+    async fn drain(&self, id: &str, generation: u32, sandbox: &Sandbox) -> Result<()> {
         let admin = Ports::of(generation).admin;
-        let mut drained = Err("not asked yet".to_owned());
-        while let Some(pid) = self.containerd.pid(NAMESPACE, id).await.map_err(|error| error.to_string())? {
-            if drained.is_err() {
-                drained = netns::drain(pid, admin).await;
-            }
+        let mut is_draining = false;
+        while let Some(pid) = self.containerd.pid(NAMESPACE, id).await? {
+            let drained = if is_draining { Ok(()) } else { netns::drain(pid, admin).await };
+            is_draining = drained.is_ok();
             sleep(COUNT_INTERVAL).await;
             let count = match drained {
                 Ok(()) => netns::connections(pid, admin).await,
-                Err(ref error) => Err(error.clone()),
+                Err(error) => Err(error),
             };
             if count == Ok(0) {
                 break;

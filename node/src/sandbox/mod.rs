@@ -7,6 +7,7 @@ mod tests;
 use std::time::Duration;
 
 pub use self::supervisor::{Proxies, Supervisor};
+use crate::error::{Error, Result};
 
 const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
@@ -48,11 +49,11 @@ pub enum Event {
     /// The next proxy serves in its place.
     Upgraded,
     /// The next proxy could not be started.
-    UpgradeFailed(String),
+    UpgradeFailed(Error),
     /// The proxy has become ready.
     Started,
     /// The proxy could not be started.
-    StartFailed(String),
+    StartFailed(Error),
     /// The proxy has ended by itself.
     Exited,
     /// Nothing of the proxy is left.
@@ -93,7 +94,7 @@ pub enum Action {
     /// Stop whatever is being done, then remove all after the delay.
     Remove(Duration),
     /// Respond to those that wait for the proxy.
-    RespondAdd(Result<(), String>),
+    RespondAdd(Result<()>),
     /// Respond to those that wait for its removal.
     RespondDelete,
 }
@@ -109,7 +110,7 @@ impl State {
             (Self::Ready, Event::Outdated) => (Self::Upgrading, vec![Action::Upgrade]),
             (Self::Upgrading, Event::Upgraded | Event::UpgradeFailed(_)) => (Self::Ready, vec![]),
             (Self::Removing, Event::Add) => {
-                (self, vec![Action::RespondAdd(Err("the sandbox is being removed".into()))])
+                (self, vec![Action::RespondAdd(Err(Error::new("the sandbox is being removed")))])
             }
             (Self::Starting | Self::Restarting { .. }, Event::Started) => {
                 (Self::Ready, vec![Action::RespondAdd(Ok(()))])
@@ -119,7 +120,7 @@ impl State {
             }
             (Self::Starting, Event::Exited) => (
                 Self::Removing,
-                vec![Action::RespondAdd(Err("the proxy has ended".into())), Action::Remove(Duration::ZERO)],
+                vec![Action::RespondAdd(Err(Error::new("the proxy has ended"))), Action::Remove(Duration::ZERO)],
             ),
             (Self::Ready, Event::Exited) => (Self::Restarting { failures: 0 }, vec![Action::Start(restart_backoff(0))]),
             (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited) => {
@@ -129,7 +130,7 @@ impl State {
             (Self::Absent, Event::Delete) => (Self::Removing, vec![Action::Remove(Duration::ZERO)]),
             (Self::Starting | Self::Ready | Self::Upgrading | Self::Restarting { .. }, Event::Delete) => (
                 Self::Removing,
-                vec![Action::RespondAdd(Err("the sandbox was deleted".into())), Action::Remove(Duration::ZERO)],
+                vec![Action::RespondAdd(Err(Error::new("the sandbox was deleted"))), Action::Remove(Duration::ZERO)],
             ),
             (Self::Removing, Event::Removed) => (Self::Absent, vec![Action::RespondDelete]),
             (Self::Removing, Event::RemoveFailed) => (self, vec![Action::Remove(REMOVE_RETRY_DELAY)]),

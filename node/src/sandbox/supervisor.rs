@@ -10,17 +10,18 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
+use crate::error::Result;
 
 /// What a proxy can be asked for. Each may be dropped at any point, and then be asked for again.
 pub trait Proxies: Send + Sync + 'static {
     /// Starts the sandbox' proxy, and returns when it is ready.
-    fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<(), String>> + Send;
+    fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
     /// Returns when the proxy has ended. Keeps its certificate fresh until then, and ends those that served before it.
     fn attend(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
     /// Starts the next proxy beside the one that serves, and returns when it serves in its place.
-    fn upgrade(&self, sandbox: &Sandbox) -> impl Future<Output = Result<(), String>> + Send;
+    fn upgrade(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
     /// Ends the proxy, and removes all that is its own.
-    fn remove(&self, id: &str) -> impl Future<Output = Result<(), String>> + Send;
+    fn remove(&self, id: &str) -> impl Future<Output = Result<()>> + Send;
 }
 
 enum Message {
@@ -180,7 +181,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                     match proxies.remove(&sandbox_id).await {
                         Ok(()) => report(Event::Removed),
                         Err(error) => {
-                            tracing::warn!(sandbox = sandbox_id, error, "could not remove a proxy");
+                            tracing::warn!(sandbox = sandbox_id, %error, "could not remove a proxy");
                             report(Event::RemoveFailed);
                         }
                     }
@@ -220,9 +221,9 @@ async fn stop(task: Option<JoinHandle<()>>) {
     }
 }
 
-fn respond(waiting: &mut Vec<oneshot::Sender<Response>>, result: &Result<(), String>) {
+fn respond(waiting: &mut Vec<oneshot::Sender<Response>>, result: &Result<()>) {
     for reply in waiting.drain(..) {
         // The plugin may have gone, and asks again.
-        let _ = reply.send(Response { error: result.clone().err() });
+        let _ = reply.send(Response { error: result.as_ref().err().map(ToString::to_string) });
     }
 }

@@ -18,7 +18,7 @@ fn remove() -> Action {
 }
 
 fn error(reason: &str) -> Action {
-    Action::RespondAdd(Err(reason.into()))
+    Action::RespondAdd(Err(Error::new(reason)))
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn each_event_in_each_state_leads_to_its_actions() {
     use Event::{Add, Adopted, Delete, Exited, Outdated, RemoveFailed, Removed, StartFailed, Started};
     use Event::{UpgradeFailed, Upgraded};
     use State::{Absent, Ready, Removing, Restarting, Starting, Upgrading};
-    let failed = || StartFailed("why".into());
+    let failed = || StartFailed(Error::new("why"));
     let ok = || Action::RespondAdd(Ok(()));
     let deleted = || error("the sandbox was deleted");
     let again = |failures, seconds| (Restarting { failures }, vec![Action::Start(Duration::from_secs(seconds))]);
@@ -45,7 +45,7 @@ fn each_event_in_each_state_leads_to_its_actions() {
         (Ready, Outdated, (Upgrading, vec![Action::Upgrade])),
         (Upgrading, Add, (Upgrading, vec![ok()])),
         (Upgrading, Upgraded, (Ready, vec![])),
-        (Upgrading, UpgradeFailed("why".into()), (Ready, vec![])),
+        (Upgrading, UpgradeFailed(Error::new("why")), (Ready, vec![])),
         (Upgrading, Delete, (Removing, vec![deleted(), remove()])),
         (Restarting { failures: 0 }, failed(), again(1, 2)),
         (Restarting { failures: 90 }, failed(), again(91, 60)),
@@ -69,9 +69,9 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::Adopted),
         Just(Event::Outdated),
         Just(Event::Upgraded),
-        Just(Event::UpgradeFailed("why".into())),
+        Just(Event::UpgradeFailed(Error::new("why"))),
         Just(Event::Started),
-        Just(Event::StartFailed("why".into())),
+        Just(Event::StartFailed(Error::new("why"))),
         Just(Event::Exited),
         Just(Event::Removed),
         Just(Event::RemoveFailed),
@@ -114,13 +114,13 @@ proptest! {
 /// Proxies that start when they are let, and count what they were asked for.
 #[derive(Clone)]
 struct Fake {
-    starts: watch::Receiver<Option<Result<(), String>>>,
+    starts: watch::Receiver<Option<Result<()>>>,
     ended: watch::Receiver<bool>,
     asked: mpsc::UnboundedSender<&'static str>,
 }
 
 impl Proxies for Fake {
-    async fn start(&self, _: &Sandbox) -> Result<(), String> {
+    async fn start(&self, _: &Sandbox) -> Result<()> {
         self.asked.send("start").unwrap();
         let mut starts = self.starts.clone();
         let result = starts.wait_for(Option::is_some).await.unwrap().clone();
@@ -132,12 +132,12 @@ impl Proxies for Fake {
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
-    async fn upgrade(&self, _: &Sandbox) -> Result<(), String> {
+    async fn upgrade(&self, _: &Sandbox) -> Result<()> {
         self.asked.send("upgrade").unwrap();
-        Err("the next one does not start".into())
+        Err(Error::new("the next one does not start"))
     }
 
-    async fn remove(&self, _: &str) -> Result<(), String> {
+    async fn remove(&self, _: &str) -> Result<()> {
         self.asked.send("remove").unwrap();
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Proxies for Fake {
 
 struct Fixture {
     supervisor: Supervisor,
-    start: watch::Sender<Option<Result<(), String>>>,
+    start: watch::Sender<Option<Result<()>>>,
     end: watch::Sender<bool>,
     asked: mpsc::UnboundedReceiver<&'static str>,
 }
@@ -207,7 +207,7 @@ async fn a_deletion_stops_a_start_that_is_under_way() {
 #[tokio::test]
 async fn what_a_failed_start_left_is_removed() {
     let mut fixture = fixture();
-    fixture.start.send_replace(Some(Err("no certificate".into())));
+    fixture.start.send_replace(Some(Err(Error::new("no certificate"))));
     assert_eq!(fixture.supervisor.request(add()).await.error.as_deref(), Some("no certificate"));
     assert_eq!(fixture.asked.recv().await, Some("start"));
     assert_eq!(fixture.asked.recv().await, Some("remove"));

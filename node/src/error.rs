@@ -1,0 +1,79 @@
+//! The error of the agent's work. Nothing matches on it: it is logged, printed, or sent to the plugin.
+
+use std::fmt::{self, Display};
+
+/// Says what failed and, after colons, why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error(String);
+
+/// Is what the agent's work returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Creates an error without a cause.
+    #[must_use]
+    pub fn new(message: impl Display) -> Self {
+        Self(message.to_string())
+    }
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<E: std::error::Error> From<E> for Error {
+    /// Appends the causes that the error's own text does not have.
+    fn from(error: E) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            let inner_text = inner.to_string();
+            if !text.contains(&inner_text) {
+                text = format!("{text}: {inner_text}");
+            }
+            cause = inner.source();
+        }
+        Self(text)
+    }
+}
+
+/// Puts what was to be done before an error.
+pub trait Context<T> {
+    /// Returns the value, or an error that begins with `context`.
+    fn context(self, context: impl Display) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Context<T> for Result<T, E> {
+    fn context(self, context: impl Display) -> Result<T> {
+        self.map_err(|error| Error(format!("{context}: {}", error.into())))
+    }
+}
+
+impl<T> Context<T> for Option<T> {
+    fn context(self, context: impl Display) -> Result<T> {
+        self.ok_or_else(|| Error::new(context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: &'static str,
+        source: Option<Box<Self>>,
+    }
+
+    #[test]
+    fn error_says_each_cause_once() {
+        let inner = Layer { text: "refused", source: None };
+        let middle = Layer { text: "connect: refused", source: Some(Box::new(inner)) };
+        let outer: Result<()> = Err(Layer { text: "the call", source: Some(Box::new(middle)) }).context("istiod");
+        assert_eq!(outer.unwrap_err().to_string(), "istiod: the call: connect: refused");
+        assert_eq!(None::<()>.context("no pod").unwrap_err().to_string(), "no pod");
+    }
+}
