@@ -1,0 +1,78 @@
+//! The containers of a sandbox, below the pod's cgroup and in its network.
+
+use std::collections::HashMap;
+
+use cni::protocol::Sandbox;
+use serde_json::Value;
+
+use super::ids::{redirect_id, sandbox_id};
+use super::ports::Ports;
+use super::spec::{self, Layout};
+use super::{Node, cgroup, last_line};
+use crate::containerd::NewContainer;
+use crate::error::{Context, Error, Result};
+use crate::pod::PodFacts;
+
+impl Node {
+    /// Redirects the pod's traffic to its proxy.
+    pub(super) async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
+        self.run_in_network(sandbox, pod, |layout| spec::redirect(sandbox, pod, layout)).await
+    }
+
+    /// Leads who asks for a proxy's ordinary ports to the one that serves.
+    pub(super) async fn lead_to(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
+        let files = self.files(&sandbox.id);
+        const RULES: &str = "the rules for the proxy's ports";
+        let has_jumps = files.has_jumps();
+        for is_ipv6 in [false, true] {
+            if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
+                let rules = files.write_rules(&Ports::rules(generation, is_ipv6, has_jumps)).context(RULES)?;
+                self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
+            }
+        }
+        files.write_jumps().context(RULES)
+    }
+
+    /// Runs a container that changes the pod's network, to its end.
+    async fn run_in_network(&self, sandbox: &Sandbox, pod: &PodFacts, spec: impl Fn(Layout) -> Value) -> Result<()> {
+        let id = redirect_id(&sandbox.id);
+        let log = self.log(&sandbox.id);
+        self.containerd.remove(&id).await?;
+        self.start_container(&id, HashMap::new(), sandbox, pod, spec).await?;
+        let status = self.containerd.wait(&id).await?;
+        self.containerd.remove(&id).await?;
+        if status != 0 {
+            return Err(Error::new(format_args!("iptables ended with {status}: {}", last_line(&log))));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn start_container(
+        &self,
+        id: &str,
+        labels: HashMap<String, String>,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+        spec: impl Fn(Layout) -> Value,
+    ) -> Result<u32> {
+        let cgroup = format!("{}/{id}", cgroup::of_pod(&self.cgroups, sandbox, &pod.qos_class)?);
+        let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
+        std::fs::create_dir_all(&self.log_dir).context(self.log_dir.display())?;
+        let spec = spec(Layout { root: &self.proxy_root, files: &files.directory, cgroup: &cgroup });
+        let new = NewContainer { id: id.to_owned(), labels, spec: &spec, log: &log };
+        Ok(self.containerd.start(new).await?)
+    }
+
+    /// The containers of a sandbox.
+    pub(super) async fn containers(&self, sandbox: &str) -> Result<Vec<String>> {
+        let all = self.containerd.list().await?;
+        Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())
+    }
+
+    pub(super) async fn remove_containers(&self, sandbox: &str) -> Result<()> {
+        for id in self.containers(sandbox).await? {
+            self.containerd.remove(&id).await?;
+        }
+        Ok(())
+    }
+}

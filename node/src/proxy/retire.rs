@@ -1,0 +1,72 @@
+//! The end of proxies that served before an upgrade.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use cni::protocol::Sandbox;
+use tokio::time::sleep;
+
+use super::Node;
+use super::ids::generation_of;
+use super::ports::Ports;
+use crate::containerd::NAMESPACE;
+use crate::error::Result;
+use crate::netns;
+use crate::pod::read_pod;
+
+/// Envoy counts its connections every 5 s.
+const COUNT_INTERVAL: Duration = Duration::from_secs(6);
+/// Pause after the predecessors of a proxy could not be retired.
+const RETIRE_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+impl Node {
+    /// Ends the proxies that served before the one that serves now, with their last connections.
+    pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
+        while let Err(error) = self.try_retire(sandbox).await {
+            tracing::warn!(sandbox = sandbox.id, %error, "could not end the proxy before an upgrade");
+            sleep(RETIRE_RETRY_DELAY).await;
+        }
+        std::future::pending().await
+    }
+
+    async fn try_retire(&self, sandbox: &Sandbox) -> Result<()> {
+        let serving = self.serving(&sandbox.id);
+        let others = self.containers(&sandbox.id).await?;
+        let others: Vec<_> = others.into_iter().filter(|id| *id != serving).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let pod = read_pod(&self.client, sandbox).await?;
+        self.lead_to(self.files(&sandbox.id).generation().unwrap_or_default(), sandbox, &pod).await?;
+        for id in others {
+            if let Some(generation) = generation_of(&id) {
+                self.drain(&id, generation, sandbox).await?;
+            }
+            self.containerd.remove(&id).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns when a proxy has no connections any more, or has had the time that is left to it.
+    async fn drain(&self, id: &str, generation: u32, sandbox: &Sandbox) -> Result<()> {
+        let admin = Ports::of(generation).admin;
+        let mut is_draining = false;
+        while let Some(pid) = self.containerd.pid(NAMESPACE, id).await? {
+            let drained = if is_draining { Ok(()) } else { netns::drain(pid, admin).await };
+            is_draining = drained.is_ok();
+            sleep(COUNT_INTERVAL).await;
+            let count = match drained {
+                Ok(()) => netns::connections(pid, admin).await,
+                Err(error) => Err(error),
+            };
+            if count == Ok(0) {
+                break;
+            }
+            if self.files(&sandbox.id).served_for() >= self.drain_timeout {
+                tracing::warn!(container = id, connections = ?count, "a proxy before an upgrade is ended with its connections");
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! A proxy while it serves: its end is awaited, and its certificate renewed.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use cni::protocol::Sandbox;
+use tokio::time::sleep;
+
+use super::{Node, RETRY_DELAY};
+use crate::containerd::NAMESPACE;
+use crate::error::{Context, Result};
+use crate::pod::{MeshFacts, PodFacts, read_pod};
+
+const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+impl Node {
+    /// Returns when the proxy's process has ended. While containerd is away, nothing is known.
+    pub(super) async fn ended(&self, id: &str) {
+        // A task that an agent has created and not started would be waited for in vain.
+        while !matches!(self.containerd.pid(NAMESPACE, id).await, Ok(None)) {
+            let Err(error) = self.containerd.wait(id).await else { return };
+            if error.is_not_found() {
+                return;
+            }
+            tracing::warn!(container = id, %error, "cannot watch a proxy");
+            sleep(RETRY_DELAY).await;
+        }
+    }
+
+    /// Renews the certificate at half of its life, for as long as it is polled.
+    pub(super) async fn keep_fresh(&self, sandbox: &Sandbox) -> Infallible {
+        loop {
+            sleep(self.files(&sandbox.id).renewal_due_in()).await;
+            let renewed = async {
+                let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
+                self.renew(sandbox, &pod, &mesh).await
+            };
+            if let Err(error) = renewed.await {
+                tracing::warn!(sandbox = sandbox.id, %error, "could not renew a certificate");
+                sleep(RENEWAL_RETRY_DELAY).await;
+            }
+        }
+    }
+
+    pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
+        let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
+        let certificate = self.ca.issue(&identity).await?;
+        let written = self.files(&sandbox.id).write_certificate(&certificate);
+        written.context("the certificate's files")
+    }
+}

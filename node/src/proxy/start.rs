@@ -1,0 +1,104 @@
+//! The start of a sandbox' proxy: what it reads, its container, and the wait until it is ready.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cni::protocol::Sandbox;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::ids::proxy_id;
+use super::ports::Ports;
+use super::spec::{self, Cluster, Layout};
+use super::{Node, RETRY_DELAY, ROOT_LABEL, last_line};
+use crate::error::{Context, Error, Result};
+use crate::netns;
+use crate::pod::{MeshFacts, PodFacts, read_pod};
+
+/// Long enough for a proxy on a busy node, and shorter than the plugin waits.
+const READY_TIMEOUT: Duration = Duration::from_secs(80);
+/// istiod may see the pod on this node a moment later than the kubelet.
+const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Node {
+    /// Limits the time of a proxy's start.
+    pub(super) async fn in_time(&self, sandbox: &Sandbox, start: impl Future<Output = Result<()>>) -> Result<()> {
+        timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
+            let line = last_line(&self.log(&sandbox.id));
+            Err(Error::new(format_args!("the proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}")))
+        })
+    }
+
+    pub(super) async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
+        let began = Instant::now();
+        self.containerd.remove(&self.serving(&sandbox.id)).await?;
+        let (pod, mesh) = self.prepare(sandbox).await?;
+        let prepared = began.elapsed();
+        let served = self.files(&sandbox.id).generation();
+        match served {
+            // The pod's network is as the proxy before this one left it.
+            Some(generation) if generation > 0 => self.lead_to(generation, sandbox, &pod).await?,
+            Some(_) => {}
+            None => self.redirect(sandbox, &pod).await?,
+        }
+        let generation = served.unwrap_or_default();
+        let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
+        let started = began.elapsed();
+        self.until_ready(pid, generation, sandbox).await?;
+        if served.is_none() {
+            self.write_generation(generation, sandbox)?;
+        }
+        let ready = began.elapsed();
+        tracing::info!(
+            sandbox = sandbox.id,
+            ?prepared,
+            ?started,
+            ?ready,
+            "the proxy serves; times since it was asked for"
+        );
+        Ok(())
+    }
+
+    async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts)> {
+        let pod = read_pod(&self.client, sandbox).await?;
+        let mesh = self.mesh().await?;
+        let files = self.files(&sandbox.id);
+        files.write_pod(sandbox, &pod, &self.resolv_conf).context("the pod's files")?;
+        let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
+        while let Err(error) = self.renew(sandbox, &pod, &mesh).await {
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+            sleep(RETRY_DELAY).await;
+        }
+        Ok((pod, mesh))
+    }
+
+    pub(super) async fn start_proxy(
+        &self,
+        generation: u32,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+        mesh: &MeshFacts,
+    ) -> Result<u32> {
+        let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
+        let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
+        let ports = Ports::of(generation);
+        let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, cluster, ports, layout);
+        self.start_container(&proxy_id(&sandbox.id, generation), labels, sandbox, pod, spec).await
+    }
+
+    pub(super) async fn until_ready(&self, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<()> {
+        let id = proxy_id(&sandbox.id, generation);
+        tokio::select! {
+            ready = netns::wait_until_ready(pid, Ports::of(generation).readiness, READY_TIMEOUT) => ready,
+            () = self.ended(&id) => Err(Error::new("the proxy ended before it was ready")),
+        }
+        .map_err(|error| Error::new(format_args!("{error}; its last line: {}", last_line(&self.log(&sandbox.id)))))
+    }
+
+    /// From now on, this proxy of the sandbox serves.
+    pub(super) fn write_generation(&self, generation: u32, sandbox: &Sandbox) -> Result<()> {
+        let written = self.files(&sandbox.id).write_generation(generation);
+        written.context("the sandbox' files")
+    }
+}
