@@ -1,4 +1,4 @@
-//! The agent from its start: adopts what an earlier agent left, catches up on what it missed, and serves the plugin.
+//! Runs the agent: adopts the proxies of an earlier agent, removes stale ones, and serves the plugin.
 
 use std::convert::Infallible;
 use std::fs;
@@ -12,14 +12,14 @@ use tokio::time::sleep;
 use crate::error::{Context, Result};
 use crate::install;
 use crate::metrics::{EventCounts, Exporter};
-use crate::proxy::{Left, Node};
+use crate::proxy::{Leftover, Node};
 use crate::sandbox::{Event, Supervisor};
 use crate::server;
 use crate::status;
 
 const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where the container runtime's parts of CNI are.
+/// Holds the paths of the container runtime's CNI files.
 #[derive(Debug, Clone)]
 pub struct CniPaths {
     /// The plugin, in the agent's image.
@@ -32,32 +32,32 @@ pub struct CniPaths {
     pub own_dir: PathBuf,
 }
 
-/// Runs the agent, with metrics on a port or none. It returns only with a reason.
-pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<()> {
+/// Runs until a part fails; metrics are served where a port is given.
+pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
     let run_dir = node.run_dir.clone();
     let events = EventCounts::new(&Event::LABELS);
     let metrics = serve_metrics(&node, events.clone(), metrics_port);
     fs::create_dir_all(&run_dir).context(run_dir.display())?;
-    let left = node.left().await?;
+    let leftovers = node.leftovers().await?;
     let supervisor = Supervisor::spawn(node, move |label| events.count(label));
-    for (id, left) in left {
-        match left {
-            Left::Proxy { sandbox, is_outdated } => supervisor.adopt(sandbox, is_outdated),
-            Left::Remains => remove(&supervisor, id),
+    for (id, leftover) in leftovers {
+        match leftover {
+            Leftover::Live { sandbox, is_outdated } => supervisor.adopt(sandbox, is_outdated),
+            Leftover::Stale => remove(&supervisor, id),
         }
     }
-    for id in marks(&run_dir).context("the marks of deleted sandboxes")? {
-        let (supervisor, mark) = (supervisor.clone(), protocol::tombstones(&run_dir).join(&id));
+    for id in tombstones(&run_dir).context("the tombstones of deleted sandboxes")? {
+        let (supervisor, tombstone) = (supervisor.clone(), protocol::tombstones(&run_dir).join(&id));
         tokio::spawn(async move {
             supervisor.request(Request::Delete { id }).await;
-            let _ = fs::remove_file(mark);
+            let _ = fs::remove_file(tombstone);
         });
     }
     install::plugin(&cni.plugin, &cni.bin_dir).context("the plugin")?;
     let socket = protocol::socket(&run_dir);
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
-        () = follow_primary_network(&cni) => Ok(()),
+        never = follow_primary_network(&cni) => match never {},
         never = metrics => match never {},
     }
 }
@@ -81,8 +81,8 @@ fn remove(supervisor: &Supervisor, id: String) {
     tokio::spawn(async move { supervisor.request(Request::Delete { id }).await });
 }
 
-/// The sandboxes whose deletion the plugin could not report.
-fn marks(run_dir: &Path) -> io::Result<Vec<String>> {
+/// Returns the ids of the sandboxes whose deletion the plugin could not report.
+fn tombstones(run_dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(protocol::tombstones(run_dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -90,7 +90,7 @@ fn marks(run_dir: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-async fn follow_primary_network(cni: &CniPaths) {
+async fn follow_primary_network(cni: &CniPaths) -> Infallible {
     loop {
         if let Err(error) = install::configuration(&cni.primary_dir, &cni.own_dir) {
             tracing::warn!(%error, "could not write the network configuration");

@@ -1,5 +1,5 @@
-//! The pod's certificate: istiod signs it for the pod's service account on the agent's word, and checks that such a pod is on
-//! the agent's node (istiod's `CA_TRUSTED_NODE_ACCOUNTS`).
+//! The pod's certificate. The agent requests it on behalf of the pod's service account; istiod checks that such a pod is on
+//! the agent's node (`CA_TRUSTED_NODE_ACCOUNTS`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::api::ca::IstioCertificateRequest;
 use crate::api::ca::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::error::{Context, Error, Result};
 
-/// What istiod's chart asks for, in seconds.
+/// The default of istiod's chart, in seconds.
 const VALIDITY_SECONDS: i64 = 24 * 60 * 60;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A certificate with its key, as PEM.
+/// Holds a certificate with its key, as PEM.
 #[derive(Clone)]
 pub struct WorkloadCertificate {
-    /// The leaf and what signed it, without the root.
+    /// The leaf and the intermediates, without the root.
     pub chain: String,
     /// The root.
     pub root: String,
@@ -31,7 +31,7 @@ pub struct WorkloadCertificate {
     pub key: String,
 }
 
-/// istiod as the agent knows it.
+/// Holds how the agent reaches istiod's CA.
 #[derive(Debug, Clone)]
 pub struct CertificateAuthority {
     /// Such as `https://istiod.istio-system.svc:15012`.
@@ -45,7 +45,7 @@ pub struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Has istiod sign a certificate for a SPIFFE identity.
+    /// Requests a certificate for a SPIFFE identity.
     pub async fn issue(&self, identity: &str) -> Result<WorkloadCertificate> {
         let key = KeyPair::generate()?;
         let csr = request(identity, &key).context("the certificate request")?;
@@ -84,7 +84,7 @@ fn request(identity: &str, key: &KeyPair) -> Result<String, rcgen::Error> {
     params.serialize_request(key)?.pem()
 }
 
-/// What makes istiod sign for another account than the caller's.
+/// Returns the metadata by which istiod signs for another account than the caller's.
 fn on_behalf_of(identity: &str) -> Struct {
     let value = Value { kind: Some(Kind::StringValue(identity.to_owned())) };
     Struct { fields: BTreeMap::from([("ImpersonatedIdentity".to_owned(), value)]).into_iter().collect() }

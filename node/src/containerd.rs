@@ -20,39 +20,39 @@ use crate::api::tasks::{
     CreateTaskRequest, DeleteTaskRequest, GetRequest, KillRequest, StartRequest, Status as TaskStatus, WaitRequest,
 };
 
-/// containerd's namespace of the proxies.
+/// containerd's namespace for the proxies.
 pub const NAMESPACE: &str = "istio-aux";
-/// containerd's namespace of the kubelet's sandboxes and containers.
+/// containerd's namespace for the kubelet's sandboxes and containers.
 pub const CRI_NAMESPACE: &str = "k8s.io";
 const RUNTIME: &str = "io.containerd.runc.v2";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const SIGKILL: u32 = 9;
 
-/// A call to containerd failed.
+/// Says which call to containerd failed, and why.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket cannot be used.
     #[error("containerd's socket")]
     Connect(#[from] tonic::transport::Error),
-    /// containerd said why.
+    /// containerd returned an error.
     #[error("containerd could not {what}: {}", cause.message())]
     Call {
-        /// What was asked for.
+        /// The call.
         what: &'static str,
-        /// What it responded.
+        /// containerd's response.
         cause: Status,
     },
 }
 
 impl Error {
-    /// What was asked about is not there.
+    /// Returns true if the container or its process does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Call { cause, .. } if cause.code() == Code::NotFound)
     }
 }
 
-/// What a container is made from.
+/// Describes a container to create.
 #[derive(Debug)]
 pub struct NewContainer<'a> {
     /// Its id.
@@ -65,7 +65,7 @@ pub struct NewContainer<'a> {
     pub log: &'a Path,
 }
 
-/// A connection to containerd. It connects again after containerd was restarted.
+/// Holds a connection to containerd, which is made again after a restart of containerd.
 #[derive(Debug, Clone)]
 pub struct Containerd {
     channel: Channel,
@@ -74,7 +74,7 @@ pub struct Containerd {
 type Namespaced = InterceptedService<Channel, InNamespace>;
 
 impl Containerd {
-    /// Uses the socket, which may not be there yet.
+    /// Uses a socket, which need not exist yet.
     pub fn at(socket: &Path) -> Result<Self, Error> {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
         Ok(Self { channel: endpoint.connect_lazy() })
@@ -97,14 +97,14 @@ impl Containerd {
         Ok(started.into_inner().pid)
     }
 
-    /// The exit status of a container's process, once it has ended.
+    /// Waits for the end of a container's process, and returns its exit status.
     pub async fn wait(&self, id: &str) -> Result<u32, Error> {
         let request = WaitRequest { container_id: id.to_owned() };
         let response = self.tasks().wait(request).await.map_err(call("wait for a task"))?;
         Ok(response.into_inner().exit_status)
     }
 
-    /// Kills a container's processes and removes it. What is not there needs no removal.
+    /// Kills a container's processes and removes it. Succeeds if it does not exist.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
         let kill = KillRequest { container_id: id.to_owned(), signal: SIGKILL, all: true };
         if found(self.tasks().kill(kill).await.map_err(call("kill a task")))? {
@@ -117,14 +117,14 @@ impl Containerd {
         Ok(())
     }
 
-    /// The labels of the containers in the namespace, by their ids.
+    /// Returns the labels of the containers in the namespace, by their ids.
     pub async fn list(&self) -> Result<HashMap<String, HashMap<String, String>>, Error> {
         let response = self.containers().list(ListContainersRequest::default()).await;
         let containers = response.map_err(call("list containers"))?.into_inner().containers;
         Ok(containers.into_iter().map(|container| (container.id, container.labels)).collect())
     }
 
-    /// The PID of a container's process, while it runs.
+    /// Returns the PID of a container's process; `None` if it does not run.
     pub async fn pid(&self, namespace: &'static str, id: &str) -> Result<Option<u32>, Error> {
         let mut tasks = TasksClient::with_interceptor(self.channel.clone(), InNamespace(namespace));
         match tasks.get(GetRequest { container_id: id.to_owned() }).await.map_err(call("read a task")) {
@@ -150,7 +150,7 @@ fn call(what: &'static str) -> impl Fn(Status) -> Error {
     move |cause| Error::Call { what, cause }
 }
 
-/// Whether what was asked about is there. A process that has ended is no longer found by `kill`.
+/// Returns false for "not found", which `kill` also returns for a process that has ended.
 fn found<T>(result: Result<T, Error>) -> Result<bool, Error> {
     match result {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! The plugin and its network configuration on the node: the primary network's configuration, with the plugin as its last.
+//! Installs the plugin and its network configuration: the primary network's, with the plugin appended.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Context, Result};
 
-/// The plugin's name, which is that of its file.
+/// The plugin's name and file name.
 const PLUGIN: &str = "istio-aux-cni";
 
 /// Copies the plugin into the runtime's directory of plugins.
@@ -20,7 +20,7 @@ pub fn plugin(program: &Path, bin_dir: &Path) -> io::Result<()> {
     fs::rename(temporary, bin_dir.join(PLUGIN))
 }
 
-/// Writes the runtime class' configuration where the primary network's has changed.
+/// Writes the runtime class' configuration if the primary network's has changed.
 pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<()> {
     let primary = first_configuration(primary_dir).context(primary_dir.display())?;
     let primary = primary.context(format_args!("{} has no network configuration", primary_dir.display()))?;
@@ -37,7 +37,7 @@ pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<()> {
     written.context(own.display())
 }
 
-/// The file that the runtime uses: the first by name.
+/// Returns the file that the runtime uses: the first by name.
 fn first_configuration(directory: &Path) -> io::Result<Option<PathBuf>> {
     let mut files: Vec<_> = fs::read_dir(directory)?.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
     files.retain(|file| {
@@ -47,7 +47,7 @@ fn first_configuration(directory: &Path) -> io::Result<Option<PathBuf>> {
     Ok(files.into_iter().next())
 }
 
-/// The primary configuration under its own name, by which its plugins know their addresses, with the plugin last.
+/// Appends the plugin to the primary configuration, whose name stays: its plugins find their addresses by it.
 fn chained(primary: &str) -> Result<String> {
     let mut configuration: Value = serde_json::from_str(primary)?;
     if configuration.get("plugins").is_none() {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plugin_comes_last_under_the_primary_networks_name() {
+    fn plugin_is_appended_to_primary_configuration() {
         let list = r#"{"cniVersion": "1.0.0", "name": "calico", "plugins": [{"type": "calico", "x": 1}]}"#;
         let single = r#"{"cniVersion": "1.0.0", "name": "calico", "type": "calico", "x": 1}"#;
         for primary in [list, single] {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_follows_the_first_of_the_primary_network() {
+    fn configuration_follows_first_primary_file() {
         let (primary, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let write = |name: &str, network: &str| {
             let text = format!(r#"{{"cniVersion": "1.0.0", "name": "{network}", "plugins": []}}"#);

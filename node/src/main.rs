@@ -1,4 +1,4 @@
-//! `istio-aux-node`: the agent, and what its init containers do.
+//! `istio-aux-node`: the agent, the commands of its init containers, and those for operators.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +17,11 @@ use node::rootfs;
 use node::status::{self, Proxy};
 use tokio::sync::Semaphore;
 
-/// Each needs a core for a second.
+/// Each upgrade needs a core for a second.
 const UPGRADES_AT_A_TIME: usize = 2;
 
 #[derive(Parser)]
-#[command(name = "istio-aux-node", version, about = "Runs Istio proxies beside pods (experimental)")]
+#[command(name = "istio-aux-node", version, about = "Runs the Istio proxies of pods on the node (experimental)")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -39,7 +39,7 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
     },
-    /// Print what the proxy of a pod has written
+    /// Print the log of a pod's proxy
     Logs {
         #[command(flatten)]
         node: NodeArgs,
@@ -51,7 +51,7 @@ enum Command {
         /// The new file
         file: PathBuf,
     },
-    /// Copy the root of the image that this runs in to DIRECTORY, unless it is there
+    /// Copy the root of the image that this runs in to DIRECTORY, unless that exists
     CopyRoot {
         /// The new directory
         directory: PathBuf,
@@ -70,7 +70,7 @@ struct NodeArgs {
     /// containerd's socket
     #[arg(long, env = "CONTAINERD_ADDRESS", default_value = "/run/containerd/containerd.sock")]
     containerd: PathBuf,
-    /// The directory of the socket and of what proxies read
+    /// The directory of the socket and of the proxies' files
     #[arg(long, default_value = cni::input::RUN_DIR)]
     run_dir: PathBuf,
     /// The directory of the proxies' output
@@ -121,7 +121,7 @@ struct AgentArgs {
     /// The `ConfigMap` with the mesh's configuration
     #[arg(long, default_value = "istio")]
     mesh_config: String,
-    /// How long a proxy that was upgraded may serve the connections that it has, in seconds
+    /// Seconds for which a proxy that was upgraded may serve its connections
     #[arg(long, default_value_t = 3600)]
     drain_timeout: u64,
     /// The port of the node on which metrics are served, over plain HTTP at /metrics; none by default
@@ -200,5 +200,5 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         primary_dir: args.cni_primary_dir,
         own_dir: args.cni_own_dir,
     };
-    agent::run(node, cni, args.metrics_port).await
+    agent::run(node, cni, args.metrics_port).await.map(|never| match never {})
 }

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CONNECTION_LIMIT: usize = 16;
-/// How long one connection, which has one request, may take.
+/// Limits the time of one connection, which has one request.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits the reading of the gauges. Prometheus waits for 10 s by default.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ where
                 let mut http = http1::Builder::new();
                 http.timer(TokioTimer::new()).max_buf_size(READ_BUFFER_LIMIT).keep_alive(false);
                 let service = service_fn(|request| exporter.respond(request));
-                // What goes wrong with a connection is the client's own trouble.
+                // An error of a connection concerns its client only.
                 let _ = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(stream), service)).await;
                 drop(permit);
             });
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_metrics_path_is_found() {
+    async fn only_metrics_path_is_served() {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         tokio::spawn(Exporter { read: || ready(None), events: EventCounts::new(&LABELS) }.serve(port));
         let ask = async |path: &str| {

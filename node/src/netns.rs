@@ -1,4 +1,4 @@
-//! Work inside a pod's network namespace. A thread that has entered one is not used for anything else.
+//! Requests to proxies from inside their pods' network namespaces, on threads that are used for nothing else.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -11,27 +11,27 @@ use tokio::sync::oneshot;
 
 use crate::error::{Context, Error, Result};
 
-/// Where the agent asks a proxy. 127.0.0.1 leads to the proxy that serves (`proxy/ports.rs`), and the mesh's rules let root's
-/// connections on the loopback interface pass.
+/// The address by which the agent probes a proxy: 127.0.0.1 is redirected to the serving one (`proxy/ports.rs`). The mesh's
+/// rules do not redirect root's connections on the loopback interface.
 const LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Of a response, as much is read.
+/// Bytes of a response that are read.
 const RESPONSE_LIMIT: u64 = 4096;
 
-/// Returns once the proxy, whose process this is, serves in its network namespace.
+/// Returns when the proxy of this process is ready.
 pub async fn wait_until_ready(pid: u32, readiness_port: u16, timeout: Duration) -> Result<()> {
     enter(pid, move |is_cancelled| poll(readiness_port, Instant::now() + timeout, is_cancelled)).await
 }
 
-/// Has Envoy's admin interface of a process close all listeners. Connections that wait to be accepted go to another process
-/// that listens on the same port (`tcp_migrate_req`, Linux 5.14). Those that were accepted go on; of HTTP, until their next response.
+/// Closes an Envoy's listeners by its admin interface. Connections that wait to be accepted go to another process that listens
+/// on the same port (`tcp_migrate_req`, Linux 5.14). Accepted ones go on; HTTP ones until their next response.
 pub async fn drain(pid: u32, admin_port: u16) -> Result<()> {
     enter(pid, move |_| {
         if let Err(error) = fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1") {
             tracing::warn!(%error, "no tcp_migrate_req: connections that wait to be accepted are refused");
         }
-        // The first has HTTP connections closed, and would leave the listeners open.
+        // The first closes HTTP connections and leaves the listeners open.
         for what in ["POST /drain_listeners?graceful&skip_exit", "POST /drain_listeners"] {
             let (status, _) = request(Ipv4Addr::LOCALHOST, admin_port, what).context("Envoy")?;
             if status != 200 {
@@ -43,7 +43,7 @@ pub async fn drain(pid: u32, admin_port: u16) -> Result<()> {
     .await
 }
 
-/// How many connections an Envoy serves. It counts them every 5 s.
+/// Returns the number of connections that an Envoy serves. Envoy counts them every 5 s.
 pub async fn connections(pid: u32, admin_port: u16) -> Result<u64> {
     enter(pid, move |_| {
         let (_, text) =
@@ -54,7 +54,7 @@ pub async fn connections(pid: u32, admin_port: u16) -> Result<u64> {
     .await
 }
 
-/// Works in the network namespace of a process, on a thread of its own.
+/// Runs `work` in the network namespace of a process, on a thread of its own.
 async fn enter<T: Send + 'static>(
     pid: u32,
     work: impl FnOnce(&dyn Fn() -> bool) -> Result<T> + Send + 'static,
@@ -65,7 +65,7 @@ async fn enter<T: Send + 'static>(
     thread::spawn(move || {
         let entered = setns(&namespace, CloneFlags::CLONE_NEWNET);
         let result = entered.context("setns").and_then(|()| work(&|| sender.is_closed()));
-        // Whoever asked may have stopped waiting.
+        // The caller may have stopped waiting.
         let _ = sender.send(result);
     });
     receiver.await.context("the thread in the pod's network namespace")?
@@ -85,7 +85,7 @@ fn poll(port: u16, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result
     }
 }
 
-/// The status, and the response as text.
+/// Sends a request, and returns the status and the response as text.
 fn request(address: Ipv4Addr, port: u16, what: &str) -> io::Result<(u16, String)> {
     let address = SocketAddr::from((address, port));
     let mut stream = TcpStream::connect_timeout(&address, REQUEST_TIMEOUT)?;

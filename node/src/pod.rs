@@ -1,5 +1,4 @@
-//! What the agent reads of the API: the pod, and the mesh's configuration. An identity is never taken from what a pod says of
-//! itself in annotations.
+//! Reads the pod and the mesh's configuration from the API. The identity is the service account, whatever annotations say.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Context, Error, Result};
 
-/// What a proxy is told of its pod.
+/// Holds what a proxy needs of its pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodFacts {
     /// The pod's service account.
@@ -32,7 +31,7 @@ pub struct PodFacts {
     pub owner: Option<Owner>,
 }
 
-/// The object that controls a pod.
+/// Describes the object that controls a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Owner {
     /// Such as `batch/v1`.
@@ -44,7 +43,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// As Istio's injector writes it.
+    /// Returns the reference that Istio's injector writes.
     #[must_use]
     pub fn reference(&self, namespace: &str) -> String {
         let Self { api_version, kind, name } = self;
@@ -52,7 +51,7 @@ impl Owner {
     }
 }
 
-/// What a proxy is told of its mesh.
+/// Holds what a proxy needs of its mesh.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeshFacts {
     /// `defaultConfig`, which pilot-agent calls `PROXY_CONFIG`.
@@ -61,7 +60,7 @@ pub struct MeshFacts {
     pub trust_domain: String,
 }
 
-/// Reads the pod of a sandbox, and checks that it is the sandbox' own and that it asked for a proxy.
+/// Reads the pod of a sandbox, and checks its UID and its runtime class.
 pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &sandbox.namespace);
     let pod = pods.get(&sandbox.name).await.context("the pod cannot be read")?;

@@ -1,4 +1,4 @@
-//! The root of Istio's proxy image on the node, copied by an init container of that image. So the kubelet pulls it, and a
+//! Copies the root of Istio's proxy image onto the node, from an init container of that image: the kubelet has pulled it, and a
 //! distroless image needs no `cp` of its own.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-/// Copies the root `from` into the directory `to`, unless that is complete. What is mounted into the root is left out.
+/// Copies the root `from` into the directory `to`, without mounts, unless `to` exists.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if to.exists() {
         return Ok(());
@@ -46,13 +46,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_links_and_permissions_are_copied_once() {
+    fn root_is_copied_once() {
         let directory = tempfile::tempdir().unwrap();
         let (from, to) = (directory.path().join("from"), directory.path().join("to"));
         fs::create_dir_all(from.join("usr/bin")).unwrap();
         fs::write(from.join("usr/bin/envoy"), "1").unwrap();
         symlink("usr/bin", from.join("bin")).unwrap();
-        // What an earlier attempt left.
+        // A copy that was interrupted.
         fs::create_dir_all(directory.path().join("to.new/half")).unwrap();
         copy(&from, &to).unwrap();
         assert_eq!(fs::read_to_string(to.join("bin/envoy")).unwrap(), "1");

@@ -1,5 +1,6 @@
 //! The socket that the plugin connects to.
 
+use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -13,9 +14,9 @@ use crate::sandbox::Supervisor;
 
 const REQUEST_LIMIT: u64 = 64 * 1024;
 
-/// Serves the socket until it fails. Only root can connect.
-pub async fn serve(socket: &Path, supervisor: &Supervisor) -> io::Result<()> {
-    // What an earlier agent left would be in the way.
+/// Serves the socket, to which only root can connect, until it fails.
+pub async fn serve(socket: &Path, supervisor: &Supervisor) -> io::Result<Infallible> {
+    // An earlier agent's socket may still be there.
     let _ = fs::remove_file(socket);
     let listener = UnixListener::bind(socket)?;
     fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;

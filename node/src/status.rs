@@ -1,4 +1,4 @@
-//! What an operator asks on the node: which proxies there are, and what one has written.
+//! Lists the node's proxies and prints their logs, for operators.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -15,29 +15,29 @@ use crate::error::{self, Context};
 use crate::metrics::Gauges;
 use crate::proxy;
 
-/// A proxy of this node's.
+/// Describes a proxy of this node.
 #[derive(Debug)]
 pub struct Proxy {
-    /// What it is the proxy of.
+    /// The proxy's sandbox.
     pub sandbox: Sandbox,
-    /// Names the image that it was started from.
+    /// The name of the image that it was started from.
     pub image: String,
-    /// What its process does.
+    /// The state of its process.
     pub state: ProxyState,
-    /// How long its certificate is valid for; nothing where there is none that can be read, or where it has expired.
+    /// The time for which its certificate is valid; `None` where it has expired or cannot be read.
     pub certificate_expires_in: Option<Duration>,
 }
 
-/// What a proxy's process does.
+/// Lists the states of a proxy's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProxyState {
-    /// It serves.
+    /// Serving.
     Running,
-    /// Another one serves in its place. It ends with its last connection.
+    /// Replaced by the serving proxy; ends with its last connection.
     Draining,
-    /// It is to serve in another's place.
+    /// Starting; replaces the serving proxy.
     Starting,
-    /// There is none.
+    /// Ended.
     Ended,
 }
 
@@ -52,7 +52,7 @@ impl ProxyState {
     }
 }
 
-/// The proxies of this node, by their pods' names.
+/// Returns the proxies of this node, sorted by their pods' names.
 pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Proxy>, Error> {
     let mut found = Vec::new();
     for (id, labels) in containerd.list().await? {
@@ -84,13 +84,13 @@ pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Res
     })
 }
 
-/// `NAMESPACE/NAME`.
+/// Returns `NAMESPACE/NAME`.
 #[must_use]
 pub fn pod_of(sandbox: &Sandbox) -> String {
     format!("{}/{}", sandbox.namespace, sandbox.name)
 }
 
-/// The proxies as a table for people.
+/// Renders the proxies as a table for people.
 #[must_use]
 pub fn table(proxies: &[Proxy]) -> String {
     let pods: Vec<_> = proxies.iter().map(|proxy| pod_of(&proxy.sandbox)).collect();
@@ -105,7 +105,7 @@ pub fn table(proxies: &[Proxy]) -> String {
     std::iter::once(head).chain(lines).collect()
 }
 
-/// The same for programs.
+/// Renders the proxies as JSON for programs.
 #[must_use]
 pub fn to_json(proxies: &[Proxy]) -> Value {
     let proxies = proxies.iter().map(|proxy| {
@@ -123,7 +123,7 @@ fn hours(left: Duration) -> String {
     format!("{}h{}m", minutes / 60, minutes % 60)
 }
 
-/// Writes what the proxy of a pod, `NAMESPACE/NAME`, has written.
+/// Writes the log of the proxy of a pod, `NAMESPACE/NAME`, to `output`.
 pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io::Write) -> error::Result<()> {
     let Some(proxy) = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod) else {
         return Err(error::Error::new(format_args!(
@@ -140,24 +140,22 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn a_proxy(name: &str, state: ProxyState, certificate_expires_in: Option<Duration>) -> Proxy {
+    fn a_proxy(name: &str, state: ProxyState, certificate_expires_in: Option<Duration>) -> Proxy {
         let sandbox = Sandbox {
             id: format!("{name}-0123456789abcdef"),
-            netns: String::new(),
             namespace: "team".into(),
             name: name.into(),
             uid: "u1".into(),
-            addresses: Vec::new(),
-            cgroup_path: String::new(),
+            ..Sandbox::default()
         };
         Proxy { sandbox, image: "proxyv2_1.31.0".into(), state, certificate_expires_in }
     }
 
     #[test]
-    fn the_table_says_what_runs_and_how_long_certificates_are_valid() {
+    fn table_shows_state_and_certificate_of_each_proxy() {
         let valid = Some(Duration::from_secs(5_430));
         let proxies = [
             a_proxy("train-0", ProxyState::Running, valid),
@@ -175,7 +173,7 @@ team/x        ended     none         x-0123456789a  proxyv2_1.31.0
     }
 
     #[test]
-    fn programs_get_seconds_and_whole_ids() {
+    fn json_has_seconds_and_whole_ids() {
         let json = to_json(&[a_proxy("x", ProxyState::Running, Some(Duration::from_secs(61)))]);
         let expected = json!([{
             "pod": "team/x", "uid": "u1", "sandbox": "x-0123456789abcdef", "state": "running", "image": "proxyv2_1.31.0",
@@ -185,7 +183,7 @@ team/x        ended     none         x-0123456789a  proxyv2_1.31.0
     }
 
     #[test]
-    fn a_log_is_found_by_the_pods_name() {
+    fn log_is_found_by_pod_name() {
         let logs = tempfile::tempdir().unwrap();
         let proxies = [a_proxy("x", ProxyState::Running, None)];
         std::fs::write(logs.path().join("x-0123456789abcdef.log"), "ready\n").unwrap();

@@ -1,4 +1,4 @@
-//! Why a call of the plugin fails, and how it says so to the container runtime.
+//! The errors that the plugin prints for the container runtime.
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::failure::Failure;
 use crate::protocol::Sandbox;
 
-/// Is the agent's directory where the configuration names no other.
+/// The agent's directory where the configuration names no other.
 pub const RUN_DIR: &str = "/run/istio-aux";
 
 /// Holds the environment of a call, by <https://www.cni.dev/docs/spec/#parameters>.
@@ -61,7 +61,7 @@ impl Environment {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Configuration {
-    /// The version of the specification that the runtime and the plugins speak.
+    /// The version of the specification that the runtime and the plugins use.
     pub cni_version: String,
     /// The directory of the agent's socket.
     #[serde(default = "run_dir")]

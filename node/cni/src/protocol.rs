@@ -1,4 +1,4 @@
-//! One request and one response for each connection to the agent's socket, each a line of JSON.
+//! The protocol of the agent's socket: one request and one response for each connection, each a line of JSON.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ pub fn tombstones(run_dir: &Path) -> PathBuf {
     run_dir.join("tombstones")
 }
 
-/// Is what the plugin asks the agent for.
+/// Is a request of the plugin to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "camelCase")]
 pub enum Request {
     /// Start the sandbox' proxy, and respond once it is ready.
     Add(Sandbox),
-    /// Respond whether the sandbox' proxy is ready.
+    /// Respond with an error unless the sandbox' proxy is ready.
     Check {
         /// The sandbox' id.
         id: String,
     },
-    /// End the sandbox' proxy, and respond once nothing of it is left.
+    /// End the sandbox' proxy, and respond once its containers and files are removed.
     Delete {
         /// The sandbox' id.
         id: String,
@@ -49,7 +49,7 @@ pub struct Sandbox {
     pub name: String,
     /// The pod's uid.
     pub uid: String,
-    /// Its addresses, as the plugins before this one gave them.
+    /// The addresses that the plugins before this one assigned.
     pub addresses: Vec<IpAddr>,
     /// The pod's cgroup, as the kubelet named it.
     pub cgroup_path: String,

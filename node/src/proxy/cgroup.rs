@@ -1,4 +1,4 @@
-//! The pod's cgroup, below which its proxy's is. containerd 1.6 does not tell plugins about it.
+//! The pod's cgroup, which contains its proxy's. containerd 1.6 does not pass it to plugins, so it is looked for.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use cni::protocol::Sandbox;
 
 use crate::error::{Context, Result};
 
-/// The pod's cgroup as the runtime names it. It must be there: the OCI runtime would make any.
+/// Returns the pod's cgroup as the runtime names it. Fails if it does not exist, since the OCI runtime would create it.
 pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Result<String> {
     let mut paths = vec![by_cgroupfs(&sandbox.uid, qos_class), by_systemd(&sandbox.uid, qos_class)];
     if !sandbox.cgroup_path.is_empty() {
@@ -20,7 +20,7 @@ pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Resu
     found.context(format_args!("the pod has no cgroup {}", paths.join(" or ")))
 }
 
-/// The kubelet's name with `cgroupDriver: cgroupfs`.
+/// Returns the kubelet's name with `cgroupDriver: cgroupfs`.
 fn by_cgroupfs(uid: &str, qos_class: &str) -> String {
     match qos_class {
         "Burstable" => format!("/kubepods/burstable/pod{uid}"),
@@ -29,7 +29,7 @@ fn by_cgroupfs(uid: &str, qos_class: &str) -> String {
     }
 }
 
-/// The kubelet's name with `cgroupDriver: systemd`: a slice is below those whose names its own begins with.
+/// Returns the kubelet's name with `cgroupDriver: systemd`, where the name of a slice begins with its parents' names.
 fn by_systemd(uid: &str, qos_class: &str) -> String {
     let uid = uid.replace('-', "_");
     match qos_class {
@@ -46,19 +46,11 @@ mod tests {
     use super::*;
 
     fn sandbox(cgroup_path: &str) -> Sandbox {
-        Sandbox {
-            id: "abc".into(),
-            netns: "/run/netns/x".into(),
-            namespace: "team".into(),
-            name: "job".into(),
-            uid: "1-2".into(),
-            addresses: Vec::new(),
-            cgroup_path: cgroup_path.into(),
-        }
+        Sandbox { uid: "1-2".into(), cgroup_path: cgroup_path.into(), ..Sandbox::default() }
     }
 
     #[test]
-    fn the_cgroup_is_the_one_that_is_there_by_either_driver() {
+    fn cgroup_of_either_driver_is_found() {
         for (path, class) in [
             ("kubepods/pod1-2", "Guaranteed"),
             ("kubepods/burstable/pod1-2", "Burstable"),
@@ -76,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_names_must_be_there() {
+    fn missing_cgroup_that_runtime_names_is_an_error() {
         let cgroups = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(cgroups.path().join("kubepods/pod1-2")).unwrap();
         let error = of_pod(cgroups.path(), &sandbox("/other/pod1-2"), "Guaranteed").unwrap_err().to_string();

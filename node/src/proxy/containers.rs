@@ -19,21 +19,21 @@ impl Node {
         self.run_in_network(sandbox, pod, |layout| spec::redirect(sandbox, pod, layout)).await
     }
 
-    /// Leads who asks for a proxy's ordinary ports to the one that serves.
-    pub(super) async fn lead_to(&self, generation: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
+    /// Redirects the standard ports to the serving proxy.
+    pub(super) async fn redirect_ports(&self, revision: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
         let files = self.files(&sandbox.id);
         const RULES: &str = "the rules for the proxy's ports";
         let has_jumps = files.has_jumps();
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
-                let rules = files.write_rules(&Ports::rules(generation, is_ipv6, has_jumps)).context(RULES)?;
+                let rules = files.write_rules(&Ports::rules(revision, is_ipv6, has_jumps)).context(RULES)?;
                 self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
             }
         }
         files.write_jumps().context(RULES)
     }
 
-    /// Runs a container that changes the pod's network, to its end.
+    /// Runs a container that changes the pod's network, and waits for its end.
     async fn run_in_network(&self, sandbox: &Sandbox, pod: &PodFacts, spec: impl Fn(Layout) -> Value) -> Result<()> {
         let id = redirect_id(&sandbox.id);
         let log = self.log(&sandbox.id);
@@ -63,7 +63,7 @@ impl Node {
         Ok(self.containerd.start(new).await?)
     }
 
-    /// The containers of a sandbox.
+    /// Returns the ids of a sandbox' containers.
     pub(super) async fn containers(&self, sandbox: &str) -> Result<Vec<String>> {
         let all = self.containerd.list().await?;
         Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())

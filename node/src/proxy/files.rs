@@ -1,4 +1,4 @@
-//! What a sandbox' proxy reads, in a directory of its own below `/run`, where no key reaches a disk.
+//! The files of a sandbox' proxy, in a directory of its own below `/run`, where no key reaches a disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,14 @@ use super::istio::PROXY_USER;
 use crate::certificate::WorkloadCertificate;
 use crate::pod::PodFacts;
 
-/// The directory of one sandbox.
+/// Reads and writes the directory of one sandbox.
 #[derive(Debug)]
 pub(super) struct SandboxFiles {
-    /// Where it is.
+    /// The directory's path.
     pub(super) directory: PathBuf,
 }
 
-/// When a certificate is valid, in seconds since 1970.
+/// Holds a certificate's validity, in seconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Validity {
     pub(super) not_before: u64,
@@ -30,25 +30,25 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// When half of it is over.
+    /// Returns the time at which half of it is over.
     pub(super) fn renewal_due(self) -> u64 {
         self.not_before + self.not_after.saturating_sub(self.not_before) / 2
     }
 }
 
-/// Where the directories of all sandboxes are.
+/// Returns the directory of all sandboxes' directories.
 pub(super) fn all(run_dir: &Path) -> PathBuf {
     run_dir.join("sandbox")
 }
 
 impl SandboxFiles {
-    /// The directory of a sandbox, which may not be there yet.
+    /// Names the directory of a sandbox, which need not exist yet.
     #[must_use]
     pub(super) fn of(run_dir: &Path, id: &str) -> Self {
         Self { directory: all(run_dir).join(id) }
     }
 
-    /// Writes what pilot-agent reads of the pod, and how it finds names.
+    /// Writes the pod's metadata for pilot-agent, and the resolver's configuration.
     pub(super) fn write_pod(&self, sandbox: &Sandbox, pod: &PodFacts, resolv_conf: &Path) -> io::Result<()> {
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
@@ -72,14 +72,14 @@ impl SandboxFiles {
         replace(&directory, "cert-chain.pem", &certificate.chain, for_proxy)
     }
 
-    /// How long until half of the certificate's life is over; nothing where there is none that can be read.
+    /// Returns the time until the renewal is due: zero without a certificate that can be read.
     #[must_use]
     pub(super) fn renewal_due_in(&self) -> Duration {
         let due = self.validity().map_or(0, Validity::renewal_due);
         Duration::from_secs(due.saturating_sub(now()))
     }
 
-    /// Nothing where there is no certificate that can be read.
+    /// Returns the certificate's validity; `None` without a certificate that can be read.
     #[must_use]
     pub(super) fn validity(&self) -> Option<Validity> {
         let chain = fs::read(self.directory.join("certificate/cert-chain.pem")).ok()?;
@@ -89,43 +89,43 @@ impl SandboxFiles {
         Some(Validity { not_before: not_before.ok()?, not_after: not_after.ok()? })
     }
 
-    /// The sandbox, for an agent that adopts its proxy.
+    /// Reads the sandbox, for an agent that adopts its proxy.
     #[must_use]
     pub(super) fn sandbox(&self) -> Option<Sandbox> {
         serde_json::from_slice(&fs::read(self.directory.join("sandbox.json")).ok()?).ok()
     }
 
-    /// Which of the sandbox' proxies serves, by how often it was upgraded; nothing where none has served yet.
+    /// Returns the revision that serves: the number of upgrades before it. `None` where none has served yet.
     #[must_use]
-    pub(super) fn generation(&self) -> Option<u32> {
-        fs::read_to_string(self.directory.join("generation")).ok()?.parse().ok()
+    pub(super) fn revision(&self) -> Option<u32> {
+        fs::read_to_string(self.directory.join("revision")).ok()?.parse().ok()
     }
 
-    /// From now on, this one serves.
-    pub(super) fn write_generation(&self, generation: u32) -> io::Result<()> {
-        replace(&self.directory, "generation", &generation.to_string(), |_| Ok(()))
+    /// Records the revision that serves from now on.
+    pub(super) fn write_revision(&self, revision: u32) -> io::Result<()> {
+        replace(&self.directory, "revision", &revision.to_string(), |_| Ok(()))
     }
 
-    /// How long that one has served.
+    /// Returns the time since that revision began to serve.
     #[must_use]
     pub(super) fn served_for(&self) -> Duration {
-        let written = fs::metadata(self.directory.join("generation")).and_then(|metadata| metadata.modified());
+        let written = fs::metadata(self.directory.join("revision")).and_then(|metadata| metadata.modified());
         written.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
     }
 
-    /// Writes the rules that lead the ordinary ports to those of the proxy that serves, for `iptables-restore`.
+    /// Writes the rules that redirect the standard ports, for `iptables-restore`.
     pub(super) fn write_rules(&self, rules: &str) -> io::Result<PathBuf> {
         let file = self.directory.join("ports.rules");
         fs::write(&file, rules).map(|()| file)
     }
 
-    /// Whether the pod's network has the jumps to these rules.
+    /// Returns true if the pod's network has the jumps to these rules.
     #[must_use]
     pub(super) fn has_jumps(&self) -> bool {
         self.directory.join("ports.jumps").exists()
     }
 
-    /// From now on, it has.
+    /// Records that it has the jumps.
     pub(super) fn write_jumps(&self) -> io::Result<()> {
         fs::write(self.directory.join("ports.jumps"), "")
     }
@@ -139,7 +139,7 @@ impl SandboxFiles {
     }
 }
 
-/// In seconds since 1970.
+/// Returns the seconds since 1970.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
@@ -152,13 +152,13 @@ fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> 
     fs::rename(temporary, directory.join(name))
 }
 
-/// Lets the proxy, and no one else, read a file.
+/// Restricts a file to the proxy's user.
 fn for_proxy(file: &Path) -> io::Result<()> {
     fs::set_permissions(file, fs::Permissions::from_mode(0o400))?;
     chown(file, Some(PROXY_USER), Some(PROXY_USER))
 }
 
-/// Labels or annotations as a volume of the downward API has them.
+/// Renders labels or annotations as a volume of the downward API does.
 fn downward_api(map: &BTreeMap<String, String>) -> String {
     map.iter().fold(String::new(), |text, (key, value)| text + key + "=" + &json!(value).to_string() + "\n")
 }

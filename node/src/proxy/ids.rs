@@ -1,19 +1,19 @@
-//! The ids of a sandbox' containers: `SANDBOX-proxy-GENERATION` and `SANDBOX-redirect`.
+//! The ids of a sandbox' containers: `SANDBOX-proxy-REVISION` and `SANDBOX-redirect`.
 
-/// Between the sandbox' id and the proxy's generation in a container's id.
+/// Separates the sandbox' id and the proxy's revision in a container's id.
 const PROXY_INFIX: &str = "-proxy-";
 const REDIRECT_SUFFIX: &str = "-redirect";
 
-pub(super) fn proxy_id(sandbox: &str, generation: u32) -> String {
-    format!("{sandbox}{PROXY_INFIX}{generation}")
+pub(super) fn proxy_id(sandbox: &str, revision: u32) -> String {
+    format!("{sandbox}{PROXY_INFIX}{revision}")
 }
 
-/// How often the proxy of this container's sandbox was upgraded until then; nothing where it is no proxy's.
-pub(super) fn generation_of(id: &str) -> Option<u32> {
+/// Returns the revision of a proxy's container; `None` for another container.
+pub(super) fn revision_of(id: &str) -> Option<u32> {
     id.rsplit_once(PROXY_INFIX)?.1.parse().ok()
 }
 
-/// The sandbox that a container belongs to.
+/// Returns the sandbox that a container belongs to.
 pub(super) fn sandbox_id(id: &str) -> &str {
     id.rsplit_once(PROXY_INFIX).map_or(id.trim_end_matches(REDIRECT_SUFFIX), |(sandbox, _)| sandbox)
 }
@@ -22,9 +22,9 @@ pub(super) fn redirect_id(sandbox: &str) -> String {
     format!("{sandbox}{REDIRECT_SUFFIX}")
 }
 
-/// The sandbox of a proxy's container; nothing where it is no proxy's.
+/// Returns the sandbox of a proxy's container; `None` for another container.
 pub(crate) fn sandbox_of_proxy(id: &str) -> Option<&str> {
-    generation_of(id).map(|_| sandbox_id(id))
+    revision_of(id).map(|_| sandbox_id(id))
 }
 
 #[cfg(test)]
@@ -32,11 +32,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_containers_id_names_its_sandbox_and_a_proxys_its_generation_too() {
-        for (id, generation) in
+    fn container_id_has_sandbox_and_revision() {
+        for (id, revision) in
             [(proxy_id("abc", 0), Some(0)), (proxy_id("abc", 12), Some(12)), (redirect_id("abc"), None)]
         {
-            assert_eq!((sandbox_id(&id), generation_of(&id)), ("abc", generation), "{id}");
+            assert_eq!((sandbox_id(&id), revision_of(&id)), ("abc", revision), "{id}");
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use contract::names::DEFAULT_STATUS_PORT;
 
-/// Is the user of Istio's proxy, whose own traffic is not redirected.
+/// The user of Istio's proxy, whose own traffic is not redirected.
 pub(super) const PROXY_USER: u32 = 1337;
-/// Is the port of Envoy's admin interface.
+/// The port of Envoy's admin interface.
 pub(super) const ADMIN_PORT: u16 = 15000;
-/// Is the port of pilot-agent's probes and merged metrics.
+/// The port of pilot-agent's probes and merged metrics.
 pub(super) const STATUS_PORT: u16 = DEFAULT_STATUS_PORT;
-/// Is the port of Envoy's readiness.
+/// The port of Envoy's readiness.
 pub(super) const READINESS_PORT: u16 = 15021;
-/// Is the port of Envoy's metrics.
+/// The port of Envoy's metrics.
 pub(super) const METRICS_PORT: u16 = 15090;

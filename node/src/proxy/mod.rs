@@ -1,4 +1,4 @@
-//! A sandbox' proxy: what is prepared for it, its two containers, and its certificate's renewals.
+//! The proxy of a sandbox: its files, its containers, its certificate and its upgrades.
 
 mod cgroup;
 mod containers;
@@ -24,8 +24,8 @@ use tokio::sync::Semaphore;
 
 use self::files::{SandboxFiles, Validity};
 pub(crate) use self::ids::sandbox_of_proxy;
-use self::ids::{generation_of, proxy_id, sandbox_id};
-pub use self::leftovers::Left;
+use self::ids::{proxy_id, revision_of, sandbox_id};
+pub use self::leftovers::Leftover;
 use crate::certificate::CertificateAuthority;
 use crate::containerd::Containerd;
 use crate::error::{Context, Result};
@@ -36,7 +36,7 @@ use crate::sandbox::Proxies;
 const ROOT_LABEL: &str = "istio-aux.io/proxy-root";
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The node, as the proxies of its pods need it.
+/// Holds the node's settings and connections, and manages the proxies of its pods.
 pub struct Node {
     /// The API server.
     pub client: Client,
@@ -56,20 +56,20 @@ pub struct Node {
     pub cgroups: PathBuf,
     /// The agent's directory below `/run`.
     pub run_dir: PathBuf,
-    /// Where the proxies' output goes.
+    /// The directory of the proxies' logs.
     pub log_dir: PathBuf,
-    /// How the agent finds names, which is how the proxies do.
+    /// The resolver's configuration, for the proxies too.
     pub resolv_conf: PathBuf,
-    /// How long a proxy that was upgraded may serve the connections that it has.
+    /// The time for which a proxy that was upgraded may serve its connections.
     pub drain_timeout: Duration,
-    /// How many proxies are upgraded at a time.
+    /// Limits the upgrades at a time.
     pub upgrades: Semaphore,
 }
 
 impl Node {
-    /// The container of the proxy that serves.
+    /// Returns the container id of the proxy that serves.
     fn serving(&self, sandbox: &str) -> String {
-        proxy_id(sandbox, self.files(sandbox).generation().unwrap_or_default())
+        proxy_id(sandbox, self.files(sandbox).revision().unwrap_or_default())
     }
 
     /// Names the image of new proxies.
@@ -96,7 +96,7 @@ impl Proxies for Node {
         self.in_time(sandbox, self.start_until_ready(sandbox)).await
     }
 
-    async fn attend(&self, sandbox: &Sandbox) {
+    async fn maintain(&self, sandbox: &Sandbox) {
         let id = self.serving(&sandbox.id);
         tokio::select! {
             () = self.ended(&id) => {}
@@ -116,7 +116,7 @@ impl Proxies for Node {
     }
 }
 
-/// The sandbox that a proxy's container belongs to; nothing for another container.
+/// Returns the sandbox of a proxy's container; `None` for another container.
 pub(crate) fn sandbox_of(run_dir: &Path, id: &str) -> Option<Sandbox> {
     SandboxFiles::of(run_dir, sandbox_of_proxy(id)?).sandbox()
 }
@@ -126,22 +126,22 @@ pub(crate) fn image_of(labels: &HashMap<String, String>) -> String {
     labels.get(ROOT_LABEL).cloned().unwrap_or_default()
 }
 
-/// Whether a proxy's container is of before or after the one that serves, or is that one.
+/// Compares a proxy's container with the one that serves: less is earlier.
 pub(crate) fn age(run_dir: &Path, id: &str) -> Ordering {
-    generation_of(id).cmp(&SandboxFiles::of(run_dir, sandbox_id(id)).generation().or(Some(0)))
+    revision_of(id).cmp(&SandboxFiles::of(run_dir, sandbox_id(id)).revision().or(Some(0)))
 }
 
-/// Whether a container is of a proxy that serves.
+/// Returns true for the container of the proxy that serves.
 pub(crate) fn is_serving(run_dir: &Path, id: &str) -> bool {
     age(run_dir, id) == Ordering::Equal
 }
 
-/// The file that gets the output of a sandbox' proxy.
+/// Returns the log file of a sandbox' proxy.
 pub(crate) fn log_of(log_dir: &Path, id: &str) -> PathBuf {
     log_dir.join(format!("{id}.log"))
 }
 
-/// Removes that file, if it is there.
+/// Removes that file if it exists.
 pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
     match std::fs::remove_file(log_of(log_dir, id)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -149,13 +149,13 @@ pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
     }
 }
 
-/// How long the certificate of a sandbox' proxy is valid for; nothing where it has expired.
+/// Returns the time for which the certificate of a sandbox' proxy is valid; `None` where it has expired.
 pub(crate) fn certificate_expires_in(run_dir: &Path, id: &str) -> Option<Duration> {
     let left = SandboxFiles::of(run_dir, id).validity()?.not_after.checked_sub(files::now())?;
     Some(Duration::from_secs(left))
 }
 
-/// When the certificate of a sandbox' proxy is to be renewed, in seconds since 1970.
+/// Returns the time at which the certificate's renewal is due, in seconds since 1970.
 pub(crate) fn certificate_renewal_due(run_dir: &Path, id: &str) -> Option<u64> {
     SandboxFiles::of(run_dir, id).validity().map(Validity::renewal_due)
 }
@@ -170,13 +170,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_proxy_that_serves_is_the_first_until_another_is_written_down() {
+    fn first_proxy_serves_until_another_is_recorded() {
         let run_dir = tempfile::tempdir().unwrap();
         let files = SandboxFiles::of(run_dir.path(), "abc");
         std::fs::create_dir_all(&files.directory).unwrap();
-        let ages = || [0, 1, 2].map(|generation| age(run_dir.path(), &proxy_id("abc", generation)));
-        assert_eq!((files.generation(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
-        files.write_generation(1).unwrap();
-        assert_eq!((files.generation(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));
+        let ages = || [0, 1, 2].map(|revision| age(run_dir.path(), &proxy_id("abc", revision)));
+        assert_eq!((files.revision(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
+        files.write_revision(1).unwrap();
+        assert_eq!((files.revision(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));
     }
 }

@@ -1,11 +1,11 @@
-//! The ports on which a proxy listens for itself. While proxies are upgraded there are several in one network namespace, so each
-//! has others than the two before it. Who asks for the ordinary ones, as the kubelet and Prometheus do, is led to these.
+//! The ports of a proxy's own endpoints. During upgrades several proxies share a network namespace, so each has other ports
+//! than the two before it. Rules redirect the standard ports, which the kubelet and Prometheus use, to the serving proxy.
 
 use std::fmt::Write;
 
 use super::istio::{ADMIN_PORT, METRICS_PORT, PROXY_USER, READINESS_PORT, STATUS_PORT};
 
-/// The ports of one proxy.
+/// Holds the ports of one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ports {
     /// Envoy's admin interface, for localhost.
@@ -18,23 +18,23 @@ pub(super) struct Ports {
     pub(super) metrics: u16,
 }
 
-/// Istio's own.
-const ORDINARY: Ports =
+/// Istio's standard ports.
+const STANDARD: Ports =
     Ports { admin: ADMIN_PORT, status: STATUS_PORT, readiness: READINESS_PORT, metrics: METRICS_PORT };
-/// How many proxies that follow each other have ports of their own.
+/// The number of successive proxies that share no port.
 const SETS: u32 = 3;
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.
 const CHAIN: &str = "AUX_PROXY_PORTS";
 
 impl Ports {
-    /// Those of the first proxy, or of one after so many upgrades.
-    pub(super) fn of(generation: u32) -> Self {
-        let offset = match generation % SETS {
+    /// Returns the ports of a revision.
+    pub(super) fn of(revision: u32) -> Self {
+        let offset = match revision % SETS {
             0 => 0,
             1 => 100,
             _ => 200,
         };
-        let Self { admin, status, readiness, metrics } = ORDINARY;
+        let Self { admin, status, readiness, metrics } = STANDARD;
         Self {
             admin: admin + offset,
             status: status + offset,
@@ -43,16 +43,16 @@ impl Ports {
         }
     }
 
-    /// The rules for `iptables-restore --noflush`, or for IPv6's, that lead the ordinary ports to the proxy of a generation;
-    /// with the jumps to them, unless these are there.
-    pub(super) fn rules(generation: u32, is_ipv6: bool, has_jumps: bool) -> String {
-        let ports = Self::of(generation);
+    /// Returns the rules for `iptables-restore --noflush` that redirect the standard ports to the proxy of a revision, and the
+    /// jumps to these rules unless they exist.
+    pub(super) fn rules(revision: u32, is_ipv6: bool, has_jumps: bool) -> String {
+        let ports = Self::of(revision);
         let mut rules = format!("*nat\n:{CHAIN} - [0:0]\n");
-        if ports != ORDINARY {
+        if ports != STANDARD {
             let pairs = [
-                (ORDINARY.status, ports.status),
-                (ORDINARY.readiness, ports.readiness),
-                (ORDINARY.metrics, ports.metrics),
+                (STANDARD.status, ports.status),
+                (STANDARD.readiness, ports.readiness),
+                (STANDARD.metrics, ports.metrics),
             ];
             for (from, to) in pairs {
                 // Writing to a String cannot fail.
@@ -62,7 +62,7 @@ impl Ports {
         if !has_jumps {
             let localhost = if is_ipv6 { "::1" } else { "127.0.0.1" };
             let _ = writeln!(rules, "-I PREROUTING -j {CHAIN}");
-            // A proxy that does not serve yet asks itself whether it is ready, and the agent asks it by another address.
+            // A proxy that does not serve yet probes its own readiness port; the agent probes it by another address.
             let not_proxies = format!("-m owner ! --uid-owner {PROXY_USER}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_proxies_that_follow_each_other_share_no_port() {
-        for generation in 0..4 {
-            let ports = [0, 1, 2].map(|next| Ports::of(generation + next));
+    fn three_successive_proxies_share_no_port() {
+        for revision in 0..4 {
+            let ports = [0, 1, 2].map(|next| Ports::of(revision + next));
             let mut all = ports.map(|it| [it.admin, it.status, it.readiness, it.metrics]).concat();
             all.sort_unstable();
             all.dedup();
@@ -86,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn the_ordinary_ports_lead_to_the_proxy_that_serves() {
-        let rules = [(1, false), (2, true), (3, true)].map(|(generation, has)| Ports::rules(generation, false, has));
+    fn standard_ports_are_redirected_to_serving_proxy() {
+        let rules = [(1, false), (2, true), (3, true)].map(|(revision, has)| Ports::rules(revision, false, has));
         insta::assert_snapshot!(rules.join("---\n"));
     }
 
     #[test]
-    fn localhost_has_its_address_of_each_family() {
+    fn ipv6_rules_have_ipv6_localhost() {
         assert!(Ports::rules(1, true, false).contains("-I OUTPUT -d ::1 -o lo"));
     }
 }

@@ -7,7 +7,7 @@ use cni::protocol::Sandbox;
 use tokio::time::sleep;
 
 use super::Node;
-use super::ids::generation_of;
+use super::ids::revision_of;
 use super::ports::Ports;
 use crate::containerd::NAMESPACE;
 use crate::error::Result;
@@ -16,14 +16,14 @@ use crate::pod::read_pod;
 
 /// Envoy counts its connections every 5 s.
 const COUNT_INTERVAL: Duration = Duration::from_secs(6);
-/// Pause after the predecessors of a proxy could not be retired.
+/// Pause after earlier proxies could not be retired.
 const RETIRE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Ends the proxies that served before the one that serves now, with their last connections.
+    /// Ends each earlier proxy with its last connection, for as long as it is polled.
     pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
         while let Err(error) = self.try_retire(sandbox).await {
-            tracing::warn!(sandbox = sandbox.id, %error, "could not end the proxy before an upgrade");
+            tracing::warn!(sandbox = sandbox.id, %error, "could not retire an earlier proxy");
             sleep(RETIRE_RETRY_DELAY).await;
         }
         std::future::pending().await
@@ -37,19 +37,19 @@ impl Node {
             return Ok(());
         }
         let pod = read_pod(&self.client, sandbox).await?;
-        self.lead_to(self.files(&sandbox.id).generation().unwrap_or_default(), sandbox, &pod).await?;
+        self.redirect_ports(self.files(&sandbox.id).revision().unwrap_or_default(), sandbox, &pod).await?;
         for id in others {
-            if let Some(generation) = generation_of(&id) {
-                self.drain(&id, generation, sandbox).await?;
+            if let Some(revision) = revision_of(&id) {
+                self.drain(&id, revision, sandbox).await?;
             }
             self.containerd.remove(&id).await?;
         }
         Ok(())
     }
 
-    /// Returns when a proxy has no connections any more, or has had the time that is left to it.
-    async fn drain(&self, id: &str, generation: u32, sandbox: &Sandbox) -> Result<()> {
-        let admin = Ports::of(generation).admin;
+    /// Returns when a proxy has no connections, or the drain timeout is over.
+    async fn drain(&self, id: &str, revision: u32, sandbox: &Sandbox) -> Result<()> {
+        let admin = Ports::of(revision).admin;
         let mut is_draining = false;
         while let Some(pid) = self.containerd.pid(NAMESPACE, id).await? {
             let drained = if is_draining { Ok(()) } else { netns::drain(pid, admin).await };

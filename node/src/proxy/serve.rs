@@ -1,4 +1,4 @@
-//! A proxy while it serves: its end is awaited, and its certificate renewed.
+//! A proxy while it serves: waits for its end, and renews its certificate.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::pod::{MeshFacts, PodFacts, read_pod};
 const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Returns when the proxy's process has ended. While containerd is away, nothing is known.
+    /// Returns when the proxy's process has ended. Waits while containerd is unavailable.
     pub(super) async fn ended(&self, id: &str) {
-        // A task that an agent has created and not started would be waited for in vain.
+        // `wait` would not return for a task that was created and not started.
         while !matches!(self.containerd.pid(NAMESPACE, id).await, Ok(None)) {
             let Err(error) = self.containerd.wait(id).await else { return };
             if error.is_not_found() {

@@ -1,5 +1,5 @@
-//! The OCI runtime's configuration of the two containers of a sandbox: the proxy, and the short one that redirects the pod's
-//! traffic to it. Both follow the template of Istio's injector.
+//! The OCI specs of a sandbox' containers: the proxy, and the short-lived ones that change the pod's network. They follow the
+//! template of Istio's injector.
 
 use std::path::Path;
 
@@ -11,21 +11,21 @@ use super::istio::{METRICS_PORT, PROXY_USER, READINESS_PORT, STATUS_PORT};
 use super::ports::Ports;
 use crate::pod::{MeshFacts, PodFacts};
 
-/// Where the container that applies rules has them.
+/// The file of the rules in the container that applies them.
 const RULES: &str = "/tmp/rules";
 
-/// Where a sandbox' containers find things on the node.
+/// Holds the node's paths for a container.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout<'a> {
     /// The root of Istio's proxy image.
     pub(super) root: &'a Path,
-    /// What the agent has written for this sandbox.
+    /// The sandbox' directory.
     pub(super) files: &'a Path,
     /// The container's cgroup.
     pub(super) cgroup: &'a str,
 }
 
-/// What a proxy is told of its cluster.
+/// Holds what a proxy needs of its cluster.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cluster<'a> {
     /// Its name in the mesh.
@@ -34,7 +34,7 @@ pub(super) struct Cluster<'a> {
     pub(super) domain: &'a str,
 }
 
-/// The proxy.
+/// Returns the proxy's spec.
 #[must_use]
 pub(super) fn proxy(
     sandbox: &Sandbox,
@@ -70,7 +70,7 @@ pub(super) fn proxy(
     container(sandbox, layout, PROXY_USER, &[], &args, &environment, &mounts)
 }
 
-/// The container that redirects the pod's traffic to the proxy, and ends.
+/// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
 #[must_use]
 pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Value {
     let annotation = |name: &str, default: &str| {
@@ -100,7 +100,7 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Val
     network_tool(sandbox, layout, &args, None)
 }
 
-/// The container that applies rules, for IPv4 or IPv6, to the pod's network, and ends.
+/// Returns the spec of the container that applies rules for IPv4 or IPv6 to the pod's network, and ends.
 #[must_use]
 pub(super) fn apply_rules(sandbox: &Sandbox, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
     let program = if is_ipv6 { "ip6tables-restore" } else { "iptables-restore" };
@@ -150,7 +150,7 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &st
     variables
 }
 
-/// The probes that pilot-agent makes, unless it would end because of them.
+/// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
 fn probes(pod: &PodFacts) -> Option<&str> {
     let text = pod.annotations.get(PROBES_ANNOTATION)?;
     let probes: Option<Map<String, Value>> = serde_json::from_str(text).ok();
@@ -162,7 +162,7 @@ fn probes(pod: &PodFacts) -> Option<&str> {
     Some(text)
 }
 
-/// The mesh's settings, with the proxy's own ports.
+/// Returns the mesh's settings with the proxy's own ports.
 fn proxy_config(mesh: &MeshFacts, ports: Ports) -> Value {
     let mut config = mesh.proxy_config.clone();
     if let Some(config) = config.as_object_mut() {
@@ -241,13 +241,11 @@ mod tests {
 
     fn sandbox() -> Sandbox {
         Sandbox {
-            id: "abc".into(),
             netns: "/run/netns/x".into(),
             namespace: "team".into(),
             name: "train-0".into(),
-            uid: "u1".into(),
             addresses: vec!["10.0.0.7".parse().unwrap()],
-            cgroup_path: String::new(),
+            ..Sandbox::default()
         }
     }
 
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_has_the_pods_network_and_no_capabilities() {
+    fn proxy_has_pods_network_and_no_capabilities() {
         let mesh = MeshFacts { proxy_config: json!({"discoveryAddress": "istiod:15012"}), trust_domain: "td".into() };
         insta::assert_json_snapshot!(proxy(
             &sandbox(),
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_proxy_differs_in_its_ports_only() {
+    fn next_proxy_differs_in_ports_only() {
         let mesh = MeshFacts { proxy_config: json!({}), trust_domain: "td".into() };
         let cluster = Cluster { id: "Kubernetes", domain: "cluster.local" };
         let [one, next] = [0, 1].map(|n| proxy(&sandbox(), &pod(), &mesh, cluster, Ports::of(n), layout()).to_string());
@@ -298,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_are_not_the_webhooks_are_left_out() {
+    fn probes_of_other_origin_are_left_out() {
         let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PROBES_ANNOTATION_LIMIT));
         for text in ["", "[]", r#"{"/other": {}}"#, long.as_str()] {
             let annotations = BTreeMap::from([(PROBES_ANNOTATION.to_owned(), text.to_owned())]);
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_redirection_has_the_pods_network_and_only_the_networks_capabilities() {
+    fn redirection_has_network_capabilities_only() {
         insta::assert_json_snapshot!(redirect(&sandbox(), &pod(), layout()));
     }
 }

@@ -1,4 +1,4 @@
-//! The start of a sandbox' proxy: what it reads, its container, and the wait until it is ready.
+//! The start of a sandbox' proxy: its files, its container, and its readiness.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,19 +33,19 @@ impl Node {
         self.containerd.remove(&self.serving(&sandbox.id)).await?;
         let (pod, mesh) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
-        let served = self.files(&sandbox.id).generation();
+        let served = self.files(&sandbox.id).revision();
         match served {
-            // The pod's network is as the proxy before this one left it.
-            Some(generation) if generation > 0 => self.lead_to(generation, sandbox, &pod).await?,
+            // The pod's network is as the earlier proxy left it.
+            Some(revision) if revision > 0 => self.redirect_ports(revision, sandbox, &pod).await?,
             Some(_) => {}
             None => self.redirect(sandbox, &pod).await?,
         }
-        let generation = served.unwrap_or_default();
-        let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
+        let revision = served.unwrap_or_default();
+        let pid = self.start_proxy(revision, sandbox, &pod, &mesh).await?;
         let started = began.elapsed();
-        self.until_ready(pid, generation, sandbox).await?;
+        self.until_ready(pid, revision, sandbox).await?;
         if served.is_none() {
-            self.write_generation(generation, sandbox)?;
+            self.write_revision(revision, sandbox)?;
         }
         let ready = began.elapsed();
         tracing::info!(
@@ -75,30 +75,30 @@ impl Node {
 
     pub(super) async fn start_proxy(
         &self,
-        generation: u32,
+        revision: u32,
         sandbox: &Sandbox,
         pod: &PodFacts,
         mesh: &MeshFacts,
     ) -> Result<u32> {
         let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
         let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
-        let ports = Ports::of(generation);
+        let ports = Ports::of(revision);
         let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, cluster, ports, layout);
-        self.start_container(&proxy_id(&sandbox.id, generation), labels, sandbox, pod, spec).await
+        self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await
     }
 
-    pub(super) async fn until_ready(&self, pid: u32, generation: u32, sandbox: &Sandbox) -> Result<()> {
-        let id = proxy_id(&sandbox.id, generation);
+    pub(super) async fn until_ready(&self, pid: u32, revision: u32, sandbox: &Sandbox) -> Result<()> {
+        let id = proxy_id(&sandbox.id, revision);
         tokio::select! {
-            ready = netns::wait_until_ready(pid, Ports::of(generation).readiness, READY_TIMEOUT) => ready,
+            ready = netns::wait_until_ready(pid, Ports::of(revision).readiness, READY_TIMEOUT) => ready,
             () = self.ended(&id) => Err(Error::new("the proxy ended before it was ready")),
         }
         .map_err(|error| Error::new(format_args!("{error}; its last line: {}", last_line(&self.log(&sandbox.id)))))
     }
 
-    /// From now on, this proxy of the sandbox serves.
-    pub(super) fn write_generation(&self, generation: u32, sandbox: &Sandbox) -> Result<()> {
-        let written = self.files(&sandbox.id).write_generation(generation);
+    /// Records that this revision serves from now on.
+    pub(super) fn write_revision(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
+        let written = self.files(&sandbox.id).write_revision(revision);
         written.context("the sandbox' files")
     }
 }

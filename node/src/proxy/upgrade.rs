@@ -1,28 +1,27 @@
-//! The upgrade of a proxy while its pod lives. The next one is started beside it, on other ports of its own, and listens on the
-//! same ports for the pod's traffic (`SO_REUSEPORT`). Once it serves, the one before it accepts nothing any more, and ends
-//! with its last connection.
+//! The upgrade of a proxy while its pod lives. Its successor has other ports of its own, and listens on the same ports for the
+//! pod's traffic (`SO_REUSEPORT`). Once it serves, the earlier proxy accepts no connection, and ends with its last one.
 
 use cni::protocol::Sandbox;
 
 use super::Node;
-use super::ids::{generation_of, proxy_id};
+use super::ids::{proxy_id, revision_of};
 use super::ports::Ports;
 use crate::error::{Error, Result};
 use crate::pod::read_pod;
 
 impl Node {
-    /// Starts the next proxy of a sandbox, and returns when it serves. If that fails, the one that there is goes on alone.
+    /// Starts the successor of a sandbox' proxy, and returns when it serves. If that fails, the present proxy goes on alone.
     pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<()> {
         let serving = self.serving(&sandbox.id);
-        let generation = self.files(&sandbox.id).generation().unwrap_or_default().wrapping_add(1);
-        let next = proxy_id(&sandbox.id, generation);
+        let revision = self.files(&sandbox.id).revision().unwrap_or_default().wrapping_add(1);
+        let next = proxy_id(&sandbox.id, revision);
         let start = async {
             self.containerd.remove(&next).await?;
-            self.refuse_taken_ports(generation, sandbox).await?;
+            self.refuse_taken_ports(revision, sandbox).await?;
             let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
-            let pid = self.start_proxy(generation, sandbox, &pod, &mesh).await?;
-            self.until_ready(pid, generation, sandbox).await?;
-            self.write_generation(generation, sandbox)
+            let pid = self.start_proxy(revision, sandbox, &pod, &mesh).await?;
+            self.until_ready(pid, revision, sandbox).await?;
+            self.write_revision(revision, sandbox)
         };
         let in_turn = async {
             let _permit = self.upgrades.acquire().await?;
@@ -41,11 +40,11 @@ impl Node {
         result
     }
 
-    /// A proxy of earlier upgrades may still serve connections, and would be asked in the next one's place.
-    async fn refuse_taken_ports(&self, generation: u32, sandbox: &Sandbox) -> Result<()> {
+    /// Fails while a proxy of three upgrades ago still serves connections: it would receive its successor's probes.
+    async fn refuse_taken_ports(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
         let containers = self.containers(&sandbox.id).await?;
-        let mut others = containers.iter().filter_map(|id| generation_of(id));
-        if others.any(|other| Ports::of(other) == Ports::of(generation)) {
+        let mut others = containers.iter().filter_map(|id| revision_of(id));
+        if others.any(|other| Ports::of(other) == Ports::of(revision)) {
             return Err(Error::new("a proxy of three upgrades ago still serves connections, on the same ports"));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! One state machine for each sandbox. It is pure: events go in by [`State::apply`], and it returns what to do.
+//! One state machine for each sandbox. It is pure: [`State::apply`] takes an event and returns actions.
 
 mod supervisor;
 #[cfg(test)]
@@ -14,35 +14,35 @@ const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
 const UPGRADE_RETRY_DELAY: Duration = Duration::from_mins(10);
 const REMOVE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// How far a sandbox' proxy is.
+/// Holds the state of a sandbox' proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
-    /// Nothing is known to be there.
+    /// There is no proxy.
     #[default]
     Absent,
     /// The first proxy is being started; the pod's containers wait for it.
     Starting,
     /// The proxy serves.
     Ready,
-    /// The proxy serves, and the next one is being started beside it.
+    /// The proxy serves, and its successor is being started.
     Upgrading,
     /// The proxy has ended while the pod lives, and is being started again.
     Restarting {
-        /// How often in a row that has failed.
+        /// The number of starts in a row that failed.
         failures: u32,
     },
     /// The proxy is being removed.
     Removing,
 }
 
-/// What happens to a sandbox.
+/// Reports what happened to a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The plugin asks for a proxy.
     Add,
-    /// The plugin, or a mark that it left, asks for the removal.
+    /// The plugin, or a tombstone that it wrote, asks for the removal.
     Delete,
-    /// The agent has found a proxy of an earlier agent, whose sandbox is there.
+    /// The agent has found the proxy of a living sandbox, started by an earlier agent.
     Adopted,
     /// The proxy that serves is of another image than new ones are.
     Outdated,
@@ -56,9 +56,9 @@ pub enum Event {
     StartFailed(Error),
     /// The proxy has ended by itself.
     Exited,
-    /// Nothing of the proxy is left.
+    /// The proxy, its containers and its files are removed.
     Removed,
-    /// Something may be left.
+    /// The removal failed.
     RemoveFailed,
 }
 
@@ -82,25 +82,25 @@ impl Event {
     }
 }
 
-/// What is to be done.
+/// Is an effect to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Start a proxy after the delay, and report its end. What an earlier one left is removed first.
+    /// Start a proxy after the delay, in place of an earlier one, and report its end.
     Start(Duration),
     /// Report the end of the proxy that runs.
     Watch,
-    /// Start the next proxy beside the one that runs, and report the end of the one that serves then.
+    /// Start the successor of the proxy that runs, and report the end of the one that serves then.
     Upgrade,
-    /// Stop whatever is being done, then remove all after the delay.
+    /// Stop the effect that runs, then remove the proxy after the delay.
     Remove(Duration),
-    /// Respond to those that wait for the proxy.
+    /// Respond to the plugins that wait for the proxy.
     RespondAdd(Result<()>),
-    /// Respond to those that wait for its removal.
+    /// Respond to the plugins that wait for its removal.
     RespondDelete,
 }
 
 impl State {
-    /// The next state, and what to do. An event that does not fit the state changes nothing.
+    /// Returns the next state and the actions. An event that does not fit the state changes nothing.
     #[must_use]
     pub fn apply(self, event: &Event) -> (Self, Vec<Action>) {
         match (self, event) {

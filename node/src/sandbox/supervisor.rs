@@ -1,4 +1,4 @@
-//! Carries out what the state machines decide. One task owns them all; effects run beside it and report events.
+//! Carries out what the state machines decide. One task owns them all; effects run as tasks of their own and report events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use tokio::time::{sleep, timeout};
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
 use crate::error::Result;
 
-/// What a proxy can be asked for. Each may be dropped at any point, and then be asked for again.
+/// Starts, upgrades and removes proxies. Each future may be dropped at any point, and the call made again.
 pub trait Proxies: Send + Sync + 'static {
     /// Starts the sandbox' proxy, and returns when it is ready.
     fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
-    /// Returns when the proxy has ended. Keeps its certificate fresh until then, and ends those that served before it.
-    fn attend(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
-    /// Starts the next proxy beside the one that serves, and returns when it serves in its place.
+    /// Renews the proxy's certificate and retires its predecessors, until the proxy has ended.
+    fn maintain(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
+    /// Starts the sandbox' next proxy, and returns when that serves in place of the present one.
     fn upgrade(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
-    /// Ends the proxy, and removes all that is its own.
+    /// Ends the proxy, and removes its containers and files.
     fn remove(&self, id: &str) -> impl Future<Output = Result<()>> + Send;
 }
 
 enum Message {
     Request(Request, oneshot::Sender<Response>),
-    /// A proxy was found, and whether it is outdated.
+    /// The sandbox of a running proxy, and true if the proxy is outdated.
     Adopt(Sandbox, bool),
     /// An event of an effect, with the effect's number.
     Effect(String, u64, Event),
 }
 
-/// A handle to the task that owns the state machines.
+/// Sends requests to the task that owns the state machines.
 #[derive(Clone)]
 pub struct Supervisor {
     messages: mpsc::UnboundedSender<Message>,
@@ -52,12 +52,12 @@ impl Supervisor {
         Self { messages }
     }
 
-    /// Carries out a request of the plugin's.
+    /// Carries out a request of the plugin.
     pub async fn request(&self, request: Request) -> Response {
         let (sender, receiver) = oneshot::channel();
         let sent = self.messages.send(Message::Request(request, sender));
         let response = if sent.is_ok() { receiver.await.ok() } else { None };
-        response.unwrap_or_else(|| Response { error: Some("the agent is ending".into()) })
+        response.unwrap_or_else(|| Response { error: Some("the agent is stopping".into()) })
     }
 
     /// Takes over the proxy of an earlier agent, and upgrades it where it is outdated.
@@ -112,7 +112,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                     self.apply(&id, &Event::Outdated);
                 }
             }
-            // What an effect reported before it was stopped is about a state that is over.
+            // An effect that was stopped may have reported before, about an earlier state.
             Message::Effect(id, effect, event) => {
                 if self.entries.get(&id).is_some_and(|entry| entry.effect == effect) {
                     self.apply(&id, &event);
@@ -151,11 +151,11 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                     Ok(()) => report(Event::Started),
                     Err(reason) => return report(Event::StartFailed(reason)),
                 }
-                proxies.attend(&sandbox).await;
+                proxies.maintain(&sandbox).await;
                 report(Event::Exited);
             }),
             (Action::Watch, Some(sandbox)) => self.run(id, move |report| async move {
-                proxies.attend(&sandbox).await;
+                proxies.maintain(&sandbox).await;
                 report(Event::Exited);
             }),
             (Action::Upgrade, Some(sandbox)) => self.run(id, move |report| async move {
@@ -169,7 +169,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                         UPGRADE_RETRY_DELAY
                     }
                 };
-                match timeout(retry_delay, proxies.attend(&sandbox)).await {
+                match timeout(retry_delay, proxies.maintain(&sandbox)).await {
                     Ok(()) => report(Event::Exited),
                     Err(_) => report(Event::Outdated),
                 }

@@ -127,8 +127,8 @@ impl Proxies for Fake {
         result.unwrap()
     }
 
-    async fn attend(&self, _: &Sandbox) {
-        self.asked.send("attend").unwrap();
+    async fn maintain(&self, _: &Sandbox) {
+        self.asked.send("maintain").unwrap();
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
@@ -190,7 +190,7 @@ async fn add_waits_until_the_proxy_is_ready_and_a_second_one_starts_no_second_pr
     assert!(not_ready.error.is_some() && !first.is_finished());
     fixture.start.send_replace(Some(Ok(())));
     assert_eq!((first.await.unwrap(), second.await.unwrap()), (DONE, DONE));
-    assert_eq!(fixture.asked.recv().await, Some("attend"));
+    assert_eq!(fixture.asked.recv().await, Some("maintain"));
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn an_adopted_proxy_that_ends_is_started_again() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Ok(())));
     fixture.supervisor.adopt(sandbox(), false);
-    assert_eq!(fixture.asked.recv().await, Some("attend"));
+    assert_eq!(fixture.asked.recv().await, Some("maintain"));
     fixture.end.send_replace(true);
     assert_eq!(fixture.asked.recv().await, Some("start"));
 }
@@ -229,7 +229,7 @@ async fn an_upgrade_that_fails_leaves_the_proxy_that_serves_under_watch() {
     fixture.start.send_replace(Some(Ok(())));
     fixture.supervisor.adopt(sandbox(), true);
     while fixture.asked.recv().await != Some("upgrade") {}
-    assert_eq!(fixture.asked.recv().await, Some("attend"));
+    assert_eq!(fixture.asked.recv().await, Some("maintain"));
     assert_eq!(fixture.supervisor.request(Request::Check { id: "abc".into() }).await, DONE);
     fixture.end.send_replace(true);
     assert_eq!(fixture.asked.recv().await, Some("start"));
@@ -241,6 +241,6 @@ async fn an_upgrade_that_failed_is_tried_again() {
     fixture.supervisor.adopt(sandbox(), true);
     for _ in 0..3 {
         while fixture.asked.recv().await != Some("upgrade") {}
-        assert_eq!(fixture.asked.recv().await, Some("attend"));
+        assert_eq!(fixture.asked.recv().await, Some("maintain"));
     }
 }
