@@ -15,7 +15,6 @@ mod mode;
 mod patch;
 mod plan;
 mod quantity;
-mod raw_json;
 pub mod review;
 mod settings;
 pub mod tenancy;

@@ -172,9 +172,9 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
 }
 
 /// The request, and the pod that is being created; `None` where the request is about anything else.
-type Read<'a> = (AdmissionRequest<()>, Result<Option<Pod<'a>>, serde_json::Error>);
+type Read = (AdmissionRequest<()>, Result<Option<Pod>, serde_json::Error>);
 
-fn read(body: &[u8]) -> Result<Read<'_>, Error> {
+fn read(body: &[u8]) -> Result<Read, Error> {
     let body = str::from_utf8(body)?;
     // Nearly always it is a pod, and then it is read in one go.
     if let Ok(review) = serde_json::from_str::<AdmissionReview<Pod>>(body) {

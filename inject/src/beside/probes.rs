@@ -5,7 +5,7 @@ use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, PROBES_ANNOTATION_
 use serde_json::{Map, Value, json};
 
 use crate::patch::PatchBuilder;
-use crate::pod::{Container, Pod, VecMap};
+use crate::pod::{Container, Pod};
 
 /// What all annotations of an object may be, in bytes of keys and values (apimachinery's `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
@@ -16,7 +16,7 @@ const DEFAULT_TIMEOUT_SECONDS: u64 = 1;
 
 /// Sends the probes to pilot-agent. Returns a warning where that cannot be done.
 pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option<&'static str> {
-    if pod.annotation(REWRITE_PROBES_ANNOTATION).is_some_and(|value| FALSE.contains(&value.as_ref())) {
+    if pod.annotation(REWRITE_PROBES_ANNOTATION).is_some_and(|value| FALSE.contains(&value)) {
         return None;
     }
     let init = pod.spec.init_containers.as_deref().unwrap_or_default();
@@ -30,12 +30,11 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option
         return None;
     }
     let annotation = pod.annotation(PROBES_ANNOTATION);
-    let mut originals: Map<_, _> = annotation.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let mut originals: Map<_, _> = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     originals.extend(probes.iter().map(|(.., probe)| (probe.path.clone(), probe.original.clone())));
     let originals = Value::Object(originals).to_string();
     let others = pod.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
-    let others: usize =
-        others.into_iter().flat_map(VecMap::iter).map(|(key, value)| key.len() + value.to_str().len()).sum();
+    let others: usize = others.into_iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
     let all = others + PROBES_ANNOTATION.len() + originals.len();
     if originals.len() > PROBES_ANNOTATION_LIMIT || all > ANNOTATIONS_LIMIT {
         return Some("istio-aux leaves the pod's probes as they are: an annotation cannot hold them");
@@ -59,13 +58,13 @@ struct Probe {
 /// Those of a container's probes that the kubelet makes over the network, by their fields.
 fn rewritten_probes<'c>(container: &'c Container) -> impl Iterator<Item = (&'static str, Probe)> + 'c {
     let probes = [
-        ("livenessProbe", "livez", container.liveness_probe),
-        ("readinessProbe", "readyz", container.readiness_probe),
-        ("startupProbe", "startupz", container.startup_probe),
+        ("livenessProbe", "livez", &container.liveness_probe),
+        ("readinessProbe", "readyz", &container.readiness_probe),
+        ("startupProbe", "startupz", &container.startup_probe),
     ];
     probes.into_iter().filter_map(|(field, check, raw)| {
         let path = format!("/app-health/{}/{check}", container.name.as_str());
-        Some((field, rewrite(raw?.get(), container, path)?))
+        Some((field, rewrite(raw.as_ref()?.get(), container, path)?))
     })
 }
 
@@ -94,7 +93,7 @@ fn rewrite(probe: &str, container: &Container, path: String) -> Option<Probe> {
 /// The number of a probe's port, which may be a name.
 fn port(port: &Value, container: &Container) -> Option<u64> {
     let Some(name) = port.as_str() else { return port.as_u64() };
-    let ports: Vec<Value> = serde_json::from_str(container.ports?.get()).ok()?;
+    let ports: Vec<Value> = serde_json::from_str(container.ports.as_ref()?.get()).ok()?;
     ports.iter().find(|port| port["name"] == name)?["containerPort"].as_u64()
 }
 

@@ -1,13 +1,12 @@
 //! A container as a decision sees it: see [`super::pod`].
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use contract::args::WATCH;
 use contract::names::SHIM_BINARY;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-
-use crate::raw_json::{BorrowedStr, VecMap};
 
 /// The image of a proxy, or gateway, that Istio's injector is to fill in.
 const AUTO_IMAGE: &str = "auto";
@@ -15,46 +14,31 @@ const AUTO_IMAGE: &str = "auto";
 /// A container.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Container<'a> {
+pub struct Container {
     /// Its name, unique in the pod.
-    #[serde(borrow)]
-    pub name: BorrowedStr<'a>,
+    pub name: String,
     /// Its own restart policy; `Always` makes an init container a native sidecar (KEP-753).
-    #[serde(borrow)]
-    pub restart_policy: Option<BorrowedStr<'a>>,
+    pub restart_policy: Option<String>,
     /// Which exit codes restart it, before any policy (KEP-5307).
-    #[serde(borrow)]
-    pub restart_policy_rules: Option<Vec<RestartPolicyRule<'a>>>,
-    #[serde(borrow)]
-    pub(crate) liveness_probe: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub(crate) readiness_probe: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub(crate) startup_probe: Option<&'a RawValue>,
-    #[serde(borrow)]
-    pub(crate) ports: Option<&'a RawValue>,
-    #[serde(borrow)]
-    resize_policy: Option<Vec<ResizePolicy<'a>>>,
+    pub restart_policy_rules: Option<Vec<RestartPolicyRule>>,
+    pub(crate) liveness_probe: Option<Box<RawValue>>,
+    pub(crate) readiness_probe: Option<Box<RawValue>>,
+    pub(crate) startup_probe: Option<Box<RawValue>>,
+    pub(crate) ports: Option<Box<RawValue>>,
+    resize_policy: Option<Vec<ResizePolicy>>,
     /// Its command, where the image's own is not used.
-    #[serde(borrow)]
-    pub command: Option<Vec<BorrowedStr<'a>>>,
+    pub command: Option<Vec<String>>,
     /// The arguments of its command.
-    #[serde(borrow)]
-    pub args: Option<Vec<BorrowedStr<'a>>>,
+    pub args: Option<Vec<String>>,
     /// What it asks of the node.
-    #[serde(borrow)]
-    pub resources: Option<Resources<'a>>,
+    pub resources: Option<Resources>,
     /// What the kubelet runs when it starts and ends.
-    #[serde(borrow)]
-    pub lifecycle: Option<Lifecycle<'a>>,
+    pub lifecycle: Option<Lifecycle>,
     /// Where it sees volumes.
-    #[serde(borrow)]
-    pub volume_mounts: Option<Vec<VolumeMount<'a>>>,
-    #[serde(borrow)]
-    image: Option<BorrowedStr<'a>>,
+    pub volume_mounts: Option<Vec<VolumeMount>>,
+    image: Option<String>,
     security_context: Option<SecurityContext>,
-    #[serde(borrow)]
-    env: Option<Vec<EnvVar<'a>>>,
+    env: Option<Vec<EnvVar>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -65,17 +49,15 @@ struct SecurityContext {
 
 /// `resources`.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Resources<'a> {
-    #[serde(borrow)]
-    requests: Quantities<'a>,
-    #[serde(borrow)]
-    limits: Quantities<'a>,
+pub struct Resources {
+    requests: Quantities,
+    limits: Quantities,
 }
 
 /// Quantities by the name of their resource, as they are written: numbers or strings.
-type Quantities<'a> = Option<VecMap<'a, &'a RawValue>>;
+type Quantities = Option<HashMap<String, Box<RawValue>>>;
 
-impl Resources<'_> {
+impl Resources {
     pub(crate) fn request(&self, name: &str) -> Option<Cow<'_, str>> {
         quantity(self.requests.as_ref(), name)
     }
@@ -85,7 +67,7 @@ impl Resources<'_> {
     }
 }
 
-fn quantity<'q>(quantities: Option<&'q VecMap<'_, &RawValue>>, name: &str) -> Option<Cow<'q, str>> {
+fn quantity<'q>(quantities: Option<&'q HashMap<String, Box<RawValue>>>, name: &str) -> Option<Cow<'q, str>> {
     let raw = quantities?.get(name)?.get();
     // A number of JSON is a quantity, too.
     Some(if raw.starts_with('"') {
@@ -98,42 +80,36 @@ fn quantity<'q>(quantities: Option<&'q VecMap<'_, &RawValue>>, name: &str) -> Op
 /// `lifecycle`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lifecycle<'a> {
+pub struct Lifecycle {
     /// What is run when the container has started.
-    #[serde(borrow)]
-    pub post_start: Option<&'a RawValue>,
+    pub post_start: Option<Box<RawValue>>,
 }
 
 /// Where a container sees a volume.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct VolumeMount<'a> {
+pub struct VolumeMount {
     /// The volume's name.
-    #[serde(borrow)]
-    pub name: BorrowedStr<'a>,
+    pub name: String,
     /// The path in the container.
-    #[serde(borrow)]
-    pub mount_path: BorrowedStr<'a>,
+    pub mount_path: String,
 }
 
 /// One of `restartPolicyRules`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RestartPolicyRule<'a> {
+pub struct RestartPolicyRule {
     /// What happens when the rule matches.
-    #[serde(borrow)]
-    pub action: BorrowedStr<'a>,
+    pub action: String,
     /// What it matches.
-    #[serde(borrow)]
-    pub exit_codes: Option<ExitCodes<'a>>,
+    pub exit_codes: Option<ExitCodes>,
 }
 
 /// Exit codes that a rule matches, or does not.
 #[derive(Debug, Clone, Deserialize)]
-pub struct ExitCodes<'a> {
+pub struct ExitCodes {
     /// `In` or `NotIn`.
-    #[serde(borrow)]
-    pub operator: BorrowedStr<'a>,
+    pub operator: String,
     /// The codes.
     #[serde(default)]
     pub values: Vec<i32>,
@@ -142,28 +118,24 @@ pub struct ExitCodes<'a> {
 /// One of `resizePolicy`: what a change of one resource does to the running container.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ResizePolicy<'a> {
-    #[serde(borrow)]
-    restart_policy: Option<BorrowedStr<'a>>,
+struct ResizePolicy {
+    restart_policy: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct EnvVar<'a> {
-    #[serde(borrow)]
-    name: BorrowedStr<'a>,
-    /// Left as it lies: most are long, and one is asked for.
-    #[serde(borrow)]
-    value: Option<&'a RawValue>,
+struct EnvVar {
+    name: String,
+    value: Option<String>,
 }
 
-impl Container<'_> {
+impl Container {
     pub(crate) fn is_named(&self, name: &str) -> bool {
-        self.name.as_str() == name
+        self.name == name
     }
 
     /// Whether its image is still to be filled in by Istio's injector.
     pub(crate) fn has_auto_image(&self) -> bool {
-        self.image.as_ref().is_some_and(|image| image.as_str() == AUTO_IMAGE)
+        self.image.as_deref() == Some(AUTO_IMAGE)
     }
 
     /// The user that it says it runs as.
@@ -173,13 +145,12 @@ impl Container<'_> {
 
     /// Whether it sets this environment variable itself.
     pub(crate) fn sets_env(&self, name: &str) -> bool {
-        self.env.iter().flatten().any(|variable| variable.name.as_str() == name)
+        self.env.iter().flatten().any(|variable| variable.name == name)
     }
 
     /// The value of an environment variable that it sets itself.
-    pub(crate) fn env_value(&self, name: &str) -> Option<String> {
-        let variable = self.env.iter().flatten().find(|variable| variable.name.as_str() == name)?;
-        serde_json::from_str(variable.value?.get()).ok()
+    pub(crate) fn env_value(&self, name: &str) -> Option<&str> {
+        self.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
     }
 
     /// Whether something is mounted at this path.
@@ -200,27 +171,25 @@ impl Container<'_> {
 
     /// Whether its command is run by the shim as this subcommand.
     pub(crate) fn is_run_by_shim(&self, subcommand: &str) -> bool {
-        let words: Vec<&str> = self.command.iter().flatten().map(BorrowedStr::as_str).take(2).collect();
+        let words: Vec<&str> = self.command.iter().flatten().map(String::as_str).take(2).collect();
         words == [SHIM_BINARY, subcommand]
     }
 
     /// Whether it runs `aux-shim watch`, without this option.
     pub(crate) fn is_watch_without(&self, option: &str) -> bool {
-        let mut args = self.args.iter().flatten().map(BorrowedStr::as_str);
+        let mut args = self.args.iter().flatten().map(String::as_str);
         args.next() == Some(WATCH) && args.all(|arg| arg.strip_prefix("--") != Some(option))
     }
 
     /// Whether the kubelet may end it while it runs: after a failed probe, or to resize it.
     pub(crate) fn may_be_ended_by_kubelet(&self) -> bool {
-        let restarts = |resize: &ResizePolicy| {
-            resize.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "RestartContainer")
-        };
+        let restarts = |resize: &ResizePolicy| resize.restart_policy.as_deref() == Some("RestartContainer");
         self.liveness_probe.is_some()
             || self.startup_probe.is_some()
             || self.resize_policy.iter().flatten().any(restarts)
     }
 
     pub(crate) fn is_native_sidecar(&self) -> bool {
-        self.restart_policy.as_ref().is_some_and(|policy| policy.as_str() == "Always")
+        self.restart_policy.as_deref() == Some("Always")
     }
 }

@@ -17,10 +17,10 @@ use crate::Mode;
 /// The facts that decide about a pod.
 #[derive(Debug)]
 pub(crate) struct Facts<'p> {
-    pub(crate) pod: &'p Pod<'p>,
+    pub(crate) pod: &'p Pod,
     pub(crate) sidecar: Sidecar,
     /// The regular containers but the proxy, in their order.
-    pub(crate) payload: Vec<&'p Container<'p>>,
+    pub(crate) payload: Vec<&'p Container>,
     /// The restart policy of a pod that runs to completion.
     pub(crate) restart_policy: Option<RestartPolicy>,
     /// Whether there are native sidecars besides the proxy and the shim.
@@ -28,13 +28,13 @@ pub(crate) struct Facts<'p> {
     /// The mode in which the shim is in the pod already: by its containers, because annotations are copied with pods.
     pub(crate) present: Option<Mode>,
     /// The shim's own container, and its index among the init containers.
-    pub(crate) native_shim: Option<(usize, &'p Container<'p>)>,
+    pub(crate) native_shim: Option<(usize, &'p Container)>,
     pub(crate) is_katib_trial: bool,
     pub(crate) is_argo_step: bool,
 }
 
 impl<'p> Facts<'p> {
-    pub(crate) fn of(pod: &'p Pod<'p>) -> Self {
+    pub(crate) fn of(pod: &'p Pod) -> Self {
         let init = || pod.spec.init_containers.iter().flatten();
         let native_shim = init().enumerate().find(|(_, container)| container.is_named(SHIM_CONTAINER));
         let is_run = |subcommand| pod.spec.containers.iter().any(|container| container.is_run_by_shim(subcommand));
@@ -60,7 +60,7 @@ impl<'p> Facts<'p> {
     }
 
     /// The proxy where it is a regular container that Istio's injector has rendered.
-    pub(crate) fn classic_proxy(&self) -> Option<(usize, &'p Container<'p>)> {
+    pub(crate) fn classic_proxy(&self) -> Option<(usize, &'p Container)> {
         match self.sidecar {
             Sidecar::Classic { index } => Some((index, &self.pod.spec.containers[index])),
             _ => None,

@@ -80,7 +80,7 @@ impl Rendered {
             init_containers: Option<Vec<String>>,
         }
         let Some(status) = pod.annotation(ISTIO_STATUS_ANNOTATION) else { return Self::default() };
-        let status: InjectionStatus = serde_json::from_str(&status).unwrap_or_default();
+        let status: InjectionStatus = serde_json::from_str(status).unwrap_or_default();
         let names_proxy = |list: Option<Vec<String>>| list.into_iter().flatten().any(|name| name == PROXY_CONTAINER);
         Self { containers: names_proxy(status.containers), init_containers: names_proxy(status.init_containers) }
     }

@@ -8,7 +8,7 @@ use crate::facts::pod::{Container, Pod};
 
 /// Collects the operations for one pod.
 pub(crate) struct PatchBuilder<'p> {
-    pod: &'p Pod<'p>,
+    pod: &'p Pod,
     operations: Vec<PatchOperation>,
     /// The parents that an operation has created.
     created: Vec<PointerBuf>,
@@ -17,7 +17,7 @@ pub(crate) struct PatchBuilder<'p> {
 }
 
 impl<'p> PatchBuilder<'p> {
-    pub(crate) fn new(pod: &'p Pod<'p>) -> Self {
+    pub(crate) fn new(pod: &'p Pod) -> Self {
         Self { pod, operations: Vec::new(), created: Vec::new(), front: None }
     }
 
@@ -31,7 +31,7 @@ impl<'p> PatchBuilder<'p> {
     }
 
     pub(crate) fn annotation(&mut self, key: &str, value: &str) {
-        if self.pod.annotation(key).as_deref() != Some(value) {
+        if self.pod.annotation(key) != Some(value) {
             let exists = self.pod.metadata.as_ref().is_some_and(|metadata| metadata.annotations.is_some());
             self.set_metadata("annotations", exists, key, value);
         }
@@ -124,7 +124,7 @@ impl<'p> PatchBuilder<'p> {
         self.front = Some(index);
     }
 
-    fn container(&self, index: usize) -> &'p Container<'p> {
+    fn container(&self, index: usize) -> &'p Container {
         &self.pod.spec.containers[index]
     }
 

@@ -6,7 +6,7 @@ use contract::names::{ISTIO_DATA_VOLUME, SHIM_BINARY, SHIM_VOLUME};
 use super::PatchBuilder;
 use super::shim::{self, Shim};
 use crate::Delivery;
-use crate::facts::pod::{BorrowedStr, Container};
+use crate::facts::pod::Container;
 
 pub(super) fn add(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
     deliver(shim, SHIM_VOLUME, patch);
@@ -44,5 +44,5 @@ fn state_file(proxy: &Container) -> Option<String> {
 }
 
 pub(super) fn command_of<'c>(container: &'c Container) -> impl Iterator<Item = String> + 'c {
-    container.command.iter().flatten().map(BorrowedStr::as_str).map(str::to_owned)
+    container.command.iter().flatten().cloned()
 }

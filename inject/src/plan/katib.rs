@@ -4,7 +4,7 @@ use contract::names::{KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS, KATIB_COMPLETED_
 
 use super::{Change, Plan, resources};
 use crate::facts::Facts;
-use crate::facts::pod::{BorrowedStr, Container};
+use crate::facts::pod::Container;
 use crate::settings::Settings;
 
 /// The spellings of the collector's option to wait for all processes.
@@ -48,7 +48,7 @@ fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut
 }
 
 fn args<'c>(container: &'c Container) -> impl Iterator<Item = &'c str> {
-    container.args.iter().flatten().map(BorrowedStr::as_str)
+    container.args.iter().flatten().map(String::as_str)
 }
 
 fn is_collector(container: &Container) -> bool {

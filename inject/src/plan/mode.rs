@@ -28,7 +28,7 @@ pub(super) struct ModeChoice {
 
 /// The mode of the pod's annotation. An unknown one counts as `auto`, with a warning.
 pub(super) fn requested(pod: &Pod, warnings: &mut Warnings) -> RequestedMode {
-    let Some(text) = pod.annotation(MODE_ANNOTATION).filter(|text| text != "auto") else { return RequestedMode::Auto };
+    let Some(text) = pod.annotation(MODE_ANNOTATION).filter(|text| *text != "auto") else { return RequestedMode::Auto };
     Mode::ALL.into_iter().find(|mode| mode.as_str() == text).map_or_else(
         || {
             warnings.push(format_args!(

@@ -5,7 +5,7 @@ use contract::policy::{ContainerPolicy, RestartPolicy, RestartRule, RuleAction};
 
 use super::Warnings;
 use crate::facts::Facts;
-use crate::facts::pod::{BorrowedStr, Container, Pod, RestartPolicyRule};
+use crate::facts::pod::{Container, Pod, RestartPolicyRule};
 
 /// The restart policies of the regular containers that have their own, the proxy's too.
 pub(super) fn own_policies(
@@ -33,7 +33,7 @@ pub(super) fn own_policies(
 /// exit with. It does not where their restart policy is `Never` (`computePodActions`).
 pub(super) fn may_restart(facts: &Facts, policy: RestartPolicy) -> Vec<String> {
     let is_never = |container: &Container| {
-        let own = container.restart_policy.as_ref().map(BorrowedStr::as_str);
+        let own = container.restart_policy.as_deref();
         own.unwrap_or(policy.as_str()) == RestartPolicy::Never.as_str()
     };
     let restarted =

@@ -171,7 +171,7 @@ fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
 fn istio_injection_disabled(facts: &Facts) -> bool {
     match facts.pod.label(ISTIO_INJECT) {
         Some(value) => value == "false",
-        None => facts.pod.annotation(ISTIO_INJECT).is_some_and(|value| value == "false"),
+        None => facts.pod.annotation(ISTIO_INJECT) == Some("false"),
     }
 }
 
@@ -197,7 +197,7 @@ fn hold_start(facts: &Facts, plan: &mut Plan) {
         // The hold asks the status port, which is off.
         return;
     }
-    match hold::edit(facts.pod.annotation(PROXY_CONFIG_ANNOTATION).as_deref()) {
+    match hold::edit(facts.pod.annotation(PROXY_CONFIG_ANNOTATION)) {
         HoldEdit::AlreadySet => {}
         HoldEdit::Set(value) => {
             plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value });
