@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_urls_are_read() {
+    fn loopback_urls_are_parsed() {
         let cases = [
             ("http://127.0.0.1:9091/quitquitquit", "http://127.0.0.1:9091/quitquitquit"),
             ("http://localhost:1/a?b=c", "http://127.0.0.1:1/a?b=c"),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn other_urls_are_rejected() {
         let cases = [
             "",
             "https://127.0.0.1:1/x",

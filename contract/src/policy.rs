@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_are_read_as_they_are_written() {
+    fn policy_parses_as_it_is_written() {
         let codes = |action, is_in, values: &[i32]| RestartRule { action, is_in, values: values.to_vec() };
         let cases = [
             ("Never", RestartPolicy::Never, vec![]),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy_is_refused() {
+    fn invalid_policy_is_rejected() {
         for text in
             ["", "never", "Never;", "Never;restart", "Never;restart:in:", "Never;restart:in:x", "Never;stop:in:1"]
         {

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_not_read() {
+    fn invalid_quantity_is_not_parsed() {
         for text in ["", ".", "1.2.3", "m", "1mm", "1K", "1 Gi", "-1", "1e", "1e99", "9999999999999999999", "1ki"] {
             assert_eq!(parse(text), None, "{text}");
         }

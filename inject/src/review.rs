@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_carries_the_uid_and_the_patch() {
+    fn answer_has_uid_and_patch() {
         let response = &answered(&review(&a_pod()))["response"];
         assert_eq!(response["uid"], "705ab4f5");
         assert_eq!(response["allowed"], true);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_has_a_decision_of_its_own() {
+    fn each_entry_makes_a_patch_of_its_own() {
         let first_path = |entry: Entry| {
             let answered = answer(entry, review(&a_pod()).to_string().as_bytes(), &settings()).unwrap();
             let body: Value = serde_json::from_slice(&answered.body).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_but_the_creation_of_a_pod_is_allowed_unchanged() {
+    fn other_requests_are_allowed_unchanged() {
         let mut update = review(&a_pod());
         update["request"]["operation"] = json!("UPDATE");
         let mut job = review(&a_pod());
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_cannot_be_read_is_allowed_unchanged_with_a_warning() {
+    fn unparsable_pod_is_allowed_with_a_warning() {
         let response = &answered(&review(&json!({"spec": {"containers": 3}})))["response"];
         assert_eq!(response["allowed"], true);
         assert_eq!(response.get("patch"), None);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_review_is_refused_in_one_line() {
+    fn invalid_review_is_rejected_in_one_line() {
         let cases = [
             ("", "the body is not an AdmissionReview in JSON: EOF while parsing a value at line 1 column 0"),
             (

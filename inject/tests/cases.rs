@@ -180,7 +180,7 @@ fn check(case: &Case, base: &Value) -> Result<(), String> {
 }
 
 #[test]
-fn each_case_of_the_table_gets_what_it_says() {
+fn each_case_matches_the_table() {
     let table: Table = serde_saphyr::from_str(include_str!("cases.yaml")).unwrap();
     let all = table.rules.iter().flat_map(|rule| rule.cases.iter().map(move |case| (rule, case)));
     let wrong: Vec<String> = all

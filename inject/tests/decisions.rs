@@ -51,7 +51,7 @@ fn with(pod: &str, path: &str, value: Value) -> Value {
 }
 
 #[test]
-fn before_istio_only_the_hold_annotation_is_added() {
+fn hold_annotation_is_added_before_istio() {
     insta::assert_json_snapshot!(decided(&json_of(BEFORE_ISTIO)).patch, @r#"
     [
       {
@@ -69,24 +69,24 @@ fn before_istio_only_the_hold_annotation_is_added() {
 }
 
 #[test]
-fn after_istio_the_shim_is_added() {
+fn shim_is_added_after_istio() {
     insta::assert_json_snapshot!(decided(&json_of(CLASSIC_PROXY)).patch);
 }
 
 #[test]
-fn in_mode_proxy_the_shim_is_pilot_agents_parent() {
+fn mode_proxy_runs_pilot_agent_by_the_shim() {
     let pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy");
     insta::assert_json_snapshot!(decided(&pod).patch);
 }
 
 #[test]
-fn by_image_volume_a_pod_gets_a_mount_and_a_command() {
+fn image_volume_is_mounted_in_mode_proxy() {
     let settings = Settings { delivery: Delivery::ImageVolume, ..settings() };
     insta::assert_json_snapshot!(decided_by(&json_of(CLASSIC_PROXY), &settings).patch);
 }
 
 #[test]
-fn image_volume_takes_the_place_of_the_copying_container() {
+fn image_volume_replaces_the_install_container() {
     let settings = Settings { delivery: Delivery::ImageVolume, pull_policy: PullPolicy::Always, ..settings() };
     let mut training = trial(CLASSIC_PROXY, "collector", &["-s-db", "katib-db-manager:6789"]);
     training["spec"]["shareProcessNamespace"] = json!(true);
@@ -113,14 +113,14 @@ fn image_volume_takes_the_place_of_the_copying_container() {
 }
 
 #[test]
-fn in_mode_wrap_the_shim_is_each_awaited_commands_parent() {
+fn mode_wrap_runs_awaited_commands_by_the_shim() {
     let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap");
     pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
     insta::assert_json_snapshot!(decided(&pod).patch);
 }
 
 #[test]
-fn a_proxy_that_istio_rendered_anew_is_supervised_again() {
+fn rendered_again_proxy_is_supervised_again() {
     let rendered = json_of(CLASSIC_PROXY)["spec"]["containers"][0].clone();
     for mode in ["proxy", "wrap"] {
         let before = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", mode));
@@ -132,7 +132,7 @@ fn a_proxy_that_istio_rendered_anew_is_supervised_again() {
 }
 
 #[test]
-fn the_supervised_proxy_comes_first_and_keeps_the_command_it_has() {
+fn supervised_proxy_is_first_and_keeps_its_command() {
     let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy");
     pod["spec"]["containers"][0]["command"] = json!(["/bin/agent", "--flag"]);
     pod["spec"]["containers"].as_array_mut().unwrap().rotate_left(1);
@@ -152,7 +152,7 @@ fn trial(pod: &str, collector: &str, args: &[&str]) -> Value {
 }
 
 #[test]
-fn katibs_collectors_are_told_not_to_wait_for_the_proxy() {
+fn katib_collector_does_not_wait_for_the_proxy() {
     let reports = ["-t", "trial-1", "-s-db", "katib-db-manager:6789"];
     let cases = [
         ("metrics-logger-and-collector", &["-t", "trial-1"][..], true),
@@ -175,7 +175,7 @@ fn katibs_collectors_are_told_not_to_wait_for_the_proxy() {
 }
 
 #[test]
-fn a_katib_training_starts_after_its_collector() {
+fn katib_training_starts_after_its_collector() {
     let reports = ["-s-db", "katib-db-manager:6789", "-w", "false"];
     let marked = json!(["python train.py 1>/m 2>&1 && echo completed > /var/log/katib/$$$$.pid"]);
     for (before, mode, volume) in [
@@ -209,7 +209,7 @@ fn a_katib_training_starts_after_its_collector() {
 }
 
 #[test]
-fn argos_steps_are_wrapped_and_their_proxy_is_left_to_the_shim() {
+fn argo_step_is_wrapped_and_its_proxy_kept() {
     let kill = "workflows.argoproj.io/kill-cmd-istio-proxy";
     let step = with(CLASSIC_PROXY, "/metadata/labels", json!({"workflows.argoproj.io/workflow": "wf"}));
     let after = patched(&step);
@@ -232,7 +232,7 @@ fn kube_injected() -> Value {
 }
 
 #[test]
-fn a_proxy_that_was_rendered_before_it_could_be_told_is_made_to_hold() {
+fn proxy_rendered_without_hold_is_made_to_hold() {
     let after = patched(&kube_injected());
     let first = &after["spec"]["containers"][0];
     assert_eq!(first["name"], "istio-proxy");
@@ -252,7 +252,7 @@ fn a_proxy_that_was_rendered_before_it_could_be_told_is_made_to_hold() {
 }
 
 #[test]
-fn a_guaranteed_pod_stays_so() {
+fn guaranteed_pod_stays_guaranteed() {
     let mut pod = json_of(CLASSIC_PROXY);
     for list in ["containers", "initContainers"] {
         for container in pod["spec"][list].as_array_mut().unwrap() {
@@ -308,7 +308,7 @@ fn shim_args(pod: &Value) -> Vec<String> {
 }
 
 #[test]
-fn containers_own_restart_policies_reach_the_shim() {
+fn container_restart_policies_reach_the_shim() {
     let mut pod = json_of(CLASSIC_PROXY);
     let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
     pod["spec"]["containers"][1]["restartPolicy"] = json!("Never");
@@ -317,7 +317,7 @@ fn containers_own_restart_policies_reach_the_shim() {
 }
 
 #[test]
-fn beside_other_native_sidecars_the_native_shim_stays_until_sigterm() {
+fn native_shim_stays_beside_native_sidecars() {
     let native = || noted(CLASSIC_PROXY, "istio-aux.io/mode", "native");
     let last_args = |pod: &Value| shim_args(pod).split_off(6);
     assert_eq!(last_args(&native()), ["--state=/state/seen"]);
@@ -331,7 +331,7 @@ fn beside_other_native_sidecars_the_native_shim_stays_until_sigterm() {
 }
 
 #[test]
-fn a_native_shim_that_is_there_before_another_native_sidecar_is_told_to_stay() {
+fn native_shim_gets_stay_for_a_later_sidecar() {
     let pod = with_sidecar(patched(&json_of(CLASSIC_PROXY)), false);
     let decision = decided(&pod);
     assert_eq!((decision.mode, decision.patch.len()), (Mode::Native, 1), "{decision:?}");
@@ -346,7 +346,7 @@ fn a_native_shim_that_is_there_before_another_native_sidecar_is_told_to_stay() {
 }
 
 #[test]
-fn containers_that_the_kubelet_may_restart_after_any_exit_code_are_named() {
+fn restartable_containers_are_passed_on() {
     let probe = json!({"exec": {"command": ["true"]}});
     let resize = |policy: &str| json!([{"resourceName": "cpu", "restartPolicy": policy}]);
     // Which container, what it has, and whether it is named under OnFailure.
@@ -383,7 +383,7 @@ fn containers_that_the_kubelet_may_restart_after_any_exit_code_are_named() {
 }
 
 #[test]
-fn a_wrapped_container_mounts_no_other_ones_locks_and_the_proxy_only_reads() {
+fn lock_mounts_are_separate_and_proxy_reads_all() {
     let after = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap"));
     let locks = |container: &Value| {
         let mounts = container["volumeMounts"].as_array().unwrap();
@@ -441,7 +441,7 @@ fn pod_of_more_than_500_containers_is_unchanged() {
 }
 
 #[test]
-fn the_status_port_is_the_annotations_then_the_proxys_own() {
+fn status_port_annotation_precedes_the_proxys() {
     let mut pod = json_of(CLASSIC_PROXY);
     let env = pod["spec"]["containers"][0]["env"].as_array_mut().unwrap();
     let config = env.iter_mut().find(|variable| variable["name"] == "PROXY_CONFIG").unwrap();
@@ -452,7 +452,7 @@ fn the_status_port_is_the_annotations_then_the_proxys_own() {
 }
 
 #[test]
-fn no_hold_is_added_where_the_status_port_is_off() {
+fn hold_is_not_added_without_status_port() {
     let pod = with(BEFORE_ISTIO, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "0"}));
     assert!(decided(&pod).patch.is_empty());
 }
@@ -468,7 +468,7 @@ fn the_users_word_on_hold_stands() {
 }
 
 #[test]
-fn the_shim_comes_last_and_the_users_containers_stay_in_order() {
+fn shim_is_last_and_containers_keep_their_order() {
     let before = json_of(CLASSIC_PROXY);
     let after = patched(&before);
     assert_eq!(before["spec"]["containers"], after["spec"]["containers"]);
@@ -478,7 +478,7 @@ fn the_shim_comes_last_and_the_users_containers_stay_in_order() {
 }
 
 #[test]
-fn the_manifests_name_this_version_of_the_images() {
+fn manifests_name_this_version_of_the_images() {
     let manifest = include_str!("../../deploy/base/deployment.yaml");
     for image in ["webhook", "shim"] {
         let tagged = format!("registry.invalid/istio-aux/{image}:{}", env!("CARGO_PKG_VERSION"));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_gets_the_runtime_class_and_istios_labels_and_nothing_else() {
+    fn pod_gets_only_the_runtime_class_and_labels() {
         let (mut pod, _) = decided(a_pod(&json!({})));
         let labels = json!({
             "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio",
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_cannot_have_a_proxy_beside_them_are_left_alone_with_a_reason() {
+    fn unsupported_pod_is_unchanged_with_a_reason() {
         let cases = [
             (json!({"spec": {"runtimeClassName": "gvisor"}}), "runtime class"),
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_is_named_as_istio_names_it() {
+    fn service_is_named_as_istio_names_it() {
         let owner =
             |kind: &str, name: &str| json!({"ownerReferences": [{"kind": kind, "name": name, "controller": true}]});
         let labels = |labels: Value| json!({"labels": labels});

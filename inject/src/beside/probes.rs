@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn network_probes_go_to_pilot_agent_which_gets_them_as_they_were() {
+    fn network_probes_are_sent_to_pilot_agent() {
         let headers = json!([{"name": "a", "value": "b"}]);
         let get = json!({"path": "/ready", "port": "web", "scheme": "HTTPS", "httpHeaders": headers});
         let (pod, _) = decided(with_probes(&json!({
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_native_sidecars_probes_go_there_too_and_a_later_containers_are_added() {
+    fn probes_of_a_later_container_are_added() {
         let probe = json!({"tcpSocket": {"port": 9}});
         let sidecar = json!([{"name": "helper", "restartPolicy": "Always", "startupProbe": probe}]);
         let (mut pod, _) = decided(a_pod(&json!({"spec": {"initContainers": sidecar}})));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn exec_probes_and_those_of_other_hosts_or_unknown_ports_are_unchanged() {
+    fn other_probes_are_unchanged() {
         let cases = [
             json!({"readinessProbe": {"exec": {"command": ["true"]}}}),
             json!({"readinessProbe": {"httpGet": {"port": 80, "host": "other"}}}),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn istios_own_annotation_keeps_them_and_so_does_what_an_annotation_cannot_hold_with_a_warning() {
+    fn opted_out_or_oversized_probes_are_unchanged() {
         let probe = |path: &str| json!({"readinessProbe": {"httpGet": {"port": 80, "path": path}}});
         let mut kept = with_probes(&probe("/"));
         for value in ["false", "False", "0"] {

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_is_read_with_its_escapes() {
+    fn annotation_escapes_are_decoded() {
         let cases = [
             (r#""plain""#, "plain"),
             (r#""""#, ""),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_of_strings_is_refused_with_what_it_is() {
+    fn wrong_type_in_metadata_is_rejected() {
         let cases = [
             (r#"{"annotations": {"key": true}}"#, "invalid type: boolean `true`, expected a string"),
             (r#"{"annotations": {"key": null}}"#, "invalid type: null, expected a string"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_key_counts() {
+    fn duplicate_key_counts_by_its_last_value() {
         let text = r#"{"metadata": {"labels": {"a": "1", "b": "2", "a": "3"}}, "spec": {"containers": []}}"#;
         assert_eq!(pod(text).unwrap().label("a"), Some("3"));
         assert_eq!(pod(text).unwrap().label("c"), None);

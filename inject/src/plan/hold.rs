@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_added_and_the_rest_stays() {
+    fn key_is_added_and_the_rest_is_kept() {
         let cases = [
             ("no annotation", "", "{\"holdApplicationUntilProxyStarts\": true}"),
             ("blank", " \n", "{\"holdApplicationUntilProxyStarts\": true}"),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_said_of_it_stands() {
+    fn value_that_is_set_is_kept() {
         for text in [
             "holdApplicationUntilProxyStarts: false",
             "{\"holdApplicationUntilProxyStarts\": false}",
@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_annotation_is_left_alone() {
+    fn long_annotation_is_unsupported() {
         let text = "a: 1\n".repeat(ANNOTATION_LENGTH_LIMIT / 5 + 1);
         assert_eq!(edit(Some(&text)), HoldEdit::Unsupported("it is longer than 16 KiB".to_owned()));
     }
 
     #[test]
-    fn what_cannot_be_read_is_left_alone() {
+    fn unparsable_annotation_is_unsupported() {
         for text in ["- a\n- b", "just text", "a: [1", "a: 1\n...\n"] {
             assert!(matches!(edit(Some(text)), HoldEdit::Unsupported(_)), "{text}: {:?}", edit(Some(text)));
         }

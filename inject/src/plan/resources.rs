@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_of_the_pods_annotations_replace_the_installations() {
+    fn annotations_override_default_quantities() {
         let annotated = |requests: &str, limits: &str| {
             let annotations = json!({"istio-aux.io/shim-requests": requests, "istio-aux.io/shim-limits": limits});
             let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "main"}]}});
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quality_of_service_stays() {
+    fn quality_of_service_is_kept() {
         let fixed = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
         let same_amount =
             json!({"requests": {"cpu": "1000m", "memory": "1073741824"}, "limits": {"cpu": 1, "memory": "1Gi"}});
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_says_is_asked_for() {
+    fn operator_quantities_are_requested() {
         let asked = ShimResources {
             requests: ["4Mi", "8Mi"].map(|quantity| ("memory".to_owned(), quantity.to_owned())).to_vec(),
             limits: vec![("cpu".to_owned(), "50m".to_owned())],
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_resources_of_its_own_gets_no_more_requests() {
+    fn pod_level_resources_leave_the_shim_without() {
         let spec = json!({"containers": [{"name": "main"}], "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}});
         assert_eq!(shim_in(&spec), None);
     }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_own_policy_is_passed_on() {
+    fn container_policy_is_passed_on() {
         let rule = |action: &str, operator: &str| json!([{"action": action, "exitCodes": {"operator": operator, "values": [42, 43]}}]);
         let cases = [
             (json!({}), Ok(None)),

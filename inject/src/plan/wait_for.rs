@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_annotation_splits_the_containers() {
+    fn annotation_splits_the_containers() {
         let unknown = |names: &str| {
             vec![format!("{WAIT_FOR_ANNOTATION} names no container of this pod: {names}; it has main, metrics, sql")]
         };

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_warning_is_kept_whole() {
+    fn short_warning_is_kept_whole() {
         let mut warnings = Warnings::default();
         warnings.push(format_args!("{}", "x".repeat(WARNING_LENGTH_LIMIT - 1)));
         assert_eq!(warnings.to_vec(), ["x".repeat(WARNING_LENGTH_LIMIT - 1)]);

@@ -90,7 +90,7 @@ fn payload_of_jobs_and_notebooks_gets_the_token() {
 }
 
 #[test]
-fn the_token_has_kubeflows_audience_and_path() {
+fn token_has_kubeflows_audience_and_path() {
     let (pod, _) = decided(add_pipelines_token, a_pod(&json!({})));
     insta::assert_json_snapshot!(json!({
         "volumes": pod["spec"]["volumes"], "main": pod["spec"]["containers"][0],

@@ -1,4 +1,4 @@
-//! Laws of every decision, over random pods: what is not ours survives, and deciding again changes nothing.
+//! Properties of every decision, over random pods: fields of others survive, and deciding again changes nothing.
 
 use inject::pod::Pod;
 use inject::{Delivery, Settings, decide};
@@ -251,7 +251,7 @@ fn restore(after: &mut Value, before: &Value, key: &str) {
 }
 
 #[test]
-fn a_pod_of_a_megabyte_keeps_all_of_it() {
+fn pod_of_a_megabyte_is_kept_whole() {
     let variables: Value = (0..12_000)
         .map(|n| json!({"name": format!("V{n}"), "value": "~/\"\\ \u{1f980} and the like, some 60 characters"}))
         .collect();
@@ -279,7 +279,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_ours_survives(pod in pod(), settings in settings()) {
+    fn fields_of_others_survive(pod in pod(), settings in settings()) {
         prop_assert_eq!(without_ours(&pod, &patched(&pod, &settings)), pod);
     }
 }
