@@ -6,11 +6,11 @@ use crate::policy::{ContainerPolicy, RestartPolicy};
 
 /// Subcommand: watch the pod's containers, and end the proxy when the awaited ones have finished.
 pub const WATCH: &str = "watch";
-/// Subcommand: the same as the parent of the proxy's own command.
+/// Subcommand: watch as the parent of the proxy's own command.
 pub const SUPERVISE: &str = "supervise";
 /// Subcommand: be the parent of one container's command, and report its start and end in a directory.
 pub const WRAP: &str = "wrap";
-/// Subcommand: run one container's command once another container has started, and is idle or loaded.
+/// Subcommand: run one container's command once another container's process is idle.
 pub const START_AFTER: &str = "start-after";
 /// Subcommand: copy the binary into a directory.
 pub const INSTALL: &str = "install";
@@ -32,17 +32,17 @@ pub const STATUS_PORT: &str = "status-port";
 pub const QUIT: &str = "quit";
 /// Option: a file that keeps what was observed, for a shim that is restarted.
 pub const STATE: &str = "state";
-/// Option: how long an end is doubted, in seconds: because its exit code is unknown, because it was not identified, or
-/// because a start was announced and not seen.
+/// Option: for how many seconds an uncertain exit delays the proxy's end: its code is unknown, its container is not
+/// identified, or a start was announced and not seen.
 pub const RETRY_WINDOW: &str = "retry-window";
-/// Option of `watch`: when all is over, wait for SIGTERM.
+/// Option of `watch`: wait for SIGTERM when all is over.
 pub const STAY: &str = "stay";
 /// Option: the directory in which wrapped containers report; each has a subdirectory of its name.
 /// Of `wrap`: the container's own subdirectory.
 pub const LOCK_DIR: &str = "lock-dir";
 /// Option of `start-after`: an argument of the other container's command.
 pub const ARGUMENT: &str = "argument";
-/// What ends the options, before a command.
+/// The end of the options, before a command.
 pub const END_OF_OPTIONS: &str = "--";
 
 /// Arguments of `aux-shim watch`, and those of `aux-shim supervise` before its command.
@@ -68,11 +68,9 @@ pub struct WatchArgs {
     pub quit: Vec<Endpoint>,
     /// The file that keeps what was observed.
     pub state: Option<String>,
-    /// Seconds for which an end is doubted: because its exit code is unknown, because it was not identified, or
-    /// because a start was announced and not seen. Without it, the shim derives them from the kubelet's back-off
-    /// and time-outs.
+    /// The value of [`RETRY_WINDOW`]. Without it, the shim derives it from the kubelet's back-off and time-outs.
     pub retry_window: Option<u32>,
-    /// Whether to wait for SIGTERM when all is over. In a pod with native sidecars besides the shim, the
+    /// Waits for SIGTERM when all is over. In a pod with native sidecars besides the shim, the
     /// kubelet ends those only while the shim runs.
     pub stay: bool,
     /// The directory in which wrapped containers report. Without it, containers are observed in the pod's
@@ -88,7 +86,7 @@ pub struct WrapArgs {
 }
 
 impl WrapArgs {
-    /// The words before a container's own command, the first being the binary.
+    /// Returns the words before a container's own command, the first being the binary.
     #[must_use]
     pub fn to_command(&self, binary: &str) -> Vec<String> {
         vec![binary.to_owned(), WRAP.to_owned(), option(LOCK_DIR, &self.lock_dir), END_OF_OPTIONS.to_owned()]
@@ -103,7 +101,7 @@ pub struct StartAfterArgs {
 }
 
 impl StartAfterArgs {
-    /// The words before a container's own command, the first being the binary.
+    /// Returns the words before a container's own command, the first being the binary.
     #[must_use]
     pub fn to_command(&self, binary: &str) -> Vec<String> {
         vec![binary.to_owned(), START_AFTER.to_owned(), option(ARGUMENT, &self.argument), END_OF_OPTIONS.to_owned()]
@@ -134,14 +132,14 @@ impl WatchArgs {
         }
     }
 
-    /// The restart policy of a container.
+    /// Returns the restart policy of a container: its own, or the pod's.
     #[must_use]
     pub fn policy_of(&self, container: &str) -> ContainerPolicy {
         let own = self.container_policies.iter().find(|(name, _)| name == container);
         own.map_or_else(|| self.restart_policy.into(), |(_, policy)| policy.clone())
     }
 
-    /// The arguments of `watch` after the binary's name, for a container's `args`.
+    /// Returns the arguments of `watch` after the binary's name, for a container's `args`.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![WATCH.to_owned()];
@@ -149,7 +147,7 @@ impl WatchArgs {
         args
     }
 
-    /// The words of `supervise` before the proxy's own command, the first being the binary.
+    /// Returns the words of `supervise` before the proxy's own command, the first being the binary.
     #[must_use]
     pub fn to_supervising_command(&self, binary: &str) -> Vec<String> {
         let mut words = vec![binary.to_owned(), SUPERVISE.to_owned()];

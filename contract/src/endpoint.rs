@@ -1,4 +1,4 @@
-//! Where a `POST` ends something that keeps a pod running: plain HTTP, on the pod's own loopback only.
+//! Endpoints that end something when they get a `POST`: plain HTTP, on the pod's own loopback only.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The text is no such URL.
+/// The text is not such a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParseEndpointError;
 

@@ -1,5 +1,5 @@
-//! What the webhook and the shim agree on: the names users write and read, restart policies, endpoints, the shim's
-//! arguments, each with its one way of being written and read. Nothing else spells these names; nothing is decided here.
+//! The contract of webhook and shim: the names that users write and read, restart policies, endpoints and the shim's
+//! arguments, each formatted and parsed in one place. Nothing is decided here.
 
 #![forbid(unsafe_code)]
 

@@ -19,9 +19,9 @@ pub const RUN_TO_COMPLETION: &str = "run-to-completion";
 pub const TENANCY_LABEL: &str = "istio-aux.io/tenancy";
 /// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: `default`.
 pub const PIPELINES_ACCOUNTS_ANNOTATION: &str = "istio-aux.io/pipelines-accounts";
-/// Kubernetes' label that says who keeps an object.
+/// Kubernetes' label for the manager of an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Who keeps the objects of a tenant: the value of [`MANAGED_BY_LABEL`], and the field manager.
+/// Manager of a tenant's objects: the value of [`MANAGED_BY_LABEL`], and the field manager.
 pub const TENANCY_MANAGER: &str = "istio-aux-tenancy";
 
 /// Pod annotation: the containers to wait for, separated by commas. Without it: all but the proxy and the shim.
@@ -34,15 +34,15 @@ pub const MODE_ANNOTATION: &str = "istio-aux.io/mode";
 pub const SHIM_REQUESTS_ANNOTATION: &str = "istio-aux.io/shim-requests";
 /// Pod annotation: limits of the shim's containers, such as `memory=32Mi`, over the installation's.
 pub const SHIM_LIMITS_ANNOTATION: &str = "istio-aux.io/shim-limits";
-/// Pod annotation, written by the webhook: one line of JSON that says what was decided and why.
+/// Pod annotation, written by the webhook: the decision and its reason in one line of JSON.
 pub const STATUS_ANNOTATION: &str = "istio-aux.io/status";
 /// Pod label, written by the webhook: the mode in which the shim was added.
 pub const SHIM_LABEL: &str = "istio-aux.io/shim";
 
 /// Name of the native sidecar that runs the shim.
 pub const SHIM_CONTAINER: &str = "aux-shim";
-/// User and group id of the shim: its own, so that no payload of the same id may signal it
-/// (65532, which distroless images call `nonroot`, is a common payload's).
+/// User and group ID of the shim: its own, so that no payload of the same ID may signal it. Many payloads run as 65532, the
+/// `nonroot` of distroless images.
 pub const SHIM_UID: u32 = 65_019;
 /// Name of the init container that copies the shim's binary into [`SHIM_VOLUME`].
 pub const INSTALL_CONTAINER: &str = "aux-shim-install";
@@ -50,24 +50,24 @@ pub const INSTALL_CONTAINER: &str = "aux-shim-install";
 pub const SHIM_VOLUME: &str = "istio-aux";
 /// The volume of the shim's binary in a Katib trial in whose pod [`SHIM_VOLUME`] does not hold it.
 pub const BINARY_VOLUME: &str = "istio-aux-binary";
-/// Where the shim's own container sees [`SHIM_VOLUME`].
+/// Mount path of [`SHIM_VOLUME`] in the shim's own container.
 pub const STATE_DIR: &str = "/state";
-/// Where other containers see the volume of the shim's binary.
+/// Mount path of the shim's binary in other containers.
 pub const BINARY_DIR: &str = "/istio-aux";
-/// The shim's binary, where other containers see it.
+/// The shim's binary in other containers.
 pub const SHIM_BINARY: &str = "/istio-aux/aux-shim";
 /// The volume in which wrapped containers report, each in a `subPath` of its name; an emptyDir on disk.
 pub const LOCK_VOLUME: &str = "istio-aux-locks";
-/// Where containers see [`LOCK_VOLUME`].
+/// Mount path of [`LOCK_VOLUME`].
 pub const LOCK_DIR: &str = "/istio-aux-locks";
-/// Repository of the shim's image; its tag is the version. No registry has that name: an installation says its own.
+/// Repository of the shim's image; its tag is the version. No registry has that name: each installation sets its own.
 pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
 
 /// Name of Istio's proxy container.
 pub const PROXY_CONTAINER: &str = "istio-proxy";
-/// Pod label, or annotation, that tells Istio's injector whether to inject.
+/// Pod label, or annotation, that enables or disables Istio's injection.
 pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
-/// Pod annotation, written by Istio's injector: what it has rendered, in JSON.
+/// Pod annotation, written by Istio's injector: the names that it has rendered, in JSON.
 pub const ISTIO_STATUS_ANNOTATION: &str = "sidecar.istio.io/status";
 /// Pod annotation: the templates that Istio's injector renders, separated by commas.
 pub const TEMPLATES_ANNOTATION: &str = "inject.istio.io/templates";
@@ -75,35 +75,35 @@ pub const TEMPLATES_ANNOTATION: &str = "inject.istio.io/templates";
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 /// Pod label of gateways and waypoints that istiod deploys.
 pub const MANAGED_GATEWAY_LABEL: &str = "gateway.istio.io/managed";
-/// Pod annotation that has Istio's injector make its proxy a native sidecar, or not.
+/// Pod annotation by which Istio's injector makes its proxy a native sidecar, or an ordinary container.
 pub const NATIVE_SIDECAR_ANNOTATION: &str = "sidecar.istio.io/nativeSidecar";
 /// Istio's volume for the proxy's own files, an emptyDir on disk.
 pub const ISTIO_DATA_VOLUME: &str = "istio-data";
-/// What the image of Istio's proxy runs, where its container has no command.
+/// Entrypoint of Istio's proxy image.
 pub const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// Pod annotation that Istio merges into the proxy's configuration (a `ProxyConfig` in YAML).
 pub const PROXY_CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
-/// Field of `ProxyConfig` that makes the injector hold the payload until the proxy is ready.
+/// Field of `ProxyConfig`: the payload starts when the proxy is ready.
 pub const HOLD_FIELD: &str = "holdApplicationUntilProxyStarts";
 /// Pod annotation that changes the port on which pilot-agent answers.
 pub const STATUS_PORT_ANNOTATION: &str = "status.sidecar.istio.io/port";
-/// The port on which pilot-agent answers unless a pod says otherwise.
+/// The port on which pilot-agent answers by default.
 pub const DEFAULT_STATUS_PORT: u16 = 15_020;
 /// Envoy's admin port, on localhost; the same path there ends Envoy, and pilot-agent with it.
 pub const ENVOY_ADMIN_PORT: u16 = 15_000;
 /// Path that ends the proxy, for a POST to pilot-agent's status port from inside the pod.
 pub const QUIT_PATH: &str = "/quitquitquit";
 
-/// What the names of runtime classes for gVisor and Kata Containers contain.
+/// Parts of the names of runtime classes for gVisor and Kata Containers.
 pub const SANDBOXED_RUNTIMES: [&str; 3] = ["gvisor", "runsc", "kata"];
 
 /// Pod label of Kubeflow's notebooks: the Notebook's name.
 pub const NOTEBOOK_LABEL: &str = "notebook-name";
-/// Pod label that has the `PodDefault` of the same name applied. A pod that has it, with whatever value, decides for itself.
+/// Pod label that has the `PodDefault` of the same name applied. A pod with that label, of any value, gets no token.
 pub const ACCESS_PIPELINES_LABEL: &str = "access-ml-pipeline";
 /// The volume of the token for Kubeflow Pipelines.
 pub const PIPELINES_TOKEN_VOLUME: &str = "istio-aux-pipelines-token";
-/// Where containers see that token. Kubeflow's own `PodDefault` mounts it there, too.
+/// Mount path of that token, as in Kubeflow's own `PodDefault`.
 pub const PIPELINES_TOKEN_DIR: &str = "/var/run/secrets/kubeflow/pipelines";
 /// The file of the token in that directory.
 pub const PIPELINES_TOKEN_FILE: &str = "token";
@@ -111,7 +111,7 @@ pub const PIPELINES_TOKEN_FILE: &str = "token";
 pub const PIPELINES_TOKEN_ENV: &str = "KF_PIPELINES_SA_TOKEN_PATH";
 /// The audience of the token, which the API server of Kubeflow Pipelines asks for when it reviews one.
 pub const PIPELINES_AUDIENCE: &str = "pipelines.kubeflow.org";
-/// How long the token is valid, in seconds. The kubelet renews it before that.
+/// Lifetime of the token, in seconds. The kubelet renews it before that.
 pub const PIPELINES_TOKEN_SECONDS: i64 = 7200;
 /// The `ClusterRole` of Kubeflow that lets an account use pipelines in its namespace.
 pub const PIPELINES_ROLE: &str = "kubeflow-pipelines-edit";
@@ -122,13 +122,14 @@ pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";
 pub const KATIB_COLLECTORS: [&str; 2] = ["metrics-logger-and-collector", "metrics-collector"];
 /// Option that only Katib's own collectors have: the service to report to.
 pub const KATIB_COLLECTOR_OPTION: &str = "-s-db";
-/// What Katib puts into the command of the container whose metrics it collects.
+/// Part of the command of the container whose metrics Katib collects.
 pub const KATIB_COMPLETED_MARKER: &str = "echo completed > ";
 /// Pod label of Argo's workflows.
 pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
-/// Pod annotation: what Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers end.
+/// Pod annotation: the command that Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers
+/// end.
 pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-istio-proxy";
-/// Its value that ends nothing: the proxy is still needed for a step's upload (argo-workflows#12919).
+/// A command that ends nothing: the proxy is still needed for a step's upload (argo-workflows#12919).
 pub const ARGO_KILL_NOTHING: &str = r#"["pilot-agent","version"]"#;
 
 /// Namespace label: the proxies of its pods run beside them, on the node; the value is [`NODE`].
@@ -137,13 +138,13 @@ pub const PROXY_LABEL: &str = "istio-aux.io/proxy";
 pub const NODE: &str = "node";
 /// The runtime class of pods whose proxy runs beside them.
 pub const NODE_RUNTIME_CLASS: &str = "istio-aux";
-/// Pod annotation: the probes that pilot-agent makes in the kubelet's place, as they were, in the JSON that it reads.
+/// Pod annotation: the original probes, which pilot-agent makes in the kubelet's place, in the JSON that it reads.
 pub const PROBES_ANNOTATION: &str = "istio-aux.io/probes";
-/// How long that annotation may be: it becomes an environment variable, which Linux limits to 128 KiB.
+/// The largest length of that annotation: it becomes an environment variable, which Linux limits to 128 KiB.
 pub const PROBES_ANNOTATION_LIMIT: usize = 64 * 1024;
 /// Pod annotation of Istio's: `false` leaves the probes as they are.
 pub const REWRITE_PROBES_ANNOTATION: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
-/// Pod label of Istio's: whether peers talk mutual TLS to the pod.
+/// Pod label of Istio's: peers use mutual TLS.
 pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 /// Pod label of Istio's: the service that telemetry names.
 pub const CANONICAL_NAME_LABEL: &str = "service.istio.io/canonical-name";

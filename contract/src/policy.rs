@@ -1,5 +1,5 @@
-//! When the kubelet starts an ended container again: the pod's policy, and a container's own
-//! (`restartPolicy` and `restartPolicyRules`, KEP-5307), as Kubernetes writes them and as the shim's arguments do.
+//! Restart policies: the pod's, and a container's own (`restartPolicy` and `restartPolicyRules`, KEP-5307), as Kubernetes
+//! writes them and as the shim's arguments do.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub enum RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// The name Kubernetes uses.
+    /// Returns the name that Kubernetes uses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl RestartPolicy {
     }
 }
 
-/// What a rule does when it matches.
+/// The action of a rule that matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleAction {
     /// The container is started again.
@@ -39,23 +39,23 @@ pub enum RuleAction {
 /// One of a container's `restartPolicyRules`; the first that matches an exit code comes before any policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestartRule {
-    /// What happens.
+    /// The action when the rule matches.
     pub action: RuleAction,
-    /// Whether the code must be among the values, or must not.
+    /// Matches exit codes that are among the values, or else those that are not.
     pub is_in: bool,
     /// Exit codes, 0 to 255.
     pub values: Vec<i32>,
 }
 
 impl RestartRule {
-    /// Whether the rule speaks of this exit code.
+    /// Returns true if the rule matches this exit code.
     #[must_use]
     pub fn matches(&self, code: i32) -> bool {
         self.values.contains(&code) == self.is_in
     }
 }
 
-/// How one container is restarted: its own rules and policy, or the pod's policy alone.
+/// The restart policy of one container: its own rules and policy, or the pod's policy alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerPolicy {
     /// The policy where no rule matches.
@@ -135,7 +135,7 @@ impl RestartRule {
     }
 }
 
-/// The text is no policy.
+/// The text is not a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsePolicyError;
 

@@ -1,9 +1,9 @@
-//! What istio-aux does to a pod: facts about the pod, a plan made from them, and the plan as a JSON Patch.
+//! Decides what a pod gets: facts about the pod, a plan made from them, and the plan as a JSON Patch.
 //!
 //! The API server calls the webhook twice for most pods: before Istio's injector, when the annotation for the startup hold
 //! still reaches the injector, and again after it, when the shim is added beside the proxy.
 //!
-//! [`decide`] decides, and [`tenancy`] for what else Kubeflow's tenants need; [`review`] speaks the admission API around them.
+//! [`decide`] is the decision, [`tenancy`] has those for Kubeflow's tenants, and [`review`] is the admission API around them.
 
 #![forbid(unsafe_code)]
 
@@ -28,16 +28,16 @@ pub use self::mode::Mode;
 use self::pod::Pod;
 pub use self::settings::{Delivery, PullPolicy, Settings, ShimResources, ShimUser};
 
-/// What is done to a pod, and why.
+/// A decision for a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// What changes; empty where nothing does.
+    /// The changes; empty where there are none.
     pub patch: Patch,
-    /// What the pod has of istio-aux once the patch is applied.
+    /// The pod's mode once the patch is applied.
     pub mode: Mode,
     /// The reason, for the log and the status annotation.
     pub reason: &'static str,
-    /// For whoever creates the pod.
+    /// Warnings for the client that creates the pod.
     pub warnings: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
-//! The mode: what a pod has of istio-aux. `plan/mode.rs` chooses it.
+//! The mode of a pod. `plan/mode.rs` chooses it.
 
-/// What a pod has of istio-aux.
+/// The part of istio-aux that a pod has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing.
@@ -21,7 +21,7 @@ impl Mode {
     /// All modes.
     pub const ALL: [Self; 6] = [Self::Off, Self::Hold, Self::Istio, Self::Native, Self::Proxy, Self::Wrap];
 
-    /// The name in annotations, labels, logs and metrics.
+    /// Returns the name in annotations, labels, logs and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Mode {
         }
     }
 
-    /// Whether a shim is in the pod.
+    /// Returns true if a shim is in the pod.
     #[must_use]
     pub fn has_shim(self) -> bool {
         matches!(self, Self::Native | Self::Proxy | Self::Wrap)

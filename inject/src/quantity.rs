@@ -1,6 +1,6 @@
 //! Quantities of Kubernetes (`resource.Quantity`), compared as numbers: `0.1` is `100m`.
 
-/// A quantity in thousand-millionths; `None` where the API server would not read it, or where it is beyond 2^63.
+/// Parses a quantity, in billionths; `None` if the API server rejects it, or if it is beyond 2^63.
 pub(crate) fn parse(text: &str) -> Option<i128> {
     let number_len = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_len);
@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Option<i128> {
     Some((digits.checked_mul(unit)? + scale - 1) / scale)
 }
 
-/// A suffix, in thousand-millionths.
+/// Returns the value of a suffix, in billionths.
 fn unit(suffix: &str) -> Option<i128> {
     const ONE: i128 = 1_000_000_000;
     let power = |prefixes: &str, of: char| prefixes.find(of).and_then(|place| u32::try_from(place + 1).ok());

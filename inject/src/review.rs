@@ -27,9 +27,9 @@ pub enum Error {
     /// Another kind or version.
     #[error("the body is {kind:?} of {api_version:?}; this server answers {KIND} of {API_VERSION}")]
     OtherKind {
-        /// What it says it is.
+        /// The kind of the body.
         kind: String,
-        /// Of which version.
+        /// The version of the body.
         api_version: String,
     },
     /// A review without a request.
@@ -85,7 +85,7 @@ struct AdmissionResponse<'a> {
     warnings: &'a [String],
 }
 
-/// Which decision a review asks for: the paths of the webhook.
+/// The decision that a review asks for: each has a path of the webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     /// The startup hold and the shim.
@@ -102,7 +102,7 @@ impl Entry {
     /// All entries.
     pub const ALL: [Self; 4] = [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node];
 
-    /// The name in logs and metrics.
+    /// Returns the name in logs and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -125,16 +125,16 @@ impl Entry {
     }
 }
 
-/// What became of a review. Its mode is [`Mode::Off`] for every entry but [`Entry::Injection`].
+/// The outcome of a review. Its mode is [`Mode::Off`] for every entry but [`Entry::Injection`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The pod is changed so that it has this mode.
     Patched(Mode),
-    /// The pod is admitted as it is.
+    /// The pod is admitted unchanged.
     Unchanged(Mode),
-    /// The pod cannot be read, and is admitted as it is.
+    /// The pod cannot be parsed, and is admitted unchanged.
     Unreadable,
-    /// It is no review that could be answered.
+    /// Not a valid `AdmissionReview`.
     Refused,
     /// Deciding failed, which is a fault of this program.
     Failed,
@@ -145,11 +145,11 @@ pub enum Outcome {
 pub struct Answered {
     /// The review with its response, in JSON.
     pub body: Vec<u8>,
-    /// What became of the pod.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// Answers a review, and logs the decision in one line. A pod that cannot be read is admitted as it is, with a warning.
+/// Answers a review, and logs the decision in one line. A pod that cannot be parsed is admitted unchanged, with a warning.
 pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
     let (request, pod) = read(body)?;
@@ -176,7 +176,7 @@ type Read = (AdmissionRequest<()>, Result<Option<Pod>, serde_json::Error>);
 
 fn read(body: &[u8]) -> Result<Read, Error> {
     let body = str::from_utf8(body)?;
-    // Nearly always it is a pod, and then it is read in one go.
+    // Nearly always it is a pod, which is then parsed in one pass.
     if let Ok(review) = serde_json::from_str::<AdmissionReview<Pod>>(body) {
         let (request, object) = review.into_request()?;
         let pod = object.filter(|_| request.creates_a_pod());

@@ -1,4 +1,4 @@
-//! What the operator chose for the whole installation.
+//! The settings of an installation.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use contract::names::{PILOT_AGENT, SHIM_UID};
 
 use crate::quantity;
 
-/// The settings of an installation.
+/// The settings that decisions depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The shim's image, with its registry and its tag or digest.
@@ -14,11 +14,11 @@ pub struct Settings {
     /// `imagePullPolicy` of the shim's containers. `AlwaysPullImages` rejects any other than `Always`: the API server
     /// validates containers that are added on reinvocation, but does not default them.
     pub pull_policy: PullPolicy,
-    /// How the shim's binary gets into containers that are not its own.
+    /// The way in which other containers get the shim's binary.
     pub delivery: Delivery,
-    /// Whether the server keeps `restartPolicy` on init containers (KEP-753).
+    /// True if the server keeps `restartPolicy` on init containers (KEP-753).
     pub native_sidecars: bool,
-    /// What istio-proxy runs where its container has no command.
+    /// The entrypoint of istio-proxy, where its container has no command.
     pub proxy_command: String,
     /// The shim's requests and limits.
     pub resources: ShimResources,
@@ -58,7 +58,7 @@ pub enum PullPolicy {
     Never,
 }
 
-/// How the shim's binary gets into containers that are not its own.
+/// The way in which other containers get the shim's binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// An init container copies it into an emptyDir.
@@ -68,7 +68,7 @@ pub enum Delivery {
 }
 
 impl Settings {
-    /// The defaults, with this image of the shim.
+    /// Returns the defaults, with this image of the shim.
     #[must_use]
     pub fn new(shim_image: &str) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Default for ShimResources {
 }
 
 impl ShimResources {
-    /// Reads `cpu=1m` or `memory=4Mi`. The API server would reject each pod with a quantity that it cannot read.
+    /// Parses `cpu=1m` or `memory=4Mi`. The API server would reject each pod with a quantity that it cannot parse.
     pub fn parse_quantity(text: &str) -> Result<(String, String), String> {
         text.split_once('=')
             .map(|(name, quantity)| (name.trim(), quantity.trim()))
@@ -113,7 +113,7 @@ impl fmt::Display for ShimUser {
 }
 
 impl PullPolicy {
-    /// The name that Kubernetes uses.
+    /// Returns the name that Kubernetes uses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ impl PullPolicy {
 }
 
 impl Delivery {
-    /// The name that operators use.
+    /// Returns the name that operators use.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

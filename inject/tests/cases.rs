@@ -116,7 +116,7 @@ fn istio_injects(pod: &mut Value) {
     pod["metadata"]["annotations"]["sidecar.istio.io/status"] = json!(status);
 }
 
-/// What the table says of a case, and what is found.
+/// Compares a case with what is found.
 fn check(case: &Case, base: &Value) -> Result<(), String> {
     let settings = case.settings();
     let mut pod = base.clone();

@@ -1,4 +1,4 @@
-//! The patches in detail, over pods as the API server sent them. `cases.yaml` has what which pod gets.
+//! The patches in detail, over pods as the API server sent them. `cases.yaml` has the rules.
 
 use inject::pod::Pod;
 use inject::{Decision, Delivery, Mode, PullPolicy, Settings, decide};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 /// A pod before Istio's injector has seen it.
 const BEFORE_ISTIO: &str = include_str!("pods/before-istio.json");
-/// The same after Istio's injector, with an ordinary istio-proxy.
+/// The pod after Istio's injector, with an ordinary istio-proxy.
 const CLASSIC_PROXY: &str = include_str!("pods/classic-proxy.json");
-/// The same with istio-proxy as a native sidecar.
+/// The pod after the injector, with istio-proxy as a native sidecar.
 const NATIVE_PROXY: &str = include_str!("pods/native-proxy.json");
 
 fn settings() -> Settings {
@@ -38,7 +38,7 @@ fn shim_of(pod: &Value) -> Option<&Value> {
     pod["spec"]["initContainers"].as_array()?.iter().find(|container| container["name"] == "aux-shim")
 }
 
-/// A pod with one field changed.
+/// Returns the pod with one field changed.
 fn with(pod: &str, path: &str, value: Value) -> Value {
     let mut pod = json_of(pod);
     let (parent, key) = path.rsplit_once('/').unwrap();
@@ -144,7 +144,7 @@ fn supervised_proxy_is_first_and_keeps_its_command() {
     assert_eq!(command[command.len() - 3..], [json!("--"), json!("/bin/agent"), json!("--flag")]);
 }
 
-/// A trial of Katib, with a collector of these arguments.
+/// Returns a trial of Katib, with a collector of these arguments.
 fn trial(pod: &str, collector: &str, args: &[&str]) -> Value {
     let mut pod = with(pod, "/metadata/labels", json!({"katib.kubeflow.org/trial": "trial-1"}));
     pod["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": collector, "args": args}));
@@ -163,9 +163,9 @@ fn katib_collector_does_not_wait_for_the_proxy() {
         ("metrics-collector", &["-w=true"], false),
         ("metrics-collector", &["--wait_all_processes=true"], false),
     ];
-    for (name, args, told) in cases {
+    for (name, args, is_disabled) in cases {
         // With any proxy; without one nothing needs to be said.
-        for (pod, expected) in [(CLASSIC_PROXY, told), (NATIVE_PROXY, told), (BEFORE_ISTIO, false)] {
+        for (pod, expected) in [(CLASSIC_PROXY, is_disabled), (NATIVE_PROXY, is_disabled), (BEFORE_ISTIO, false)] {
             let after = patched(&trial(pod, name, args));
             let collector = after["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == name).unwrap();
             let more: &[&str] = if expected { &["-w", "false"] } else { &[] };
@@ -221,7 +221,7 @@ fn argo_step_is_wrapped_and_its_proxy_kept() {
     assert_eq!(patched(&step)["metadata"]["annotations"][kill], "[]", "the user's word stands");
 }
 
-/// A pod as `istioctl kube-inject` makes it: the proxy is there, and nobody told it to hold.
+/// Returns a pod as `istioctl kube-inject` makes it: the proxy is there, without the hold.
 fn kube_injected() -> Value {
     let mut pod = json_of(CLASSIC_PROXY);
     pod["metadata"]["annotations"].as_object_mut().unwrap().remove("proxy.istio.io/config");
@@ -270,14 +270,14 @@ fn native_proxy_gets_a_status_only() {
     insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);
 }
 
-/// A pod with one annotation more.
+/// Returns the pod with one more annotation.
 fn noted(pod: &str, key: &str, value: &str) -> Value {
     let mut pod = json_of(pod);
     pod["metadata"]["annotations"][key] = json!(value);
     pod
 }
 
-/// A pod with one more native sidecar, before or after the init containers that it has.
+/// Adds a native sidecar to the pod, before or after its init containers.
 fn with_sidecar(mut pod: Value, comes_first: bool) -> Value {
     let init = pod["spec"]["initContainers"].as_array_mut().unwrap();
     let sidecar = json!({"name": "logs", "image": "logs:1", "restartPolicy": "Always"});
@@ -302,7 +302,7 @@ fn wait_for_and_status_port_reach_the_shim() {
     assert_eq!(shim_of(&patched).unwrap()["args"], expected);
 }
 
-/// The arguments of the shim that a pod gets.
+/// Returns the arguments of the shim that a pod gets.
 fn shim_args(pod: &Value) -> Vec<String> {
     serde_json::from_value(shim_of(&patched(pod)).unwrap()["args"].clone()).unwrap()
 }
@@ -324,7 +324,7 @@ fn native_shim_stays_beside_native_sidecars() {
     for comes_first in [true, false] {
         assert_eq!(last_args(&with_sidecar(native(), comes_first)), ["--state=/state/seen", "--stay"]);
     }
-    // In mode proxy the shim is no native sidecar, and the option is none of supervise's.
+    // In mode proxy the shim is not a native sidecar, and supervise does not have the option.
     let proxy = patched(&with_sidecar(json_of(CLASSIC_PROXY), true));
     let command = proxy["spec"]["containers"][0]["command"].as_array().unwrap();
     assert!(command.contains(&json!("supervise")) && !command.contains(&json!("--stay")), "{command:?}");
@@ -338,7 +338,7 @@ fn native_shim_gets_stay_for_a_later_sidecar() {
     let args = shim_args(&pod);
     assert_eq!(args.last().map(String::as_str), Some("--stay"));
     assert_eq!(args.len(), shim_args(&json_of(CLASSIC_PROXY)).len() + 1);
-    assert!(decided(&patched(&pod)).patch.is_empty(), "it is told once");
+    assert!(decided(&patched(&pod)).patch.is_empty(), "it is added once");
     // What has the shim's name and is not run by the webhook's arguments is left alone.
     let mut other = with_sidecar(json_of(CLASSIC_PROXY), true);
     other["spec"]["initContainers"][0]["name"] = json!("aux-shim");

@@ -22,7 +22,7 @@ fn delivery() -> impl Strategy<Value = Delivery> {
     prop_oneof![Just(Delivery::Copy), Just(Delivery::ImageVolume)]
 }
 
-/// Any JSON, with keys that a JSON Pointer must escape.
+/// Generates any JSON, with keys that a JSON Pointer must escape.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -107,7 +107,7 @@ fn container() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Fields that no decision knows.
+/// Generates fields that no decision knows.
 fn extra() -> impl Strategy<Value = Map<String, Value>> {
     prop::collection::btree_map(key().prop_map(|key| format!("x{key}")), any_json(), 0..4)
         .prop_map(|map| map.into_iter().collect())
@@ -228,7 +228,7 @@ fn without_ours(before: &Value, after: &Value) -> Value {
     after
 }
 
-/// Takes what was appended off a list: only what has one of our names may have been.
+/// Takes the appended items off a list, and asserts that they have names of ours.
 fn take_ours_off(after: &mut Value, before: &Value) {
     let had = before.as_array().map_or(0, Vec::len);
     let Some(list) = after.as_array_mut() else { return };
@@ -271,7 +271,7 @@ fn pod_of_a_megabyte_is_kept_whole() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The second call may reach a replica with another delivery, while that option is changed.
+    // The second call may reach a replica with another delivery, while that option is changed.
     #[test]
     fn deciding_again_changes_nothing(pod in pod(), settings in settings(), delivery in delivery()) {
         let once = patched(&pod, &settings);

@@ -1,5 +1,5 @@
-//! A pod whose proxy runs beside it, on its node (docs/node.md): it gets the runtime class by which the node agent knows it, and
-//! the labels by which Istio takes it for one of the mesh. Of its containers, nothing but probes changes.
+//! A pod whose proxy runs on its node (docs/node.md): it gets the runtime class of the node agent, and the labels of a pod in
+//! the mesh. Its containers keep all but their probes.
 
 mod probes;
 
@@ -42,7 +42,7 @@ pub fn run_beside(pod: &Pod) -> Decision {
     Decision { patch, mode: Mode::Off, reason, warnings }
 }
 
-/// Why a pod cannot have its proxy on the node.
+/// Returns the reason why a pod cannot have its proxy on the node.
 fn obstacle(pod: &Pod) -> Option<&'static str> {
     let class = pod.spec.runtime_class();
     if class.is_some_and(|class| class != NODE_RUNTIME_CLASS) {
@@ -60,7 +60,7 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
     None
 }
 
-/// As Istio's injector names a service, but for the name of the workload, which it knows by the pod's owners.
+/// Returns the service's name as Istio's injector forms it: a label's value, or else the workload's name.
 fn canonical_name(pod: &Pod) -> String {
     let label = ["app.kubernetes.io/name", "app"].into_iter().find_map(|key| pod.label(key));
     label.map_or_else(|| pod.workload_name().to_owned(), str::to_owned)
@@ -86,7 +86,7 @@ mod tests {
         pod
     }
 
-    /// The pod after the decision, which must be final: deciding again changes nothing.
+    /// Returns the pod after the decision, and asserts that deciding again changes nothing.
     pub(super) fn decided(mut pod: Value) -> (Value, Decision) {
         let decide = |pod: &Value| run_beside(&serde_json::from_str(&pod.to_string()).unwrap());
         let decision = decide(&pod);

@@ -1,5 +1,5 @@
-//! The kubelet's probes of a pod that takes mutual TLS only. As Istio's injector does, they are sent to pilot-agent, which
-//! asks the container in their place: it gets the probes as they were by an annotation, through the node agent.
+//! The kubelet's probes of a pod that takes mutual TLS only. They are sent to pilot-agent, as Istio's injector does. The node
+//! agent passes the original probes to it, from an annotation.
 
 use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT, REWRITE_PROBES_ANNOTATION};
 use serde_json::{Map, Value, json};
@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::patch::PatchBuilder;
 use crate::pod::{Container, Pod};
 
-/// What all annotations of an object may be, in bytes of keys and values (apimachinery's `TotalAnnotationSizeLimitB`).
+/// The limit of all annotations of an object, in bytes of keys and values (apimachinery's `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
-/// What Go's `strconv.ParseBool` takes for false.
+/// The values that Go's `strconv.ParseBool` parses as false.
 const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
 /// The API server's own default, without which pilot-agent gives a probe no time.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 1;
@@ -48,14 +48,14 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option
 
 /// A probe that is sent to pilot-agent.
 struct Probe {
-    /// By which the kubelet asks pilot-agent.
+    /// The path that the kubelet requests from pilot-agent.
     path: String,
     rewritten: Value,
-    /// As pilot-agent reads it.
+    /// The original probe, in the form that pilot-agent reads.
     original: Value,
 }
 
-/// Those of a container's probes that the kubelet makes over the network, by their fields.
+/// Returns the container's probes over the network, by their fields.
 fn rewritten_probes<'c>(container: &'c Container) -> impl Iterator<Item = (&'static str, Probe)> + 'c {
     let probes = [
         ("livenessProbe", "livez", &container.liveness_probe),
@@ -77,7 +77,7 @@ fn rewrite(probe: &str, container: &Container, path: String) -> Option<Probe> {
     if is_rewritten || action["host"].as_str().is_some_and(|host| !host.is_empty()) {
         return None;
     }
-    // pilot-agent knows no names of ports.
+    // pilot-agent does not know the names of ports.
     action["port"] = port(&action["port"], container)?.into();
     let mut get = json!({"path": path, "port": DEFAULT_STATUS_PORT});
     // The kubelet still sends them, and pilot-agent passes on what it gets.
@@ -90,7 +90,7 @@ fn rewrite(probe: &str, container: &Container, path: String) -> Option<Probe> {
     Some(Probe { path, rewritten: probe.into(), original })
 }
 
-/// The number of a probe's port, which may be a name.
+/// Returns the number of a probe's port, which may be a name.
 fn port(port: &Value, container: &Container) -> Option<u64> {
     let Some(name) = port.as_str() else { return port.as_u64() };
     let ports: Vec<Value> = serde_json::from_str(container.ports.as_ref()?.get()).ok()?;

@@ -19,7 +19,7 @@ pub struct Container {
     pub name: String,
     /// Its own restart policy; `Always` makes an init container a native sidecar (KEP-753).
     pub restart_policy: Option<String>,
-    /// Which exit codes restart it, before any policy (KEP-5307).
+    /// Rules by exit code, which precede any policy (KEP-5307).
     pub restart_policy_rules: Option<Vec<RestartPolicyRule>>,
     pub(crate) liveness_probe: Option<Box<RawValue>>,
     pub(crate) readiness_probe: Option<Box<RawValue>>,
@@ -30,11 +30,11 @@ pub struct Container {
     pub command: Option<Vec<String>>,
     /// The arguments of its command.
     pub args: Option<Vec<String>>,
-    /// What it asks of the node.
+    /// Its requests and limits.
     pub resources: Option<Resources>,
-    /// What the kubelet runs when it starts and ends.
+    /// The hooks that the kubelet runs when it starts and ends.
     pub lifecycle: Option<Lifecycle>,
-    /// Where it sees volumes.
+    /// The mounts of its volumes.
     pub volume_mounts: Option<Vec<VolumeMount>>,
     image: Option<String>,
     security_context: Option<SecurityContext>,
@@ -81,11 +81,11 @@ fn quantity<'q>(quantities: Option<&'q HashMap<String, Box<RawValue>>>, name: &s
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lifecycle {
-    /// What is run when the container has started.
+    /// The hook after the container's start.
     pub post_start: Option<Box<RawValue>>,
 }
 
-/// Where a container sees a volume.
+/// The mount of a volume in a container.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeMount {
@@ -99,9 +99,9 @@ pub struct VolumeMount {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartPolicyRule {
-    /// What happens when the rule matches.
+    /// The action when the rule matches.
     pub action: String,
-    /// What it matches.
+    /// The exit codes that it matches.
     pub exit_codes: Option<ExitCodes>,
 }
 
@@ -115,7 +115,7 @@ pub struct ExitCodes {
     pub values: Vec<i32>,
 }
 
-/// One of `resizePolicy`: what a change of one resource does to the running container.
+/// One of `resizePolicy`: the effect of a changed resource on the running container.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ResizePolicy {
@@ -133,55 +133,55 @@ impl Container {
         self.name == name
     }
 
-    /// Whether its image is still to be filled in by Istio's injector.
+    /// Returns true if Istio's injector is still to fill in its image.
     pub(crate) fn has_auto_image(&self) -> bool {
         self.image.as_deref() == Some(AUTO_IMAGE)
     }
 
-    /// The user that it says it runs as.
+    /// Returns the user of its security context.
     pub(crate) fn run_as_user(&self) -> Option<i64> {
         self.security_context.as_ref()?.run_as_user
     }
 
-    /// Whether it sets this environment variable itself.
+    /// Returns true if it sets this environment variable itself.
     pub(crate) fn sets_env(&self, name: &str) -> bool {
         self.env.iter().flatten().any(|variable| variable.name == name)
     }
 
-    /// The value of an environment variable that it sets itself.
+    /// Returns the value of an environment variable that it sets itself.
     pub(crate) fn env_value(&self, name: &str) -> Option<&str> {
         self.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
     }
 
-    /// Whether something is mounted at this path.
+    /// Returns true if a volume is mounted at this path.
     pub(crate) fn mounts_at(&self, path: &str) -> bool {
         let mounts = self.volume_mounts.iter().flatten();
         mounts.map(|mount| mount.mount_path.as_str().trim_end_matches('/')).any(|mounted| mounted == path)
     }
 
-    /// Whether it has environment variables of its own.
+    /// Returns true if it has environment variables of its own.
     pub(crate) fn has_env(&self) -> bool {
         self.env.is_some()
     }
 
-    /// Whether it has a command of its own, instead of the image's.
+    /// Returns true if it has a command of its own, instead of the image's.
     pub(crate) fn has_command(&self) -> bool {
         self.command.as_ref().is_some_and(|command| !command.is_empty())
     }
 
-    /// Whether its command is run by the shim as this subcommand.
+    /// Returns true if the shim runs its command, by this subcommand.
     pub(crate) fn is_run_by_shim(&self, subcommand: &str) -> bool {
         let words: Vec<&str> = self.command.iter().flatten().map(String::as_str).take(2).collect();
         words == [SHIM_BINARY, subcommand]
     }
 
-    /// Whether it runs `aux-shim watch`, without this option.
+    /// Returns true if it runs `aux-shim watch` without this option.
     pub(crate) fn is_watch_without(&self, option: &str) -> bool {
         let mut args = self.args.iter().flatten().map(String::as_str);
         args.next() == Some(WATCH) && args.all(|arg| arg.strip_prefix("--") != Some(option))
     }
 
-    /// Whether the kubelet may end it while it runs: after a failed probe, or to resize it.
+    /// Returns true if the kubelet may end it while it runs: after a failed probe, or to resize it.
     pub(crate) fn may_be_ended_by_kubelet(&self) -> bool {
         let restarts = |resize: &ResizePolicy| resize.restart_policy.as_deref() == Some("RestartContainer");
         self.liveness_probe.is_some()

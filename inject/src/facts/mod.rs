@@ -1,4 +1,4 @@
-//! What a pod is, read in one pass. Plans are made from this, and patches are rendered from plans.
+//! The facts about a pod, read in one pass. Plans are made from them, and patches are rendered from plans.
 
 mod container;
 pub mod pod;
@@ -23,7 +23,7 @@ pub(crate) struct Facts<'p> {
     pub(crate) payload: Vec<&'p Container>,
     /// The restart policy of a pod that runs to completion.
     pub(crate) restart_policy: Option<RestartPolicy>,
-    /// Whether there are native sidecars besides the proxy and the shim.
+    /// True if there are native sidecars besides the proxy and the shim.
     pub(crate) has_other_native_sidecars: bool,
     /// The mode in which the shim is in the pod already: by its containers, because annotations are copied with pods.
     pub(crate) present: Option<Mode>,
@@ -59,7 +59,7 @@ impl<'p> Facts<'p> {
         }
     }
 
-    /// The proxy where it is a regular container that Istio's injector has rendered.
+    /// Returns the proxy, if it is a regular container that Istio's injector has rendered, and its index.
     pub(crate) fn classic_proxy(&self) -> Option<(usize, &'p Container)> {
         match self.sidecar {
             Sidecar::Classic { index } => Some((index, &self.pod.spec.containers[index])),

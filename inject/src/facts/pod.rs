@@ -13,7 +13,7 @@ pub use super::container::{Container, ExitCodes, Lifecycle, Resources, RestartPo
 /// A pod.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Pod {
-    /// `None` where the document has none, which a patch must mend before it adds to it.
+    /// `None` where the document has none: a patch then has to add it first.
     pub metadata: Option<Metadata>,
     /// The pod's specification.
     pub spec: Spec,
@@ -25,7 +25,7 @@ pub struct Pod {
 pub struct Metadata {
     /// Absent when the name is generated.
     pub name: Option<String>,
-    /// What the API server makes the name from.
+    /// The prefix of a name that the API server generates.
     pub generate_name: Option<String>,
     /// Labels; absent and null are the same.
     pub labels: Option<HashMap<String, String>>,
@@ -52,15 +52,15 @@ pub struct Spec {
     /// The pod's volumes.
     pub volumes: Option<Vec<Volume>>,
     restart_policy: Option<String>,
-    /// Whether containers see each other's processes.
+    /// True if containers see each other's processes.
     pub share_process_namespace: Option<bool>,
     /// The pod's own resources (KEP-2837).
     pub resources: Option<Box<RawValue>>,
     runtime_class_name: Option<String>,
-    /// Whether the pod is in the node's PID namespace.
+    /// True if the pod is in the node's PID namespace.
     #[serde(rename = "hostPID")]
     pub host_pid: Option<bool>,
-    /// Whether the pod is in the node's network namespace.
+    /// True if the pod is in the node's network namespace.
     pub host_network: Option<bool>,
     os: Option<Os>,
 }
@@ -78,19 +78,19 @@ struct Os {
 }
 
 impl Pod {
-    /// The value of a label.
+    /// Returns the value of a label.
     #[must_use]
     pub fn label(&self, key: &str) -> Option<&str> {
         self.metadata.as_ref()?.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.as_ref()?.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The pod's name, or what its name will be made from, for the log.
+    /// Returns the pod's name, or the prefix that its name will have, for the log.
     #[must_use]
     pub fn display_name(&self) -> &str {
         let metadata = self.metadata.as_ref();
@@ -98,7 +98,7 @@ impl Pod {
         name.unwrap_or_default()
     }
 
-    /// The controller that made the pod, `KIND/NAME`, for the log.
+    /// Returns the controller that made the pod, `KIND/NAME`, for the log.
     #[must_use]
     pub fn owner(&self) -> Option<String> {
         let owners = self.metadata.as_ref()?.owner_references.as_ref()?;
@@ -106,7 +106,7 @@ impl Pod {
         Some(format!("{}/{}", owner.kind, owner.name))
     }
 
-    /// The name of the workload that the pod is of: its controller's, without what a `ReplicaSet` adds to its Deployment's.
+    /// Returns the name of the pod's workload: its controller's, without the hash that a `ReplicaSet` adds to its Deployment's.
     pub(crate) fn workload_name(&self) -> &str {
         let owners = self.metadata.as_ref().and_then(|metadata| metadata.owner_references.as_ref());
         let owner = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
@@ -117,7 +117,7 @@ impl Pod {
         hash.unwrap_or(name)
     }
 
-    /// The port on which pilot-agent answers, 0 where it is off; `None` where its setting cannot be read. The annotation
+    /// Returns pilot-agent's port, 0 where it is off; `None` where its setting cannot be parsed. The annotation
     /// takes precedence over `statusPort` of the proxy's `ProxyConfig` (istio#18505).
     #[must_use]
     pub fn status_port(&self) -> Option<u16> {
@@ -133,13 +133,13 @@ impl Pod {
         }
     }
 
-    /// The `ProxyConfig` of a proxy that is a regular container.
+    /// Returns the `ProxyConfig` of a proxy that is a regular container.
     fn proxy_config(&self) -> Option<&str> {
         let proxy = self.spec.containers.iter().find(|container| container.is_named(PROXY_CONTAINER))?;
         proxy.env_value(PROXY_CONFIG_ENV)
     }
 
-    /// All containers but ephemeral ones, which no new pod has.
+    /// Returns all containers but ephemeral ones, which no new pod has.
     pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(self.spec.init_containers.iter().flatten())
     }
@@ -155,25 +155,25 @@ struct PartOfProxyConfig {
 }
 
 impl Spec {
-    /// The restart policy, where it lets the pod complete. The API server has filled it in: absent means Always.
+    /// Returns the restart policy of a pod that runs to completion. The API server has filled it in: absent means Always.
     #[must_use]
     pub fn restart_policy(&self) -> Option<RestartPolicy> {
         let policy = self.restart_policy.as_ref()?.as_str().parse().ok()?;
         (policy != RestartPolicy::Always).then_some(policy)
     }
 
-    /// The pod's runtime class; an empty name is none.
+    /// Returns the pod's runtime class; an empty name counts as absent.
     pub(crate) fn runtime_class(&self) -> Option<&str> {
         self.runtime_class_name.as_deref().filter(|class| !class.is_empty())
     }
 
-    /// Whether the pod says that it runs on Windows.
+    /// Returns true if the pod's OS is Windows.
     #[must_use]
     pub fn is_windows(&self) -> bool {
         self.os.as_ref().is_some_and(|os| os.name == "windows")
     }
 
-    /// Whether the pod's runtime class is one of gVisor or Kata Containers, by its name.
+    /// Returns true if the runtime class is gVisor's or Kata Containers', by its name.
     #[must_use]
     pub fn is_sandboxed(&self) -> bool {
         self.runtime_class_name.as_ref().is_some_and(|class| {

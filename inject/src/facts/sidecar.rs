@@ -1,4 +1,4 @@
-//! Which kind of Istio proxy a pod has.
+//! The kind of Istio's proxy in a pod.
 
 use contract::names::{
     GATEWAY_NAME_LABEL, ISTIO_STATUS_ANNOTATION, MANAGED_GATEWAY_LABEL, PROXY_CONTAINER, TEMPLATES_ANNOTATION,
@@ -7,27 +7,27 @@ use serde::Deserialize;
 
 use super::pod::{Container, Pod};
 
-/// How Istio's proxy is in a pod.
+/// The kind of Istio's proxy in a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sidecar {
-    /// Not at all, or not yet.
+    /// The pod has no proxy, or not yet.
     None,
     /// The pod has a container istio-proxy that Istio's injector has not rendered: the user's own settings, which the
     /// injector merges into its proxy ("Customizing injection" in Istio's documentation).
     Customised,
-    /// As this one of the regular containers: the pod ends only when it does.
+    /// A regular container: the pod ends only when it does.
     Classic {
-        /// Its index among them.
+        /// Its index among the regular containers.
         index: usize,
     },
-    /// As a native sidecar (KEP-753): the kubelet ends it.
+    /// A native sidecar (KEP-753): the kubelet ends it.
     Native,
-    /// As a gateway or waypoint: the proxy is the pod's purpose.
+    /// A gateway or waypoint: the proxy is the pod's purpose.
     Gateway,
 }
 
 impl Sidecar {
-    /// The kind that a pod has.
+    /// Returns the kind that a pod has.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let is_proxy = |container: &Container| container.is_named(PROXY_CONTAINER);
@@ -55,7 +55,8 @@ impl Sidecar {
     }
 }
 
-/// Gateways of the Kubernetes Gateway API and waypoints have labels; gateways that the injector renders have a template.
+/// Returns true for gateways and waypoints of the Kubernetes Gateway API, which have labels, and for gateways that the injector
+/// renders, which have a template.
 fn is_gateway(pod: &Pod) -> bool {
     const TEMPLATES: [&str; 3] = ["gateway", "kube-gateway", "waypoint"];
     [GATEWAY_NAME_LABEL, MANAGED_GATEWAY_LABEL].into_iter().any(|label| pod.label(label).is_some())

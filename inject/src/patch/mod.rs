@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::plan::{Change, Plan};
 use crate::{Mode, Settings};
 
-/// The patch of a plan.
+/// Renders a plan as a patch.
 pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
     let mut patch = PatchBuilder::new(facts.pod);
     for change in &plan.changes {

@@ -14,7 +14,7 @@ pub(super) fn add(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
     supervise(shim, watch, patch);
 }
 
-/// Brings the binary to the containers that mount it.
+/// Adds the volume of the binary, and the container that fills it where there is one.
 pub(super) fn deliver(shim: &Shim, volume: &str, patch: &mut PatchBuilder) {
     patch.volume(shim::binary_volume(volume, shim.settings));
     if shim.settings.delivery == Delivery::Copy {
@@ -37,7 +37,7 @@ pub(super) fn supervise(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder
     patch.move_to_front(index);
 }
 
-/// The state file, on a volume that the proxy can write to. The pod needs no other for it.
+/// Returns the state file, which is on the proxy's own data volume, so that no volume is added.
 fn state_file(proxy: &Container) -> Option<String> {
     let data = proxy.volume_mounts.iter().flatten().find(|mount| mount.name.as_str() == ISTIO_DATA_VOLUME)?;
     Some(format!("{}/aux-shim", data.mount_path.as_str()))

@@ -9,7 +9,7 @@ use crate::facts::Facts;
 use crate::plan::ResourceRequirements;
 use crate::{Delivery, Settings, ShimUser};
 
-/// What the shim's containers are made from.
+/// Builds the shim's containers.
 pub(super) struct Shim<'a> {
     pub(super) settings: &'a Settings,
     pub(super) facts: &'a Facts<'a>,
@@ -17,14 +17,14 @@ pub(super) struct Shim<'a> {
 }
 
 impl Shim<'_> {
-    /// The shim's own container.
+    /// Returns the shim's own container.
     pub(super) fn native_sidecar(&self, watch: &WatchArgs) -> Value {
         let mut container = self.container(SHIM_CONTAINER, &watch.to_args(), SHIM_VOLUME, STATE_DIR);
         container["restartPolicy"] = "Always".into();
         container
     }
 
-    /// The init container that copies the binary to where [`binary_mount`] shows it.
+    /// Returns the init container that copies the binary into the volume of [`binary_mount`].
     pub(super) fn installer(&self, volume: &str) -> Value {
         self.container(INSTALL_CONTAINER, &[INSTALL.to_owned(), BINARY_DIR.to_owned()], volume, BINARY_DIR)
     }
@@ -69,13 +69,13 @@ impl Shim<'_> {
     }
 }
 
-/// The volume of the state file. It is on disk: a memory-backed one is empty after a reboot, and a shim that lost its
+/// Returns the volume of the state file. It is on disk: after a reboot a memory-backed one is empty, and a shim without its
 /// state would wait for a container that has succeeded.
 pub(super) fn state_volume() -> Value {
     empty_dir(SHIM_VOLUME, "1Mi")
 }
 
-/// The volume of the shim's binary.
+/// Returns the volume of the shim's binary.
 pub(super) fn binary_volume(name: &str, settings: &Settings) -> Value {
     match settings.delivery {
         Delivery::Copy => empty_dir(name, "2Mi"),
@@ -86,22 +86,22 @@ pub(super) fn binary_volume(name: &str, settings: &Settings) -> Value {
     }
 }
 
-/// Where a container finds the binary.
+/// Returns the mount of the binary.
 pub(super) fn binary_mount(volume: &str) -> Value {
     json!({"name": volume, "mountPath": BINARY_DIR, "readOnly": true})
 }
 
-/// The volume in which wrapped containers report. It is on disk, as the state file is.
+/// Returns the volume in which wrapped containers report. It is on disk, as the state file is.
 pub(super) fn lock_volume() -> Value {
     empty_dir(LOCK_VOLUME, "1Mi")
 }
 
-/// Where a wrapped container reports: the subdirectory of its own name, and no other container's.
+/// Returns the mount in which a wrapped container reports: the subdirectory of its own name only.
 pub(super) fn lock_mount(container: &str) -> Value {
     json!({"name": LOCK_VOLUME, "mountPath": LOCK_DIR, "subPath": container})
 }
 
-/// Where the proxy's container reads what all wrapped containers report.
+/// Returns the mount in which the proxy's container reads all reports.
 pub(super) fn all_locks_mount() -> Value {
     json!({"name": LOCK_VOLUME, "mountPath": LOCK_DIR, "readOnly": true})
 }

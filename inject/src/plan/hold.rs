@@ -7,18 +7,18 @@ use serde_json::{Map, Value};
 /// Longer annotations are not parsed, which bounds the time of a decision: a `ProxyConfig` has some hundred bytes.
 const ANNOTATION_LENGTH_LIMIT: usize = 16 << 10;
 
-/// What is done about the annotation.
+/// The edit of the annotation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HoldEdit {
-    /// The field is there, and the user's value stands.
+    /// The field is there, and keeps the user's value.
     AlreadySet,
     /// The annotation's new value.
     Set(String),
-    /// The annotation is no YAML mapping that a key could be added to, for this reason.
+    /// A key cannot be added to the annotation, for this reason.
     Unsupported(String),
 }
 
-/// Adds the field to the annotation's value.
+/// Adds the field to the annotation's value, unless it is there.
 pub(super) fn edit(annotation: Option<&str>) -> HoldEdit {
     let text = annotation.unwrap_or_default();
     if text.trim().is_empty() {
@@ -56,13 +56,13 @@ fn parse(text: &str) -> Result<Map<String, Value>, String> {
     })
 }
 
-/// `{…}`: after the opening brace.
+/// Adds the field to a flow mapping, after the opening brace.
 fn in_flow(text: &str, is_empty: bool) -> String {
     let comma = if is_empty { "" } else { ", " };
     text.replacen('{', &format!("{{\"{HOLD_FIELD}\": true{comma}"), 1)
 }
 
-/// Block style: one more line at the end, indented as the first key is.
+/// Adds the field to a block mapping, as a last line that is indented as the first key is.
 fn in_block(text: &str) -> String {
     let is_key = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with(['#', '-']);
     let first = text.lines().find(is_key).unwrap_or_default();

@@ -10,16 +10,16 @@ use crate::settings::Settings;
 /// The spellings of the collector's option to wait for all processes.
 const WAIT_ALL: [&str; 3] = ["w", "wait_all", "wait_all_processes"];
 
-/// What a trial needs, so that its collectors end: in every mode, and with native sidecars.
-pub(super) fn let_collectors_end(facts: &Facts, settings: &Settings, plan: &mut Plan) {
+/// Changes a trial so that its collectors end, in every mode and with native sidecars.
+pub(super) fn change_trial(facts: &Facts, settings: &Settings, plan: &mut Plan) {
     if facts.is_katib_trial {
         disable_wait_all_processes(facts, plan);
         start_training_after_collector(facts, settings, plan);
     }
 }
 
-/// Collectors wait for every process that they see, unless an option disables that (katib#1383, katib#2614). A user's
-/// own option stands.
+/// Adds the option by which collectors do not wait for every process that they see (katib#1383, katib#2614), unless the user
+/// has set it.
 fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     for (index, container) in facts.pod.spec.containers.iter().enumerate() {
         if is_collector(container) && !sets_wait_all(container) {
@@ -28,8 +28,8 @@ fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     }
 }
 
-/// A collector looks for the training once, when it starts. If that has ended by then, the collector waits for another
-/// container instead, which may never end (`GetMainProcesses` in Katib's `pns.go`).
+/// Delays the training until its collector has started. A collector looks for the training once, at its own start. Without it
+/// the collector waits for another container, which may never end (`GetMainProcesses` in Katib's `pns.go`).
 fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut Plan) {
     let spec = &facts.pod.spec;
     let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed();

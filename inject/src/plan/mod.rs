@@ -1,4 +1,4 @@
-//! What a pod gets, and why, as plain data. The status annotation, logs and metrics show a plan; a patch carries it out.
+//! The plan for a pod and its reason, as plain data. The status annotation, logs and metrics show it, and a patch applies it.
 
 mod argo;
 mod hold;
@@ -21,7 +21,7 @@ use crate::Mode;
 /// The plan for a pod.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// What the pod has of istio-aux once the changes are made.
+    /// The pod's mode once the changes are made.
     pub(crate) mode: Mode,
     pub(crate) reason: &'static str,
     pub(crate) warnings: Warnings,
@@ -65,7 +65,7 @@ pub(crate) enum Change {
 }
 
 impl Plan {
-    /// The pod stays as it is.
+    /// Returns the plan without a change.
     fn unchanged(reason: &'static str) -> Self {
         Self { mode: Mode::Off, reason, warnings: Warnings::default(), changes: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! The mode: what a pod asks for, and what works for it.
+//! Chooses the mode: the one that the pod requests, or else the best that works for it.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::facts::Facts;
 use crate::facts::pod::Pod;
 use crate::{Delivery, Mode, Settings};
 
-/// What a pod asks for by its annotation.
+/// The mode that a pod requests by its annotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestedMode {
     /// The best that works.
@@ -26,7 +26,7 @@ pub(super) struct ModeChoice {
     pub(super) reason: &'static str,
 }
 
-/// The mode of the pod's annotation. An unknown one counts as `auto`, with a warning.
+/// Returns the mode of the pod's annotation. An unknown one counts as `auto`, with a warning.
 pub(super) fn requested(pod: &Pod, warnings: &mut Warnings) -> RequestedMode {
     let Some(text) = pod.annotation(MODE_ANNOTATION).filter(|text| *text != "auto") else { return RequestedMode::Auto };
     Mode::ALL.into_iter().find(|mode| mode.as_str() == text).map_or_else(
@@ -68,7 +68,7 @@ pub(super) fn choose(
     best
 }
 
-/// What rules modes out in a pod.
+/// The reasons that rule modes out in a pod.
 struct ModeConstraints {
     /// While another native sidecar runs, the kubelet takes a pod whose native shim has exited for one that is still
     /// starting, and ends it 16 s to more than 60 s later.
@@ -140,7 +140,7 @@ impl ModeConstraints {
         ModeChoice { mode, reason }
     }
 
-    /// The warning where no mode with a shim works.
+    /// Returns the warning for a pod in which no mode with a shim works.
     fn nothing_works(&self) -> String {
         let (sharing, wrapping) = (self.sharing.unwrap_or_default(), self.wrapping.as_deref().unwrap_or_default());
         format!("istio-aux adds no shim, and this pod will not complete: {sharing}, and {wrapping}")

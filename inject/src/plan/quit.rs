@@ -9,7 +9,7 @@ use crate::facts::pod::Pod;
 /// More endpoints than this are ignored: each is an argument of the shim.
 const ENDPOINT_COUNT_LIMIT: usize = 16;
 
-/// The endpoints of the pod's annotation. Only plain HTTP on loopback is accepted.
+/// Returns the endpoints of the pod's annotation. Only plain HTTP on loopback is accepted.
 pub(super) fn endpoints(pod: &Pod, warnings: &mut Warnings) -> Vec<Endpoint> {
     let list = pod.annotation(QUIT_ANNOTATION).unwrap_or_default();
     let mut endpoints = Vec::new();

@@ -22,7 +22,7 @@ pub(crate) struct ResourceRequirements {
     limits: Vec<(String, String)>,
 }
 
-/// The `resources` of the shim's containers in this pod: the installation's, and over them the pod's annotations.
+/// Returns the `resources` of the shim's containers in this pod: the installation's, overridden by the pod's annotations.
 pub(super) fn for_shim(
     facts: &Facts,
     defaults: &ShimResources,
@@ -74,7 +74,7 @@ fn as_map<S: serde::Serializer>(quantities: &[(String, String)], serializer: S) 
     serializer.collect_map(quantities.iter().map(|(name, quantity)| (name, quantity)))
 }
 
-/// Whether every container has limits for CPU and memory, and requests that equal them or are absent.
+/// Returns true if every container has limits for CPU and memory, and requests that equal them or are absent.
 fn is_guaranteed(pod: &Pod) -> bool {
     pod.all_containers().all(|container| container.resources.as_ref().is_some_and(is_fixed))
 }

@@ -1,5 +1,5 @@
-//! When the kubelet restarts which container, for the shim's arguments: containers' own restart policies (`restartPolicy`
-//! and `restartPolicyRules`, KEP-5307), and containers that it may restart after any exit code.
+//! The kubelet's restarts, for the shim's arguments: containers' own restart policies (`restartPolicy` and
+//! `restartPolicyRules`, KEP-5307), and containers that it may restart after any exit code.
 
 use contract::policy::{ContainerPolicy, RestartPolicy, RestartRule, RuleAction};
 
@@ -7,7 +7,7 @@ use super::Warnings;
 use crate::facts::Facts;
 use crate::facts::pod::{Container, Pod, RestartPolicyRule};
 
-/// The restart policies of the regular containers that have their own, the proxy's too.
+/// Returns the restart policies of the regular containers that have their own, the proxy's too.
 pub(super) fn own_policies(
     pod: &Pod,
     policy: RestartPolicy,
@@ -29,8 +29,8 @@ pub(super) fn own_policies(
     policies
 }
 
-/// The regular containers but the proxy that the kubelet may end while they run and then starts again, whatever they
-/// exit with. It does not where their restart policy is `Never` (`computePodActions`).
+/// Returns the regular containers but the proxy that the kubelet may restart after any exit code. It does not restart those
+/// whose restart policy is `Never` (`computePodActions`).
 pub(super) fn may_restart(facts: &Facts, policy: RestartPolicy) -> Vec<String> {
     let is_never = |container: &Container| {
         let own = container.restart_policy.as_deref();

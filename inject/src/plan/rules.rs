@@ -1,4 +1,4 @@
-//! The rules: which pod gets what. Each has its rows in `tests/cases.yaml`.
+//! The rules by which pods get a plan. Each has its rows in `tests/cases.yaml`.
 
 use contract::args::{STAY, WatchArgs};
 use contract::names::{
@@ -15,14 +15,13 @@ use super::{Change, Plan, argo, katib, quit, resources, restarts, wait_for};
 use crate::facts::{Facts, Sidecar};
 use crate::{Mode, Settings};
 
-/// A pod with more containers is left alone, which bounds the time of a decision.
+/// A pod with more containers is unchanged, which bounds the time of a decision.
 const CONTAINER_COUNT_LIMIT: usize = 500;
 
 const OPTED_OUT_BY_LABEL: &str = "the pod opted out, by its label istio-aux.io/injection";
 const OPTED_OUT_BY_MODE: &str = "the pod opted out, by istio-aux.io/mode";
 
-/// Why nothing would end the proxy of a pod that runs to completion, if Istio's injector added an ordinary one; `None` where
-/// the shim, or the kubelet, would.
+/// Returns why the pod would hang with an ordinary istio-proxy; `None` if the shim or the kubelet ends the proxy.
 pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<&'static str> {
     if facts.pod.label(INJECTION_LABEL) == Some(DISABLED) {
         return Some(OPTED_OUT_BY_LABEL);
@@ -42,7 +41,7 @@ pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<
     (!choice.mode.has_shim()).then_some(choice.reason)
 }
 
-/// Plans for a pod. The plan for a pod that was changed as planned changes nothing.
+/// Plans the changes of a pod. The plan for a pod that was changed as planned changes nothing.
 pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
     if facts.pod.label(INJECTION_LABEL) == Some(DISABLED) {
         return Plan::unchanged(OPTED_OUT_BY_LABEL);
@@ -54,7 +53,7 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
         return Plan::unchanged("the pod has no container but istio-proxy");
     }
     if let Some(reason) = unsupported_reason(facts) {
-        return left_alone(facts, reason);
+        return unsupported(facts, reason);
     }
     let mut plan = Plan::unchanged("");
     let requested = mode::requested(facts.pod, &mut plan.warnings);
@@ -63,15 +62,15 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
     }
     let outcome = match facts.sidecar {
         Sidecar::None | Sidecar::Customised if istio_injection_disabled(facts) => {
-            return left_alone(facts, "Istio's injection is disabled, by sidecar.istio.io/inject");
+            return unsupported(facts, "Istio's injection is disabled, by sidecar.istio.io/inject");
         }
         Sidecar::None | Sidecar::Customised | Sidecar::Gateway => before_injector(facts, requested, &mut plan),
         Sidecar::Native => {
-            katib::let_collectors_end(facts, settings, &mut plan);
+            katib::change_trial(facts, settings, &mut plan);
             Outcome::Final(Mode::Off, "istio-proxy is a native sidecar, which the kubelet ends")
         }
         Sidecar::Classic { .. } => {
-            katib::let_collectors_end(facts, settings, &mut plan);
+            katib::change_trial(facts, settings, &mut plan);
             hold_start(facts, &mut plan);
             match facts.restart_policy {
                 Some(policy) => end_proxy(facts, policy, requested, settings, &mut plan),
@@ -82,7 +81,7 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
     plan.conclude(facts, outcome)
 }
 
-/// How a decision ends.
+/// The outcome of a decision.
 enum Outcome {
     /// Something more may come: Istio's injector, or nothing that the pod needs.
     Hold(&'static str),
@@ -121,7 +120,7 @@ impl Plan {
         self
     }
 
-    /// The status annotation: this plan in one line of JSON.
+    /// Adds the status annotation: this plan in one line of JSON.
     fn add_status(&mut self, awaited: &[String]) {
         #[derive(Serialize)]
         #[serde(rename_all = "kebab-case")]
@@ -142,8 +141,8 @@ impl Plan {
     }
 }
 
-/// A pod that would be served but for a reason: the warning and the status say which.
-fn left_alone(facts: &Facts, reason: &'static str) -> Plan {
+/// Returns the plan for a pod that is unchanged for this reason, which its warning and status name.
+fn unsupported(facts: &Facts, reason: &'static str) -> Plan {
     let mut plan = Plan::unchanged(reason);
     plan.warnings.push(format_args!("istio-aux leaves this pod as it is: {reason}"));
     if facts.restart_policy.is_some() {
@@ -167,7 +166,7 @@ fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
     }
 }
 
-/// The label takes precedence over the annotation, as in Istio's injector.
+/// Returns true if the label or the annotation disables Istio's injection. The label takes precedence, as in Istio's injector.
 fn istio_injection_disabled(facts: &Facts) -> bool {
     match facts.pod.label(ISTIO_INJECT) {
         Some(value) => value == "false",
@@ -190,8 +189,8 @@ fn before_injector(facts: &Facts, requested: RequestedMode, plan: &mut Plan) -> 
     })
 }
 
-/// The startup hold: the injector delays the payload until the proxy is ready, unless the user has set it otherwise. A
-/// proxy that the injector has rendered before it was asked to is changed as the injector would have.
+/// Adds the startup hold, unless the user has set it: the payload starts when the proxy is ready. A proxy that the injector
+/// has rendered without it is changed as the injector would have done.
 fn hold_start(facts: &Facts, plan: &mut Plan) {
     if facts.pod.status_port() == Some(0) {
         // The hold asks the status port, which is off.
@@ -203,7 +202,7 @@ fn hold_start(facts: &Facts, plan: &mut Plan) {
             plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value });
             if let Some((index, proxy)) = facts.classic_proxy() {
                 let has_hook = proxy.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
-                // A command of its own may be no pilot-agent.
+                // A command of its own may not be pilot-agent.
                 if !has_hook && proxy.command.is_none() {
                     plan.changes.push(Change::HoldAtProxy { index });
                 }
@@ -215,7 +214,7 @@ fn hold_start(facts: &Facts, plan: &mut Plan) {
     }
 }
 
-/// What ends the proxy of a pod that runs to completion.
+/// Plans the end of the proxy of a pod that runs to completion.
 fn end_proxy(
     facts: &Facts,
     policy: RestartPolicy,
@@ -249,7 +248,7 @@ fn end_proxy(
     Outcome::Shim(mode, reason, Box::new(watch), resources)
 }
 
-/// A native shim that is in the pod already waits for SIGTERM once other native sidecars are there.
+/// Makes a native shim that is in the pod already wait for SIGTERM, if there are other native sidecars.
 fn stay_beside_sidecars(facts: &Facts, plan: &mut Plan) {
     if let Some((init_index, shim)) = facts.native_shim
         && shim.is_watch_without(STAY)

@@ -1,4 +1,4 @@
-//! Which containers the proxy must outlive: all but the proxy, or those that the pod names.
+//! The containers that the proxy must outlive: all but the proxy, or those that the pod names.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ pub(super) struct ContainerSplit {
     pub(super) helpers: Vec<String>,
 }
 
-/// Splits a pod's containers by its annotation. Names of no container cause a warning; where no name is left, all
+/// Splits a pod's containers by its annotation. Unknown names cause a warning; where no name is left, all
 /// containers are awaited.
 pub(super) fn split(facts: &Facts, warnings: &mut Warnings) -> ContainerSplit {
     let all = facts.payload_names();

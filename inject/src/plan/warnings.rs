@@ -1,4 +1,4 @@
-//! Warnings for whoever creates a pod. Their number and length are bounded, because parts of them come from the pod.
+//! Warnings for the client that creates a pod. Their number and length are bounded, because parts of them come from the pod.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! A place in the mesh for pods that run to completion. Kubeflow's own tools leave them outside, because they would not
-//! complete. Without a sidecar they have no identity, and services of their own profile answer 403.
+//! The mesh for pods that run to completion. Kubeflow's own tools leave them outside, because they would not complete. Without
+//! a sidecar they have no identity, and services of their own profile answer 403.
 
 use contract::names::ISTIO_INJECT;
 

@@ -1,5 +1,5 @@
-//! What a pod of a Kubeflow tenant gets: a token for pipelines, and a place in the mesh. Each is an entry of its own in the
-//! webhook configuration, selected by a label of the namespace, because the webhook does not see namespaces.
+//! Decisions for pods of a Kubeflow tenant: a token for pipelines, and the mesh. Each has an entry of its own in the webhook
+//! configuration, selected by a label of the namespace, because the webhook does not see namespaces.
 
 mod mesh;
 pub mod objects;
@@ -11,14 +11,14 @@ use json_patch::Patch;
 pub use self::mesh::join_mesh;
 pub use self::pipelines_token::add_pipelines_token;
 
-/// What is done to a pod, and why.
+/// A decision for a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenancyDecision {
-    /// What changes; empty where nothing does.
+    /// The changes; empty where there are none.
     pub patch: Patch,
     /// The reason, for the log.
     pub reason: &'static str,
-    /// For whoever creates the pod.
+    /// Warnings for the client that creates the pod.
     pub warnings: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! The token by which Kubeflow Pipelines knows a pod. Its API server reviews a token of its own audience, so the token is of
-//! no use elsewhere. What it allows is up to the roles of the pod's service account.
+//! A projected token with the audience `pipelines.kubeflow.org`, which Kubeflow Pipelines accepts and other servers reject. Its
+//! rights are those of the pod's service account.
 
 use contract::names::{
     ACCESS_PIPELINES_LABEL, INSTALL_CONTAINER, NOTEBOOK_LABEL, PIPELINES_AUDIENCE, PIPELINES_TOKEN_DIR,
@@ -12,7 +12,7 @@ use super::TenancyDecision;
 use crate::facts::pod::{Container, Pod};
 use crate::patch::PatchBuilder;
 
-/// Containers that are no payload.
+/// Containers that are not payload.
 const NOT_PAYLOAD: [&str; 3] = [PROXY_CONTAINER, SHIM_CONTAINER, INSTALL_CONTAINER];
 
 /// Gives each payload container of a pod that runs to completion, or of a notebook, the token for Kubeflow Pipelines.
@@ -41,7 +41,7 @@ pub fn add_pipelines_token(pod: &Pod) -> TenancyDecision {
     TenancyDecision::changed(patch.finish(), "the pod gets the token for Kubeflow Pipelines")
 }
 
-/// A payload container without a token, and without a setting of its own for one.
+/// Returns true for a payload container without a token, and without a setting of its own for one.
 fn lacks_token(container: &Container) -> bool {
     !NOT_PAYLOAD.iter().any(|name| container.is_named(name))
         && !container.mounts_at(PIPELINES_TOKEN_DIR)

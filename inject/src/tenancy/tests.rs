@@ -26,7 +26,7 @@ fn a_pod(change: &Value) -> Value {
     pod
 }
 
-/// The pod after a decision, which must be final: deciding again changes nothing.
+/// Returns the pod after a decision, and asserts that deciding again changes nothing.
 fn decided(decide: Decide, mut pod: Value) -> (Value, TenancyDecision) {
     let text = pod.to_string();
     let decision = decide(&serde_json::from_str(&text).unwrap());
@@ -37,7 +37,7 @@ fn decided(decide: Decide, mut pod: Value) -> (Value, TenancyDecision) {
     (pod, decision)
 }
 
-/// The indexes of containers that mount the token and have the variable.
+/// Returns the indexes of containers that mount the token and have the variable.
 fn with_token(pod: &Value) -> Vec<usize> {
     let containers = pod["spec"]["containers"].as_array().unwrap().iter().enumerate();
     let has = |container: &Value, list: &str, field: &str, value: &str| {
@@ -170,9 +170,9 @@ fn pod_joins_the_mesh_where_its_proxy_can_be_ended() {
         let before = a_pod(&change);
         let (mut pod, decision) = decided(mesh, before.clone());
         assert_eq!(pod["metadata"]["labels"]["sidecar.istio.io/inject"].as_str(), label, "{name}: {}", decision.reason);
-        let told = decision.warnings.concat();
-        assert_eq!(told.is_empty(), warning.is_empty(), "{name}: {told}");
-        assert!(told.contains(warning), "{name}: {told}");
+        let warnings = decision.warnings.concat();
+        assert_eq!(warnings.is_empty(), warning.is_empty(), "{name}: {warnings}");
+        assert!(warnings.contains(warning), "{name}: {warnings}");
         // Nothing but the label differs.
         merge(&mut pod, &json!({"metadata": {"labels": {"sidecar.istio.io/inject": null}}}));
         let mut before = before;
