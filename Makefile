@@ -8,9 +8,9 @@ MAKEFLAGS += --no-print-directory
 CLUSTER ?= one-node
 # How long `make fuzz` runs each of its targets, in seconds.
 FUZZ_FOR ?= 60
-# How many Jobs, workflows and trials `make soak` runs.
+# How many Jobs `make soak` runs.
 PODS ?= 1000
-# What `make demo` runs: job, tfjob, katib or argo.
+# What `make demo` runs: job or tfjob; katib or argo with CLUSTER=current.
 DEMO ?= job
 
 CLUSTER_COMMAND := hack/cluster/cluster
@@ -42,16 +42,15 @@ UNKNOWN_TO_QEMU := end_and_reaping_are_reported_once_each
 .PHONY: help
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
-	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job, tfjob, katib or argo."
+	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job or tfjob; katib or argo too with CLUSTER=current."
 
-# What a demo needs beside Istio.
+# What a demo needs beside Istio. No registry serves Katib and Argo Workflows as Go modules, so the one-node cluster lacks them.
 COMPONENT_OF_tfjob := training-operator
-COMPONENT_OF_katib := katib
-COMPONENT_OF_argo := argo
+ONLY_ON_A_KUBEFLOW_CLUSTER := katib argo
 
 .PHONY: demo
 demo: export PROFILE := demo
-demo: install ## Show a Job that hangs in the mesh, and completes with istio-aux
+demo: $(if $(filter $(ONLY_ON_A_KUBEFLOW_CLUSTER),$(DEMO)),kubeflow-cluster) install ## Show a Job that hangs in the mesh, and completes with istio-aux
 	@$(if $(COMPONENT_OF_$(DEMO)),$(call ADD,$(COMPONENT_OF_$(DEMO))))
 	@$(IN_CLUSTER) examples/demo $(DEMO)
 
@@ -95,33 +94,35 @@ fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster
 	@hack/ensure rust
-	@$(call ADD,training-operator)
+	@$(call ADD,training-operator python)
 	cargo build --locked $(SCENARIOS) --tests
 	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --tests -- --test-threads 4
 ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) charm/test cluster
 endif
 
-KUBEFLOW := training-operator cert-manager argo jobset trainer s3 python profiles poddefaults katib
+.PHONY: kubeflow-cluster
+kubeflow-cluster:
+ifneq ($(CLUSTER),current)
+	@echo "the one-node cluster has neither Argo Workflows, Katib, JobSet, Trainer nor profiles: use a cluster that has them, with CLUSTER=current" >&2
+	@exit 1
+endif
 
 .PHONY: test-kubeflow
-test-kubeflow: install ## Run the scenarios with Kubeflow's own components: Argo Workflows, JobSet, training jobs, tenants
+test-kubeflow: kubeflow-cluster install ## Run the scenarios with Kubeflow's own components, with CLUSTER=current: Argo Workflows, Katib, JobSet, Trainer, tenants
 	@hack/ensure rust
-	@$(call ADD,$(KUBEFLOW))
-	cargo build --locked --package e2e --features kubeflow --test kubeflow --test tenants
-	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
+	cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
 
 .PHONY: test-kubeflow-load
-test-kubeflow-load: install ## Run 50 Katib trials and 50 workflows, five at a time
+test-kubeflow-load: kubeflow-cluster install ## Run 50 Katib trials and 50 workflows, five at a time, with CLUSTER=current
 	@hack/ensure rust
-	@$(call ADD,argo katib)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features kubeflow --test kubeflow_load -- --test-threads 1 --nocapture
+	cargo test --locked --package e2e --features kubeflow --test kubeflow_load -- --test-threads 1 --nocapture
 
 .PHONY: test-node
 test-node: export NODE_PROXY := yes
 test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
 	@hack/ensure rust images
-	@$(call ADD,node argo katib)
+	@$(call ADD,node)
 	@deploy/images/build node
 	@$(IN_CLUSTER) hack/install-node
 	cargo build --locked --package e2e --features node --test node
@@ -132,9 +133,8 @@ test-node-load: test-node ## Let 200 such pods come and go while the agent is ki
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node_load -- --nocapture
 
 .PHONY: soak
-soak: install ## Run PODS Jobs, workflows and trials while parts of the cluster are restarted again and again
+soak: install ## Run PODS Jobs while parts of the cluster are restarted again and again
 	@hack/ensure rust
-	@$(call ADD,argo katib)
 	PODS=$(PODS) $(IN_CLUSTER) cargo test --locked --package e2e --features soak --test soak -- --nocapture
 
 .PHONY: test-matrix

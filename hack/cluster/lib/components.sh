@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator cert-manager katib argo jobset trainer profiles poddefaults s3 python istio-cni node)
+COMPONENTS=(training-operator python cert-manager istio-cni node)
 
 require_components() {
   local component
@@ -40,7 +40,6 @@ contains() {
 add_component() {
   local name=$1 began=$SECONDS
   case $name in
-    katib) start_postgresql ;;
     python) add_image python "$(image_archive python)" rootfs_python; return ;;
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
@@ -109,14 +108,13 @@ rootfs_of_program() {
   CONFIG=$(printf 'USER 1000:1000\nENTRYPOINT ["%s"]' "$2")
 }
 
-# render_component NAME: its manifests, with the numbers of this cluster.
+# render_component NAME: its manifests, with the images of this cluster.
 render_component() {
   local folder=$STATE/render/$1
   rm -rf "$folder"
   mkdir -p "$folder"
   cp "$CLUSTER_DIR/parts/$1"/*.yaml "$folder/"
   cp -r "$(part_folder "$1")/source" "$folder/source"
-  sed -i "s#NODE_IP#$NODE_IP#g; s#POSTGRESQL_PORT#$POSTGRESQL_PORT#g" "$folder"/*.yaml
   kubectl kustomize "$folder"
 }
 

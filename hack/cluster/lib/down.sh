@@ -10,7 +10,7 @@ end_cluster() {
   say "ending the cluster"
   stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns
   end_pods
-  stop_daemons containerd kube-apiserver etcd postgresql
+  stop_daemons containerd kube-apiserver etcd
   end_shims
   unmount_ours
   remove_bridge

@@ -1,15 +1,10 @@
 # shellcheck shell=bash
-# The cluster's own programs, each below parts/: a small Go module, or a file `source` that names a git repository (git.sh).
-# Built once, and kept by the hash of what they are built from. Helm and CoreDNS are in Istio's module: what the three share is
-# compiled once.
+# The cluster's own programs: each directory of parts/ is a small Go module that names them, built once and kept by the hash of
+# what it is built from. Helm and CoreDNS are in Istio's module, so what the three share is compiled once.
 
 part_hash() {
-  local folder=$CLUSTER_DIR/parts/$1
-  if [ -f "$folder/source" ]; then
-    sha256sum <"$folder/source" | cut -c1-16
-  else
-    { cat "$folder"/go.{mod,sum}; find "$folder" -name '*.go' -exec cat {} +; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
-  fi
+  local directory=$CLUSTER_DIR/parts/$1
+  { cat "$directory"/go.{mod,sum}; find "$directory" -name '*.go' -exec cat {} +; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
 }
 
 part_ldflags() {
@@ -24,7 +19,6 @@ part_extras() {
     gateway-api) echo sigs.k8s.io/gateway-api config/crd/standard ;;
     cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
-    trainer) echo github.com/kubeflow/trainer/v2 manifests ;;
   esac
 }
 
@@ -40,14 +34,8 @@ build_each_part() {
     n=$((n + 1))
     if [ -f "$(part_folder "$part")/complete" ]; then continue; fi
     say "[$n/$#] building $part (once; kept in $CACHE)"
-    if [ -f "$CLUSTER_DIR/parts/$part/source" ]; then
-      clone_part "$part" "$(part_folder "$part").clone"
-      ensure_go
-      logged "$part" "$LOGS/build-$part.log" build_part_from_git "$part" "$(part_folder "$part")"
-    else
-      ensure_go
-      logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
-    fi
+    ensure_go
+    logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
   done
 }
 

@@ -58,9 +58,6 @@ NODE_PROXY_MARK=$STATE/components/node
 NODE_PROXY_CNI=$STATE/cni-node-proxy
 IMAGE_PREFIX=docker.io/istio-aux-cluster
 
-# Where the repositories are of the parts that are built from git, as URL/OWNER/REPOSITORY.
-SOURCES=${SOURCES:-https://github.com}
-
 # The parts' folders in the cache; known once parts.sh has hashed what they are built from.
 part_folder() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
 K8S_BIN=
