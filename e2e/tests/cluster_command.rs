@@ -67,3 +67,14 @@ fn unknown_component_is_refused_with_the_list_of_known_ones() {
     assert_eq!(lines[0], "cluster: there is no component 'training'");
     assert!(lines[1].starts_with("  next: ") && lines[1].contains(" training-operator "), "{lines:?}");
 }
+
+/// Needs root, and what `make cluster-up` installs.
+#[cfg(feature = "one-node")]
+#[test]
+fn pods_reach_each_other_where_forward_drops() {
+    for family in ["ipv4", "ipv6"] {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../hack/cluster/tests/forwarding");
+        let output = Command::new(script).arg(family).output().expect("the script runs");
+        assert!(output.status.success(), "{family}: {:?}", messages(&output));
+    }
+}

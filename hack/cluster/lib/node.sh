@@ -6,6 +6,7 @@ make_bridge() {
   [ "$IP_FAMILY" = ipv4 ] || sysctl -qw net.ipv6.conf.all.forwarding=1
   # Without this an answer between two pods by way of a Service keeps the wrong source address.
   [ ! -d /proc/sys/net/bridge ] || sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1
+  accept_forwarding
   if ip link show "$BRIDGE" >/dev/null 2>&1; then return; fi
   # Without an address of its own a bridge takes one of its ports', which come and go, and neighbours keep the old one.
   ip link add "$BRIDGE" address 02:00:0a:f4:00:01 type bridge
@@ -16,6 +17,21 @@ make_bridge() {
     ip addr add "$NODE_IP/$NODE_PREFIX" dev "$BRIDGE"
   fi
   ip link set "$BRIDGE" up
+}
+
+# Docker, beside others, sets the policy of FORWARD to DROP. Before kube-proxy starts, so that its chains come first.
+accept_forwarding() {
+  local command=iptables
+  if [ "$IP_FAMILY" = ipv6 ]; then command=ip6tables; fi
+  if "$command" -w -C FORWARD -j "$FORWARD_CHAIN" 2>/dev/null; then return; fi
+  "$command-restore" -w --noflush <<RULES
+*filter
+:$FORWARD_CHAIN - [0:0]
+-A $FORWARD_CHAIN -i $BRIDGE -j ACCEPT
+-A $FORWARD_CHAIN -o $BRIDGE -j ACCEPT
+-I FORWARD -j $FORWARD_CHAIN
+COMMIT
+RULES
 }
 
 start_containerd() {

@@ -31,12 +31,12 @@ any_daemon_alive() {
   return 1
 }
 
-# The chains that kube-proxy and the kubelet make: COMMAND TABLE CHAIN.
+# The chains that kube-proxy, the kubelet and node.sh make: COMMAND TABLE CHAIN.
 our_kind_of_chains() {
   local command table
   for command in iptables ip6tables; do
     for table in nat filter mangle; do
-      "$command-save" -t "$table" 2>/dev/null | sed -n "s/^:\(KUBE-[^ ]*\) .*/$command $table \1/p"
+      "$command-save" -t "$table" 2>/dev/null | sed -n "s/^:\(KUBE-[^ ]*\|$FORWARD_CHAIN\) .*/$command $table \1/p"
     done
   done
 }
