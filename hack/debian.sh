@@ -16,9 +16,10 @@ ensure_debian() {
   fi
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # Another apt-get may run meanwhile.
-  logged "apt-get update" "$LOGS/apt-update.log" apt-get update -qq -o DPkg::Lock::Timeout=300
-  logged "apt-get install" "$LOGS/apt-install.log" apt-get install -y -o DPkg::Lock::Timeout=300 -qq --no-install-recommends "${missing[@]}"
+  mkdir -p "$CACHE"
+  # Images are built beside the cluster, and apt-get update does not wait for another.
+  logged "apt-get update" "$LOGS/apt-update.log" flock "$CACHE/debian.lock" apt-get update -qq
+  logged "apt-get install" "$LOGS/apt-install.log" flock "$CACHE/debian.lock" apt-get install -y -o DPkg::Lock::Timeout=300 -qq --no-install-recommends "${missing[@]}"
 }
 
 # debian_file PACKAGE PATH: where a file of a package is that is unpacked and not installed, so that none of its daemons starts.

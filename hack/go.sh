@@ -21,9 +21,15 @@ ensure_go() {
   export PATH=$home/go/bin:$PATH
 }
 
-# build_go MODULE LDFLAGS INTO PACKAGE: static programs, the same in every folder. GOGC: a sixth less time for the standard library on
-# 2 cores (35 s, 43 s without it; two runs each, interleaved).
-build_go() { CGO_ENABLED=0 GOGC=400 GOFLAGS=-buildvcs=false go build -C "$1" -trimpath -ldflags "$2" -o "$3" "$4"; }
+# build_go_tools MODULE INTO LDFLAGS: the static programs that a Go module of tools names, the same in every directory. GOGC=400 takes a
+# tenth less CPU time than Go's own, and without debug information, which -w leaves out of a program anyway, it takes another
+# tenth (crypto/tls and what it needs: 20.8, 18.1 and 16.9 s).
+build_go_tools() {
+  CGO_ENABLED=0 GOGC=400 GOCACHE=$CACHE/go-build GOFLAGS=-buildvcs=false \
+    go build -C "$1" -trimpath -gcflags=all=-dwarf=false -ldflags "$3" -o "$2/" tool
+}
 
-# build_go_tools FOLDER INTO LDFLAGS: the programs that a Go module of tools names.
-build_go_tools() { build_go "$1" "$3" "$2/" tool; }
+# trim_go_cache: removes what was not used for the longest time, down to 5 GB.
+trim_go_cache() {
+  find "$CACHE/go-build" -type f -printf '%T@ %s %p\n' | sort -rn | awk '{ size += $2 } size > 5e9 { print $3 }' | xargs -r -d '\n' rm -f
+}

@@ -29,14 +29,28 @@ build_parts() {
 }
 
 build_each_part() {
-  local part n=0
+  local part missing=() n=0 downloads
   for part in "$@"; do
+    [ -f "$(part_folder "$part")/complete" ] || missing+=("$part")
+  done
+  if [ ${#missing[@]} = 0 ]; then return; fi
+  ensure_go
+  download_modules "${missing[@]}" >"$LOGS/modules.log" 2>&1 &
+  downloads=$!
+  for part in "${missing[@]}"; do
     n=$((n + 1))
-    if [ -f "$(part_folder "$part")/complete" ]; then continue; fi
-    say "[$n/$#] building $part (once; kept in $CACHE)"
-    ensure_go
+    say "[$n/${#missing[@]}] building $part (once; kept in $CACHE)"
     logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
   done
+  # What could not be downloaded has failed above.
+  wait "$downloads" || :
+  trim_go_cache
+}
+
+# download_modules PART…: so that the network does not wait until the part before is compiled.
+download_modules() {
+  local part
+  for part in "$@"; do go mod download -C "$CLUSTER_DIR/parts/$part"; done
 }
 
 find_parts() {
