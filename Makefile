@@ -21,7 +21,7 @@ ifeq ($(CLUSTER),current)
   UP :=
   # That cluster has what it has.
   ADD :=
-  SCENARIOS := --package e2e
+  SCENARIOS := --package e2e --features kubeflow
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
   # The images were just built under the same tag.
@@ -30,7 +30,8 @@ else
   export REGISTRY := registry.invalid/istio-aux
   UP := cluster-up
   ADD = $(CLUSTER_COMMAND) add $(1)
-  SCENARIOS := --package e2e --features one-node
+  SCENARIOS := --package e2e --features one-node,kubeflow
+  export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
 endif
 
 # Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
@@ -46,7 +47,6 @@ help: ## List the targets
 
 # What a demo needs beside Istio. No registry serves Katib and Argo Workflows as Go modules, so the one-node cluster lacks them.
 COMPONENT_OF_tfjob := training-operator
-ONLY_ON_A_KUBEFLOW_CLUSTER := katib argo
 
 .PHONY: demo
 demo: export PROFILE := demo
@@ -96,27 +96,18 @@ test-cluster: install ## Run the scenarios on a cluster
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
 	cargo build --locked $(SCENARIOS) --tests
-	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --tests -- --test-threads 4
+	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --test scenarios -- --test-threads 4
+	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --test exclusive -- --test-threads 1
 ifneq ($(CLUSTER),current)
+	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --lib --bins --test local --test rendered --test images --test cluster_command
 	$(IN_CLUSTER) charm/test cluster
 endif
 
-.PHONY: kubeflow-cluster
-kubeflow-cluster:
-ifneq ($(CLUSTER),current)
-	@echo "the one-node cluster has neither Argo Workflows, Katib, JobSet, Trainer nor profiles: use a cluster that has them, with CLUSTER=current" >&2
-	@exit 1
-endif
-
 .PHONY: test-kubeflow
-test-kubeflow: kubeflow-cluster install ## Run the scenarios with Kubeflow's own components, with CLUSTER=current: Argo Workflows, Katib, JobSet, Trainer, tenants
+test-kubeflow: install ## Run the scenarios with Jobs and Kubeflow's components; lists those that the cluster does not have as not run
 	@hack/ensure rust
-	cargo test --locked --package e2e --features kubeflow --test kubeflow --test tenants -- --test-threads 4
-
-.PHONY: test-kubeflow-load
-test-kubeflow-load: kubeflow-cluster install ## Run 50 Katib trials and 50 workflows, five at a time, with CLUSTER=current
-	@hack/ensure rust
-	cargo test --locked --package e2e --features kubeflow --test kubeflow_load -- --test-threads 1 --nocapture
+	@$(call ADD,training-operator python)
+	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --test kubeflow -- --test-threads 4
 
 .PHONY: test-node
 test-node: export NODE_PROXY := yes
@@ -130,7 +121,7 @@ test-node: install ## Run the scenarios with proxies beside pods (experimental: 
 
 .PHONY: test-node-load
 test-node-load: test-node ## Let 200 such pods come and go while the agent is killed and containerd restarted
-	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node_load -- --nocapture
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node,soak --test soak node:: -- --nocapture
 
 .PHONY: soak
 soak: install ## Run PODS Jobs while parts of the cluster are restarted again and again

@@ -1,11 +1,11 @@
-//! A stream of pods that are created, each of which must come back with its shim: what a change to the webhook is tried under.
+//! A stream of pods that are created while the webhook changes, each of which must get its shim.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use contract::names::{HOLD_FIELD, SHIM_CONTAINER};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 
 use crate::cluster::client;
@@ -15,7 +15,7 @@ use crate::{Namespace, PodView};
 /// The webhook's namespace.
 const ISTIO_AUX: &str = "istio-aux";
 
-/// The webhook's pods: other components of istio-aux may run in its namespace.
+/// Selects the webhook's pods: other components of istio-aux may run in its namespace.
 fn webhooks() -> ListParams {
     ListParams::default().labels("app.kubernetes.io/name=istio-aux")
 }
@@ -26,8 +26,7 @@ async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
     while !stop.load(Ordering::Relaxed) {
         let n = count.fetch_add(1, Ordering::Relaxed);
         let one = pod(&format!("pod-{n}"), &pod_spec("Never", &[shell("main", "true")]));
-        let parameters = PostParams { dry_run: true, ..PostParams::default() };
-        match ns.try_create(one, &parameters).await {
+        match ns.try_dry_run(one).await {
             Ok(pod) => {
                 let text = serde_json::to_string(&pod).expect("a pod is JSON");
                 assert!(
@@ -42,7 +41,7 @@ async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
     count.into_inner()
 }
 
-/// Runs something while pods are created, and says how many were.
+/// Runs something while pods are created, and prints how many were.
 pub async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl AsyncFnOnce()) {
     let stop = AtomicBool::new(false);
     let (created, ()) = tokio::join!(creations(ns, &stop), async {
@@ -63,7 +62,8 @@ pub async fn until_drained(ns: &Namespace) {
     .await;
 }
 
-/// When the certificates expire that the webhook's replicas serve, as their metrics tell; `None` for one that does not answer.
+/// Returns the expiry of the certificate that each of the webhook's replicas serves, by its metrics; `None` for one that does not
+/// answer.
 pub async fn expiries() -> Vec<Option<i64>> {
     let client = client().await;
     let pods: Api<Pod> = Api::namespaced(client.clone(), ISTIO_AUX);

@@ -1,4 +1,4 @@
-//! The API server's audit log on the one-node cluster: who asked for what. It leaves out what the tests themselves ask for.
+//! The API server's audit log on the one-node cluster, without the tests' own requests.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::node::state_folder;
+use crate::node::state_directory;
 
 /// The audit log from where it ended when this was made.
 #[derive(Debug)]
@@ -17,20 +17,20 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// What is asked from now on.
+    /// Begins to count now.
     #[must_use]
     pub fn from_now() -> Self {
-        let file = state_folder().join("log/audit.log");
+        let file = state_directory().join("log/audit.log");
         let from = file.metadata().expect("the API server keeps an audit log").len();
         Self { file, from }
     }
 
-    /// The requests since then that are wanted, counted by what `name` makes of their events. One that goes on, such as a watch, has
-    /// an event as it begins and another as it ends, and counts once.
+    /// Counts the requests since then by the name that `name` gives their events; `None` leaves one out. A watch has an event as it
+    /// begins and another as it ends, and counts once.
     #[must_use]
     pub fn count(&self, name: impl Fn(&Value) -> Option<String>) -> BTreeMap<String, usize> {
         let length = self.file.metadata().expect("the API server keeps an audit log").len();
-        assert!(length >= self.from, "the audit log was begun anew, and what was counted in it is lost");
+        assert!(length >= self.from, "the audit log was rotated, and its counts are lost");
         let mut log = File::open(&self.file).expect("the audit log is read");
         log.seek(SeekFrom::Start(self.from)).expect("it is a file");
         let mut counts = BTreeMap::new();

@@ -3,19 +3,19 @@
 use contract::names::{ISTIO_STATUS_ANNOTATION, PROXY_CONTAINER};
 use serde_json::{Value, json};
 
-/// The image of payloads: busybox' shell and tools, curl, user 65532. `PAYLOAD_IMAGE` replaces it.
+/// Returns the image of payloads: busybox' shell and tools, curl, user 65532. `PAYLOAD_IMAGE` replaces it.
 #[must_use]
 pub fn payload_image() -> String {
     std::env::var("PAYLOAD_IMAGE").unwrap_or_else(|_| "docker.io/istio-aux-cluster/payload:1".to_owned())
 }
 
-/// A container that runs a shell script.
+/// Returns a container that runs a shell script.
 #[must_use]
 pub fn shell(name: &str, script: &str) -> Value {
     container(name, &["sh", "-c", script])
 }
 
-/// A container that runs a command.
+/// Returns a container that runs a command.
 #[must_use]
 pub fn container(name: &str, command: &[&str]) -> Value {
     json!({
@@ -24,7 +24,7 @@ pub fn container(name: &str, command: &[&str]) -> Value {
     })
 }
 
-/// A native sidecar, for the init containers of a pod: it runs until SIGTERM, logs that it got one, and exits at once.
+/// Returns a native sidecar, for the init containers of a pod: it runs until SIGTERM, logs that it got one, and exits at once.
 #[must_use]
 pub fn native_sidecar(name: &str) -> Value {
     let mut sidecar = shell(name, "trap 'echo got SIGTERM; kill $!; exit 0' TERM; sleep 86400 & wait $!");
@@ -32,27 +32,27 @@ pub fn native_sidecar(name: &str) -> Value {
     sidecar
 }
 
-/// The specification of a pod.
+/// Returns the specification of a pod.
 #[must_use]
 pub fn pod_spec(restart_policy: &str, containers: &[Value]) -> Value {
     json!({"restartPolicy": restart_policy, "terminationGracePeriodSeconds": 1, "containers": containers})
 }
 
-/// The same specification with init containers.
+/// Adds init containers to a pod's specification.
 #[must_use]
 pub fn with_init(mut spec: Value, init_containers: &[Value]) -> Value {
     spec["initContainers"] = json!(init_containers);
     spec
 }
 
-/// The same specification with Kubernetes' default grace period, for containers that are to end at SIGTERM by themselves.
+/// Sets Kubernetes' default grace period, for containers that end at SIGTERM by themselves.
 #[must_use]
 pub fn with_default_grace(mut spec: Value) -> Value {
     spec["terminationGracePeriodSeconds"] = json!(30);
     spec
 }
 
-/// The same specification with a folder `/memory` in each container, which outlives their restarts.
+/// Adds a directory `/memory` to each container, which outlives their restarts.
 #[must_use]
 pub fn with_memory(mut spec: Value) -> Value {
     spec["volumes"] = json!([{"name": "memory", "emptyDir": {}}]);
@@ -62,7 +62,7 @@ pub fn with_memory(mut spec: Value) -> Value {
     spec
 }
 
-/// The same pod without its account's token, which the API server mounts under a name that is random.
+/// Removes a pod's account token, which the API server mounts under a random name.
 #[must_use]
 pub fn without_token(mut pod: Value) -> Value {
     let is_token = |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access"));
@@ -80,13 +80,13 @@ pub fn without_token(mut pod: Value) -> Value {
     pod
 }
 
-/// A pod.
+/// Returns a pod.
 #[must_use]
 pub fn pod(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
-/// The same object with an annotation, on itself where it is a pod, else on its pod template.
+/// Annotates an object, on itself where it is a pod, else on its pod template.
 #[must_use]
 pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     let pod = if object["kind"] == "Pod" { &mut object } else { &mut object["spec"]["template"] };
@@ -94,13 +94,13 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     object
 }
 
-/// A pod whose container `istio-proxy` stands in for one that Istio's injector has rendered.
+/// Marks a pod whose container `istio-proxy` stands in for one that Istio's injector has rendered.
 #[must_use]
 pub fn injected(pod: Value) -> Value {
     annotated(pod, ISTIO_STATUS_ANNOTATION, &json!({"containers": [PROXY_CONTAINER]}).to_string())
 }
 
-/// A Job of one pod.
+/// Returns a Job of one pod.
 #[must_use]
 pub fn job(name: &str, spec: &Value) -> Value {
     json!({
@@ -109,8 +109,8 @@ pub fn job(name: &str, spec: &Value) -> Value {
     })
 }
 
-/// A web server in the mesh that takes mutual TLS only: whoever reaches it came through a proxy.
-/// Its Service is `web`, its page says [`GREETING`].
+/// Returns a web server in the mesh that takes mutual TLS only, so every request came through a proxy. Its Service is `web`, its
+/// page says [`GREETING`].
 #[must_use]
 pub fn server() -> Vec<Value> {
     let mut serve = container("web", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
@@ -125,7 +125,7 @@ pub fn server() -> Vec<Value> {
     ]
 }
 
-/// Lets the pods of a namespace take mutual TLS only.
+/// Returns a policy by which the pods of a namespace take mutual TLS only.
 #[must_use]
 pub fn strict() -> Value {
     json!({
@@ -134,10 +134,10 @@ pub fn strict() -> Value {
     })
 }
 
-/// What the page of [`server`] says.
+/// The page of [`server`].
 pub const GREETING: &str = "hello from the mesh";
 
-/// A Gateway of the Kubernetes Gateway API that listens for HTTP.
+/// Returns a Gateway of the Kubernetes Gateway API that listens for HTTP.
 #[must_use]
 pub fn gateway(name: &str, class: &str) -> Value {
     json!({
@@ -146,7 +146,7 @@ pub fn gateway(name: &str, class: &str) -> Value {
     })
 }
 
-/// A Deployment of one pod, labelled `app`.
+/// Returns a Deployment of one pod, labelled `app`.
 #[must_use]
 pub fn deployment(name: &str, spec: &Value) -> Value {
     json!({
@@ -158,7 +158,7 @@ pub fn deployment(name: &str, spec: &Value) -> Value {
     })
 }
 
-/// A `TFJob` of workers.
+/// Returns a `TFJob` of workers.
 #[must_use]
 pub fn tf_job(name: &str, workers: u32, restart_policy: &str, script: &str) -> Value {
     let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("tensorflow", script)]});

@@ -1,21 +1,22 @@
-//! The one node, from outside: what it has of proxies, and its agent.
+//! The one node from outside: its proxies and its agent.
 
 use std::fs;
 use std::path::PathBuf;
 
 use crate::command::{printed, run};
-use crate::tenancy::kubectl;
+use crate::kubectl::{kubectl, wait_for_rollout};
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
+const DAEMON_SET: &str = "daemonset/istio-aux-node";
 
-/// Where the one-node cluster has its files.
-pub(crate) fn state_folder() -> PathBuf {
+/// Returns the directory of the one-node cluster's state.
+pub(crate) fn state_directory() -> PathBuf {
     std::env::var_os("ONE_NODE_CLUSTER").expect("it is run by `cluster run`").into()
 }
 
-/// One of the chart's values for this node.
+/// Returns one of the chart's values for this node.
 fn value(name: &str) -> String {
-    let values = fs::read_to_string(state_folder().join("node-values.yaml")).expect("the component node is there");
+    let values = fs::read_to_string(state_directory().join("node-values.yaml")).expect("the component node is there");
     let of_name = |line: &str| line.trim().strip_prefix(name)?.strip_prefix(": ").map(str::to_owned);
     values.lines().find_map(of_name).expect("it has the value")
 }
@@ -29,7 +30,7 @@ fn ctr_in(namespace: &str, words: &[&str]) -> String {
     printed(&run("ctr", &[&["-a", &value("socket"), "-n", namespace], words].concat(), ""))
 }
 
-/// What the node has of proxies: containers, files and cgroups.
+/// Returns the node's containers, files and cgroups of proxies.
 #[must_use]
 pub fn proxies() -> Vec<String> {
     let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
@@ -49,17 +50,17 @@ pub fn kill_proxies() {
 /// Runs the agent's program beside the agent.
 #[must_use]
 pub fn agent(words: &[&str]) -> String {
-    let exec = ["exec", "daemonset/istio-aux-node", "--container=agent", "--", "/istio-aux-node"];
+    let exec = ["exec", DAEMON_SET, "--container=agent", "--", "/istio-aux-node"];
     kubectl(&[&AGENT[..], &exec, words].concat())
 }
 
-/// What the agent has logged since it was started.
+/// Returns the agent's log since its start.
 #[must_use]
 pub fn agent_log() -> String {
-    kubectl(&[&AGENT[..], &["logs", "daemonset/istio-aux-node", "--container=agent"]].concat())
+    kubectl(&[&AGENT[..], &["logs", DAEMON_SET, "--container=agent"]].concat())
 }
 
-/// The node without its agent, until this is dropped.
+/// Keeps the agent off the node until it is dropped.
 pub struct WithoutAgent;
 
 impl WithoutAgent {
@@ -76,7 +77,7 @@ impl WithoutAgent {
 impl Drop for WithoutAgent {
     fn drop(&mut self) {
         select_nodes(r#"{"istio-aux.io/none": null}"#);
-        kubectl(&[&AGENT[..], &["rollout", "status", "daemonset/istio-aux-node", "--timeout=120s"]].concat());
+        wait_for_rollout(AGENT[1], DAEMON_SET);
     }
 }
 
@@ -85,7 +86,7 @@ fn select_nodes(selector: &str) {
     kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=merge", "--patch", &patch]].concat());
 }
 
-/// A mesh without istiod, until this is dropped.
+/// Keeps istiod scaled down until it is dropped.
 pub struct WithoutIstiod;
 
 impl WithoutIstiod {
@@ -101,7 +102,7 @@ impl WithoutIstiod {
 impl Drop for WithoutIstiod {
     fn drop(&mut self) {
         scale_istiod("1");
-        kubectl(&["-n", "istio-system", "rollout", "status", "deployment/istiod", "--timeout=120s"]);
+        wait_for_rollout("istio-system", "deployment/istiod");
     }
 }
 
@@ -115,19 +116,19 @@ pub fn kill_agent() {
     kubectl(&[&AGENT[..], &words].concat());
 }
 
-/// The image of the mesh's proxies.
+/// Returns the image of the mesh's proxies.
 #[must_use]
 pub fn proxy_image() -> String {
     value("proxyImage")
 }
 
-/// As the agent names an image.
+/// Returns the name that the agent gives an image's directory.
 #[must_use]
 pub fn root_of(image: &str) -> String {
     image.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_")
 }
 
-/// The node with another name of the proxies' image, until this is dropped: whoever upgrades sets the chart's `proxyImage`.
+/// Keeps another image of the proxies installed, by the chart's `proxyImage`, until it is dropped.
 pub struct NextImage {
     /// The image's name.
     pub name: String,
@@ -161,5 +162,5 @@ fn set_proxy_image(name: &str) {
     let chart = "helm/istio-aux-node";
     let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", &set];
     drop(printed(&run("helm", &words, "")));
-    kubectl(&[&AGENT[..], &["rollout", "status", "daemonset/istio-aux-node", "--timeout=120s"]].concat());
+    wait_for_rollout(AGENT[1], DAEMON_SET);
 }

@@ -1,12 +1,12 @@
 //! Reading a pod's and a Job's status the way an operator does.
 
-use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
+use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
-/// Whether a Job has its condition Complete.
+/// Returns true if a Job has its condition Complete.
 #[must_use]
 pub fn is_complete(job: &Job) -> bool {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -14,7 +14,7 @@ pub fn is_complete(job: &Job) -> bool {
         .is_some_and(|all| all.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True"))
 }
 
-/// Whether an object of any kind has a condition of this type that is true.
+/// Returns true if an object of any kind has a condition of this type that is true.
 #[must_use]
 pub fn has_condition(object: &Value, kind: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
@@ -29,19 +29,19 @@ pub const LOST: i32 = 255;
 pub struct PodView<'a>(pub &'a Pod);
 
 impl<'a> PodView<'a> {
-    /// The phase: Pending, Running, Succeeded or Failed.
+    /// Returns the phase: Pending, Running, Succeeded or Failed.
     #[must_use]
     pub fn phase(self) -> &'a str {
         self.0.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("")
     }
 
-    /// The phase, where it is final.
+    /// Returns the phase; `None` before it is final.
     #[must_use]
     pub fn final_phase(self) -> Option<String> {
         Some(self.phase()).filter(|phase| ["Succeeded", "Failed"].contains(phase)).map(str::to_owned)
     }
 
-    /// The status of a container, regular or init.
+    /// Returns the status of a container, regular or init.
     #[must_use]
     pub fn container(self, name: &str) -> Option<&'a ContainerStatus> {
         self.containers().find(|status| status.name == name)
@@ -54,77 +54,87 @@ impl<'a> PodView<'a> {
         regular.into_iter().chain(init).flatten()
     }
 
-    /// How a container ended, where it has.
+    /// Returns how a container ended; `None` before it has.
     #[must_use]
     pub fn terminated(self, container: &str) -> Option<&'a ContainerStateTerminated> {
         self.container(container)?.state.as_ref()?.terminated.as_ref()
     }
 
-    /// The exit code of a container that has ended.
+    /// Returns the exit code of a container that has ended.
     #[must_use]
     pub fn exit_code(self, container: &str) -> Option<i32> {
         self.terminated(container).map(|terminated| terminated.exit_code)
     }
 
-    /// When a container ended.
+    /// Returns the time at which a container ended.
     #[must_use]
     pub fn ended_at(self, container: &str) -> Option<&'a Time> {
         self.terminated(container)?.finished_at.as_ref()
     }
 
-    /// Whether a container runs and is ready.
+    /// Returns true if a container runs and is ready.
     #[must_use]
     pub fn is_ready(self, container: &str) -> bool {
         self.container(container).is_some_and(|status| status.ready)
     }
 
-    /// Whether a container runs, ready or not.
+    /// Returns true if a container runs, ready or not.
     #[must_use]
     pub fn runs(self, container: &str) -> bool {
         self.container(container)
             .is_some_and(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))
     }
 
-    /// How often a container was started again.
+    /// Returns how often a container was restarted.
     #[must_use]
     pub fn restarts(self, container: &str) -> Option<i32> {
         self.container(container).map(|status| status.restart_count)
     }
 
-    /// Whether a restart of containerd lost a container, now or before it was last started again.
+    /// Returns true if a restart of containerd lost a container, now or before its last restart.
     #[must_use]
     pub fn was_lost(self, container: &str) -> bool {
         let states = self.container(container).into_iter().flat_map(|status| [&status.state, &status.last_state]);
         states.flatten().any(is_lost)
     }
 
-    /// Whether a restart of containerd lost one of the containers, so that nobody has its exit code.
+    /// Returns true if a restart of containerd lost one of the containers and its exit code.
     #[must_use]
     pub fn has_lost_container(self) -> bool {
         self.containers().filter_map(|status| status.state.as_ref()).any(is_lost)
     }
 
-    /// Whether the payload has ended with 0 while the proxy runs on: what an operator sees as `NotReady 1/2`.
+    /// Returns true if the payload has ended with 0 while the proxy runs on, which kubectl shows as `NotReady 1/2`.
     #[must_use]
     pub fn is_stuck(self, payload: &str) -> bool {
         self.phase() == "Running" && self.exit_code(payload) == Some(0) && self.is_ready(PROXY_CONTAINER)
     }
 
-    /// Whether the shim is in the pod's specification.
+    /// Returns true if the pod has the shim in any mode: by its label, its container, or a command that it runs.
     #[must_use]
     pub fn has_shim(self) -> bool {
-        let spec = self.0.spec.as_ref();
-        let init = spec.and_then(|spec| spec.init_containers.as_ref());
-        init.is_some_and(|all| all.iter().any(|container| container.name == SHIM_CONTAINER))
+        let spec = serde_json::to_string(&self.0.spec).expect("a pod is JSON");
+        self.shim_mode().is_some() || spec.contains(SHIM_CONTAINER)
     }
 
-    /// An annotation of the pod.
+    /// Returns the mode in which the webhook added the shim.
+    #[must_use]
+    pub fn shim_mode(self) -> Option<&'a str> {
+        self.0.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
+    }
+
+    /// Returns the names of the containers that have a status.
+    pub fn container_names(self) -> impl Iterator<Item = &'a str> {
+        self.containers().map(|status| status.name.as_str())
+    }
+
+    /// Returns an annotation of the pod.
     #[must_use]
     pub fn annotation(self, key: &str) -> Option<&'a str> {
         self.0.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// Name, phase and containers in a line.
+    /// Returns name, phase and containers in a line.
     #[must_use]
     pub fn in_a_line(self) -> String {
         let name = self.0.metadata.name.as_deref().unwrap_or("");
@@ -137,7 +147,7 @@ impl<'a> PodView<'a> {
 const INTERRUPTED_STARTS: [&str; 2] =
     ["context canceled: unknown", "failed to start shim: start failed: : signal: killed: unknown"];
 
-/// Whether containerd knows nothing of a container any more, or was ended while it started it.
+/// Returns true if containerd no longer knows a container, or was ended while it started it.
 fn is_lost(state: &ContainerState) -> bool {
     let is_interrupted = |message: &String| INTERRUPTED_STARTS.iter().any(|end| message.ends_with(end));
     state.terminated.as_ref().is_some_and(|terminated| {
@@ -164,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_that_containerds_end_interrupted_is_lost_and_one_that_the_runtime_refused_is_not() {
+    fn start_interrupted_by_containerds_end_is_lost() {
         let cases = [
             (255, "", true),
             (128, "failed to start containerd task \"x\": context canceled: unknown", true),

@@ -1,4 +1,4 @@
-//! What the chart and the overlays render, as objects by their kind and name. Changes nothing on the cluster.
+//! The objects that the chart and the overlays render, by their kind and name. Needs helm and kubectl, and no cluster.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,8 +7,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::command::{printed, run};
-use crate::ways::LOADED_IMAGES;
+use crate::command::{printed, run_offline};
+use crate::install_methods::LOADED_IMAGES;
 
 /// The server that templates are rendered for.
 pub const KUBERNETES: &str = "--kube-version=1.34.0";
@@ -16,26 +16,26 @@ pub const KUBERNETES: &str = "--kube-version=1.34.0";
 /// Objects by kind and name.
 pub type Objects = BTreeMap<String, Value>;
 
-/// What `helm template` does with these words.
+/// Runs `helm template` on the webhook's chart with these words.
 #[must_use]
 pub fn template(values: &[&str]) -> Output {
-    run("helm", &[&["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux"], values].concat(), "")
+    run_offline("helm", &[&["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux"], values].concat())
 }
 
-/// The chart with these values, and images.
+/// Returns the objects of the webhook's chart with these values, and images.
 #[must_use]
 pub fn chart(values: &[&str]) -> Objects {
     let registry = format!("--set=image.registry={LOADED_IMAGES}");
     objects(&printed(&template(&[&[KUBERNETES, "--no-hooks", &registry], values].concat())))
 }
 
-/// What kustomize makes of a directory, relative to `deploy`.
+/// Returns the objects that kustomize makes of a directory, relative to `deploy`.
 #[must_use]
-pub fn overlay(folder: &str) -> Objects {
-    objects(&printed(&run("kubectl", &["kustomize", folder], "")))
+pub fn overlay(directory: &str) -> Objects {
+    objects(&printed(&run_offline("kubectl", &["kustomize", directory])))
 }
 
-/// Objects by kind and name. Helm creates no namespace. Kustomize gives one to kinds that it does not know.
+/// Reads objects by kind and name. Helm creates no namespace. Kustomize gives one to kinds that it does not know.
 #[must_use]
 pub fn objects(manifests: &str) -> Objects {
     let all: Vec<Value> = serde_saphyr::from_str_multiple(manifests).expect("manifests are YAML");
@@ -51,29 +51,29 @@ pub fn objects(manifests: &str) -> Objects {
     by_name.collect()
 }
 
-/// A kustomization on top of an overlay, below the folder `target`.
+/// Returns the objects of a kustomization on top of an overlay, which is written below `target`.
 #[must_use]
 pub fn on_top_of(name: &str, overlay: &str, rest: &str) -> Objects {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")).join(name);
-    fs::create_dir_all(&folder).expect("the folder is made");
+    let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")).join(name);
+    fs::create_dir_all(&directory).expect("the directory is made");
     let text = format!("resources: [../../deploy/overlays/{overlay}]\n{rest}\n");
-    fs::write(folder.join("kustomization.yaml"), text).expect("the file is written");
+    fs::write(directory.join("kustomization.yaml"), text).expect("the file is written");
     self::overlay(&format!("../target/{name}"))
 }
 
-/// The specification of the webhook's Deployment.
+/// Returns the specification of the webhook's Deployment.
 #[must_use]
 pub fn deployment(objects: &Objects) -> &Value {
     &objects["Deployment istio-aux"]["spec"]
 }
 
-/// The webhook's container.
+/// Returns the webhook's container.
 #[must_use]
 pub fn container(objects: &Objects) -> &Value {
     &deployment(objects)["template"]["spec"]["containers"][0]
 }
 
-/// Whether the webhook has an argument.
+/// Returns true if the webhook has an argument.
 #[must_use]
 pub fn has_argument(objects: &Objects, argument: &str) -> bool {
     container(objects)["args"].as_array().expect("it has arguments").iter().any(|other| other == argument)

@@ -1,4 +1,4 @@
-//! What a service account may do, as the API server says.
+//! The rights of a service account, as the API server lists them.
 
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
 use kube::api::{Api, PostParams};
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use crate::cluster::client_as;
 
-/// The rules for an account in a namespace, a line each: `get,patch GROUP/RESOURCES [NAMES]`. What every account may do, to
-/// ask about itself, is left out.
+/// Returns the rules for an account in a namespace, a line each: `get,patch GROUP/RESOURCES [NAMES]`. Leaves out the rights that
+/// every account has, to ask about itself.
 pub async fn rules(account_namespace: &str, account: &str, namespace: &str) -> Vec<String> {
     let reviews: Api<SelfSubjectRulesReview> = Api::all(client_as(account_namespace, account).await);
     let review = serde_json::from_value(json!({"spec": {"namespace": namespace}})).expect("it is a review");
     let review = reviews.create(&PostParams::default(), &review).await.expect("every account may ask");
     let rules = serde_json::to_value(review.status.expect("it is answered").resource_rules).expect("rules are JSON");
     let mut lines: Vec<String> =
-        rules.as_array().expect("a list").iter().filter(|rule| !is_everybodys(rule)).map(in_a_line).collect();
+        rules.as_array().expect("a list").iter().filter(|rule| !is_of_every_account(rule)).map(in_a_line).collect();
     lines.sort_unstable();
     lines
 }
@@ -24,7 +24,7 @@ fn words(rule: &Value, field: &str) -> String {
     list.collect::<Vec<_>>().join(",")
 }
 
-fn is_everybodys(rule: &Value) -> bool {
+fn is_of_every_account(rule: &Value) -> bool {
     words(rule, "verbs") == "create"
         && words(rule, "resources").split(',').all(|resource| resource.starts_with("selfsubject"))
 }

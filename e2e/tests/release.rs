@@ -6,9 +6,9 @@ use std::panic::resume_unwind;
 use e2e::admission::{until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::{printed, run};
+use e2e::install_methods::{InstallMethod, helm, remove_all, wait_until_effective};
 use e2e::manifests::{job, pod_spec, shell};
-use e2e::ways::{Way, helm, remove_all, wait_until_effective};
-use e2e::{Namespace, is_complete, scenario};
+use e2e::{Namespace, scenario};
 use tokio::task::spawn_blocking;
 
 /// Seen from the folder `deploy`.
@@ -32,7 +32,7 @@ fn apply_manifests() {
 /// A Job completes, and the webhook and the shim run from the images that the release names by their digests.
 async fn works(ns: &Namespace, name: &str) {
     ns.create_object(job(name, &pod_spec("Never", &[shell("main", "sleep 1")]))).await;
-    ns.until("the Job to complete", async || is_complete(&ns.job(name).await).then_some(())).await;
+    ns.until_complete(name).await;
     let digests = shell_line(&format!("cat {FILES}/IMAGES"));
     let webhook = "-o=jsonpath={.spec.template.spec.containers[0].image}";
     let webhook = say("kubectl", &["-n", "istio-aux", "get", "deployment", "istio-aux", webhook]);
@@ -50,7 +50,7 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
 }
 
 #[tokio::test]
-async fn the_files_of_a_release_install_it_and_let_it_take_over_from_the_version_before() {
+async fn release_files_install_and_upgrade() {
     shell_line(&format!("cd {FILES} && sha256sum --check --quiet SHA256SUMS"));
     scenario("release", &[MESH, OPT_IN], async |ns: &Namespace| {
         in_background(|| {
@@ -72,7 +72,7 @@ async fn the_files_of_a_release_install_it_and_let_it_take_over_from_the_version
 
         in_background(|| {
             remove_all();
-            Way::Script.install();
+            InstallMethod::Script.install();
         })
         .await;
         while_pods_are_created(ns, "the release that takes over", async || {

@@ -2,12 +2,35 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::harness::{Group, Need};
 use e2e::kubeflow::argo::{executor_rights, final_phase, label_of, output, shell, step, workflow};
 use e2e::manifests::{deployment, payload_image, pod_spec, strict};
-use e2e::{Namespace, PodView, scenario};
+use e2e::{Namespace, PodView, group, scenario};
 use serde_json::{Value, json};
 
-/// A workflow, its final phase, and what it is to have put out: template, parameter, value.
+use crate::{S3_IMAGE, image};
+
+const ARGO: Need = Need::Kind("workflows.argoproj.io");
+
+/// Returns the tests of steps.
+pub(crate) fn group() -> Group {
+    group!(
+        "argo",
+        &[ARGO],
+        [control_step_in_the_mesh_alone_runs_before_its_proxy, every_kind_of_step_ends_with_its_outputs]
+    )
+}
+
+/// Returns the tests of artifacts.
+pub(crate) fn group_of_artifacts() -> Group {
+    group!(
+        "argo-artifacts",
+        &[ARGO, Need::Variable(S3_IMAGE)],
+        [control_upload_in_the_mesh_alone_loses_its_proxy, artifact_is_uploaded_before_the_proxy_ends,]
+    )
+}
+
+/// A workflow, its final phase, and the expected output: template, parameter, value.
 struct Case {
     workflow: Value,
     phase: &'static str,
@@ -28,7 +51,7 @@ impl Case {
         self.workflow["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// What is wrong with the workflow as it has ended.
+    /// Returns what is wrong with the workflow that has ended.
     fn complaint(&self, ended: &Value) -> Option<String> {
         let phase = final_phase(ended).unwrap_or_default();
         if phase != self.phase {
@@ -139,10 +162,7 @@ fn ended_from_outside() -> Vec<Case> {
 
 /// Ends a workflow once its step runs, as `argo stop` and `argo terminate` do.
 async fn shut_down(ns: &Namespace, name: &str, how: &str) {
-    ns.until(&format!("the step of workflow {name}"), async || {
-        ns.pods_with(&label_of(name)).await.iter().any(|pod| PodView(pod).runs("main")).then_some(())
-    })
-    .await;
+    ns.until_a_pod(&label_of(name), "the step", |pod| pod.runs("main")).await;
     ns.patch(&workflow(name, &[step("long", "")]), json!({"spec": {"shutdown": how}})).await;
 }
 
@@ -164,12 +184,6 @@ async fn until_no_pod_runs(ns: &Namespace, name: &str) {
     .await;
 }
 
-async fn allow_executors(ns: &Namespace) {
-    for object in executor_rights() {
-        ns.create_object(object).await;
-    }
-}
-
 /// A step whose first instruction is a request. Its proxy has so little CPU that it starts later than Argo's executor.
 fn asks_at_once(name: &str) -> Value {
     let mut template = step(name, "curl -sSf http://istiod.istio-system:15014/version");
@@ -177,10 +191,9 @@ fn asks_at_once(name: &str) -> Value {
     template
 }
 
-#[tokio::test]
-async fn control_step_in_the_mesh_alone_runs_before_its_proxy_and_fails() {
+async fn control_step_in_the_mesh_alone_runs_before_its_proxy() {
     scenario("control-argo", &[MESH], async |ns: &Namespace| {
-        allow_executors(ns).await;
+        ns.create_objects(executor_rights()).await;
         let early = workflow("early", &[asks_at_once("early")]);
         ns.create_object(early.clone()).await;
         assert_eq!(final_phase(&until_ended(ns, &early).await), Some("Failed"));
@@ -188,10 +201,9 @@ async fn control_step_in_the_mesh_alone_runs_before_its_proxy_and_fails() {
     .await;
 }
 
-#[tokio::test]
 async fn every_kind_of_step_ends_with_its_outputs() {
     scenario("argo", &[MESH, OPT_IN], async |ns: &Namespace| {
-        allow_executors(ns).await;
+        ns.create_objects(executor_rights()).await;
         let cases = cases();
         for case in &cases {
             ns.create_object(case.workflow.clone()).await;
@@ -213,7 +225,7 @@ async fn every_kind_of_step_ends_with_its_outputs() {
 /// its workflow again.
 fn s3_server() -> [Value; 4] {
     let serve = json!({
-        "name": "s3", "image": "docker.io/istio-aux-cluster/s3:1",
+        "name": "s3", "image": image(S3_IMAGE),
         "args": ["-backend", "memory", "-autobucket", "-host", ":9000"],
         "readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "1m"}, "limits": {"cpu": "10m"}},
@@ -233,12 +245,8 @@ fn s3_server() -> [Value; 4] {
 }
 
 async fn start_s3(ns: &Namespace) {
-    for object in s3_server() {
-        ns.create_object(object).await;
-    }
-    let server = ns.until("the S3 server's pod", async || ns.pods_with("app=s3").await.pop()).await;
-    let name = server.metadata.name.unwrap_or_default();
-    ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("s3").then_some(())).await;
+    ns.create_objects(s3_server()).await;
+    ns.until_a_pod("app=s3", "readiness", |pod| pod.is_ready("s3")).await;
 }
 
 /// Where an artifact is in the S3 server.
@@ -274,10 +282,9 @@ fn artifact_workflow() -> Value {
 
 /// Argo's controller ends every container that is left when `main` ends (argo-workflows#12919).
 /// Then its executor reaches neither the S3 server nor the API server.
-#[tokio::test]
-async fn control_proxy_in_the_mesh_alone_is_ended_during_the_upload() {
+async fn control_upload_in_the_mesh_alone_loses_its_proxy() {
     scenario("control-s3", &[MESH], async |ns: &Namespace| {
-        allow_executors(ns).await;
+        ns.create_objects(executor_rights()).await;
         start_s3(ns).await;
         let artifact = artifact_workflow();
         ns.create_object(artifact.clone()).await;
@@ -297,10 +304,9 @@ async fn control_proxy_in_the_mesh_alone_is_ended_during_the_upload() {
     .await;
 }
 
-#[tokio::test]
-async fn artifact_is_uploaded_through_the_mesh_before_the_proxy_ends() {
+async fn artifact_is_uploaded_before_the_proxy_ends() {
     scenario("argo-s3", &[MESH, OPT_IN], async |ns: &Namespace| {
-        allow_executors(ns).await;
+        ns.create_objects(executor_rights()).await;
         start_s3(ns).await;
         let artifact = artifact_workflow();
         ns.create_object(artifact.clone()).await;

@@ -1,14 +1,30 @@
-//! What Kubernetes' own Jobs offer: none of it works while the proxy keeps their pods from ending, and all of it does with istio-aux.
+//! The policies of Kubernetes' own Jobs. None takes effect while the proxy keeps their pods from ending, and all do with istio-aux.
 
 use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::harness::Group;
 use e2e::manifests::{job, pod_spec, shell};
-use e2e::{Namespace, PodView, has_condition, scenario};
+use e2e::namespace::name_of;
+use e2e::{Namespace, PodView, group, has_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::{behind_gate, name_of, open_gate};
+use crate::{behind_gate, open_gate};
+
+/// Returns these tests.
+pub(crate) fn group() -> Group {
+    group!(
+        "jobs",
+        &[],
+        [
+            control_jobs_in_the_mesh_alone_do_not_end,
+            every_policy_of_a_job_takes_effect,
+            control_cron_job_in_the_mesh_alone_stays_active,
+            cron_job_succeeds,
+        ]
+    )
+}
 
 /// A Job, the condition in which it ends, and what its status then holds: a JSON pointer and the value there.
 struct Case {
@@ -92,22 +108,18 @@ async fn create_all(ns: &Namespace, cases: &[Case]) {
     ns.patch(&job_of("suspended", "", json!({})), json!({"spec": {"suspend": false}})).await;
 }
 
-async fn pods_of(ns: &Namespace, job: &str) -> Vec<k8s_openapi::api::core::v1::Pod> {
-    ns.pods_with(&format!("batch.kubernetes.io/job-name={job}")).await
+/// Returns the label of a Job's pods.
+fn pods_of(job: &str) -> String {
+    format!("batch.kubernetes.io/job-name={job}")
 }
 
-#[tokio::test]
-async fn control_jobs_in_the_mesh_alone_neither_complete_nor_fail() {
+async fn control_jobs_in_the_mesh_alone_do_not_end() {
     scenario("control-jobs", &[MESH], async |ns: &Namespace| {
         let cases = cases();
         create_all(ns, &cases).await;
         for case in &cases {
-            let name = name_of(&case.job);
-            ns.until(&format!("a payload of Job {name} to end, and its proxy to run"), async || {
-                let stuck = |pod: PodView| pod.terminated("main").is_some() && pod.runs(PROXY_CONTAINER);
-                pods_of(ns, name).await.iter().any(|pod| stuck(PodView(pod))).then_some(())
-            })
-            .await;
+            let stuck = |pod: PodView| pod.terminated("main").is_some() && pod.runs(PROXY_CONTAINER);
+            ns.until_a_pod(&pods_of(name_of(&case.job)), "an end of the payload, and not of the proxy,", stuck).await;
         }
         ns.holds_for(Duration::from_secs(15), "no Job has ended", async || {
             for case in &cases {
@@ -123,32 +135,23 @@ async fn control_jobs_in_the_mesh_alone_neither_complete_nor_fail() {
     .await;
 }
 
-#[tokio::test]
 async fn every_policy_of_a_job_takes_effect() {
     scenario("jobs", &[MESH, OPT_IN], async |ns: &Namespace| {
         let cases = cases();
         create_all(ns, &cases).await;
-        ns.until("the first pod of Job ignore to fail", async || {
-            pods_of(ns, "ignore").await.iter().any(|pod| PodView(pod).phase() == "Failed").then_some(())
-        })
-        .await;
+        ns.until_a_pod(&pods_of("ignore"), "the failure", |pod| pod.phase() == "Failed").await;
         open_gate(ns).await;
         let mut complaints = Vec::new();
         for case in &cases {
-            let name = name_of(&case.job);
-            let what = format!("Job {name} to end");
-            let ended = ns.until(&what, async || {
-                let now = ns.get(&case.job).await;
-                (has_condition(&now, "Complete") || has_condition(&now, "Failed")).then_some(now)
-            });
-            complaints.extend(complaint(case, &ended.await));
+            let ended = ns.until_condition(&case.job, &["Complete", "Failed"]).await;
+            complaints.extend(complaint(case, &ended));
         }
         assert!(complaints.is_empty(), "{complaints:#?}");
     })
     .await;
 }
 
-/// What is wrong with a Job as it has ended.
+/// Returns what is wrong with a Job that has ended.
 fn complaint(case: &Case, ended: &Value) -> Option<String> {
     let status = &ended["status"];
     let is_as_told = |(pointer, expected): &(&str, &str)| {
@@ -171,18 +174,10 @@ fn cron_job() -> Value {
     })
 }
 
-#[tokio::test]
 async fn control_cron_job_in_the_mesh_alone_stays_active() {
     scenario("control-cron", &[MESH], async |ns: &Namespace| {
         ns.create_object(cron_job()).await;
-        ns.until("the payload's end", async || {
-            ns.pods_with("batch.kubernetes.io/job-name")
-                .await
-                .iter()
-                .any(|pod| PodView(pod).is_stuck("main"))
-                .then_some(())
-        })
-        .await;
+        ns.until_a_pod("batch.kubernetes.io/job-name", "the payload's end", |pod| pod.is_stuck("main")).await;
         ns.holds_for(Duration::from_secs(15), "its run is active", async || {
             let status = ns.get(&cron_job()).await["status"].clone();
             status["active"].as_array().is_some_and(|active| active.len() == 1)
@@ -193,8 +188,7 @@ async fn control_cron_job_in_the_mesh_alone_stays_active() {
     .await;
 }
 
-#[tokio::test]
-async fn cron_job_runs_to_success() {
+async fn cron_job_succeeds() {
     scenario("cron", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(cron_job()).await;
         ns.until("a success of the CronJob", async || {

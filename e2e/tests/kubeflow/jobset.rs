@@ -3,12 +3,35 @@
 use std::time::Duration;
 
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::harness::{Group, Need};
 use e2e::manifests::{payload_image, pod_spec, shell};
-use e2e::{Namespace, PodView, has_condition, scenario};
+use e2e::{Namespace, PodView, group, has_condition, scenario};
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::{any, behind_gate, open_gate, until_a_pod};
+use crate::{any, behind_gate, open_gate};
+
+/// Returns the tests of job sets.
+pub(crate) fn group() -> Group {
+    group!(
+        "jobset",
+        &[Need::Kind("jobsets.jobset.x-k8s.io")],
+        [
+            control_job_set_in_the_mesh_alone_does_not_complete,
+            job_set_completes_with_its_driver,
+            job_set_is_restarted_after_a_failure,
+        ]
+    )
+}
+
+/// Returns the tests of training jobs.
+pub(crate) fn group_of_trainer() -> Group {
+    group!(
+        "trainer",
+        &[Need::Kind("trainjobs.trainer.kubeflow.org")],
+        [control_train_job_in_the_mesh_alone_does_not_complete, train_job_completes,]
+    )
+}
 
 const PODS: &str = "jobset.sigs.k8s.io/jobset-name=set";
 
@@ -32,18 +55,12 @@ fn driver_and_worker() -> Value {
     job_set(json!({"successPolicy": {"operator": "All", "targetReplicatedJobs": ["driver"]}}), &[driver, worker])
 }
 
-async fn until_completed(ns: &Namespace, object: &Value, condition: &str) {
-    let what = format!("{} {} to be {condition}", object["kind"], crate::name_of(object));
-    ns.until(&what, async || has_condition(&ns.get(object).await, condition).then_some(())).await;
-}
-
-#[tokio::test]
 async fn control_job_set_in_the_mesh_alone_does_not_complete() {
     scenario("control-jobset", &[MESH], async |ns: &Namespace| {
         let set = job_set(json!({}), &[replicated("main", 2, 0, "sleep 1")]);
         ns.create_object(set.clone()).await;
         let stuck = |pod: PodView| pod.is_stuck("main");
-        until_a_pod(ns, PODS, "the payload's end", stuck).await;
+        ns.until_a_pod(PODS, "the payload's end", stuck).await;
         ns.holds_for(Duration::from_secs(15), "payload ended, JobSet not completed", async || {
             any(&ns.pods_with(PODS).await, stuck) && !has_condition(&ns.get(&set).await, "Completed")
         })
@@ -52,28 +69,26 @@ async fn control_job_set_in_the_mesh_alone_does_not_complete() {
     .await;
 }
 
-#[tokio::test]
 async fn job_set_completes_with_its_driver() {
     scenario("jobset", &[MESH, OPT_IN], async |ns: &Namespace| {
         let set = driver_and_worker();
         ns.create_object(set.clone()).await;
-        until_completed(ns, &set, "Completed").await;
+        ns.until_condition(&set, &["Completed"]).await;
         ns.until("the worker to go", async || (!any(&ns.pods_with(PODS).await, |pod| pod.runs("main"))).then_some(()))
             .await;
     })
     .await;
 }
 
-#[tokio::test]
 async fn job_set_is_restarted_after_a_failure() {
     scenario("jobset-restart", &[MESH, OPT_IN], async |ns: &Namespace| {
         let set =
             job_set(json!({"failurePolicy": {"maxRestarts": 1}}), &[replicated("main", 1, 0, "test -e /gate/open")]);
         ns.create_object(set.clone()).await;
         // The restart deletes the first pod, so the gate is opened as soon as the payload has failed.
-        until_a_pod(ns, PODS, "the failure", |pod| pod.exit_code("main") == Some(1)).await;
+        ns.until_a_pod(PODS, "the failure", |pod| pod.exit_code("main") == Some(1)).await;
         open_gate(ns).await;
-        until_completed(ns, &set, "Completed").await;
+        ns.until_condition(&set, &["Completed"]).await;
         assert_eq!(ns.get(&set).await["status"]["restarts"], 1);
     })
     .await;
@@ -113,12 +128,11 @@ async fn start_train_job(ns: &Namespace) {
         .await;
 }
 
-#[tokio::test]
 async fn control_train_job_in_the_mesh_alone_does_not_complete() {
     scenario("control-trainjob", &[MESH], async |ns: &Namespace| {
         start_train_job(ns).await;
         let stuck = |pod: PodView| pod.is_stuck("node");
-        until_a_pod(ns, PODS, "the training's end", stuck).await;
+        ns.until_a_pod(PODS, "the training's end", stuck).await;
         ns.holds_for(Duration::from_secs(15), "training ended, TrainJob not complete", async || {
             any(&ns.pods_with(PODS).await, stuck) && !has_condition(&ns.get(&train_job()).await, "Complete")
         })
@@ -127,11 +141,10 @@ async fn control_train_job_in_the_mesh_alone_does_not_complete() {
     .await;
 }
 
-#[tokio::test]
 async fn train_job_completes() {
     scenario("trainjob", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_train_job(ns).await;
-        until_completed(ns, &train_job(), "Complete").await;
+        ns.until_condition(&train_job(), &["Complete"]).await;
         let pods = ns.pods_with(PODS).await;
         assert_eq!(pods.len(), 2);
         assert!(pods.iter().all(|pod| PodView(pod).phase() == "Succeeded"));

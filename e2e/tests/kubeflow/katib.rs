@@ -4,15 +4,33 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::harness::{Group, Need};
 use e2e::kubeflow::argo;
 use e2e::kubeflow::katib::{
     COLLECT_METRICS, METRIC, TRAINING, experiment, label_of, metric_of, name_in, training_of, trial_job,
 };
 use e2e::manifests::{annotated, shell, tf_job};
-use e2e::{Namespace, PodView, has_condition, scenario};
+use e2e::namespace::name_of;
+use e2e::{Namespace, PodView, group, has_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::{any, name_of, until_a_pod};
+use crate::any;
+
+const KATIB: Need = Need::Kind("experiments.kubeflow.org");
+
+/// Returns the tests of Katib.
+pub(crate) fn group() -> Group {
+    group!(
+        "katib",
+        &[KATIB, Need::Kind("tfjobs.kubeflow.org")],
+        [control_trials_in_the_mesh_alone_do_not_end, trials_end_with_their_metrics,]
+    )
+}
+
+/// Returns the test of a trial that is a workflow of Argo.
+pub(crate) fn group_with_argo() -> Group {
+    group!("katib-argo", &[KATIB, Need::Kind("workflows.argoproj.io")], [workflow_trial_ends_with_its_metrics])
+}
 
 /// An experiment, the condition in which it ends, and how many of its trials succeed.
 struct Case {
@@ -110,16 +128,7 @@ async fn trials_of(ns: &Namespace, experiment: &str) -> Vec<Value> {
     ns.list(&trial, &label_of(experiment)).await
 }
 
-/// Waits until an experiment has ended, and returns it.
-async fn until_ended(ns: &Namespace, experiment: &Value) -> Value {
-    ns.until(&format!("experiment {} to end", name_of(experiment)), async || {
-        let now = ns.get(experiment).await;
-        (has_condition(&now, "Succeeded") || has_condition(&now, "Failed")).then_some(now)
-    })
-    .await
-}
-
-/// What is wrong with an experiment and its trials as they have ended.
+/// Returns what is wrong with an experiment and its trials that have ended.
 fn complaint(case: &Case, ended: &Value, trials: &[Value]) -> Option<String> {
     let name = name_of(&case.experiment);
     let succeeded: Vec<_> = trials.iter().filter(|trial| has_condition(trial, "Succeeded")).collect();
@@ -139,14 +148,13 @@ async fn run(ns: &Namespace, cases: &[Case]) {
     }
     let mut complaints = Vec::new();
     for case in cases {
-        let ended = until_ended(ns, &case.experiment).await;
+        let ended = ns.until_condition(&case.experiment, &["Succeeded", "Failed"]).await;
         complaints.extend(complaint(case, &ended, &trials_of(ns, name_of(&case.experiment)).await));
     }
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-#[tokio::test]
-async fn control_trials_in_the_mesh_alone_never_end() {
+async fn control_trials_in_the_mesh_alone_do_not_end() {
     scenario("control-katib", &[MESH, COLLECT_METRICS], async |ns: &Namespace| {
         let names = ["classic", "native-proxy"].map(|name| name_in(ns.name(), name));
         let trial = trial_job("Never", &training_of(8));
@@ -154,7 +162,7 @@ async fn control_trials_in_the_mesh_alone_never_end() {
         ns.create_object(experiment(&names[1], 1, 1, &with_native_proxy(trial))).await;
         let trained = |pod: PodView| pod.exit_code(TRAINING) == Some(0) && pod.runs(PROXY_CONTAINER);
         for name in &names {
-            until_a_pod(ns, &label_of(name), "the training's end", trained).await;
+            ns.until_a_pod(&label_of(name), "the training's end", trained).await;
         }
         ns.holds_for(Duration::from_secs(20), "training ended, proxy runs, trial not succeeded", async || {
             let mut hang = true;
@@ -169,7 +177,6 @@ async fn control_trials_in_the_mesh_alone_never_end() {
     .await;
 }
 
-#[tokio::test]
 async fn trials_end_with_their_metrics() {
     scenario("katib", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| run(ns, &cases(ns)).await).await;
 }
@@ -183,12 +190,9 @@ fn workflow_trial() -> Value {
     trial
 }
 
-#[tokio::test]
-async fn trial_that_is_a_workflow_ends_with_its_metrics() {
+async fn workflow_trial_ends_with_its_metrics() {
     scenario("katib-argo", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| {
-        for object in argo::executor_rights() {
-            ns.create_object(object).await;
-        }
+        ns.create_objects(argo::executor_rights()).await;
         let mut case = Case::new("workflow", &workflow_trial());
         let template = &mut case.experiment["spec"]["trialTemplate"];
         template["primaryContainerName"] = json!("main");

@@ -1,19 +1,54 @@
-//! Kubeflow's own components on the cluster of `KUBECONFIG`: what they make completes with istio-aux, and hangs without.
-//! `make test-kubeflow` adds the components to the one-node cluster. `control_` marks the tests that show the failure.
+//! Jobs of Kubernetes and of Kubeflow's components: what they make completes with istio-aux, and hangs without. `control_` marks
+//! the tests that show the failure. Components that the cluster does not have are listed as not run.
 
 mod argo;
+mod beside;
 mod jobs;
 mod jobset;
 mod katib;
+mod load;
+mod profiles;
 mod siblings;
 mod training;
+
+use std::process::ExitCode;
 
 use e2e::{Namespace, PodView};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-/// The same specification with a file `/gate/open` in its first container, for pods that are created after [`open_gate`]:
-/// a payload that fails without it fails until then.
+/// The image of Python that some payloads need: `hack/cluster/cluster add python`, or another by this variable.
+const PYTHON_IMAGE: &str = "PYTHON_IMAGE";
+/// The image of an S3 server whose arguments are gofakes3's.
+const S3_IMAGE: &str = "S3_IMAGE";
+
+fn main() -> ExitCode {
+    e2e::harness::run_groups(vec![
+        jobs::group(),
+        siblings::group(),
+        siblings::group_of_python(),
+        training::group(),
+        training::group_of_python(),
+        jobset::group(),
+        jobset::group_of_trainer(),
+        katib::group(),
+        katib::group_with_argo(),
+        argo::group(),
+        argo::group_of_artifacts(),
+        profiles::group(),
+        beside::group_of_katib(),
+        beside::group_of_argo(),
+        load::group_of_katib(),
+        load::group_of_argo(),
+    ])
+}
+
+/// Returns the image that a variable names.
+fn image(variable: &str) -> String {
+    std::env::var(variable).expect("the test needs it")
+}
+
+/// Mounts a file `/gate/open` into the first container of pods that are created after [`open_gate`].
 fn behind_gate(mut spec: Value) -> Value {
     spec["volumes"] = json!([{"name": "gate", "configMap": {"name": "gate", "optional": true}}]);
     spec["containers"][0]["volumeMounts"] = json!([{"name": "gate", "mountPath": "/gate"}]);
@@ -25,19 +60,7 @@ async fn open_gate(ns: &Namespace) {
     ns.create_object(gate).await;
 }
 
-fn name_of(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().unwrap_or_default()
-}
-
-/// Waits until one of the pods with a label is as described.
-async fn until_a_pod(ns: &Namespace, label: &str, what: &str, is_so: impl Fn(PodView) -> bool) {
-    ns.until(&format!("{what} of a pod with {label}"), async || {
-        ns.pods_with(label).await.iter().any(|pod| is_so(PodView(pod))).then_some(())
-    })
-    .await;
-}
-
-/// Whether one of the pods is as described.
+/// Returns true if one of the pods is as described.
 fn any(pods: &[Pod], is_so: impl Fn(PodView) -> bool) -> bool {
     pods.iter().any(|pod| is_so(PodView(pod)))
 }

@@ -4,9 +4,26 @@ use std::time::Duration;
 
 use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::harness::{Group, Need};
 use e2e::manifests::{annotated, job, native_sidecar, pod_spec, shell, with_init};
-use e2e::{Namespace, PodView, is_complete, scenario};
+use e2e::{Namespace, PodView, group, is_complete, scenario};
 use serde_json::{Value, json};
+
+use crate::{PYTHON_IMAGE, image};
+
+/// Returns the tests that need no other image.
+pub(crate) fn group() -> Group {
+    group!("siblings", &[], [native_log_shipper_ends_with_the_payload, log_shipper_without_endpoint_keeps_the_pod])
+}
+
+/// Returns the tests whose database proxy is a program of Python.
+pub(crate) fn group_of_python() -> Group {
+    group!(
+        "siblings-python",
+        &[Need::Variable(PYTHON_IMAGE)],
+        [control_cloud_sql_proxy_keeps_a_job_of_the_mesh, cloud_sql_proxy_is_asked_to_quit,]
+    )
+}
 
 /// Serves as the Cloud SQL Auth Proxy does with `--quitquitquit`: a database's port, and an admin port that takes POST only.
 const CLOUD_SQL_PROXY: &str = r#"
@@ -33,7 +50,7 @@ print("told to quit")
 
 fn cloud_sql_proxy() -> Value {
     let mut server = shell("cloud-sql-proxy", "");
-    server["image"] = json!("docker.io/istio-aux-cluster/python:1");
+    server["image"] = json!(image(PYTHON_IMAGE));
     server["command"] = json!(["python3", "-uc", CLOUD_SQL_PROXY]);
     server
 }
@@ -46,15 +63,14 @@ fn log_shipper() -> Value {
     shell("shipper", "exec tail -f /dev/null")
 }
 
-/// A Job that ends when `main` has, and tells the proxy of its database to quit.
+/// Returns a Job that ends with `main`, and asks the proxy of its database to quit.
 fn job_with_a_database() -> Value {
     let job = job("sync", &pod_spec("OnFailure", &[client(), cloud_sql_proxy()]));
     let job = annotated(job, WAIT_FOR_ANNOTATION, "main");
     annotated(job, QUIT_ANNOTATION, "http://127.0.0.1:9091/quitquitquit")
 }
 
-#[tokio::test]
-async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh_from_completing() {
+async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh() {
     scenario("control-sql", &[MESH], async |ns: &Namespace| {
         ns.create_object(job_with_a_database()).await;
         let pod = ns.pod_of_job("sync").await;
@@ -68,11 +84,10 @@ async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh_from_completing() {
     .await;
 }
 
-#[tokio::test]
-async fn cloud_sql_proxy_is_told_to_quit_and_the_job_completes() {
+async fn cloud_sql_proxy_is_asked_to_quit() {
     scenario("sql", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(job_with_a_database()).await;
-        ns.until("Job sync to complete", async || is_complete(&ns.job("sync").await).then_some(())).await;
+        ns.until_complete("sync").await;
         let pod = ns.pod_of_job("sync").await;
         assert_eq!(PodView(&ns.pod(&pod).await).exit_code("cloud-sql-proxy"), Some(0));
         assert!(ns.logs(&pod, "cloud-sql-proxy").await.contains("told to quit"));
@@ -80,19 +95,17 @@ async fn cloud_sql_proxy_is_told_to_quit_and_the_job_completes() {
     .await;
 }
 
-#[tokio::test]
-async fn log_shipper_that_is_a_native_sidecar_ends_with_the_payload() {
+async fn native_log_shipper_ends_with_the_payload() {
     scenario("shipper-native", &[MESH, OPT_IN], async |ns: &Namespace| {
         let spec = with_init(pod_spec("Never", &[shell("main", "sleep 1")]), &[native_sidecar("shipper")]);
         ns.create_object(job("ship", &spec)).await;
-        ns.until("Job ship to complete", async || is_complete(&ns.job("ship").await).then_some(())).await;
+        ns.until_complete("ship").await;
     })
     .await;
 }
 
-/// Nothing outside of its container may end it: this is a limit, and no promise.
-#[tokio::test]
-async fn log_shipper_without_an_endpoint_outlives_the_proxy_and_keeps_the_pod() {
+/// Nothing outside of its container may end it: a limit (docs/limitations.md).
+async fn log_shipper_without_endpoint_keeps_the_pod() {
     scenario("shipper", &[MESH, OPT_IN], async |ns: &Namespace| {
         let job = job("ship", &pod_spec("Never", &[shell("main", "sleep 1"), log_shipper()]));
         ns.create_object(annotated(job, WAIT_FOR_ANNOTATION, "main")).await;

@@ -1,20 +1,83 @@
-//! Training jobs of Kubeflow's training operator: pods are cleaned up, restarted and counted as they would be without a mesh.
+//! Training jobs of Kubeflow's training operator: they succeed, and their pods are cleaned up, restarted and counted as without a
+//! mesh.
 
 use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::harness::{Group, Need};
 use e2e::manifests::{shell, strict, tf_job};
-use e2e::{Namespace, PodView, has_condition, scenario};
+use e2e::namespace::name_of;
+use e2e::{Namespace, PodView, group, has_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::{any, behind_gate, name_of, open_gate, until_a_pod};
+use crate::{PYTHON_IMAGE, any, behind_gate, image, open_gate};
+
+/// Returns the tests of `TFJobs`.
+pub(crate) fn group() -> Group {
+    group!(
+        "training-operator",
+        &[Need::Kind("tfjobs.kubeflow.org")],
+        [
+            control_tf_job_in_the_mesh_alone_stays_not_ready,
+            tf_job_succeeds,
+            control_tf_job_in_the_mesh_alone_is_not_cleaned_up,
+            clean_pod_policy_deletes_its_pods,
+            control_failed_tf_jobs_in_the_mesh_alone_run_on,
+            exit_code_policy_retries_retryable_codes,
+        ]
+    )
+}
+
+/// Returns the tests of `PyTorchJobs`, whose training is a program of Python.
+pub(crate) fn group_of_python() -> Group {
+    group!(
+        "training-operator-python",
+        &[Need::Kind("pytorchjobs.kubeflow.org"), Need::Variable(PYTHON_IMAGE)],
+        [control_py_torch_job_in_the_mesh_alone_does_not_end, py_torch_job_trains_through_the_mesh,]
+    )
+}
 
 fn label_of(job: &str) -> String {
     format!("training.kubeflow.org/job-name={job}")
 }
 
-/// A worker that ends, and a parameter server that does not.
+const WORKERS: usize = 2;
+const TRAIN_PODS: &str = "training.kubeflow.org/job-name=train";
+
+fn train() -> Value {
+    tf_job("train", 2, "OnFailure", "echo training; sleep 3; echo trained")
+}
+
+async fn workers_in(ns: &Namespace, is_so: impl Fn(PodView) -> bool) -> bool {
+    let pods = ns.pods_with(TRAIN_PODS).await;
+    pods.len() == WORKERS && pods.iter().all(|pod| is_so(PodView(pod)))
+}
+
+async fn control_tf_job_in_the_mesh_alone_stays_not_ready() {
+    scenario("control-tfjob", &[MESH], async |ns: &Namespace| {
+        ns.create_object(train()).await;
+        let stuck = |pod: PodView| pod.is_stuck("tensorflow");
+        ns.until("both workers to be stuck", || async { workers_in(ns, stuck).await.then_some(()) }).await;
+        ns.holds_for(Duration::from_secs(20), "both workers stuck, TFJob not succeeded", async || {
+            workers_in(ns, stuck).await && !has_condition(&ns.get(&train()).await, "Succeeded")
+        })
+        .await;
+    })
+    .await;
+}
+
+async fn tf_job_succeeds() {
+    scenario("tfjob", &[MESH, OPT_IN], async |ns: &Namespace| {
+        ns.create_object(train()).await;
+        ns.until_condition(&train(), &["Succeeded"]).await;
+        let completed = |pod: PodView| pod.phase() == "Succeeded" && pod.exit_code("tensorflow") == Some(0);
+        ns.until("both workers to be Completed", || async { workers_in(ns, completed).await.then_some(()) }).await;
+    })
+    .await;
+}
+
+/// Returns a `TFJob` of a worker that ends, and a parameter server that does not.
 fn with_parameter_server(policy: &str) -> Value {
     let mut job = tf_job(&policy.to_lowercase(), 1, "Never", "sleep 2");
     let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("tensorflow", "exec sleep 900")]});
@@ -26,13 +89,12 @@ fn with_parameter_server(policy: &str) -> Value {
 /// Which pods a policy leaves: how many, and how many of these run.
 const LEFT: [(&str, usize, usize); 3] = [("None", 2, 1), ("Running", 1, 0), ("All", 0, 0)];
 
-#[tokio::test]
-async fn control_tf_job_in_the_mesh_alone_is_never_cleaned_up() {
+async fn control_tf_job_in_the_mesh_alone_is_not_cleaned_up() {
     scenario("control-clean", &[MESH], async |ns: &Namespace| {
         let job = with_parameter_server("All");
         ns.create_object(job.clone()).await;
         let stuck = |pod: PodView| pod.is_stuck("tensorflow");
-        until_a_pod(ns, &label_of("all"), "the worker's end", stuck).await;
+        ns.until_a_pod(&label_of("all"), "the worker's end", stuck).await;
         ns.holds_for(Duration::from_secs(15), "worker ended, both pods there, TFJob not succeeded", async || {
             ns.pods_with(&label_of("all")).await.len() == 2 && !has_condition(&ns.get(&job).await, "Succeeded")
         })
@@ -41,18 +103,14 @@ async fn control_tf_job_in_the_mesh_alone_is_never_cleaned_up() {
     .await;
 }
 
-#[tokio::test]
-async fn clean_pod_policy_leaves_the_pods_it_says() {
+async fn clean_pod_policy_deletes_its_pods() {
     scenario("clean", &[MESH, OPT_IN], async |ns: &Namespace| {
         for (policy, ..) in LEFT {
             ns.create_object(with_parameter_server(policy)).await;
         }
         for (policy, pods, running) in LEFT {
             let job = with_parameter_server(policy);
-            ns.until(&format!("TFJob {policy} to succeed"), async || {
-                has_condition(&ns.get(&job).await, "Succeeded").then_some(())
-            })
-            .await;
+            ns.until_condition(&job, &["Succeeded"]).await;
             ns.until(
                 &format!("{pods} pods to be left, of which {running} run, by cleanPodPolicy {policy}"),
                 async || {
@@ -76,14 +134,13 @@ fn failing_with(code: i32) -> Value {
     job
 }
 
-#[tokio::test]
-async fn control_failed_tf_jobs_in_the_mesh_alone_neither_restart_nor_fail() {
+async fn control_failed_tf_jobs_in_the_mesh_alone_run_on() {
     scenario("control-exit-code", &[MESH], async |ns: &Namespace| {
         let jobs = [failing_with(138), failing_with(1)];
         for (job, code) in jobs.iter().zip([138, 1]) {
             ns.create_object(job.clone()).await;
             let stuck = |pod: PodView| pod.exit_code("tensorflow") == Some(code) && pod.is_ready(PROXY_CONTAINER);
-            until_a_pod(ns, &label_of(name_of(job)), "the training's end", stuck).await;
+            ns.until_a_pod(&label_of(name_of(job)), "the training's end", stuck).await;
         }
         ns.holds_for(Duration::from_secs(15), "both trainings failed, both TFJobs run on", async || {
             let [retried, for_good] = [ns.get(&jobs[0]).await, ns.get(&jobs[1]).await];
@@ -94,22 +151,16 @@ async fn control_failed_tf_jobs_in_the_mesh_alone_neither_restart_nor_fail() {
     .await;
 }
 
-#[tokio::test]
-async fn exit_code_policy_retries_what_may_be_retried() {
+async fn exit_code_policy_retries_retryable_codes() {
     scenario("exit-code", &[MESH, OPT_IN], async |ns: &Namespace| {
         // 138 is SIGUSR1, by which a training asks for a retry; 1 is for good.
         let (retried, for_good) = (failing_with(138), failing_with(1));
         ns.create_object(retried.clone()).await;
         ns.create_object(for_good.clone()).await;
-        ns.until("the retry of code 138", async || has_condition(&ns.get(&retried).await, "Restarting").then_some(()))
-            .await;
-        ns.until("the failure with code 1", async || has_condition(&ns.get(&for_good).await, "Failed").then_some(()))
-            .await;
+        ns.until_condition(&retried, &["Restarting"]).await;
+        ns.until_condition(&for_good, &["Failed"]).await;
         open_gate(ns).await;
-        ns.until("the retried TFJob to succeed", async || {
-            has_condition(&ns.get(&retried).await, "Succeeded").then_some(())
-        })
-        .await;
+        ns.until_condition(&retried, &["Succeeded"]).await;
         assert!(has_condition(&ns.get(&for_good).await, "Failed"));
     })
     .await;
@@ -118,7 +169,7 @@ async fn exit_code_policy_retries_what_may_be_retried() {
 /// A master and two workers of Python that train together.
 fn py_torch_job() -> Value {
     let mut trainer = shell("pytorch", "");
-    trainer["image"] = json!("docker.io/istio-aux-cluster/python:1");
+    trainer["image"] = json!(image(PYTHON_IMAGE));
     trainer["command"] = json!(["python3", "-c", include_str!("train.py")]);
     let replicas = |count: u32| {
         json!({
@@ -132,18 +183,12 @@ fn py_torch_job() -> Value {
     })
 }
 
-/// All of the namespace speaks mutual TLS only: what a worker sends reaches the master through both proxies or not at all.
-async fn demand_mutual_tls(ns: &Namespace) {
-    ns.create_object(strict()).await;
-}
-
-#[tokio::test]
-async fn control_py_torch_job_in_the_mesh_alone_trains_and_does_not_succeed() {
+async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
     scenario("control-torch", &[MESH], async |ns: &Namespace| {
-        demand_mutual_tls(ns).await;
-        ns.create_object(py_torch_job()).await;
+        // A worker's requests reach the master through both proxies or not at all.
+        ns.create_objects([strict(), py_torch_job()]).await;
         let stuck = |pod: PodView| pod.is_stuck("pytorch");
-        until_a_pod(ns, &label_of("train"), "the training's end", stuck).await;
+        ns.until_a_pod(&label_of("train"), "the training's end", stuck).await;
         ns.holds_for(Duration::from_secs(15), "training ended, PyTorchJob not succeeded", async || {
             any(&ns.pods_with(&label_of("train")).await, stuck)
                 && !has_condition(&ns.get(&py_torch_job()).await, "Succeeded")
@@ -153,15 +198,10 @@ async fn control_py_torch_job_in_the_mesh_alone_trains_and_does_not_succeed() {
     .await;
 }
 
-#[tokio::test]
-async fn py_torch_job_trains_through_the_mesh_and_succeeds() {
+async fn py_torch_job_trains_through_the_mesh() {
     scenario("torch", &[MESH, OPT_IN], async |ns: &Namespace| {
-        demand_mutual_tls(ns).await;
-        ns.create_object(py_torch_job()).await;
-        ns.until("PyTorchJob train to succeed", async || {
-            has_condition(&ns.get(&py_torch_job()).await, "Succeeded").then_some(())
-        })
-        .await;
+        ns.create_objects([strict(), py_torch_job()]).await;
+        ns.until_condition(&py_torch_job(), &["Succeeded"]).await;
         let pods = ns.pods_with(&label_of("train")).await;
         ns.until("all three pods to succeed", async || {
             let pods = ns.pods_with(&label_of("train")).await;

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use e2e::clients::{greets, until_said};
 use e2e::cluster::{MESH, restart};
 use e2e::command::{printed, run};
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
 use e2e::node::{self, WithoutAgent, WithoutIstiod};
-use e2e::tenancy::{greets, until_available, until_said};
-use e2e::{Namespace, PodView, is_complete, scenario};
+use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 use crate::{account, beside, client_job};
@@ -26,7 +27,7 @@ pub(crate) async fn living_pods(ns: &Namespace) {
         ns.create_object(object).await;
     }
     for name in ["web", "client"] {
-        until_available(ns, name);
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
     }
 }
 
@@ -65,7 +66,7 @@ async fn start_job(ns: &Namespace, name: &str) {
 }
 
 async fn assert_completes(ns: &Namespace, name: &str) {
-    ns.until(&format!("Job {name}"), async || is_complete(&ns.job(name).await).then_some(())).await;
+    ns.until_complete(name).await;
 }
 
 /// Whether no container of the Job's pod has started for a while.
@@ -76,7 +77,7 @@ async fn assert_waits(ns: &Namespace, name: &str) {
 }
 
 #[tokio::test]
-async fn while_the_agent_is_away_pods_live_and_end_and_new_ones_wait_for_it() {
+async fn absent_agent_delays_new_pods_only() {
     scenario("node-agent-away", &[MESH], async |ns: &Namespace| {
         living_pods(ns).await;
         start_job(ns, "gone").await;
@@ -91,7 +92,7 @@ async fn while_the_agent_is_away_pods_live_and_end_and_new_ones_wait_for_it() {
         ns.create_object(ordinary).await;
         assert_completes(ns, "ordinary").await;
         ns.delete_pod(&gone).await;
-        ns.until("the end of a pod that has ended", async || (!ns.has_pod(&gone).await).then_some(())).await;
+        ns.until_gone(&gone).await;
         start_job(ns, "waits").await;
         assert_waits(ns, "waits").await;
 
@@ -107,7 +108,7 @@ async fn while_the_agent_is_away_pods_live_and_end_and_new_ones_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_ends_is_started_again_and_its_pod_is_not() {
+async fn ended_proxy_is_restarted_without_its_pod() {
     scenario("node-proxy-ends", &[MESH], async |ns: &Namespace| {
         living_pods(ns).await;
         assert_heard(ns, "before").await;
@@ -122,7 +123,7 @@ async fn a_proxy_that_ends_is_started_again_and_its_pod_is_not() {
 }
 
 #[tokio::test]
-async fn after_a_restart_of_containerd_living_pods_and_new_ones_have_their_proxies() {
+async fn restarted_containerd_leaves_pods_their_proxies() {
     scenario("node-containerd", &[MESH], async |ns: &Namespace| {
         living_pods(ns).await;
         restart("containerd");
@@ -136,7 +137,7 @@ async fn after_a_restart_of_containerd_living_pods_and_new_ones_have_their_proxi
 }
 
 #[tokio::test]
-async fn while_istiod_is_away_new_pods_wait_for_it_and_living_ones_serve() {
+async fn absent_istiod_delays_new_pods_only() {
     scenario("node-istiod-away", &[MESH], async |ns: &Namespace| {
         living_pods(ns).await;
         assert_heard(ns, "before").await;

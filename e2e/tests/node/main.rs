@@ -1,14 +1,14 @@
 //! The proxy beside the pod: docs/node.md. Pods of runtime class `istio-aux` have no container of ours, and are in the mesh.
 
 mod failures;
-mod kubeflow;
 mod probes;
 mod services;
 mod upgrade;
 
+use e2e::clients::greets;
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};
-use e2e::tenancy::{greets, until_available};
-use e2e::{Namespace, PodView, cluster::MESH, is_complete, node, scenario};
+use e2e::{Namespace, cluster::MESH, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
     let name = job["metadata"]["name"].as_str().expect("a Job has a name").to_owned();
     ns.create_object(job).await;
     let pod = ns.pod_of_job(&name).await;
-    ns.pod_until(&pod, "the end", |pod| PodView(pod).final_phase()).await;
+    ns.final_phase(&pod).await;
     (ns.pod(&pod).await, ns.logs(&pod, "main").await)
 }
 
@@ -58,11 +58,11 @@ async fn strict_server(ns: &Namespace) {
     for object in server().into_iter().chain([account("client"), only(ns, "client")]) {
         ns.create_object(object).await;
     }
-    until_available(ns, "web");
+    wait_for_rollout(ns.name(), "deployment/web");
 }
 
 #[tokio::test]
-async fn a_job_without_a_container_of_ours_reaches_a_strict_service_at_once_and_completes() {
+async fn job_beside_its_proxy_reaches_a_strict_service() {
     scenario("node-job", &[MESH], async |ns: &Namespace| {
         strict_server(ns).await;
         let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
@@ -76,14 +76,14 @@ async fn a_job_without_a_container_of_ours_reaches_a_strict_service_at_once_and_
             pod.spec.iter().flat_map(|spec| &spec.containers).map(|main| main.name.as_str()).collect();
         assert_eq!(containers, ["main"]);
         assert!(pod.spec.as_ref().is_some_and(|spec| spec.init_containers.is_none()), "it has no init container");
-        ns.until("the Job", async || is_complete(&ns.job("inside").await).then_some(())).await;
+        ns.until_complete("inside").await;
         ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_init_container_reaches_a_strict_service_at_once() {
+async fn init_container_reaches_a_strict_service() {
     scenario("node-init", &[MESH], async |ns: &Namespace| {
         strict_server(ns).await;
         let main = pod_spec("Never", &[shell("main", "cat /said/init")]);
@@ -99,7 +99,7 @@ async fn an_init_container_reaches_a_strict_service_at_once() {
 }
 
 #[tokio::test]
-async fn the_agents_program_lists_proxies_and_prints_what_they_have_written() {
+async fn agents_program_prints_status_and_logs() {
     scenario("node-status", &[MESH], async |ns: &Namespace| {
         failures::living_pods(ns).await;
         let pod = ns.pods_with("app=web").await.pop().and_then(|pod| pod.metadata.name).expect("the server's pod");
@@ -116,7 +116,7 @@ async fn the_agents_program_lists_proxies_and_prints_what_they_have_written() {
 }
 
 #[tokio::test]
-async fn the_proxys_identity_is_the_pods_account_whatever_its_annotations_say() {
+async fn proxys_identity_is_the_pods_account() {
     scenario("node-identity", &[MESH], async |ns: &Namespace| {
         strict_server(ns).await;
         ns.create_object(account("other")).await;

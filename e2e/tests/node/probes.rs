@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use e2e::cluster::BESIDE;
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{container, deployment, pod_spec, strict};
-use e2e::tenancy::until_available;
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ async fn assert_runs_unready(ns: &Namespace, name: &str) {
 }
 
 #[tokio::test]
-async fn probes_reach_a_pod_that_takes_mutual_tls_only_and_say_what_its_container_says() {
+async fn probes_of_a_strict_pod_report_its_container() {
     scenario("node-probes", &[BESIDE], async |ns: &Namespace| {
         ns.create_object(strict()).await;
         let kept = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
@@ -58,8 +58,8 @@ async fn probes_reach_a_pod_that_takes_mutual_tls_only_and_say_what_its_containe
         ns.create_object(probed("probed", &page("/"), &none)).await;
         ns.create_object(probed_over_grpc("grpc-control", &kept)).await;
         ns.create_object(probed_over_grpc("grpc", &none)).await;
-        until_available(ns, "probed");
-        until_available(ns, "grpc");
+        wait_for_rollout(ns.name(), "deployment/probed");
+        wait_for_rollout(ns.name(), "deployment/grpc");
         for name in ["control", "no-page", "no-port", "grpc-control"] {
             assert_runs_unready(ns, name).await;
         }

@@ -1,8 +1,9 @@
 //! Services that call each other, shaped as Istio's bookinfo, in a namespace that asks for proxies beside its pods by a label.
 
+use e2e::clients::until_said;
 use e2e::cluster::BESIDE;
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{container, deployment, job, pod_spec, shell, strict};
-use e2e::tenancy::{until_available, until_said};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -84,13 +85,13 @@ fn client() -> Value {
 }
 
 #[tokio::test]
-async fn four_services_call_each_other_as_their_policies_say() {
+async fn services_call_each_other_by_their_policies() {
     scenario("node-services", &[BESIDE], async |ns: &Namespace| {
         for object in rest().into_iter().chain(SERVICES.into_iter().flat_map(|each| service(ns, each))) {
             ns.create_object(object).await;
         }
         for (name, ..) in SERVICES {
-            until_available(ns, name);
+            wait_for_rollout(ns.name(), &format!("deployment/{name}"));
             let pod = ns.pods_with(&format!("app={name}")).await.pop().expect("the service's pod");
             let spec = pod.spec.expect("a pod has a spec");
             assert_eq!(spec.runtime_class_name.as_deref(), Some("istio-aux"), "{name}");

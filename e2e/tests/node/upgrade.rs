@@ -1,9 +1,9 @@
 //! The upgrade of proxies while their pods live.
 
 use e2e::cluster::{BESIDE, MESH};
+use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{container, deployment, payload_image, pod_spec, server, shell, with_memory};
 use e2e::node::{self, NextImage};
-use e2e::tenancy::{kubectl, until_available};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -90,13 +90,13 @@ async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
 }
 
 #[tokio::test]
-async fn an_upgrade_breaks_no_connection_and_refuses_none() {
+async fn upgrade_breaks_and_refuses_no_connection() {
     scenario("node-upgrade", &[BESIDE], async |ns: &Namespace| {
         for object in objects() {
             ns.create_object(object).await;
         }
-        until_available(ns, "web");
-        until_available(ns, "client");
+        wait_for_rollout(ns.name(), "deployment/web");
+        wait_for_rollout(ns.name(), "deployment/client");
         let before = node::proxy_image();
         until_streaming(ns).await;
         until_states(ns, &node::root_of(&before), &["running", "running"]).await;
@@ -151,7 +151,7 @@ async fn an_upgrade_breaks_no_connection_and_refuses_none() {
 }
 
 #[tokio::test]
-async fn an_upgrade_to_an_image_that_does_not_start_leaves_the_proxies_that_serve() {
+async fn failed_upgrade_leaves_the_serving_proxies() {
     scenario("node-upgrade-fails", &[MESH], async |ns: &Namespace| {
         living_pods(ns).await;
         let serving = node::root_of(&node::proxy_image());

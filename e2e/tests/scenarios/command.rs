@@ -11,7 +11,7 @@ use e2e::manifests::{annotated, job, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{by_policy, default_mode, final_phase};
+use crate::{by_policy, default_mode};
 
 /// The binary that is in the image, run with these words and this standard input.
 pub(crate) fn istio_aux(words: &[&str], input: &str) -> Output {
@@ -83,7 +83,7 @@ async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) 
 }
 
 #[tokio::test]
-async fn inject_makes_of_the_examples_what_the_cluster_makes() {
+async fn inject_and_webhook_agree_on_the_examples() {
     scenario("inject-in", &[MESH, OPT_IN], async |opted_in: &Namespace| {
         scenario("inject", &[MESH], async |mesh: &Namespace| {
             for file in examples() {
@@ -96,12 +96,12 @@ async fn inject_makes_of_the_examples_what_the_cluster_makes() {
 }
 
 #[tokio::test]
-async fn injected_job_completes_where_nobody_opted_in() {
+async fn injected_job_completes_without_the_label() {
     scenario("injected", &[MESH], async |ns: &Namespace| {
         let manifest = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")])).to_string();
         let text = printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &manifest));
         ns.create_object(serde_json::from_str(&text).expect("it prints JSON")).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
     })
     .await;
 }
@@ -145,7 +145,7 @@ async fn stuck_pod_is_found_and_finished() {
 }
 
 #[tokio::test]
-async fn check_reports_each_pod_of_a_namespace_and_a_dry_run() {
+async fn check_reports_each_pod_and_a_dry_run() {
     scenario("check", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
         let left =
@@ -179,7 +179,7 @@ async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
 }
 
 #[tokio::test]
-async fn why_explains_a_pod_of_a_namespace_that_is_not_opted_in() {
+async fn why_explains_a_pod_without_the_label() {
     scenario("why-not", &[MESH], async |ns: &Namespace| {
         ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
         let text = printed(&istio_aux(&["why", "-n", ns.name(), "pod/one"], ""));

@@ -8,14 +8,14 @@ use e2e::manifests::{annotated, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, is_complete, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, default_mode, final_phase, shim_container, shim_label, shim_log, start_server};
+use crate::{NEEDS_PROXY, default_mode, shim_container, shim_log, start_server};
 
 fn hello() -> Value {
     job("hello", &pod_spec("Never", &[shell("main", "echo started; sleep 2; echo ended")]))
 }
 
 #[tokio::test]
-async fn control_job_in_the_mesh_alone_never_completes() {
+async fn control_job_in_the_mesh_alone_does_not_complete() {
     scenario("control-job", &[MESH], async |ns: &Namespace| {
         ns.create_object(hello()).await;
         let pod = ns.pod_of_job("hello").await;
@@ -30,13 +30,13 @@ async fn control_job_in_the_mesh_alone_never_completes() {
 
 async fn job_completes(ns: &Namespace) {
     ns.create_object(hello()).await;
-    ns.until("Job hello to complete", || async { is_complete(&ns.job("hello").await).then_some(()) }).await;
+    ns.until_complete("hello").await;
     let name = ns.pod_of_job("hello").await;
     let pod = ns.pod(&name).await;
     let view = PodView(&pod);
     assert_eq!(view.phase(), "Succeeded");
     assert_eq!(view.exit_code(PROXY_CONTAINER), Some(0));
-    let shim = shim_container(shim_label(&pod).expect("it has a shim"));
+    let shim = shim_container(PodView(&pod).shim_mode().expect("it has a shim"));
     assert_eq!(view.exit_code(shim), Some(0));
     let log = shim_log(ns, &name).await;
     for line in ["container exited container=main code=0", "asked istio-proxy to quit", "istio-proxy ended code=0"] {
@@ -45,20 +45,20 @@ async fn job_completes(ns: &Namespace) {
 }
 
 #[tokio::test]
-async fn job_completes_in_a_namespace_that_opted_in() {
+async fn job_completes_with_the_label() {
     scenario("job", &[MESH, OPT_IN], job_completes).await;
 }
 
 #[tokio::test]
-async fn job_completes_in_a_namespace_with_the_legacy_label() {
+async fn job_completes_with_the_legacy_label() {
     scenario("legacy", &[MESH, LEGACY_OPT_IN], job_completes).await;
 }
 
 #[tokio::test]
-async fn payload_that_fails_under_never_fails_the_pod_with_its_code() {
+async fn failed_payload_under_never_fails_the_pod() {
     scenario("never", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(pod("fails", &pod_spec("Never", &[shell("main", "exit 3")]))).await;
-        assert_eq!(final_phase(ns, "fails").await, "Failed");
+        assert_eq!(ns.final_phase("fails").await, "Failed");
         let pod = ns.pod("fails").await;
         assert_eq!(PodView(&pod).exit_code("main"), Some(3));
         assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
@@ -72,7 +72,7 @@ async fn proxy_outlives_every_container() {
         start_server(ns).await;
         let long = shell("long", "sleep 8; curl -sSf http://web/");
         ns.create_object(pod("two", &pod_spec("Never", &[shell("short", "sleep 1"), long]))).await;
-        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        assert_eq!(ns.final_phase("two").await, "Succeeded");
         let pod = ns.pod("two").await;
         let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
         assert!(ended_at("short") < ended_at("long"));
@@ -81,14 +81,14 @@ async fn proxy_outlives_every_container() {
 }
 
 #[tokio::test]
-async fn wait_for_leaves_the_other_containers_out() {
+async fn wait_for_ignores_the_other_containers() {
     scenario("wait-for", &[MESH, OPT_IN], async |ns: &Namespace| {
         let main = format!("sleep 1; {NEEDS_PROXY}");
         // Ends once the proxy no longer serves.
         let shipper = format!("while ({NEEDS_PROXY}); do sleep 1; done");
         let spec = pod_spec("Never", &[shell("main", &main), shell("shipper", &shipper)]);
         ns.create_object(annotated(pod("two", &spec), WAIT_FOR_ANNOTATION, "main")).await;
-        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        assert_eq!(ns.final_phase("two").await, "Succeeded");
         assert_eq!(PodView(&ns.pod("two").await).restarts(SHIM_CONTAINER).unwrap_or_default(), 0);
     })
     .await;
@@ -108,9 +108,9 @@ async fn restricted_namespace_admits_the_shim() {
         let config = "interceptionMode: NONE\nproxyMetadata:\n  ISTIO_META_UNPRIVILEGED_POD: \"true\" # not root\n";
         let object = annotated(pod("careful", &spec), PROXY_CONFIG_ANNOTATION, config);
         ns.create_object(object).await;
-        assert_eq!(final_phase(ns, "careful").await, "Succeeded");
+        assert_eq!(ns.final_phase("careful").await, "Succeeded");
         let pod = ns.pod("careful").await;
-        assert_eq!(shim_label(&pod), Some(default_mode()));
+        assert_eq!(PodView(&pod).shim_mode(), Some(default_mode()));
         let config_now = PodView(&pod).annotation(PROXY_CONFIG_ANNOTATION).unwrap_or_default();
         assert_eq!(config_now, format!("{config}holdApplicationUntilProxyStarts: true\n"));
     })

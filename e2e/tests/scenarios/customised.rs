@@ -6,7 +6,7 @@ use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{default_mode, final_phase, shim_label, shim_modes};
+use crate::{default_mode, shim_modes};
 
 const CPU: &str = "11m";
 
@@ -19,7 +19,7 @@ fn customised(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_pod_with_a_customised_proxy_completes_in_each_mode() {
+async fn customised_proxy_completes_in_each_mode() {
     scenario("customised", &[MESH, OPT_IN], async |ns: &Namespace| {
         let modes = shim_modes();
         for mode in &modes {
@@ -27,9 +27,9 @@ async fn a_pod_with_a_customised_proxy_completes_in_each_mode() {
         }
         ns.create_object(customised("auto")).await;
         for mode in modes.into_iter().chain(["auto"]) {
-            assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
+            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
             let pod = ns.pod(mode).await;
-            assert_eq!(shim_label(&pod), Some(if mode == "auto" { default_mode() } else { mode }));
+            assert_eq!(PodView(&pod).shim_mode(), Some(if mode == "auto" { default_mode() } else { mode }));
             let spec = pod.spec.clone().expect("it has a specification");
             let proxy = spec.containers.iter().find(|container| container.name == PROXY_CONTAINER).expect("a proxy");
             let requests = proxy.resources.clone().and_then(|resources| resources.requests).unwrap_or_default();
@@ -41,7 +41,7 @@ async fn a_pod_with_a_customised_proxy_completes_in_each_mode() {
 }
 
 #[tokio::test]
-async fn a_customised_proxy_that_istio_makes_a_native_sidecar_needs_no_shim() {
+async fn customised_native_proxy_needs_no_shim() {
     scenario("customised-native", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(annotated(customised("by-istio"), NATIVE_SIDECAR_ANNOTATION, "true")).await;
         ns.create_object(annotated(customised("asked"), MODE_ANNOTATION, "istio")).await;
@@ -50,7 +50,7 @@ async fn a_customised_proxy_that_istio_makes_a_native_sidecar_needs_no_shim() {
             ns.create_object(annotated(pod, NATIVE_SIDECAR_ANNOTATION, "true")).await;
         }
         for name in ["by-istio", "asked", "native", "proxy"] {
-            assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
             let pod = ns.pod(name).await;
             assert!(!PodView(&pod).has_shim(), "{name}");
             let status = PodView(&pod).annotation(STATUS_ANNOTATION).unwrap_or_default();

@@ -21,7 +21,7 @@ fn is_left_alone(pod: &Pod) {
 }
 
 #[tokio::test]
-async fn a_gateway_that_istiod_deploys_is_left_as_it_is() {
+async fn deployed_gateway_is_unchanged() {
     scenario("gateway", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(gateway("edge", "istio")).await;
         let label = format!("{GATEWAY_NAME_LABEL}=edge");
@@ -34,7 +34,7 @@ async fn a_gateway_that_istiod_deploys_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_the_injector_renders_is_left_as_it_is() {
+async fn injected_gateway_is_unchanged() {
     scenario("gateway-injected", &[MESH, OPT_IN], async |ns: &Namespace| {
         let proxy = json!({"name": PROXY_CONTAINER, "image": "auto", "imagePullPolicy": "IfNotPresent"});
         let mut gateway = pod("gateway", &json!({"containers": [proxy]}));
@@ -47,7 +47,7 @@ async fn a_gateway_that_the_injector_renders_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_waypoints_pod_is_left_as_it_is() {
+async fn waypoint_is_unchanged() {
     scenario("waypoint", &[MESH, OPT_IN], async |ns: &Namespace| {
         let container = json!({"name": PROXY_CONTAINER, "image": payload_image(), "command": ["sleep", "1000"]});
         let mut waypoint = pod("waypoint", &json!({"containers": [container], "terminationGracePeriodSeconds": 1}));

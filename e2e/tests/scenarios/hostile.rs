@@ -10,7 +10,7 @@ use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, final_phase, shared_pid_modes, shim_container, shim_log, shim_modes};
+use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_container, shim_log};
 
 /// A container that exits with 99 unless the proxy is ready, once a second for so many seconds.
 fn needs_proxy(name: &str, seconds: u32) -> Value {
@@ -31,7 +31,7 @@ async fn create(ns: &Namespace, name: &str, mode: &str, policy: &str, containers
 
 /// Waits until a pod has succeeded, and asserts that its shim has logged each of these containers' ends once, without a restart.
 async fn succeeds_unharmed(ns: &Namespace, name: &str, mode: &str, containers: &[&str]) {
-    assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+    assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
     let shim = shim_container(mode);
     assert_eq!(PodView(&ns.pod(name).await).restarts(shim), Some(0), "{name}");
     let log = ns.logs(name, shim).await;
@@ -43,7 +43,7 @@ async fn succeeds_unharmed(ns: &Namespace, name: &str, mode: &str, containers: &
 }
 
 #[tokio::test]
-async fn payload_of_another_user_can_neither_signal_nor_read_the_shim() {
+async fn other_user_can_neither_signal_nor_read_the_shim() {
     // Expected: the pod ends as if nothing had been tried.
     let script = "
 shim=$(pidof aux-shim) || exit 90
@@ -65,14 +65,14 @@ sleep 1";
 }
 
 #[tokio::test]
-async fn root_payload_that_kills_the_shim_as_it_ends_only_restarts_it() {
+async fn shim_killed_by_a_root_payload_is_restarted() {
     // Expected: the kubelet restarts the shim, which sees that the payload has gone. In modes proxy and wrap root kills the
     // proxy's own container, as it can without istio-aux.
     scenario("hostile-kill", &[MESH, OPT_IN], async |ns: &Namespace| {
         // By then the shim has recorded the container's start.
         let main = as_root(shell("main", "sleep 2; kill -9 $(pidof aux-shim)"));
         create(ns, "one", "native", "Never", &[main]).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         let log = shim_log(ns, "one").await;
         assert!(log.contains("restored what was observed before"), "{log}");
@@ -82,8 +82,8 @@ async fn root_payload_that_kills_the_shim_as_it_ends_only_restarts_it() {
 }
 
 #[tokio::test]
-async fn pod_whose_shim_is_stopped_hangs_as_without_istio_aux_until_the_shim_continues() {
-    // Expected: while the shim is stopped, the proxy runs on. The control is `control_job_in_the_mesh_alone_never_completes`.
+async fn stopped_shim_leaves_the_pod_running_until_continued() {
+    // Expected: while the shim is stopped, the proxy runs on. The control is `control_job_in_the_mesh_alone_does_not_complete`.
     scenario("hostile-stop", &[MESH, OPT_IN], async |ns: &Namespace| {
         let main = as_root(shell("main", "sleep 2; kill -STOP $(pidof aux-shim)"));
         let keeper = "until [ -e /memory/continue ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
@@ -116,7 +116,7 @@ async fn pod_whose_shim_is_stopped_hangs_as_without_istio_aux_until_the_shim_con
 }
 
 #[tokio::test]
-async fn flood_of_processes_hides_no_container_from_the_shim() {
+async fn fork_flood_hides_no_container_from_the_shim() {
     // Expected: the pod ends as if nothing had been tried.
     let flood = "for n in $(seq 5000); do /bin/true; done";
     scenario("hostile-forks", &[MESH, OPT_IN], async |ns: &Namespace| {
@@ -132,7 +132,7 @@ async fn flood_of_processes_hides_no_container_from_the_shim() {
 }
 
 #[tokio::test]
-async fn flood_of_writes_to_the_hosts_file_costs_no_later_container_its_proxy() {
+async fn hosts_file_flood_leaves_late_containers_their_proxy() {
     // Expected: the proxy outlives a container that starts more than 30 s after the first write, and the pod ends.
     let flood = "
 for n in $(seq 5000); do echo '127.0.0.1 flood' >> /etc/hosts; done
@@ -186,15 +186,12 @@ exit {exit_code}"
 }
 
 #[tokio::test]
-async fn traps_in_a_lock_directory_harm_no_other_container() {
-    if !shim_modes().contains(&"wrap") {
-        return;
-    }
+async fn lock_directory_trap_harms_no_other_container() {
     // Expected: the other container has its command, its files and its proxy, and the pod ends.
     scenario("hostile-traps", &[MESH, OPT_IN], async |ns: &Namespace| {
         for (name, trap) in TRAPS {
             create(ns, name, "wrap", "Never", &trapped(trap, 0)).await;
-            assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
             let log = ns.logs(name, PROXY_CONTAINER).await;
             assert_eq!(log.matches("container exited container=other code=0").count(), 1, "{name}: {log}");
             ns.delete_pod(name).await;
@@ -204,10 +201,7 @@ async fn traps_in_a_lock_directory_harm_no_other_container() {
 }
 
 #[tokio::test]
-async fn container_that_meets_its_own_trap_still_runs_its_command() {
-    if !shim_modes().contains(&"wrap") {
-        return;
-    }
+async fn container_in_its_own_trap_runs_its_command() {
     // Expected: both commands run to their ends. Whether the proxy is ended then is not asserted: a container that has taken
     // its own lock file away may not be able to report, and then the pod is as without istio-aux.
     scenario("hostile-own-trap", &[MESH, OPT_IN], async |ns: &Namespace| {
@@ -222,7 +216,7 @@ async fn container_that_meets_its_own_trap_still_runs_its_command() {
             let view = PodView(&pod);
             assert_eq!((view.restarts("hostile"), view.restarts("other")), (Some(1), Some(0)), "{name}");
             ns.delete_pod(name).await;
-            ns.until(&format!("pod {name} to go"), || async { (!ns.has_pod(name).await).then_some(()) }).await;
+            ns.until_gone(name).await;
         }
     })
     .await;
@@ -230,18 +224,15 @@ async fn container_that_meets_its_own_trap_still_runs_its_command() {
 
 /// Waits until the kubelet has evicted a pod because this volume exceeds its size limit.
 async fn is_evicted_for(ns: &Namespace, volume: &str) {
-    assert_eq!(final_phase(ns, "one").await, "Failed");
+    assert_eq!(ns.final_phase("one").await, "Failed");
     let status = ns.pod("one").await.status.unwrap_or_default();
     assert_eq!(status.reason.as_deref(), Some("Evicted"));
     assert!(status.message.is_some_and(|message| message.contains(&format!("\"{volume}\""))), "it says the volume");
 }
 
 #[tokio::test]
-async fn pod_that_fills_its_lock_directory_is_evicted_as_for_any_volume_of_its_own() {
+async fn full_lock_directory_evicts_the_pod() {
     const FILL: &str = "dd if=/dev/zero of=$DIRECTORY/fill bs=1024 count=4096 && sleep 86400";
-    if !shim_modes().contains(&"wrap") {
-        return;
-    }
     // Expected: the kubelet measures volumes once a minute or two, and evicts the pod that exceeds a limit. It does so for an
     // emptyDir of the pod's own, too: that is the control.
     scenario("control-evicted", &[], async |control: &Namespace| {

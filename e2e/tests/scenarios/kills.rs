@@ -6,7 +6,7 @@ use e2e::manifests::{annotated, injected, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, final_phase, shim_container};
+use crate::{NEEDS_PROXY, as_root, shim_container};
 
 /// Kills the shim a second after a file is there: a moment in which it has seen what the file tells of. Nobody waits for it.
 fn killer(file: &str) -> Value {
@@ -30,7 +30,7 @@ async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &
             ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &awaited.join(","))).await;
         }
         for name in kills {
-            assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
             let pod = ns.pod(name).await;
             assert!(PodView(&pod).restarts(shim) >= Some(1), "{name}: it was killed");
             for container in &awaited {
@@ -62,14 +62,14 @@ async fn killed_supervisor_misses_nothing() {
 }
 
 #[tokio::test]
-async fn shim_that_is_killed_while_the_proxy_drains_sees_it_end() {
+async fn shim_killed_during_the_drain_sees_the_proxy_end() {
     // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent, which drains for 6 s.
     scenario("kill-drain", &[OPT_IN], async |ns: &Namespace| {
         let drain = r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; echo drained";
         let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer("asked")];
         let spec = with_memory(pod_spec("Never", &containers));
         ns.create_object(injected(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main"))).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
     })

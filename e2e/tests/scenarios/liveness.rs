@@ -6,7 +6,7 @@ use e2e::manifests::{annotated, pod, pod_spec, shell, with_default_grace, with_m
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, final_phase, shim_modes, start_server};
+use crate::{NEEDS_PROXY, shim_modes, start_server};
 
 /// A pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs this.
 fn hangs_once(name: &str, second_attempt: &str) -> Value {
@@ -26,13 +26,13 @@ touch /memory/healthy
 
 /// Asserts that the pod succeeded at its second attempt, which succeeds only after one that exited with 0.
 async fn succeeds_after_an_attempt_that_exited_with_0(ns: &Namespace, name: &str) {
-    assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+    assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
     let pod = ns.pod(name).await;
     assert_eq!(PodView(&pod).restarts("main"), Some(1), "{name}");
 }
 
 #[tokio::test]
-async fn control_kubelet_restarts_a_container_that_exits_with_0_after_its_liveness_probe_failed() {
+async fn control_failed_liveness_probe_restarts_exit_0() {
     scenario("control-liveness", &[], async |ns: &Namespace| {
         ns.create_object(hangs_once("one", "true")).await;
         succeeds_after_an_attempt_that_exited_with_0(ns, "one").await;
@@ -41,7 +41,7 @@ async fn control_kubelet_restarts_a_container_that_exits_with_0_after_its_livene
 }
 
 #[tokio::test]
-async fn attempt_after_a_failed_liveness_probe_keeps_the_proxy() {
+async fn retry_after_a_failed_liveness_probe_keeps_the_proxy() {
     scenario("liveness", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         // Long enough for a proxy to go that was asked to quit at the first attempt's end.

@@ -14,11 +14,9 @@ mod resilience;
 mod restarts;
 mod selection;
 mod start;
-mod training;
 
-use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
+use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::{Namespace, PodView};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 /// A shell command that exits with 99 unless the proxy is ready. Containers end with it instead of comparing the times at which the
@@ -72,26 +70,13 @@ fn shim_container(mode: &str) -> &'static str {
 
 /// What the shim of a pod has logged.
 async fn shim_log(ns: &Namespace, pod: &str) -> String {
-    let mode = shim_label(&ns.pod(pod).await).unwrap_or_else(|| panic!("{pod} has a shim")).to_owned();
-    ns.logs(pod, shim_container(&mode)).await
-}
-
-/// The mode in which the webhook added the shim.
-fn shim_label(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
-}
-
-/// Waits for the final phase of a pod.
-async fn final_phase(ns: &Namespace, pod: &str) -> String {
-    ns.pod_until(pod, "the end", |pod| PodView(pod).final_phase()).await
+    let with_shim = ns.pod(pod).await;
+    let mode = PodView(&with_shim).shim_mode().unwrap_or_else(|| panic!("{pod} has a shim"));
+    ns.logs(pod, shim_container(mode)).await
 }
 
 /// Creates the web server in the mesh and waits until it serves.
 async fn start_server(ns: &Namespace) {
-    for object in e2e::manifests::server() {
-        ns.create_object(object).await;
-    }
-    let web = ns.until("the server's pod", || async { ns.pods_with("app=web").await.pop() }).await;
-    let name = web.metadata.name.unwrap_or_default();
-    ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("web").then_some(())).await;
+    ns.create_objects(e2e::manifests::server()).await;
+    ns.until_a_pod("app=web", "readiness", |pod| pod.is_ready("web")).await;
 }

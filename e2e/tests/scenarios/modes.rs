@@ -7,10 +7,10 @@ use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, final_phase, shim_container, shim_label, shim_modes, start_server};
+use crate::{NEEDS_PROXY, as_root, shim_container, shim_modes, start_server};
 
 #[tokio::test]
-async fn a_retry_has_the_network_in_each_mode() {
+async fn retry_has_the_network_in_each_mode() {
     scenario("mode-retry", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         let script = "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; exit 7";
@@ -19,10 +19,10 @@ async fn a_retry_has_the_network_in_each_mode() {
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
         }
         for mode in shim_modes() {
-            assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
+            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
             let pod = ns.pod(mode).await;
             let view = PodView(&pod);
-            assert_eq!(shim_label(&pod), Some(mode));
+            assert_eq!(PodView(&pod).shim_mode(), Some(mode));
             assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(1), Some(0)), "{mode}");
             let log = ns.logs(mode, shim_container(mode)).await;
             for line in
@@ -36,7 +36,7 @@ async fn a_retry_has_the_network_in_each_mode() {
 }
 
 #[tokio::test]
-async fn exit_codes_are_the_payloads_in_each_mode() {
+async fn exit_codes_are_kept_in_each_mode() {
     scenario("mode-codes", &[MESH, OPT_IN], async |ns: &Namespace| {
         for mode in shim_modes() {
             // Kubernetes makes one dollar of two.
@@ -44,7 +44,7 @@ async fn exit_codes_are_the_payloads_in_each_mode() {
             ns.create_object(annotated(pod(mode, &pod_spec("Never", &containers)), MODE_ANNOTATION, mode)).await;
         }
         for mode in shim_modes() {
-            assert_eq!(final_phase(ns, mode).await, "Failed", "{mode}");
+            assert_eq!(ns.final_phase(mode).await, "Failed", "{mode}");
             let pod = ns.pod(mode).await;
             for (container, code) in [("fails", 3), ("killed", 137), ("fine", 0), (PROXY_CONTAINER, 0)] {
                 assert_eq!(PodView(&pod).exit_code(container), Some(code), "{mode} {container}");
@@ -55,7 +55,7 @@ async fn exit_codes_are_the_payloads_in_each_mode() {
 }
 
 #[tokio::test]
-async fn containers_that_share_no_pid_namespace_are_wrapped() {
+async fn containers_without_shared_pids_are_wrapped() {
     scenario("mode-apart", &[MESH, OPT_IN], async |ns: &Namespace| {
         let mut spec = pod_spec(
             "Never",
@@ -63,15 +63,15 @@ async fn containers_that_share_no_pid_namespace_are_wrapped() {
         );
         spec["shareProcessNamespace"] = json!(false);
         ns.create_object(pod("apart", &spec)).await;
-        assert_eq!(final_phase(ns, "apart").await, "Succeeded");
+        assert_eq!(ns.final_phase("apart").await, "Succeeded");
         let pod = ns.pod("apart").await;
-        assert_eq!(shim_label(&pod), Some("wrap"));
+        assert_eq!(PodView(&pod).shim_mode(), Some("wrap"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_wrapper_that_is_killed_ends_its_container_and_is_awaited_again() {
+async fn killed_wrapper_ends_its_container_and_is_awaited() {
     scenario("mode-killed", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         // Its own wrapper is its parent; a shared PID namespace lets root kill it.
@@ -80,7 +80,7 @@ async fn a_wrapper_that_is_killed_ends_its_container_and_is_awaited_again() {
         let mut spec = with_memory(pod_spec("OnFailure", &[as_root(shell("main", script))]));
         spec["shareProcessNamespace"] = json!(true);
         ns.create_object(annotated(pod("one", &spec), MODE_ANNOTATION, "wrap")).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
         assert_eq!(PodView(&ns.pod("one").await).restarts("main"), Some(1));
         let log = ns.logs("one", PROXY_CONTAINER).await;
         assert!(log.contains("container exited container=main code=137"), "{log}");
@@ -97,7 +97,7 @@ fn envoy_killer() -> Value {
 }
 
 #[tokio::test]
-async fn control_envoy_that_crashes_leaves_retries_without_network() {
+async fn control_crashed_envoy_leaves_retries_offline() {
     scenario("control-crash", &[MESH], async |ns: &Namespace| {
         start_server(ns).await;
         ns.create_object(envoy_killer()).await;
@@ -110,22 +110,22 @@ async fn control_envoy_that_crashes_leaves_retries_without_network() {
 }
 
 #[tokio::test]
-async fn envoy_that_crashes_is_brought_back_in_mode_proxy() {
+async fn crashed_envoy_is_restarted_in_mode_proxy() {
     scenario("mode-crash", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         ns.create_object(annotated(envoy_killer(), MODE_ANNOTATION, "proxy")).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(PROXY_CONTAINER) >= Some(1));
     })
     .await;
 }
 
 #[tokio::test]
-async fn mode_istio_has_istio_make_its_proxy_a_native_sidecar() {
+async fn mode_istio_makes_the_proxy_a_native_sidecar() {
     scenario("mode-istio", &[MESH, OPT_IN], async |ns: &Namespace| {
         let object = pod("one", &pod_spec("Never", &[shell("main", "true")]));
         ns.create_object(annotated(object, MODE_ANNOTATION, "istio")).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
         let pod = ns.pod("one").await;
         let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()).expect("it has init containers");
         assert!(init.iter().any(|container| container.name == PROXY_CONTAINER));
@@ -146,7 +146,7 @@ async fn mode_hold_and_mode_off_add_no_shim() {
             let object = annotated(pod(mode, &pod_spec("Never", &[shell("main", "true")])), MODE_ANNOTATION, mode);
             let admitted = ns.dry_run(object).await;
             let admitted: Pod = serde_json::from_value(json!(admitted)).expect("it is a pod");
-            assert_eq!((has_hook(&admitted), shim_label(&admitted)), (held, None), "{mode}");
+            assert_eq!((has_hook(&admitted), PodView(&admitted).shim_mode()), (held, None), "{mode}");
         }
     })
     .await;

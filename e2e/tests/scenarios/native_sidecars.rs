@@ -9,7 +9,6 @@ use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 use crate::command::istio_aux;
-use crate::{final_phase, shim_label};
 
 /// A pod with these init containers.
 fn pod_with(name: &str, init_containers: &[Value], mode: &str) -> Value {
@@ -20,7 +19,7 @@ fn pod_with(name: &str, init_containers: &[Value], mode: &str) -> Value {
 /// Waits for a pod's end, and asserts that the kubelet ended its native sidecars at the first try: by SIGTERM, after the
 /// regular containers, with no restart of a sidecar or of the shim.
 async fn kubelet_ends_the_sidecars_of(ns: &Namespace, name: &str) {
-    assert_eq!(final_phase(ns, name).await, "Succeeded", "{name}");
+    assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
     let pod = ns.pod(name).await;
     let view = PodView(&pod);
     assert_eq!(view.restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{name}: {}", view.in_a_line());
@@ -52,7 +51,7 @@ async fn pods_with_sidecars_before_the_shim_end(mode: &str, expected_mode: &str)
         }
         for name in ["one", "two", "init-between"] {
             kubelet_ends_the_sidecars_of(ns, name).await;
-            assert_eq!(shim_label(&ns.pod(name).await), Some(expected_mode), "{name}");
+            assert_eq!(PodView(&ns.pod(name).await).shim_mode(), Some(expected_mode), "{name}");
         }
     })
     .await;
@@ -69,7 +68,7 @@ async fn pod_with_native_sidecars_ends_in_mode_proxy() {
 }
 
 #[tokio::test]
-async fn pod_with_native_sidecars_gets_mode_proxy_by_default_and_ends() {
+async fn pod_with_native_sidecars_gets_mode_proxy_by_default() {
     pods_with_sidecars_before_the_shim_end("auto", "proxy").await;
 }
 

@@ -11,16 +11,16 @@ use e2e::manifests::{annotated, injected, job, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
-use crate::{NEEDS_PROXY, as_root, final_phase, shared_pid_modes, shim_log, shim_modes};
+use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_log, shim_modes};
 
 #[tokio::test]
-async fn killed_shim_goes_on_where_it_was() {
+async fn killed_shim_restores_its_state() {
     scenario("killed-shim", &[MESH, OPT_IN], async |ns: &Namespace| {
         // The other has succeeded before the kill, and will never be seen again.
         let killer = as_root(shell("killer", "sleep 3; kill -9 $(pidof aux-shim); sleep 4"));
         let spec = pod_spec("OnFailure", &[shell("main", "sleep 1"), killer]);
         ns.create_object(pod("two", &spec)).await;
-        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        assert_eq!(ns.final_phase("two").await, "Succeeded");
         let pod = ns.pod("two").await;
         assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         let log = shim_log(ns, "two").await;
@@ -31,11 +31,11 @@ async fn killed_shim_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn proxy_that_was_killed_is_not_waited_for() {
+async fn killed_proxy_is_not_awaited() {
     scenario("killed-proxy", &[MESH, OPT_IN], async |ns: &Namespace| {
         let killer = as_root(shell("main", "kill -9 $(pidof pilot-agent); sleep 2; exit 4"));
         ns.create_object(pod("one", &pod_spec("Never", &[killer]))).await;
-        assert_eq!(final_phase(ns, "one").await, "Failed");
+        assert_eq!(ns.final_phase("one").await, "Failed");
         let pod = ns.pod("one").await;
         assert_eq!(PodView(&pod).exit_code("main"), Some(4));
         assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(137));
@@ -46,7 +46,7 @@ async fn proxy_that_was_killed_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn container_that_starts_late_is_awaited() {
+async fn late_container_is_awaited() {
     scenario("late", &[MESH, OPT_IN], async |ns: &Namespace| {
         // The kubelet starts the third when the second's hook is done.
         let mut slow = shell("slow", "sleep 21");
@@ -54,7 +54,7 @@ async fn container_that_starts_late_is_awaited() {
         let spec =
             pod_spec("Never", &[shell("first", "true"), slow, shell("late", &format!("sleep 3; {NEEDS_PROXY}"))]);
         ns.create_object(pod("three", &spec)).await;
-        assert_eq!(final_phase(ns, "three").await, "Succeeded");
+        assert_eq!(ns.final_phase("three").await, "Succeeded");
         let log = shim_log(ns, "three").await;
         for name in ["first", "slow", "late"] {
             assert!(log.contains(&format!("container exited container={name} code=")), "{log}");
@@ -68,13 +68,13 @@ async fn changed_status_port_is_honoured() {
     scenario("status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
         let object = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")]));
         ns.create_object(annotated(object, STATUS_PORT_ANNOTATION, "15777")).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
     })
     .await;
 }
 
 #[tokio::test]
-async fn status_port_that_is_off_leaves_envoys_own_port() {
+async fn disabled_status_port_leaves_envoys_admin_port() {
     scenario("no-status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
         for mode in shared_pid_modes() {
             // Nothing holds the payload here: it waits for Envoy itself.
@@ -84,7 +84,7 @@ async fn status_port_that_is_off_leaves_envoys_own_port() {
             ns.create_object(annotated(object, MODE_ANNOTATION, mode)).await;
         }
         for mode in shared_pid_modes() {
-            assert_eq!(final_phase(ns, mode).await, "Succeeded", "{mode}");
+            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
             assert_eq!(PodView(&ns.pod(mode).await).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
         }
     })
@@ -92,7 +92,7 @@ async fn status_port_that_is_off_leaves_envoys_own_port() {
 }
 
 #[tokio::test]
-async fn proxy_that_drains_for_long_is_asked_once() {
+async fn slowly_draining_proxy_is_asked_once() {
     // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent.
     scenario("drain", &[OPT_IN], async |ns: &Namespace| {
         let agent = shell(
@@ -100,7 +100,7 @@ async fn proxy_that_drains_for_long_is_asked_once() {
             r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; sleep 6; echo drained",
         );
         ns.create_object(injected(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")])))).await;
-        assert_eq!(final_phase(ns, "one").await, "Succeeded");
+        assert_eq!(ns.final_phase("one").await, "Succeeded");
         let log = shim_log(ns, "one").await;
         assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
         assert!(!log.contains("WARN"), "{log}");
@@ -110,7 +110,7 @@ async fn proxy_that_drains_for_long_is_asked_once() {
 }
 
 #[tokio::test]
-async fn exec_sessions_are_no_payload() {
+async fn exec_sessions_do_not_keep_the_pod() {
     scenario("exec", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(pod("two", &pod_spec("Never", &[shell("main", "sleep 6"), shell("other", "sleep 1")]))).await;
         ns.pod_until("two", "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
@@ -120,7 +120,7 @@ async fn exec_sessions_are_no_payload() {
             kubectl.args(["--namespace", ns.name(), "exec", "two", "--container", container, "--", "sleep", "1000"]);
             kubectl.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("kubectl runs")
         });
-        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        assert_eq!(ns.final_phase("two").await, "Succeeded");
         let log = shim_log(ns, "two").await;
         assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
         for mut session in sessions {
@@ -131,7 +131,7 @@ async fn exec_sessions_are_no_payload() {
 }
 
 #[tokio::test]
-async fn job_that_is_deleted_half_way_leaves_nothing() {
+async fn deleted_job_leaves_no_pod() {
     scenario("deleted", &[MESH, OPT_IN], async |ns: &Namespace| {
         let mut names = Vec::new();
         for mode in shim_modes() {
@@ -144,14 +144,14 @@ async fn job_that_is_deleted_half_way_leaves_nothing() {
             names.push(name);
         }
         for name in names {
-            ns.until(&format!("pod {name} to go"), || async { (!ns.has_pod(&name).await).then_some(()) }).await;
+            ns.until_gone(&name).await;
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn container_whose_image_does_not_exist_keeps_the_proxy() {
+async fn container_without_an_image_keeps_the_proxy() {
     scenario("bad-image", &[MESH, OPT_IN], async |ns: &Namespace| {
         let mut never = shell("never", "true");
         never["image"] = json!("docker.io/istio-aux-cluster/no-such-image:1");
@@ -162,20 +162,20 @@ async fn container_whose_image_does_not_exist_keeps_the_proxy() {
         })
         .await;
         ns.delete_pod("two").await;
-        ns.until("pod two to go", || async { (!ns.has_pod("two").await).then_some(()) }).await;
+        ns.until_gone("two").await;
     })
     .await;
 }
 
 #[tokio::test]
-async fn helper_with_an_endpoint_is_ended_too() {
+async fn helper_with_an_endpoint_is_asked_to_quit() {
     scenario("quit", &[MESH, OPT_IN], async |ns: &Namespace| {
         // It serves one connection, then ends.
         let helper = shell("helper", "nc -l -p 9091 < /dev/null; echo was told");
         let object = pod("two", &pod_spec("Never", &[shell("main", "sleep 2"), helper]));
         let object = annotated(object, WAIT_FOR_ANNOTATION, "main");
         ns.create_object(annotated(object, QUIT_ANNOTATION, "http://127.0.0.1:9091/quitquitquit")).await;
-        assert_eq!(final_phase(ns, "two").await, "Succeeded");
+        assert_eq!(ns.final_phase("two").await, "Succeeded");
         let log = ns.logs("two", "helper").await;
         assert!(log.contains("POST /quitquitquit HTTP/1.1") && log.contains("was told"), "{log}");
     })

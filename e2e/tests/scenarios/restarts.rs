@@ -2,7 +2,7 @@
 
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{job, pod_spec, shell, with_memory};
-use e2e::{Namespace, PodView, is_complete, scenario};
+use e2e::{Namespace, PodView, scenario};
 
 use crate::{shim_log, start_server};
 
@@ -19,7 +19,7 @@ async fn retries_under_on_failure_keep_their_network() {
         start_server(ns).await;
         let spec = with_memory(pod_spec("OnFailure", &[shell("main", THIRD_TIME_LUCKY)]));
         ns.create_object(job("lucky", &spec)).await;
-        ns.until("Job lucky to complete", || async { is_complete(&ns.job("lucky").await).then_some(()) }).await;
+        ns.until_complete("lucky").await;
         let name = ns.pod_of_job("lucky").await;
         let pod = ns.pod(&name).await;
         assert_eq!(PodView(&pod).restarts("main"), Some(2));

@@ -9,7 +9,7 @@ use e2e::manifests::{annotated, deployment, pod, pod_spec, shell, without_token}
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{default_mode, final_phase, shim_label, start_server};
+use crate::{default_mode, start_server};
 
 fn quick() -> Value {
     pod("quick", &pod_spec("Never", &[shell("main", "true")]))
@@ -36,7 +36,7 @@ async fn deployment_gets_the_hold_annotation_only() {
 async fn native_proxy_needs_no_shim() {
     scenario("native-proxy", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(annotated(quick(), "sidecar.istio.io/nativeSidecar", "true")).await;
-        assert_eq!(final_phase(ns, "quick").await, "Succeeded");
+        assert_eq!(ns.final_phase("quick").await, "Succeeded");
         let pod = ns.pod("quick").await;
         assert!(!PodView(&pod).has_shim());
         let status = PodView(&pod).annotation(STATUS_ANNOTATION).unwrap_or_default();
@@ -51,7 +51,7 @@ async fn pod_label_opts_one_pod_in() {
         let mut object = quick();
         object["metadata"]["labels"] = json!({INJECTION_LABEL: ENABLED});
         ns.create_object(object).await;
-        assert_eq!(final_phase(ns, "quick").await, "Succeeded");
+        assert_eq!(ns.final_phase("quick").await, "Succeeded");
     })
     .await;
 }
@@ -77,7 +77,7 @@ async fn injected_by_hand(mesh: &Namespace, pod: Value) -> Value {
 }
 
 #[tokio::test]
-async fn pod_that_was_injected_by_hand_is_held_and_ended() {
+async fn hand_injected_pod_is_held_and_ended() {
     scenario("by-hand-mesh", &[MESH], async |mesh: &Namespace| {
         start_server(mesh).await;
         let script = format!("curl -sSf --max-time 5 http://web.{}/ && sleep 1", mesh.name());
@@ -94,7 +94,7 @@ async fn pod_that_was_injected_by_hand_is_held_and_ended() {
         .await;
         scenario("by-hand", &[OPT_IN], async |ns: &Namespace| {
             ns.create_object(injected.clone()).await;
-            assert_eq!(final_phase(ns, "one").await, "Succeeded");
+            assert_eq!(ns.final_phase("one").await, "Succeeded");
         })
         .await;
     })
@@ -113,8 +113,8 @@ async fn shim_fits_into_a_namespace_with_a_limit_range() {
         }))
         .await;
         ns.create_object(quick()).await;
-        assert_eq!(final_phase(ns, "quick").await, "Succeeded");
-        assert_eq!(shim_label(&ns.pod("quick").await), Some(default_mode()));
+        assert_eq!(ns.final_phase("quick").await, "Succeeded");
+        assert_eq!(PodView(&ns.pod("quick").await).shim_mode(), Some(default_mode()));
     })
     .await;
 }

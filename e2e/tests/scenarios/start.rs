@@ -4,16 +4,16 @@ use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{GREETING, container, pod, pod_spec};
 use e2e::{Namespace, PodView, scenario};
 
-use crate::{final_phase, start_server};
+use crate::start_server;
 
 const FIRST_COMMAND: &[&str] = &["curl", "-sSf", "--max-time", "10", "-D", "/dev/stderr", "http://web/"];
 
 #[tokio::test]
-async fn payload_reaches_the_mesh_at_its_first_instruction() {
+async fn first_instruction_reaches_the_mesh() {
     scenario("start", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
         ns.create_object(pod("first", &pod_spec("Never", &[container("main", FIRST_COMMAND)]))).await;
-        assert_eq!(final_phase(ns, "first").await, "Succeeded");
+        assert_eq!(ns.final_phase("first").await, "Succeeded");
         let log = ns.logs("first", "main").await;
         assert!(log.contains(GREETING), "{log}");
         assert!(log.contains("server: envoy"), "the answer did not come through Envoy:\n{log}");
@@ -22,7 +22,7 @@ async fn payload_reaches_the_mesh_at_its_first_instruction() {
 }
 
 #[tokio::test]
-async fn control_payload_in_the_mesh_alone_fails_at_its_first_instruction() {
+async fn control_first_instruction_in_the_mesh_alone_fails() {
     const PODS: usize = 10;
     scenario("control-start", &[MESH], async |ns: &Namespace| {
         start_server(ns).await;

@@ -1,8 +1,9 @@
-//! Jobs of many shapes, workflows and trials while the webhook, the kubelet, containerd and the API server are restarted again and
-//! again: none is stuck, and each ends as its payload did. `make soak PODS=1000`.
+//! Jobs of many shapes while the webhook, the kubelet, containerd and the API server are restarted again and again: none is stuck, and
+//! each ends as its payload did. `make soak PODS=1000`.
 
 mod jobs;
-mod kubeflow;
+#[cfg(feature = "node")]
+mod node;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,9 +12,8 @@ use std::time::{Duration, Instant};
 use contract::names::SHIM_CONTAINER;
 use e2e::audit::Audit;
 use e2e::cluster::{MESH, OPT_IN, restart};
-use e2e::kubeflow::argo::executor_rights;
-use e2e::kubeflow::katib::COLLECT_METRICS;
-use e2e::tenancy::kubectl;
+use e2e::kubectl::kubectl;
+use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, scenario};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -24,20 +24,18 @@ use tokio::time::sleep;
 
 /// Two cores boot no more proxies in time.
 const AT_A_TIME: usize = 10;
-/// How many of these are trials: an experiment has as many at a time.
-const TRIALS_AT_A_TIME: u32 = 2;
-/// What takes longer is stuck.
+/// An object that takes longer is stuck.
 const LIMIT: Duration = Duration::from_mins(15);
 const BETWEEN_DISTURBANCES: Duration = Duration::from_secs(45);
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The objects of the soak, and what their pods came to.
+/// The objects of the soak, and the ends of their pods.
 struct Soak<'a> {
     ns: &'a Namespace,
     pods: AtomicUsize,
     /// Pods of which containerd lost a container, as it does with and without istio-aux.
     lost: AtomicUsize,
-    /// Pods whose shim was started again although containerd had not lost it.
+    /// Pods whose shim was restarted although containerd had not lost it.
     shim_restarts: Mutex<Vec<String>>,
 }
 
@@ -60,10 +58,10 @@ impl Soak<'_> {
             }
             sleep(RETRY_DELAY).await;
         }
-        Err(format!("{name} is stuck. The pods that have not succeeded: {}", self.ns.describe_unfinished_pods().await))
+        Err(format!("{name} is stuck: {}", self.ns.describe().await))
     }
 
-    /// The pods with a label, oldest first, once all of them have ended. None where containerd lost a container of one of them.
+    /// Returns the pods with a label, oldest first, once all of them have ended; `None` where containerd lost a container of one.
     async fn ended_pods(&self, label: &str) -> Result<Option<Vec<Pod>>, String> {
         let (began, pods) = (Instant::now(), self.ns.pods());
         let mut pods = loop {
@@ -90,23 +88,13 @@ impl Soak<'_> {
         Ok(Some(pods))
     }
 
-    async fn list(&self, like: &Value, label: &str) -> Vec<Value> {
-        let objects = self.ns.objects(like);
-        let all = patient(label, async || objects.list(&ListParams::default().labels(label)).await).await;
-        all.into_iter().map(|object| serde_json::to_value(object).expect("an object is JSON")).collect()
-    }
-
     async fn delete(&self, object: &Value) {
         let (name, objects) = (name_of(object), self.ns.objects(object));
         patient(name, async || objects.delete(name, &DeleteParams::background()).await).await;
     }
 }
 
-fn name_of(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().expect("an object has a name")
-}
-
-/// Asks the API server until it answers: it is restarted, too.
+/// Asks the API server, which is restarted too, until it answers.
 async fn patient<T>(what: &str, ask: impl AsyncFn() -> kube::Result<T>) -> T {
     let began = Instant::now();
     loop {
@@ -142,8 +130,8 @@ fn kill_webhook() {
     kubectl(&["-n", "istio-aux", "delete", first, "--grace-period=0", "--force"]);
 }
 
-/// A request of the webhook or of a pod of the soak: account, verb and resource.
-fn asked_by_istio_aux(event: &Value, ns: &Namespace) -> Option<String> {
+/// Names a request of the webhook or of a pod of the soak by its account, verb and resource.
+fn request_of_istio_aux(event: &Value, ns: &Namespace) -> Option<String> {
     let user = event["user"]["username"].as_str()?.strip_prefix("system:serviceaccount:")?;
     let (namespace, account) = user.split_once(':')?;
     let object = &event["objectRef"];
@@ -154,30 +142,21 @@ fn asked_by_istio_aux(event: &Value, ns: &Namespace) -> Option<String> {
 }
 
 #[tokio::test]
-async fn nothing_is_stuck_or_ends_otherwise_than_its_payload_while_the_cluster_is_disturbed() {
+async fn disturbed_jobs_end_as_their_payloads() {
     let count: usize = std::env::var("PODS").ok().and_then(|text| text.parse().ok()).expect("PODS is a number");
-    scenario("soak", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| {
-        for object in executor_rights() {
-            ns.create_object(object).await;
-        }
+    scenario("soak", &[MESH, OPT_IN], async |ns: &Namespace| {
         let soak = Soak { ns, pods: AtomicUsize::new(0), lost: AtomicUsize::new(0), shim_restarts: Mutex::default() };
         let (audit, began, disturbances) = (Audit::from_now(), Instant::now(), AtomicUsize::new(0));
-        // A tenth are trials, a tenth workflows, the others Jobs.
-        let trials = count / 10;
-        let others = stream::iter(0..count - trials).map(async |number| match number % 9 {
-            0 => kubeflow::run_workflow(&soak, number).await.err(),
-            _ => jobs::run(&soak, number).await.err(),
-        });
-        let others = others.buffer_unordered(AT_A_TIME - TRIALS_AT_A_TIME as usize).filter_map(async |wrong| wrong);
-        let (mut wrong, of_trials) = tokio::select! {
-            wrong = async { tokio::join!(others.collect::<Vec<String>>(), kubeflow::run_trials(&soak, trials)) } => wrong,
+        let jobs = stream::iter(0..count).map(async |number| jobs::run(&soak, number).await.err());
+        let jobs = jobs.buffer_unordered(AT_A_TIME).filter_map(async |wrong| wrong);
+        let mut wrong = tokio::select! {
+            wrong = jobs.collect::<Vec<String>>() => wrong,
             () = disturb(&soak, &disturbances) => unreachable!("it goes on and on"),
         };
-        wrong.extend(of_trials);
         let restarts = soak.shim_restarts.into_inner().expect("no thread panicked with it");
         println!(
-            "{count} Jobs, workflows and trials, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
-             {} shims that were started again",
+            "{count} Jobs, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
+             {} shims that were restarted",
             soak.pods.into_inner(),
             began.elapsed().as_secs(),
             disturbances.into_inner(),
@@ -185,12 +164,12 @@ async fn nothing_is_stuck_or_ends_otherwise_than_its_payload_while_the_cluster_i
             soak.lost.into_inner(),
             restarts.len()
         );
-        let asked = audit.count(|event| asked_by_istio_aux(event, ns));
-        println!("requests to the API server of istio-aux, and of the pods' own account: {asked:?}");
-        wrong.extend(restarts.iter().map(|pod| format!("a shim was started again: {pod}")));
+        let requests = audit.count(|event| request_of_istio_aux(event, ns));
+        println!("requests to the API server of istio-aux, and of the pods' own account: {requests:?}");
+        wrong.extend(restarts.iter().map(|pod| format!("a shim was restarted: {pod}")));
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-        assert!(!asked.is_empty(), "webhooks that start read their certificate");
-        assert!(!asked.keys().any(|request| request.contains(" pods")), "nobody asks for pods: {asked:?}");
+        assert!(!requests.is_empty(), "webhooks that start read their certificate");
+        assert!(!requests.keys().any(|request| request.contains(" pods")), "istio-aux reads no pods: {requests:?}");
     })
     .await;
 }

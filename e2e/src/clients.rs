@@ -1,0 +1,45 @@
+//! Pods that run a script, and its output.
+
+use crate::Namespace;
+use crate::manifests::{annotated, job, pod, pod_spec, shell};
+use crate::namespace::name_of;
+use serde_json::Value;
+
+/// Returns a script that asks a server for its page, and prints it and the status.
+#[must_use]
+pub fn greets(host: &str) -> String {
+    format!("curl -sS --max-time 20 -w ' %{{http_code}}' http://{host}/ 2>&1")
+}
+
+/// Returns a script that runs another until its output matches a pattern of the shell, for a minute, and prints the last output:
+/// proxies get a new configuration a moment after it is created.
+#[must_use]
+pub fn until_said(script: &str, pattern: &str) -> String {
+    format!(
+        "n=0; until said=$({script}); case $said in {pattern}) true;; *) [ $n = 60 ];; esac; do n=$((n + 1)); sleep 1; done; printf %s \"$said\""
+    )
+}
+
+/// Runs a pod to its end, and returns the output of its container `main`.
+pub async fn output_of(ns: &Namespace, pod: Value) -> String {
+    let name = name_of(&pod).to_owned();
+    ns.create_object(pod).await;
+    ns.final_phase(&name).await;
+    ns.logs(&name, "main").await
+}
+
+/// Runs a script in a pod of its own, and returns its output.
+pub async fn output_of_script(ns: &Namespace, name: &str, script: &str) -> String {
+    output_of(ns, pod(name, &pod_spec("Never", &[shell("main", script)]))).await
+}
+
+/// Runs a script in a Job whose template opts out of Istio's injection, as the compiler of Kubeflow Pipelines writes it. Waits until
+/// the Job is complete, and returns the script's output.
+pub async fn output_of_job(ns: &Namespace, name: &str, script: &str) -> String {
+    let opted_out =
+        annotated(job(name, &pod_spec("Never", &[shell("main", script)])), "sidecar.istio.io/inject", "false");
+    ns.create_object(opted_out).await;
+    ns.until_complete(name).await;
+    let pod = ns.pod_of_job(name).await;
+    ns.logs(&pod, "main").await
+}

@@ -1,0 +1,161 @@
+//! The methods of installing istio-aux that docs/install.md describes, and of removing it again.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use contract::names::{ENABLED, HOLD_FIELD, INJECTION_LABEL};
+use serde_json::json;
+
+use crate::command::{printed, run};
+use crate::kubectl::{kubectl, wait_for_rollout};
+use crate::namespace::WAIT_TIMEOUT;
+
+/// A method of installing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InstallMethod {
+    /// `deploy/install`.
+    Script,
+    /// An overlay of kustomize, by its name.
+    Overlay(&'static str),
+    /// The chart, with these values.
+    Chart(&'static [&'static str]),
+    /// `istio-aux policy`, in the version that the server has.
+    Policy,
+    /// `istio-aux manifests`, and `istio-aux uninstall`.
+    Command,
+}
+
+/// All methods, by the names that `install-method` and `make test-matrix` take.
+pub const ALL: [(&str, InstallMethod); 9] = [
+    ("script", InstallMethod::Script),
+    ("self-signed", InstallMethod::Overlay("self-signed")),
+    ("failure-ignore", InstallMethod::Overlay("failure-ignore")),
+    ("cert-manager", InstallMethod::Overlay("cert-manager")),
+    ("helm", InstallMethod::Chart(&[])),
+    ("helm-cert-manager", InstallMethod::Chart(&["--set=certificate.from=cert-manager"])),
+    ("helm-without-native-sidecars", InstallMethod::Chart(&["--set=nativeSidecars=disabled"])),
+    ("policy", InstallMethod::Policy),
+    ("command", InstallMethod::Command),
+];
+
+/// The registry in the names of `make images`' images. It does not exist: they are loaded into the one-node cluster.
+pub const LOADED_IMAGES: &str = "registry.invalid/istio-aux";
+
+/// The command line that is in the image.
+pub(crate) const BINARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux");
+
+/// Runs a command in the directory `deploy`, and returns what it printed.
+fn say(program: &str, words: &[&str]) -> String {
+    printed(&run(program, words, ""))
+}
+
+/// Runs helm on the release's namespace. Returns what it printed.
+#[expect(clippy::must_use_candidate, reason = "most of its commands are run for what they do")]
+pub fn helm(words: &[&str]) -> String {
+    say("helm", &[words, &["--namespace=istio-aux"]].concat())
+}
+
+impl InstallMethod {
+    /// Installs, where istio-aux is not installed, and waits until it is effective.
+    pub fn install(self) {
+        self.apply();
+        wait_until_effective();
+    }
+
+    fn apply(self) {
+        match self {
+            Self::Script => drop(say("env", &[&format!("REGISTRY={LOADED_IMAGES}"), "./install"])),
+            Self::Overlay(name) => {
+                kubectl(&["apply", "--server-side", "-k", &format!("overlays/{name}")]);
+                wait_for_rollout("istio-aux", "deployment/istio-aux");
+            }
+            Self::Chart(values) => {
+                let install =
+                    ["install", "istio-aux", "helm/istio-aux", "--create-namespace", "--wait", "--timeout=3m"];
+                let registry = format!("--set=image.registry={LOADED_IMAGES}");
+                helm(&[&install[..], &[&registry], values].concat());
+            }
+            Self::Policy => on_policy(&["apply", "--server-side"]),
+            Self::Command => {
+                say(BINARY, &["check", "--pre"]);
+                let manifests = say(BINARY, &["manifests", "--registry", LOADED_IMAGES]);
+                drop(printed(&run("kubectl", &["apply", "--server-side", "--filename=-"], &manifests)));
+                say(BINARY, &["check", "--wait", "--timeout=3m"]);
+            }
+        }
+    }
+
+    /// Removes it, as the documents say.
+    pub fn remove(self) {
+        match self {
+            Self::Script => drop(say("./install", &["remove"])),
+            Self::Overlay(name) => {
+                kubectl(&["delete", "mutatingwebhookconfiguration", "istio-aux"]);
+                kubectl(&["delete", "--ignore-not-found", "-k", &format!("overlays/{name}")]);
+            }
+            Self::Chart(_) => {
+                // Helm would delete it after the webhook.
+                kubectl(&["delete", "mutatingwebhookconfiguration", "istio-aux"]);
+                helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
+                // Which --create-namespace has made, and Helm never takes away.
+                kubectl(&["delete", "namespace", "istio-aux"]);
+            }
+            Self::Policy => on_policy(&["delete"]),
+            Self::Command => drop(say(BINARY, &["uninstall", "--yes", "--delete-namespace"])),
+        }
+    }
+}
+
+/// Waits until a pod that opts in by its label gets the hold: the API server reads a policy, or reaches and trusts a webhook, a
+/// moment after it is created.
+pub fn wait_until_effective() {
+    let metadata = json!({"name": "istio-aux-probe", "labels": {INJECTION_LABEL: ENABLED}});
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}).to_string();
+    let dry_run = ["create", "--namespace=default", "--dry-run=server", "--output=json", "--filename=-"];
+    let began = Instant::now();
+    loop {
+        let made = run("kubectl", &dry_run, &pod);
+        let text = String::from_utf8_lossy(&made.stdout);
+        if made.status.success() && text.contains(HOLD_FIELD) {
+            return;
+        }
+        let errors = String::from_utf8_lossy(&made.stderr);
+        assert!(began.elapsed() < WAIT_TIMEOUT, "a pod that opts in does not get the hold: {errors}{text}");
+        sleep(Duration::from_millis(200));
+    }
+}
+
+/// Removes istio-aux, by whichever method it was installed.
+pub fn remove_all() {
+    helm(&["uninstall", "istio-aux", "--wait", "--ignore-not-found"]);
+    say("./install", &["remove"]);
+    on_policy(&["delete", "--ignore-not-found"]);
+}
+
+/// Runs kubectl on the policy profile, in the version that the server has.
+fn on_policy(words: &[&str]) {
+    let version = format!("--api-version={}", policy_version());
+    let policy = say(BINARY, &["policy", &version]);
+    drop(printed(&run("kubectl", &[words, &["--filename=-"]].concat(), &policy)));
+}
+
+/// Returns the version in which the server has policies.
+#[must_use]
+pub fn policy_version() -> &'static str {
+    let kinds = run("kubectl", &["get", "--raw", "/apis/admissionregistration.k8s.io/v1"], "");
+    let has_v1 = String::from_utf8_lossy(&kinds.stdout).contains("MutatingAdmissionPolicy");
+    if has_v1 { "v1" } else { "v1beta1" }
+}
+
+/// Returns the objects of istio-aux, of every kind.
+#[must_use]
+pub fn leftover_objects() -> Vec<String> {
+    let kinds = kubectl(&["api-resources", "--verbs=list", "--output=name"]);
+    let mut kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    kinds.sort_unstable();
+    let all = kinds.join(",");
+    let ours = "--selector=app.kubernetes.io/name=istio-aux";
+    let listed = kubectl(&["get", &all, "--all-namespaces", ours, "--output=name"]);
+    listed.lines().map(str::to_owned).collect()
+}

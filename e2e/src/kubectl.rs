@@ -1,0 +1,46 @@
+//! kubectl on the cluster that the tests may use.
+
+use serde_json::{Value, json};
+
+use crate::command::{printed, run};
+
+/// Runs kubectl, and returns what it printed.
+#[expect(clippy::must_use_candidate, reason = "most of its commands are run for what they do")]
+pub fn kubectl(words: &[&str]) -> String {
+    printed(&run("kubectl", words, ""))
+}
+
+/// Creates objects, or makes them like these.
+pub fn apply(objects: &[Value]) {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+    // The API server validates by itself; kubectl would first fetch the schemas of all kinds.
+    let words = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--filename=-"];
+    drop(printed(&run("kubectl", &words, &list)));
+}
+
+/// Waits until a Deployment, `deployment/NAME`, or a `DaemonSet` runs as it is specified now.
+pub fn wait_for_rollout(namespace: &str, workload: &str) {
+    kubectl(&["-n", namespace, "rollout", "status", workload, "--timeout=150s"]);
+}
+
+/// Objects that are not of a namespace, and are deleted when this is dropped.
+#[derive(Debug)]
+pub struct Applied(String);
+
+impl Applied {
+    /// Creates the objects.
+    #[must_use]
+    pub fn new(objects: &[Value]) -> Self {
+        apply(objects);
+        Self(json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string())
+    }
+}
+
+impl Drop for Applied {
+    fn drop(&mut self) {
+        let deleted = run("kubectl", &["delete", "--ignore-not-found", "--filename=-"], &self.0);
+        if !deleted.status.success() {
+            eprintln!("objects are left: {}", String::from_utf8_lossy(&deleted.stderr));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Waiting for conditions in a scenario's namespace.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::Namespace;
+use super::objects::name_of;
+use crate::{PodView, has_condition, is_complete};
+
+/// The time that a pod may take to start or end before a scenario fails. Two cores start a proxy in seconds, and ten at once
+/// in less than a minute. The shim waits 150 s for a container that the runtime could not create.
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(4);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+impl Namespace {
+    /// Polls until `ask` returns something. Panics with `what` after [`WAIT_TIMEOUT`].
+    pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+        self.until_within(WAIT_TIMEOUT, what, ask).await
+    }
+
+    /// Polls until `ask` returns something. Panics with `what` after `limit`.
+    pub async fn until_within<T>(&self, limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            assert!(began.elapsed() < limit, "waited {limit:?} for {what} in namespace {}", self.name());
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Asserts once a second that something keeps holding for so long.
+    pub async fn holds_for(&self, long: Duration, what: &str, ask: impl AsyncFn() -> bool) {
+        let began = Instant::now();
+        while began.elapsed() < long {
+            assert!(ask().await, "{what} no longer held after {:?} in namespace {}", began.elapsed(), self.name());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Waits for a pod of which `seen` returns something.
+    pub async fn pod_until<T>(&self, pod: &str, what: &str, seen: impl Fn(&Pod) -> Option<T>) -> T {
+        self.until(&format!("{what} of pod {pod}"), async || seen(&self.pod(pod).await)).await
+    }
+
+    /// Waits until a pod of which `is_so` is true has a label, `key=value`.
+    pub async fn until_a_pod(&self, label: &str, what: &str, is_so: impl Fn(PodView) -> bool) {
+        self.until(&format!("{what} of a pod with {label}"), async || {
+            self.pods_with(label).await.iter().any(|pod| is_so(PodView(pod))).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits for the final phase of a pod.
+    pub async fn final_phase(&self, pod: &str) -> String {
+        self.pod_until(pod, "the end", |pod| PodView(pod).final_phase()).await
+    }
+
+    /// Waits until a pod is gone.
+    pub async fn until_gone(&self, pod: &str) {
+        self.until(&format!("pod {pod} to go"), async || (!self.has_pod(pod).await).then_some(())).await;
+    }
+
+    /// Waits for the one pod of a Job, and returns its name.
+    pub async fn pod_of_job(&self, job: &str) -> String {
+        let label = format!("batch.kubernetes.io/job-name={job}");
+        self.until(&format!("the pod of Job {job}"), async || self.pods_with(&label).await.pop()).await.name_any()
+    }
+
+    /// Waits until a Job is complete.
+    pub async fn until_complete(&self, job: &str) {
+        self.until(&format!("Job {job} to complete"), async || is_complete(&self.job(job).await).then_some(())).await;
+    }
+
+    /// Waits until an object, by the kind and name of `like`, has one of these conditions, and returns it.
+    pub async fn until_condition(&self, like: &Value, conditions: &[&str]) -> Value {
+        self.until(&format!("{} {} to be {}", like["kind"], name_of(like), conditions.join(" or ")), async || {
+            let now = self.get(like).await;
+            conditions.iter().any(|condition| has_condition(&now, condition)).then_some(now)
+        })
+        .await
+    }
+}

@@ -1,0 +1,19 @@
+//! Scenarios that have the node or the installation to themselves: `--test-threads=1`.
+
+mod burst;
+mod installation;
+mod start_error;
+mod unlabeled_namespace;
+
+#[cfg(feature = "one-node")]
+mod ca_bundle_only;
+#[cfg(feature = "one-node")]
+mod disruption;
+#[cfg(feature = "one-node")]
+mod openshift;
+#[cfg(feature = "one-node")]
+mod policy;
+#[cfg(feature = "one-node")]
+mod tenancy_clients;
+#[cfg(feature = "one-node")]
+mod tenancy_controller;

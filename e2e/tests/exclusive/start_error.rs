@@ -1,0 +1,20 @@
+//! A command that does not exist. Its process lives for some tens of milliseconds, in which a busy node may not let the shim run
+//! (docs/limitations.md).
+
+use contract::names::PROXY_CONTAINER;
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{container, pod, pod_spec, shell};
+use e2e::{Namespace, PodView, scenario};
+
+#[tokio::test]
+async fn missing_command_fails_the_pod_and_ends_the_proxy() {
+    scenario("start-error", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let broken = container("broken", &["/no/such/command"]);
+        ns.create_object(pod("two", &pod_spec("Never", &[broken, shell("main", "sleep 2")]))).await;
+        assert_eq!(ns.final_phase("two").await, "Failed");
+        let pod = ns.pod("two").await;
+        let codes = ["broken", "main", PROXY_CONTAINER].map(|container| PodView(&pod).exit_code(container));
+        assert_eq!(codes, [Some(128), Some(0), Some(0)]);
+    })
+    .await;
+}

@@ -1,0 +1,64 @@
+//! A pod of a namespace without the label is the same with istio-aux as without it. Deletes the webhook configuration for some
+//! seconds.
+
+use std::panic::resume_unwind;
+
+use contract::names::{HOLD_FIELD, PROXY_CONTAINER};
+use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::manifests::{pod, pod_spec, shell};
+use e2e::saved::{Saved, until_end_or_signal};
+use e2e::{Namespace, scenario};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::api::{Api, DeleteParams};
+use serde_json::json;
+
+/// Returns the pod as the API server would store it, without what differs between any two creations.
+async fn admitted(ns: &Namespace) -> String {
+    let mut pod = ns.dry_run(pod("plain", &pod_spec("Never", &[shell("main", "true")]))).await;
+    let metadata = pod["metadata"].as_object_mut().expect("a pod has metadata");
+    for differs in ["uid", "creationTimestamp", "managedFields"] {
+        metadata.remove(differs);
+    }
+    let mut text = pod.to_string();
+    // The account's token volume has a random name.
+    if let Some(at) = text.find("kube-api-access-") {
+        let name = text[at..at + "kube-api-access-".len() + 5].to_owned();
+        text = text.replace(&name, "kube-api-access");
+    }
+    text
+}
+
+/// Waits until the API server calls the webhook for pods of an opted-in namespace, or no longer does.
+async fn until_called(opted_in: &Namespace, expected: bool) {
+    opted_in
+        .until(&format!("the webhook's calls: {expected}"), async || {
+            (admitted(opted_in).await.contains(HOLD_FIELD) == expected).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn pod_without_the_label_is_unchanged_byte_for_byte() {
+    scenario("opted-in", &[MESH, OPT_IN], async |opted_in: &Namespace| {
+        scenario("unlabeled", &[MESH], async |ns: &Namespace| {
+            let kind = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
+            let like = json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": "istio-aux"}});
+            let saved = Saved::save(&like).await;
+            until_called(opted_in, true).await;
+            let with = admitted(ns).await;
+            let without = until_end_or_signal(async || {
+                let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
+                configurations.delete("istio-aux", &DeleteParams::default()).await.expect("it is deleted");
+                until_called(opted_in, false).await;
+                admitted(ns).await
+            })
+            .await;
+            saved.restore().await;
+            until_called(opted_in, true).await;
+            assert!(with.contains(PROXY_CONTAINER), "Istio has injected its proxy");
+            assert_eq!(with, without.unwrap_or_else(|panic| resume_unwind(panic)));
+        })
+        .await;
+    })
+    .await;
+}

@@ -1,0 +1,112 @@
+//! No part of this crate sends a request to a cluster that it may not use. The cluster here is a server that counts connections.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde_json::json;
+
+/// The ways in which this crate reaches a cluster.
+const CALLS: [&str; 4] = ["scenario", "client_as", "kubectl", "script"];
+const CALL: &str = "CALL";
+
+/// A server that ends each connection, and the directory of a kubeconfig whose current context is `somebodys`.
+struct Recorder {
+    connections: Arc<AtomicUsize>,
+    directory: PathBuf,
+}
+
+impl Recorder {
+    fn start(name: &str) -> Self {
+        let server = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let address = server.local_addr().expect("it is bound");
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connections);
+        thread::spawn(move || {
+            for connection in server.incoming() {
+                count.fetch_add(1, Ordering::SeqCst);
+                drop(connection);
+            }
+        });
+        let directory = std::env::temp_dir().join(format!("istio-aux-context-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("the directory is made");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "somebodys",
+            "contexts": [{"name": "somebodys", "context": {"cluster": "theirs", "user": "admin"}}],
+            "clusters": [{"name": "theirs", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "admin", "user": {"token": "secret"}}],
+        });
+        fs::write(directory.join("kubeconfig"), config.to_string()).expect("the kubeconfig is written");
+        // A program that sends a request to the address of its kubeconfig, in place of kubectl.
+        stand_in(&directory.join("kubectl"), &address.to_string().replace(':', "/"));
+        Self { connections, directory }
+    }
+
+    /// Runs [`call_of_another_process`] in a process of its own. Returns its output, and the number of connections since the
+    /// start.
+    fn call(&self, call: &str, context: Option<&str>) -> (Output, usize) {
+        let mut command = Command::new(std::env::current_exe().expect("this is a program"));
+        command.args(["--exact", "context::call_of_another_process", "--ignored", "--nocapture"]);
+        command.env("KUBECONFIG", self.directory.join("kubeconfig")).env(CALL, call);
+        command.env("PATH", format!("{}:{}", self.directory.display(), std::env::var("PATH").unwrap_or_default()));
+        command
+            .env_remove("ONE_NODE_CLUSTER")
+            .env_remove("E2E_CONTEXT")
+            .envs(context.map(|name| ("E2E_CONTEXT", name)));
+        let output = command.output().expect("it runs");
+        (output, self.connections.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.directory));
+    }
+}
+
+fn stand_in(path: &Path, address: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, format!("#!/bin/bash\nexec 3<>/dev/tcp/{address}; cat <&3\n")).expect("the program is written");
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("it is a program");
+}
+
+#[tokio::test]
+#[ignore = "run by the tests below, in a process of its own"]
+async fn call_of_another_process() {
+    match std::env::var(CALL).expect("a call is named").as_str() {
+        "scenario" => e2e::scenario("context", &[], async |_: &e2e::Namespace| ()).await,
+        "client_as" => drop(e2e::rights::rules("default", "default", "default").await),
+        "kubectl" => drop(e2e::kubectl::kubectl(&["get", "pods"])),
+        "script" => drop(e2e::command::run("sh", &["-c", "kubectl get pods"], "")),
+        other => panic!("there is no call {other}"),
+    }
+}
+
+#[test]
+fn unnamed_context_gets_no_request() {
+    let recorder = Recorder::start("unnamed");
+    for named in [None, Some("another"), Some("")] {
+        for call in CALLS {
+            let (output, connections) = recorder.call(call, named);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((output.status.success(), connections), (false, 0), "{call} {named:?}: {text}");
+            let refusals: Vec<&str> = text.lines().filter(|line| line.contains("next: ")).collect();
+            assert!(matches!(refusals[..], [line] if line.contains("somebodys")), "{call} {named:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn named_context_gets_requests() {
+    let recorder = Recorder::start("named");
+    let mut before = 0;
+    for call in CALLS {
+        let (output, connections) = recorder.call(call, Some("somebodys"));
+        assert!(connections > before, "{call}: {}", String::from_utf8_lossy(&output.stderr));
+        before = connections;
+    }
+}
