@@ -4,8 +4,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
 
-# `current` uses the cluster of KUBECONFIG; otherwise the one-node cluster that `make cluster-up` boots.
+# `current` uses the cluster of KUBECONFIG, whose context E2E_CONTEXT names; otherwise the one-node cluster that `make cluster-up` boots.
 CLUSTER ?= one-node
+# What `make install` installs besides: node, tenancy, and components of the one-node cluster such as training-operator.
+WITH ?=
+# The scenario that `make scenario` runs: a part of its name.
+NAME ?=
 # How long `make fuzz` runs each of its targets, in seconds.
 FUZZ_FOR ?= 60
 # How many Jobs `make soak` runs.
@@ -14,25 +18,33 @@ PODS ?= 1000
 DEMO ?= job
 
 CLUSTER_COMMAND := hack/cluster/cluster
-SCRIPTS := .ci/run bench/reviews charm/get-images.sh charm/test deploy/install deploy/images/build deploy/images/pack deploy/images/root deploy/images/sbom hack/matrix hack/install-node examples/demo node/build shim/build $(wildcard shim/tests/kernels/*) webhook/build hack/cargo-tool hack/ensure hack/zig-ar hack/zig-cc deploy/release $(wildcard hack/*.sh) $(CLUSTER_COMMAND) $(wildcard hack/cluster/lib/*.sh)
+# Those with a shell's name on their first line, and the files that they read.
+SCRIPTS = $(shell git ls-files -z | xargs -0 awk 'FNR == 1 && (/^\#!.*sh$$/ || FILENAME ~ /\.sh$$/) { print FILENAME } { nextfile }')
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
-  UP :=
-  # That cluster has what it has.
+  UP := named-context
+  # Components are not added to a cluster of somebody's own.
   ADD :=
-  SCENARIOS := --package e2e --features kubeflow
+  FEATURES := kubeflow
+  # That cluster has the images and the node agent of its own.
+  INSTALL_NODE :=
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
   # The images were just built under the same tag.
   export RESTART := yes
   # The name under which they are loaded.
   export REGISTRY := registry.invalid/istio-aux
-  UP := cluster-up
+  UP := boot
   ADD = $(CLUSTER_COMMAND) add $(1)
-  SCENARIOS := --package e2e --features one-node,kubeflow
+  FEATURES := one-node,kubeflow
+  INSTALL_NODE = deploy/images/build node && $(IN_CLUSTER) hack/install-node
   export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
 endif
+
+# Of WITH: what the one-node cluster builds, and what deploy/install switches on.
+COMPONENTS = $(filter-out tenancy,$(WITH))
+SWITCHED_ON = $(if $(filter node,$(WITH)),NODE_PROXY=yes) $(if $(filter tenancy,$(WITH)),TENANCY=yes)
 
 # Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
 FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
@@ -45,17 +57,36 @@ help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 	@echo "CLUSTER=current uses the cluster of KUBECONFIG. make demo takes DEMO=job or tfjob; katib or argo too with CLUSTER=current."
 
-# What a demo needs beside Istio. No registry serves Katib and Argo Workflows as Go modules, so the one-node cluster lacks them.
+# What a demo needs beside Istio. Katib and Argo Workflows are not built for the one-node cluster: no registry serves all of their source.
 COMPONENT_OF_tfjob := training-operator
+
+ifeq ($(CLUSTER) $(filter katib argo,$(DEMO)),one-node $(DEMO))
+  $(error DEMO=$(DEMO) needs a cluster that has it: make demo DEMO=$(DEMO) CLUSTER=current E2E_CONTEXT=NAME)
+endif
 
 .PHONY: demo
 demo: export PROFILE := demo
-demo: $(if $(filter $(ONLY_ON_A_KUBEFLOW_CLUSTER),$(DEMO)),kubeflow-cluster) install ## Show a Job that hangs in the mesh, and completes with istio-aux
+demo: install ## Show a Job that hangs in the mesh, and completes with istio-aux
 	@$(if $(COMPONENT_OF_$(DEMO)),$(call ADD,$(COMPONENT_OF_$(DEMO))))
 	@$(IN_CLUSTER) examples/demo $(DEMO)
 
+# Nothing is deleted or installed in a cluster that the caller has not named.
+.PHONY: named-context
+named-context:
+	@context=$$(kubectl config current-context); \
+	if [ "$(E2E_CONTEXT)" != "$$context" ]; then \
+	  echo "make $(MAKECMDGOALS): KUBECONFIG's context is '$$context', in which this installs istio-aux, creates and deletes namespaces," >&2; \
+	  echo "  and for some tests restarts and removes istio-aux; next: add E2E_CONTEXT=$$context if that is meant" >&2; \
+	  exit 1; \
+	fi; \
+	echo "using context '$$context' of KUBECONFIG"
+
 .PHONY: test
-test: test-rust test-charm test-cluster ## Run every test
+test: test-rust test-charm test-cluster ## Run the gate: all tests of Rust and the charm, and the scenarios
+
+.PHONY: test-all
+test-all: ## Run every test there is, at one commit, and write the table of docs/compatibility.md (hours)
+	@hack/test-all
 
 .PHONY: test-rust
 test-rust: ## Run the Rust tests that need no cluster
@@ -92,31 +123,34 @@ fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
 	done
 
 .PHONY: test-cluster
-test-cluster: install ## Run the scenarios on a cluster
+test-cluster: install ## Run the scenarios on a cluster; lists those as not run whose component it lacks
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
-	cargo build --locked $(SCENARIOS) --tests
-	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --test scenarios -- --test-threads 4
-	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --test exclusive -- --test-threads 1
+	cargo build --locked --package e2e --features $(FEATURES) --tests
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test scenarios --test kubeflow -- --test-threads 4
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test exclusive -- --test-threads 1
 ifneq ($(CLUSTER),current)
-	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --lib --bins --test local --test rendered --test images --test cluster_command
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --lib --bins --test local --test rendered --test images --test cluster_command
 	$(IN_CLUSTER) charm/test cluster
 endif
 
 .PHONY: test-kubeflow
-test-kubeflow: install ## Run the scenarios with Jobs and Kubeflow's components; lists those that the cluster does not have as not run
+test-kubeflow: install ## Run the scenarios with Kubeflow's components only: Argo, Katib, JobSet, Trainer and profiles need CLUSTER=current
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
-	$(IN_CLUSTER) cargo test --locked $(SCENARIOS) --test kubeflow -- --test-threads 4
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test kubeflow -- --test-threads 4
+
+.PHONY: scenario
+scenario: export PROFILE := demo
+scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves their namespaces
+	@hack/ensure rust
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test scenarios -- --test-threads 4 $(NAME) || \
+	  { $(IN_CLUSTER) kubectl -n istio-aux logs deployment/istio-aux --tail=40; exit 1; }
 
 .PHONY: test-node
-test-node: export NODE_PROXY := yes
+test-node: override WITH += node
 test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
-	@hack/ensure rust images
-	@$(call ADD,node)
-	@deploy/images/build node
-	@$(IN_CLUSTER) hack/install-node
-	cargo build --locked --package e2e --features node --test node
+	@hack/ensure rust
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
 .PHONY: test-node-load
@@ -147,6 +181,7 @@ lint: ## Check format, lints and scripts
 	@charm/test lint
 	cargo deny --locked --all-features check bans licenses sources
 	shellcheck $(SCRIPTS)
+	hack/version check
 
 .PHONY: docs
 docs: ## Build the documentation as a site, target/site/index.html
@@ -185,13 +220,23 @@ sbom: ## Write what each image is made of, in CycloneDX's JSON
 release: ## Build a release and write its files into target/release: VERSION=, REGISTRY=, HOMEPAGE=
 	@deploy/release "$(VERSION)" "$(REGISTRY)" "$(HOMEPAGE)"
 
+.PHONY: set-version
+set-version: ## Write VERSION= wherever the version stands
+	@hack/version set "$(VERSION)"
+
 .PHONY: install
-install: $(UP) images ## Install istio-aux into the cluster
-	@$(IN_CLUSTER) deploy/install
+install: $(UP) images ## Install istio-aux into the cluster; WITH="node tenancy training-operator" installs these besides
+	@$(if $(COMPONENTS),$(call ADD,$(COMPONENTS)))
+	@$(IN_CLUSTER) env $(SWITCHED_ON) deploy/install
+	@$(if $(filter node,$(WITH)),$(INSTALL_NODE))
 
 .PHONY: uninstall
-uninstall: ## Remove istio-aux from the cluster
+uninstall: $(filter named-context,$(UP)) ## Remove istio-aux from the cluster
 	@$(IN_CLUSTER) deploy/install remove
+
+.PHONY: boot
+boot:
+	@hack/boot
 
 .PHONY: cluster-up
 cluster-up: ## Boot the one-node cluster, and print its KUBECONFIG
