@@ -35,3 +35,23 @@ logged() {
   wait "$pid" || fail_with_log "$label failed after $((SECONDS - began)) s" "$log"
   say "  $label: done in $((SECONDS - began)) s"
 }
+
+# start_behind LOG COMMAND…: starts a command that gets the time that others leave, in a session of its own, so that all of it can be
+# ended.
+start_behind() {
+  local log=$1
+  shift
+  mkdir -p "$(dirname "$log")"
+  setsid nice -n 10 "$@" >"$log" 2>&1 </dev/null &
+  BEHIND=$! BEHIND_LOG=$log
+}
+
+# finish_behind LABEL: waits for it, and fails with its log.
+finish_behind() {
+  logged "$1" "$BEHIND_LOG.wait" until_ended "$BEHIND"
+  wait "$BEHIND" || fail_with_log "$1: failed" "$BEHIND_LOG"
+}
+
+until_ended() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; }
+
+end_behind() { kill -- "-$BEHIND" 2>/dev/null || :; }
