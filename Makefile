@@ -102,7 +102,7 @@ test-charm: ## Run the charm's tests that need no cluster
 
 .PHONY: test-aarch64
 test-aarch64: ## Run the unit tests, and the webhook's command line, for ARM under qemu
-	@hack/ensure rust aarch64
+	@hack/ensure rust aarch64 emulation
 	$(FOR_AARCH64) cargo test --locked --package aux-shim --bins --target aarch64-unknown-linux-musl -- --skip $(UNKNOWN_TO_QEMU)
 	$(FOR_AARCH64) cargo test --locked --package contract --package inject --package webhook --package cli --lib --target aarch64-unknown-linux-musl
 	$(FOR_AARCH64) cargo run --locked --quiet --package cli --target aarch64-unknown-linux-musl -- --version
