@@ -24,7 +24,7 @@ SCRIPTS = $(shell git ls-files -z | xargs -0 awk 'FNR == 1 && (/^\#!.*sh$$/ || F
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
   UP := named-context
-  # Components are not added to a cluster of somebody's own.
+  # Only the one-node cluster has components to add.
   ADD :=
   FEATURES := kubeflow
   # That cluster has the images and the node agent of its own.
@@ -114,7 +114,7 @@ test-kernels: ## Run the shim's tests under Debian's kernel, in qemu (KERNEL=lin
 	@shim/tests/kernels/run
 
 .PHONY: fuzz
-fuzz: ## Throw random bytes at decisions and at inject, FUZZ_FOR seconds each
+fuzz: ## Fuzz decisions and inject, FUZZ_FOR seconds each
 	@hack/ensure rust fuzz
 	for target in decide inject; do \
 	  mkdir -p inject/fuzz/corpus/$$target; \
@@ -154,7 +154,7 @@ test-node: install ## Run the scenarios with proxies beside pods (experimental: 
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
 .PHONY: test-node-load
-test-node-load: test-node ## Let 200 such pods come and go while the agent is killed and containerd restarted
+test-node-load: test-node ## Create and delete 200 such pods while the agent is killed and containerd restarted
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node,soak --test soak node:: -- --nocapture
 
 .PHONY: soak

@@ -29,7 +29,7 @@ ensure_rust() {
   done
 }
 
-# ensure_cargo_tools NAME…: cargo's subcommands and mdbook, in the versions that hack/cargo-tool names.
+# ensure_cargo_tools NAME…: installs cargo's subcommands and mdbook in the versions that hack/cargo-tool names.
 ensure_cargo_tools() {
   local name
   for name in "$@"; do

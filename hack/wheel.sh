@@ -3,7 +3,7 @@
 
 UV_WHEEL=0.13.9
 
-# unpack_wheel PACKAGE VERSION FOLDER: a Python package's files, without installing it.
+# unpack_wheel PACKAGE VERSION DIRECTORY: a Python package's files, without installing it.
 unpack_wheel() {
   local work
   python3 -m pip --version >/dev/null 2>&1 || ensure_debian /usr/lib/python3/dist-packages/pip:python3-pip

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What is added to a running cluster when it is asked for: Kubeflow's own components and what their scenarios need.
+# The components that are added to a running cluster on request: the training operator and what scenarios need.
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
@@ -13,7 +13,7 @@ require_components() {
   done
 }
 
-# build_components NAME…: only their programs.
+# build_components NAME…: builds their programs only.
 build_components() {
   local component parts=()
   for component in "$@"; do
@@ -22,7 +22,7 @@ build_components() {
   if [ ${#parts[@]} -gt 0 ]; then build_each_part "${parts[@]}"; fi
 }
 
-# add_components NAME…: builds, loads and installs them, and waits until they are ready. Nothing where that is done.
+# add_components NAME…: builds, loads and installs them, and waits until they are ready. Does nothing for those that are installed.
 add_components() {
   local component
   build_components "$@"
@@ -49,7 +49,7 @@ add_component() {
   if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi
   render_component "$name" >"$LOGS/$name.yaml"
   if [ -f "$STATE/components/$name.yaml" ] && cmp -s "$LOGS/$name.yaml" "$STATE/components/$name.yaml"; then return; fi
-  # A manager of its own: what two components apply, such as namespace kubeflow, keeps the labels of both.
+  # A field manager of its own: a namespace that two components apply keeps the labels of both.
   logged "install $name" "$LOGS/$name.log" kubectl apply --server-side --force-conflicts --field-manager="add-$name" -f "$LOGS/$name.yaml"
   wait_for_component "$name"
   mkdir -p "$STATE/components"
@@ -57,11 +57,11 @@ add_component() {
   say "  $name is ready $((SECONDS - began)) s after it was built"
 }
 
-# From its chart, which its release tool makes of one without a version and of the kinds beside it.
+# Installs cert-manager from its chart. Its release tool makes that of a template without a version, and of the CRDs beside it.
 add_cert_manager() {
   local chart=$STATE/cert-manager source
   add_images_of cert-manager
-  source=$(part_folder cert-manager)/source/deploy
+  source=$(part_directory cert-manager)/source/deploy
   rm -rf "$chart"
   cp -r "$source/charts/cert-manager" "$chart"
   sed '/^annotations:/,$d' "$chart/Chart.template.yaml" >"$chart/Chart.yaml"
@@ -72,12 +72,12 @@ add_cert_manager() {
   wait_for_probe cert-manager
 }
 
-# Istio's own plugin redirects the pods' traffic, in place of an init container. It is without its node agent, which only installs
-# it where there are no ambient pods.
+# Installs Istio's CNI plugin, which redirects the pods' traffic in place of an init container. Its node agent is left out: without
+# ambient pods it only installs the plugin.
 add_istio_cni() {
   mkdir -p "$ISTIO_CNI_RUN"
   cp "$KUBECONFIG_ADMIN" "$ISTIO_CNI_RUN/istio-cni-kubeconfig"
-  ln -sf "$(part_folder istio-cni)/bin/istio-cni" "$CNI_BIN/"
+  ln -sf "$(part_directory istio-cni)/bin/istio-cni" "$CNI_BIN/"
   configure_cni
   logged "have Istio leave the redirection to its plugin" "$LOGS/istio-cni.log" helm_istio "$ISTIO/source/manifests/charts" --set pilot.cni.enabled=true
   wait_for_istio
@@ -88,7 +88,7 @@ add_images_of() {
   local image program path recipe
   recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/pack"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)
   while read -r image program path; do
-    add_image "$image" "$CACHE/images/$image-$recipe.tar" rootfs_of_program "$(part_folder "$1")/bin/$program" "$path"
+    add_image "$image" "$CACHE/images/$image-$recipe.tar" rootfs_of_program "$(part_directory "$1")/bin/$program" "$path"
   done <"$CLUSTER_DIR/parts/$1/images"
 }
 
@@ -110,12 +110,12 @@ rootfs_of_program() {
 
 # render_component NAME: its manifests, with the images of this cluster.
 render_component() {
-  local folder=$STATE/render/$1
-  rm -rf "$folder"
-  mkdir -p "$folder"
-  cp "$CLUSTER_DIR/parts/$1"/*.yaml "$folder/"
-  cp -r "$(part_folder "$1")/source" "$folder/source"
-  kubectl kustomize "$folder"
+  local directory=$STATE/render/$1
+  rm -rf "$directory"
+  mkdir -p "$directory"
+  cp "$CLUSTER_DIR/parts/$1"/*.yaml "$directory/"
+  cp -r "$(part_directory "$1")/source" "$directory/source"
+  kubectl kustomize "$directory"
 }
 
 # wait_for_component NAME: until its Deployments are available and its webhooks answer the API server.
@@ -124,10 +124,10 @@ wait_for_component() {
   while read -r namespace object; do
     logged "$object ready" "$LOGS/$object-rollout.log" kubectl -n "$namespace" rollout status "deployment/$object" --timeout=180s
   done < <(objects_of "$name" Deployment)
-  # A certificate authority is written into a webhook configuration a moment after the server is ready.
+  # The CA is written into a webhook configuration a moment after the server is ready.
   while read -r object; do
     kubectl wait "mutatingwebhookconfiguration/$object" --for='jsonpath={.webhooks[0].clientConfig.caBundle}' --timeout=60s >"$LOGS/$name-ca.log" 2>&1 ||
-      fail_with_log "nobody has told the API server the certificate authority of $object" "$LOGS/$name-ca.log"
+      fail_with_log "the webhook configuration $object has no CA" "$LOGS/$name-ca.log"
   done < <(objects_of "$name" MutatingWebhookConfiguration)
   wait_for_probe "$name"
 }

@@ -36,7 +36,7 @@ start_control_plane() {
     "${NATIVE_SIDECARS_GATE[@]}"
 }
 
-# Who asks the API server for what, but for the tests themselves: bench and soak count it.
+# Logs the requests to the API server but those of the tests themselves. bench and soak count them.
 audit_policy() {
   cat <<YAML
 apiVersion: audit.k8s.io/v1

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Long-running processes: each has a pid file, which also holds the start time so that a recycled pid is never taken for ours, and a log.
+# Long-running processes. Each has a log, and a pid file that also holds the start time, by which a reused pid is recognised.
 
 # start_time_of PID: in clock ticks since the machine's boot; nothing for a process that has ended, reaped or not.
 start_time_of() { sed -n 's/^.*) //; /^[^ZX]/p' "/proc/$1/stat" 2>/dev/null | cut -d ' ' -f 20; }
@@ -9,7 +9,7 @@ daemon_is_alive() {
   read -r pid started 2>/dev/null <"$PIDS/$1" && [ -n "$started" ] && [ "$(start_time_of "$pid")" = "$started" ]
 }
 
-# start_daemon NAME COMMAND…: nothing where it runs already.
+# start_daemon NAME COMMAND…: starts it unless it runs already.
 start_daemon() {
   local name=$1 pid
   shift
@@ -23,7 +23,7 @@ start_daemon() {
   echo "$pid $(start_time_of "$pid")" >"$PIDS/$name"
 }
 
-# A lock of the caller's (`flock FILE cluster …`) would be held for as long as the daemon runs.
+# Otherwise a lock of the caller's (`flock FILE cluster …`) would be held for as long as the daemon runs.
 close_inherited_files() {
   local file
   for file in "/proc/$BASHPID/fd"/*; do
@@ -32,7 +32,7 @@ close_inherited_files() {
   done
 }
 
-# stop_daemons NAME…: asks all, then waits for each, and insists after 10 s.
+# stop_daemons NAME…: sends SIGTERM to all, waits for each, and sends SIGKILL after 10 s.
 stop_daemons() {
   local name pid
   for name in "$@"; do

@@ -25,7 +25,7 @@ end_pods() {
   local namespace task
   if [ ! -d "$RUN/containerd" ]; then return; fi
   start_containerd
-  # The second is that of proxies beside pods.
+  # The second has the proxies beside pods.
   for namespace in k8s.io istio-aux; do
     for task in $(containers "$namespace" tasks ls -q); do
       containers "$namespace" tasks kill -s KILL "$task" >/dev/null 2>&1 || :
@@ -38,7 +38,7 @@ end_pods() {
   if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
 }
 
-# A containerd that is restarted while it creates a task may forget its shim, which is ours by the socket that it was started for.
+# A containerd that is restarted while it creates a task may forget its shim. Ours are recognised by the socket in their arguments.
 end_shims() {
   local process
   for process in /proc/[0-9]*; do

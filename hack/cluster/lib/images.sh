@@ -8,7 +8,7 @@ image_hash() {
   {
     declare -f "rootfs_$1" copy_programs
     cat "$REPO/deploy/images/pack"
-    part_folder istio
+    part_directory istio
     echo "$ENVOY_WHEEL"
     dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
   } | sha256sum | cut -c1-16
@@ -28,7 +28,7 @@ build_images() {
   done
 }
 
-# build_image NAME ARCHIVE COMMAND…: the command fills the current folder, which becomes the image's root, and sets CONFIG to what else
+# build_image NAME ARCHIVE COMMAND…: the command fills the current directory, which becomes the image's root, and sets CONFIG to what else
 # a Dockerfile says of the image.
 build_image() {
   set -e
@@ -45,7 +45,7 @@ build_image() {
   rm -rf "$work"
 }
 
-# copy_programs FOLDER PROGRAM…: programs of this machine with the libraries they load, below the current folder.
+# copy_programs DIRECTORY PROGRAM…: programs of this machine with the libraries they load, below the current directory.
 copy_programs() {
   local into=$1 program library
   shift

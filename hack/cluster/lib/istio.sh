@@ -6,7 +6,7 @@ install_gateway_api() {
   # What the scenarios use: Kubernetes 1.29 does not take the others.
   local crd kinds=()
   for crd in gatewayclasses gateways httproutes; do
-    kinds+=(-f "$(part_folder gateway-api)/source/config/crd/standard/gateway.networking.k8s.io_$crd.yaml")
+    kinds+=(-f "$(part_directory gateway-api)/source/config/crd/standard/gateway.networking.k8s.io_$crd.yaml")
   done
   logged "install the Gateway API" "$LOGS/gateway-api.log" kubectl apply --server-side "${kinds[@]}"
 }

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the proxies beside the pods (docs/node.md) need of a node: a runtime handler of containerd's with a CNI configuration of
-# its own, and an istiod that trusts the agent's account.
+# The proxies beside pods (docs/node.md) need a runtime handler of containerd with a CNI configuration of its own, and an istiod that
+# trusts the agent's account.
 
 has_node_proxy() { [ -f "$NODE_PROXY_MARK" ]; }
 
-# The part of containerd's configuration; nothing where nobody asked for it.
+# Prints containerd's configuration of the runtime handler, if the component node was added.
 runtime_of_node_proxy() {
   if ! has_node_proxy; then return; fi
   cat <<TOML

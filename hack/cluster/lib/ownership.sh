@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# One machine has one such cluster: whose it is, and what was on the machine before it, so that only our own things are removed.
+# One machine has one such cluster. Records its checkout, and what was on the machine before it, so that only our own is removed.
 
-# claim: this checkout's, unless another checkout's cluster is alive; a dead one's remains are removed.
+# claim: makes the cluster this checkout's, unless another's is running. Removes what is left of one that was not ended.
 claim() {
   local other
   if [ -f "$OWNER" ] && other=$(cat "$OWNER") && [ "$other" != "$STATE" ]; then

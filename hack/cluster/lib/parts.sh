@@ -12,7 +12,7 @@ part_ldflags() {
   if [ -f "$CLUSTER_DIR/parts/$1/ldflags" ]; then tr '\n' ' ' <"$CLUSTER_DIR/parts/$1/ldflags"; fi
 }
 
-# What is kept of a module's source beside its binaries: MODULE FOLDER pairs.
+# What is kept of a module's source beside its binaries: MODULE DIRECTORY pairs.
 part_extras() {
   case $1 in
     istio) echo istio.io/istio manifests/charts; echo istio.io/istio tools/packaging/common ;;
@@ -31,7 +31,7 @@ build_parts() {
 build_each_part() {
   local part missing=() n=0 downloads
   for part in "$@"; do
-    [ -f "$(part_folder "$part")/complete" ] || missing+=("$part")
+    [ -f "$(part_directory "$part")/complete" ] || missing+=("$part")
   done
   if [ ${#missing[@]} = 0 ]; then return; fi
   ensure_go
@@ -40,7 +40,7 @@ build_each_part() {
   for part in "${missing[@]}"; do
     n=$((n + 1))
     say "[$n/${#missing[@]}] building $part (once; kept in $CACHE)"
-    logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_folder "$part")"
+    logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_directory "$part")"
   done
   # What could not be downloaded has failed above.
   wait "$downloads" || :
@@ -54,27 +54,27 @@ download_modules() {
 }
 
 find_parts() {
-  K8S_BIN=$(part_folder "kubernetes-$KUBERNETES")/bin
-  ISTIO=$(part_folder istio)
-  if [ -n "$CONTAINERD_PART" ]; then PATH=$(part_folder "$CONTAINERD_PART")/bin:$PATH; fi
+  K8S_BIN=$(part_directory "kubernetes-$KUBERNETES")/bin
+  ISTIO=$(part_directory istio)
+  if [ -n "$CONTAINERD_PART" ]; then PATH=$(part_directory "$CONTAINERD_PART")/bin:$PATH; fi
 }
 
 known_kubernetes() { local f; for f in "$CLUSTER_DIR"/parts/kubernetes-*; do printf '%s ' "${f##*kubernetes-}"; done; }
 
 build_part() {
   set -e
-  local part=$1 folder=$2 module path source
-  rm -rf "$folder"
-  mkdir -p "$folder/bin"
+  local part=$1 directory=$2 module path source
+  rm -rf "$directory"
+  mkdir -p "$directory/bin"
   cd "$CLUSTER_DIR/parts/$part"
   # A part may be files only.
-  if grep -q '^tool' go.mod; then build_go_tools . "$folder/bin" "$(part_ldflags "$part")"; fi
+  if grep -q '^tool' go.mod; then build_go_tools . "$directory/bin" "$(part_ldflags "$part")"; fi
   part_extras "$part" | while read -r module path; do
     go mod download "$module"
     source=$(go list -m -f '{{.Dir}}' "$module")
-    mkdir -p "$folder/source/$(dirname "$path")"
-    cp -r "$source/$path" "$folder/source/$path"
+    mkdir -p "$directory/source/$(dirname "$path")"
+    cp -r "$source/$path" "$directory/source/$path"
   done
-  if [ -d "$folder/source" ]; then chmod -R u+w "$folder/source"; fi
-  touch "$folder/complete"
+  if [ -d "$directory/source" ]; then chmod -R u+w "$directory/source"; fi
+  touch "$directory/complete"
 }

@@ -7,14 +7,14 @@ PIDS=$STATE/pid
 PKI=$STATE/pki
 KUBECONFIG_ADMIN=$STATE/kubeconfig
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/istio-aux
-# Sockets need a short path, and one machine has one such cluster: this folder also says whose it is.
+# The path is short, as sockets need it. Since one machine has one such cluster, a file here names its checkout.
 RUN=/run/istio-aux-cluster
 OWNER=$RUN/state-folder
 
-# Which Kubernetes: what is asked for, else what the cluster is that is up.
+# The version of Kubernetes: the one that is asked for, else that of the cluster that is up.
 KUBERNETES_OF_STATE=$STATE/kubernetes
 KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
-# Addresses of pods and Services, ipv4 or ipv6: as asked for, else as the cluster has them that is up.
+# The addresses of pods and Services, ipv4 or ipv6: as asked for, else as in the cluster that is up.
 IP_FAMILY_OF_STATE=$STATE/ip-family
 IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
 # Native sidecars (KEP-753), enabled or disabled: Kubernetes 1.29 to 1.32 can disable them by a feature gate.
@@ -59,7 +59,7 @@ NODE_PROXY_MARK=$STATE/components/node
 NODE_PROXY_CNI=$STATE/cni-node-proxy
 IMAGE_PREFIX=docker.io/istio-aux-cluster
 
-# The parts' folders in the cache; known once parts.sh has hashed what they are built from.
-part_folder() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
+# Each part's directory in the cache has the hash of what it is built from in its name.
+part_directory() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
 K8S_BIN=
 ISTIO=
