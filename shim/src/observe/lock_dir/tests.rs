@@ -33,6 +33,13 @@ impl Wrapped {
         ContainerLock::acquire(&self.directory(), instance).unwrap()
     }
 
+    /// Closes a lock, and waits until it is free: children that other tests have just forked hold it until they execute.
+    fn release(&self, lock: ContainerLock) {
+        let file = File::open(self.directory().join(LOCK_FILE)).unwrap();
+        drop(lock);
+        file.lock_shared().unwrap();
+    }
+
     /// Returns the instance that was reported last, and its exit code.
     fn reported(&mut self) -> (Option<String>, Option<i32>) {
         self.locks.rechecks = 1;
@@ -74,12 +81,12 @@ fn wrapper_without_exit_line_was_killed() {
     let mut wrapped = Wrapped::new();
     let lock = wrapped.start("1");
     assert_eq!(wrapped.reported(), report("main/1", None));
-    drop(lock);
+    wrapped.release(lock);
     assert_eq!(wrapped.reported(), report("main/1", Some(137)));
     // A supervisor that was restarted meanwhile sees the same.
     let lock = wrapped.start("2");
     assert_eq!(wrapped.reported(), report("main/2", None));
-    drop(lock);
+    wrapped.release(lock);
     wrapped.locks = LockDir::new(wrapped.root.path());
     assert_eq!(wrapped.reported(), report("main/2", Some(137)));
 }
@@ -173,7 +180,7 @@ fn change_is_reported_once() {
     assert!(!is_noticed(&mut wrapped.locks));
     lock.record_exit(0).unwrap();
     assert!(is_noticed(&mut wrapped.locks));
-    drop(lock);
+    wrapped.release(lock);
     assert!(is_noticed(&mut wrapped.locks), "its end is reported without its help");
 }
 
