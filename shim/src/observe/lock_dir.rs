@@ -64,7 +64,7 @@ impl ContainerLock {
 #[derive(Debug)]
 struct Report {
     file: File,
-    /// When the wrapper started, in nanoseconds since the machine's boot.
+    /// Start of the wrapper, in nanoseconds since the machine's boot.
     instance: u64,
     /// Its lock was seen held. gVisor mounts volumes separately for each container: there it never is.
     was_held: bool,

@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn closed_port_is_refused() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        // A freed port may be another test's listener at once. A client's own port is taken, and nobody listens there.
+        // Another test may get a port that was freed. A client's own port is in use, and nothing listens there.
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let closed = client.local_addr().unwrap().port();
         assert_eq!(post(closed).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);

@@ -61,7 +61,7 @@ fn next_address_is_asked_after_refusal_or_silence() {
     drop(closed);
     for first in [refusing, silent, answering("HTTP/1.1 404 Not Found\r\n\r\n"), answering("HTTP/1.1 503 x\r\n\r\n")] {
         let mut shutdown = shutdown_of(&[], &[first, answering("HTTP/1.1 200 OK\r\n\r\n")]);
-        // Whoever has accepted is asked again after a minute.
+        // A target that has accepted is asked again after a minute.
         let began = now();
         let has_accepted = |shutdown: &ProxyShutdown| shutdown.targets[0].next >= began + DRAIN_TIMEOUT;
         let seconds = seconds_until(&mut shutdown, has_accepted);
