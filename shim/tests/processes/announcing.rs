@@ -23,19 +23,16 @@ fn late_read_announcement_counts() {
     shim.until_logged("container started container=metrics");
     main.finish();
     metrics.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 /// Starts `metrics` at last, lets it end, and checks that the proxy is asked only then.
 fn the_proxy_is_asked_after_metrics(pod: &Pod, proxy: &Proxy, mut shim: Shim) {
     pod.announce();
-    let metrics = pod.payload("metrics", 0);
-    shim.until_logged("container started container=metrics");
+    let metrics = shim.payload(pod, "metrics", 0);
     assert_eq!(proxy.requests(), NOTHING);
     metrics.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 #[test]
@@ -86,8 +83,7 @@ fn forged_announcement_ends_nothing() {
 fn announcement_forged_before_exit_ends_nothing() {
     let (pod, proxy, mut shim) = announced(&[&NEVER[..], &[&retry_window(1)]].concat());
     pod.announce();
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     shim.suspend();
     // The last thing that it does, and with commands that nothing has seen.
     pod.exec("main", "for i in 1 2 3; do /bin/true; done; echo 127.0.0.1 x >/etc/hosts; chmod 644 /etc/hosts").wait();
@@ -108,11 +104,9 @@ fn container_in_long_creation_is_awaited() {
     // The runtime relabels a volume. No condition shows that nothing happens: 30 s is what the shim once waited.
     sleep(Duration::from_secs(33));
     assert_eq!(proxy.requests(), NOTHING, "{}", shim.log());
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 #[test]
@@ -160,8 +154,7 @@ fn short_container_is_identified() {
     pod.announce();
     // A runtime takes as long to create a container.
     pod.start("main", "sleep 0.1").wait();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 #[test]
@@ -174,8 +167,7 @@ fn overtaken_container_is_reported_and_ends_nothing() {
     // What came and went counts as missed after some scans.
     sleep(Duration::from_millis(400));
     pod.announce();
-    let metrics = pod.payload("metrics", 0);
-    shim.until_logged("container started container=metrics");
+    let metrics = shim.payload(&pod, "metrics", 0);
     shim.until_logged(NEVER_SEEN);
     metrics.finish();
     shim.until_logged("container exited container=metrics");

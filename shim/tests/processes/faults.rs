@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{self, ACCEPTED, Agent, Pod, Proxy, Shim, code, retry_window};
+use super::pod::{self, ACCEPTED, Agent, Pod, Proxy, Shim, code, pod_with_proxy, retry_window};
 
 const NOTHING: [&str; 0] = [];
 const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
@@ -25,8 +25,7 @@ fn watch_failing(pod: &Pod, proxy: &Proxy, injected: &str) -> Shim {
 fn proxy_quits_after_payload_without_pidfds() {
     // As before Linux 5.3; for flags that a kernel does not know; by seccomp profiles of that time.
     for error in ["ENOSYS", "EINVAL", "EPERM"] {
-        let pod = Pod::new();
-        let proxy = Proxy::started(&pod);
+        let (pod, proxy) = pod_with_proxy();
         let mut shim = watch_failing(&pod, &proxy, &format!("error={error}"));
         shim.until_logged("container started container=istio-proxy");
         let (main, metrics) = (pod.payload("main", 0), pod.payload("metrics", 0));
@@ -52,15 +51,12 @@ fn only_main_runs(shim: &mut Shim, proxy: &Proxy, metrics: pod::Payload) {
 #[test]
 fn payload_without_pidfd_is_awaited() {
     for error in ["ENOMEM", "EMFILE"] {
-        let pod = Pod::new();
-        let proxy = Proxy::started(&pod);
+        let (pod, proxy) = pod_with_proxy();
         // The first two are the shim's own and the proxy's.
         let mut shim = watch_failing(&pod, &proxy, &format!("error={error}:when=3"));
         shim.until_logged("container started container=istio-proxy");
-        let main = pod.payload("main", 0);
-        shim.until_logged("container started container=main");
-        let metrics = pod.payload("metrics", 0);
-        shim.until_logged("container started container=metrics");
+        let main = shim.payload(&pod, "main", 0);
+        let metrics = shim.payload(&pod, "metrics", 0);
         let calls = fs::read_to_string(pod.file("strace")).unwrap();
         assert_eq!(calls.matches("(INJECTED)").count(), 1, "{calls}");
         only_main_runs(&mut shim, &proxy, metrics);
@@ -145,8 +141,7 @@ fn signals_are_forwarded_while_exit_code_is_awaited() {
     let arguments = ["--await=main", "--restart-policy=OnFailure", &retry_window(5)];
     let mut shim = pod.supervise(&agent, &arguments);
     Agent::until_ready(&pod);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.container.signal_parent("STOP");
     main.release();
     main.container.until_zombie();
@@ -158,8 +153,7 @@ fn signals_are_forwarded_while_exit_code_is_awaited() {
     assert!(!shim.log().contains("container exited"), "{}", shim.log());
     main.container.signal_parent("CONT");
     shim.until_logged(&format!("container exited container=main {}", code(0)));
-    let (status, log) = shim.end();
-    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
+    agent.assert_quit_once(shim);
 }
 
 #[test]
@@ -175,8 +169,7 @@ fn signal_while_answer_is_awaited_changes_nothing() {
         stream.write_all(ACCEPTED).unwrap();
     });
     let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.finish();
     heard.recv().unwrap();
     for _ in 0..20 {
@@ -202,8 +195,7 @@ fn agent_that_rejects_quit_gets_sigterm() {
     let agent = Agent::with_script(&pod, "trap 'exit 9' TERM", 0).with_port(port);
     let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
     Agent::until_ready(&pod);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.finish();
     shim.until_logged("istio-proxy rejected the quit request");
     let (status, log) = shim.end();

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{self, Pod, Proxy, Shim, announced, code};
+use super::pod::{self, Pod, Proxy, Shim, announced, code, pod_with_proxy};
 
 const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
 /// The shim's user in injected pods, and another one.
@@ -15,8 +15,7 @@ fn ends_with(main: pod::Payload, proxy: &Proxy, mut shim: Shim) {
     assert_eq!(proxy.requests().len(), 0, "{}", shim.log());
     main.finish();
     shim.until_logged(&format!("container exited container=main {}", code(0)));
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 /// Attacks on the process `$0`. Each exits with 0 if the kernel allows it.
@@ -43,14 +42,11 @@ fn attack(pod: &Pod, shim: &Shim, attack: &str, user: &str) -> (bool, String) {
 
 #[test]
 fn payload_of_other_user_cannot_attack_the_shim() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &[&NEVER[..], &["--helper=hostile"]].concat());
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     // The container outlives all attacks: a scan might miss one that ends within its interval.
-    let hostile = pod.payload("hostile", 0);
-    shim.until_logged("container started container=hostile");
+    let hostile = shim.payload(&pod, "hostile", 0);
     for script in ATTACKS {
         let (succeeded, errors) = attack(&pod, &shim, script, PAYLOAD_USER);
         let is_denied = errors.contains("Operation not permitted") || errors.contains("Permission denied");
@@ -79,8 +75,7 @@ fn control_root_or_the_shims_user_can_attack_it() {
 
 #[test]
 fn stopped_shim_notices_payloads_end_when_continued() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
     let pid = shim.container.pid_in_pod();
     let mut main = pod.run("main", &["sh", "-c", "sleep 1; kill -s STOP $0", &pid]);
@@ -88,20 +83,17 @@ fn stopped_shim_notices_payloads_end_when_continued() {
     main.wait();
     assert_eq!(proxy.requests().len(), 0, "the proxy runs on, as in a pod without istio-aux");
     shim.resume();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 #[test]
 fn shim_killed_by_root_ends_proxy_after_restart() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     pod.command(&["install", "-d", "-m", "700", "-o", SHIM_USER, &pod.file("private").display().to_string()]);
     let state = format!("--state={}", pod.file("private/state").display());
     let arguments = [&NEVER[..], &["--helper=hostile", &state]].concat();
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &arguments);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     let pid = shim.container.pid_in_pod();
     let mut hostile = pod.run("hostile", &["sh", "-c", "kill -s KILL $0", &pid]);
     hostile.wait();
@@ -116,11 +108,9 @@ fn shim_killed_by_root_ends_proxy_after_restart() {
 
 #[test]
 fn shim_traced_by_root_goes_on() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     let (pid, output) = (shim.container.pid_in_pod(), pod.file("trace"));
     let _tracer = pod.exec("main", &format!("exec strace -o {} -p {pid}", output.display()));
     pod::until("strace", || pod::status_field(&shim.container.init(), "TracerPid") != "0");
@@ -154,8 +144,7 @@ fn flood_of_announcements_has_bounded_wake_ups() {
     // Without a process for each.
     let echoes = pod.exec("flood", "while :; do echo 127.0.0.1 x >/etc/hosts; done");
     shim.until_logged("container started container=flood");
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     let before = shim.wake_ups();
     sleep(Duration::from_secs(3));
     let count = shim.wake_ups() - before;
@@ -170,30 +159,25 @@ fn flood_of_announcements_has_bounded_wake_ups() {
 
 #[test]
 fn shim_with_full_disk_goes_on() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let directory = pod.file("full").display().to_string();
     std::fs::create_dir(&directory).unwrap();
     pod.command(&["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", &directory]);
     pod.command(&["sh", "-c", &format!("head -c 4096 /dev/zero >{directory}/filling")]);
     let state = format!("--state={directory}/state");
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &[&state]].concat());
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    let log = proxy.assert_quit_once(shim);
     assert_eq!(log.matches("WARN the state file cannot be written").count(), 1, "{log}");
 }
 
 #[test]
 fn shim_at_its_process_limit_goes_on() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     // A limit of its user, in place of one of the pod that a payload has used up.
     let limited = ["setpriv", "--reuid", "65020", "--clear-groups", "prlimit", "--nproc=1:1"];
     let mut shim = pod.watch_under(&limited, &proxy, &NEVER);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     ends_with(main, &proxy, shim);
 }

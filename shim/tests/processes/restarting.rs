@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::pod::{Agent, Pod, Proxy, code, retry_window};
+use super::pod::{Agent, Pod, code, pod_with_proxy, retry_window};
 
 const NOTHING: [&str; 0] = [];
 const RESTORED: &str = "restarted: restored what was observed before";
@@ -16,8 +16,7 @@ fn arguments(pod: &Pod, policy: &str) -> Vec<String> {
 
 #[test]
 fn restarted_shim_knows_earlier_exits() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let arguments = arguments(&pod, "OnFailure");
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.push("--container-policy=istio-proxy=Never");
@@ -33,8 +32,7 @@ fn restarted_shim_knows_earlier_exits() {
     shim.until_logged(RESTORED);
     metrics.finish();
     shim.until_logged(&format!("container exited container=metrics {}", code(1)));
-    let last = pod.payload("metrics", 0);
-    shim.until_logged("container started container=metrics");
+    let last = shim.payload(&pod, "metrics", 0);
     shim.kill();
     // The last attempt ends while no shim watches: its code is never known, and it may be restarted for a while.
     last.finish();
@@ -66,14 +64,12 @@ fn restarted_supervisor_knows_earlier_exits() {
     shim.until_logged(RESTORED);
     assert_eq!(agent.quit_requests(), 0);
     metrics.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
+    agent.assert_quit_once(shim);
 }
 
 #[test]
 fn running_containers_are_awaited_despite_state_file() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let over = |name, id| format!("{name} {id} 999 1000 0 terminated 0 2000 - -\n");
     let names = [("main", "0000aaaa"), ("metrics", "0000bbbb"), ("istio-proxy", "0000cccc")];
@@ -102,8 +98,7 @@ fn running_containers_are_awaited_despite_state_file() {
 
 #[test]
 fn invalid_state_file_is_ignored_and_logged_once() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     fs::write(pod.file("state"), "\0rubbish\n").unwrap();
     let (main, metrics) = (pod.payload("main", 0), pod.payload("metrics", 0));
     let arguments = arguments(&pod, "Never");
@@ -112,7 +107,6 @@ fn invalid_state_file_is_ignored_and_logged_once() {
     shim.until_logged("container started container=metrics");
     main.finish();
     metrics.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    let log = proxy.assert_quit_once(shim);
     assert_eq!(log.matches("is not one of ours, and is ignored").count(), 1, "{log}");
 }

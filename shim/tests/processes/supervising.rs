@@ -44,8 +44,7 @@ fn agent_with_closed_ports_gets_sigterm() {
         let agent = Agent::with_script(&pod, script, 1).with_port(port);
         let mut shim = pod.supervise(&agent, &NEVER);
         Agent::until_ready(&pod);
-        let main = pod.payload("main", 0);
-        shim.until_logged("container started container=main");
+        let main = shim.payload(&pod, "main", 0);
         main.finish();
         let (status, log) = shim.end();
         assert_eq!(status, Some(expected), "{log}");
@@ -68,8 +67,7 @@ fn agent_exit_0_at_pod_deletion_is_not_a_failure() {
     let agent = Agent::with_script(&pod, "trap 'exit 0' TERM", 1);
     let mut shim = pod.supervise(&agent, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
     Agent::until_ready(&pod);
-    let _main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let _main = shim.payload(&pod, "main", 0);
     let (status, log) = shim.terminate();
     assert_eq!((status, agent.quit_requests()), (Some(0), 0), "{log}");
 }

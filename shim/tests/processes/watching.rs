@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
 
-use super::pod::{self, Pod, Proxy, code, retry_window};
+use super::pod::{self, Pod, Proxy, code, pod_with_proxy, retry_window};
 
 const QUIT: &str = "POST /quitquitquit HTTP/1.1";
 const NOTHING: [&str; 0] = [];
@@ -15,16 +15,13 @@ const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
 
 #[test]
 fn proxy_is_asked_once_all_have_ended() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--await=metrics"]].concat());
-    let main = pod.payload("main", 3);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 3);
     main.finish();
     shim.until_logged(&format!("container exited container=main {}", code(3)));
     assert_eq!(proxy.requests(), NOTHING, "metrics has not even started");
-    let metrics = pod.payload("metrics", 0);
-    shim.until_logged("container started container=metrics");
+    let metrics = shim.payload(&pod, "metrics", 0);
     metrics.finish();
     let (status, log) = shim.end();
     assert_eq!((status, &proxy.requests()[..]), (Some(0), &[QUIT.to_owned()][..]), "{log}");
@@ -36,8 +33,7 @@ fn proxy_is_asked_once_all_have_ended() {
 
 #[test]
 fn retried_container_keeps_proxy() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim =
         pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5), "--container-policy=istio-proxy=Never"]].concat());
     for (attempt, main_code) in [(1, 1), (2, 1), (3, 0)] {
@@ -46,19 +42,16 @@ fn retried_container_keeps_proxy() {
         assert_eq!(proxy.requests(), NOTHING);
         main.finish();
     }
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    let log = proxy.assert_quit_once(shim);
     let failed = format!("container exited container=main {}", code(1));
     assert!(log.matches(&failed).count() >= 2, "{log}");
 }
 
 #[test]
 fn succeeded_container_restarted_by_probe_keeps_proxy() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5), "--may-restart=main"]].concat());
-    let first = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let first = shim.payload(&pod, "main", 0);
     first.finish();
     shim.until_logged("container exited container=main");
     pod.announce();
@@ -73,15 +66,12 @@ fn succeeded_container_restarted_by_probe_keeps_proxy() {
 
 #[test]
 fn exec_session_is_not_a_container() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &NEVER);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     let _session = pod.exec("main", "exec sleep 1000");
     main.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    let log = proxy.assert_quit_once(shim);
     assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
 }
 
@@ -91,11 +81,9 @@ fn draining_proxy_is_not_asked_again() {
     let mut proxy = Proxy::draining(Duration::from_secs(3));
     proxy.start(&pod);
     let mut shim = pod.watch(&proxy, &NEVER);
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 #[test]
@@ -103,8 +91,7 @@ fn restarted_proxy_is_asked() {
     let pod = Pod::new();
     let mut proxy = Proxy::started(&pod);
     let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     shim.until_logged("container started container=istio-proxy");
     proxy.crash();
     shim.until_logged(&format!("istio-proxy ended before the awaited containers {}", code(137)));
@@ -120,8 +107,7 @@ fn restarted_proxy_is_asked() {
 
 #[test]
 fn other_endpoints_are_asked_before_the_proxy() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let endpoint = format!("--quit=http://127.0.0.1:{}/sql/quit", proxy.port);
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--helper=sql", &endpoint]].concat());
     let (sql, main) = (pod.payload("sql", 0), pod.payload("main", 0));
@@ -137,8 +123,7 @@ fn other_endpoints_are_asked_before_the_proxy() {
 
 #[test]
 fn endpoint_that_listens_late_is_asked_again() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     // Bound and not listening: connections are refused, and no other test gets the port.
     let late = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
     bind(std::os::fd::AsRawFd::as_raw_fd(&late), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
@@ -157,15 +142,13 @@ fn endpoint_that_listens_late_is_asked_again() {
     });
     shim.until_logged("asked to quit endpoint=");
     sql.finish();
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    let log = proxy.assert_quit_once(shim);
     assert_eq!(log.matches("asked to quit endpoint=").count(), 1, "one that has accepted is not asked again: {log}");
 }
 
 #[test]
 fn unnamed_containers_are_warned_of_once() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let shim = pod.watch_without_names(&proxy, &NEVER);
     let (status, log) = shim.terminate();
     assert_eq!(status, Some(0), "{log}");
@@ -175,11 +158,9 @@ fn unnamed_containers_are_warned_of_once() {
 
 #[test]
 fn shim_with_stay_exits_at_sigterm_only() {
-    let pod = Pod::new();
-    let proxy = Proxy::started(&pod);
+    let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--stay"]].concat());
-    let main = pod.payload("main", 0);
-    shim.until_logged("container started container=main");
+    let main = shim.payload(&pod, "main", 0);
     main.finish();
     shim.until_logged("istio-proxy ended");
     // Any other shim exits within half a second.

@@ -10,91 +10,96 @@ use nix::unistd::mkfifo;
 
 use super::pod::{self, Agent, Pod};
 
-/// Creates the containers' directories, and returns the one above.
-fn lock_dir(pod: &Pod, containers: &[&str]) -> PathBuf {
+/// Creates the containers' directories. Returns the one above, and the option that names it.
+fn lock_dir(pod: &Pod, containers: &[&str]) -> (PathBuf, String) {
     let locks = pod.file("locks");
     for name in containers {
         fs::create_dir_all(locks.join(name)).unwrap();
     }
-    locks
+    let option = format!("--lock-dir={}", locks.display());
+    (locks, option)
 }
 
-/// Starts a wrapped container outside any namespace, which exits with a code when the returned file appears.
-fn wrapped(locks: &Path, name: &str, code: i32) -> (Child, PathBuf) {
+/// Holds a wrapped container.
+struct Wrapped {
+    wrapper: Child,
+    gate: PathBuf,
+}
+
+impl Wrapped {
+    /// Lets the container end, and waits until it has.
+    fn finish(mut self) {
+        fs::write(self.gate, "").unwrap();
+        self.wrapper.wait().unwrap();
+    }
+}
+
+/// Starts a wrapped container outside any namespace, which exits with a code when it may.
+fn wrapped(locks: &Path, name: &str, code: i32) -> Wrapped {
     let gate = locks.with_extension(format!("{name}-gate"));
     let _ = fs::remove_file(&gate);
     let script = format!("while ! [ -e {} ]; do sleep 0.01; done; exit {code}", gate.display());
     let mut wrapper = Command::new(env!("CARGO_BIN_EXE_aux-shim"));
     wrapper.args(["wrap", "--lock-dir"]).arg(locks.join(name)).args(["--", "sh", "-c", &script]);
-    (wrapper.stdin(Stdio::null()).spawn().unwrap(), gate)
+    Wrapped { wrapper: wrapper.stdin(Stdio::null()).spawn().unwrap(), gate }
 }
 
 #[test]
 fn wrapped_containers_are_awaited_by_locks() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
-    let locks = lock_dir(&pod, &["early", "main"]);
-    // One has come and gone before anything watched.
-    let (mut early, gate) = wrapped(&locks, "early", 0);
-    fs::write(gate, "").unwrap();
-    early.wait().unwrap();
-    let lock_dir = format!("--lock-dir={}", locks.display());
+    let (locks, lock_dir) = lock_dir(&pod, &["early", "main"]);
+    // This container ends before the supervisor runs.
+    let early = wrapped(&locks, "early", 0);
+    early.finish();
     let mut shim = pod.supervise(&agent, &["--await=main", "--await=early", "--restart-policy=OnFailure", &lock_dir]);
     shim.until_logged("container exited container=early code=0");
-    // One is killed as a whole, is retried and fails, is retried and succeeds.
-    let (mut main, _) = wrapped(&locks, "main", 0);
+    // This one is killed as a whole, is retried and fails, is retried and succeeds.
+    let mut main = wrapped(&locks, "main", 0);
     shim.until_logged("container started container=main");
-    main.kill().unwrap();
-    main.wait().unwrap();
+    main.wrapper.kill().unwrap();
+    main.wrapper.wait().unwrap();
     shim.until_logged("container exited container=main code=137");
     for (attempt, code) in [(2, 5), (3, 0)] {
-        let (mut main, gate) = wrapped(&locks, "main", code);
+        let main = wrapped(&locks, "main", code);
         shim.until_logged_times(attempt, "container started container=main");
         assert_eq!(agent.quit_requests(), 0);
-        fs::write(gate, "").unwrap();
-        main.wait().unwrap();
+        main.finish();
         shim.until_logged(&format!("container exited container=main code={code}"));
     }
-    let (status, log) = shim.end();
-    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
+    agent.assert_quit_once(shim);
 }
 
 #[test]
 fn restarted_supervisor_exits_after_probe_killed_container() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
-    let locks = lock_dir(&pod, &["main"]);
-    let lock_dir = format!("--lock-dir={}", locks.display());
+    let (locks, lock_dir) = lock_dir(&pod, &["main"]);
     let state = format!("--state={}", pod.file("state").display());
     let arguments = ["--await=main", "--may-restart=main", "--restart-policy=OnFailure", &lock_dir, &state];
     let mut shim = pod.supervise(&agent, &arguments);
-    let (mut main, gate) = wrapped(&locks, "main", 0);
+    let main = wrapped(&locks, "main", 0);
     shim.until_logged("container started container=main");
     shim.kill();
     let shim = pod.supervise(&agent, &arguments);
-    fs::write(gate, "").unwrap();
-    main.wait().unwrap();
-    let (status, log) = shim.end();
-    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
+    main.finish();
+    agent.assert_quit_once(shim);
 }
 
 #[test]
 fn container_with_later_directory_is_awaited() {
     let pod = Pod::new();
     let agent = Agent::new(&pod, 0);
-    let locks = lock_dir(&pod, &["main"]);
-    let lock_dir = format!("--lock-dir={}", locks.display());
+    let (locks, lock_dir) = lock_dir(&pod, &["main"]);
     let mut shim = pod.supervise(&agent, &["--await=main", "--await=late", "--restart-policy=Never", &lock_dir]);
-    let (mut main, gate) = wrapped(&locks, "main", 0);
-    fs::write(gate, "").unwrap();
-    main.wait().unwrap();
+    let main = wrapped(&locks, "main", 0);
+    main.finish();
     shim.until_logged("container exited container=main code=0");
     assert_eq!(agent.quit_requests(), 0);
     fs::create_dir(locks.join("late")).unwrap();
-    let (mut late, gate) = wrapped(&locks, "late", 0);
+    let late = wrapped(&locks, "late", 0);
     shim.until_logged("container started container=late");
-    fs::write(gate, "").unwrap();
-    late.wait().unwrap();
+    late.finish();
     assert_eq!((shim.end().0, agent.quit_requests()), (Some(0), 1));
 }
 
@@ -140,9 +145,8 @@ fn sigterm_reaches_agent_despite_traps() {
     for trap in TRAPS {
         let pod = Pod::new();
         let agent = Agent::with_script(&pod, "trap 'exit 6' TERM", 0);
-        let locks = lock_dir(&pod, &["main"]);
+        let (locks, lock_dir) = lock_dir(&pod, &["main"]);
         let _held = trap.plant(&locks.join("main/lock"));
-        let lock_dir = format!("--lock-dir={}", locks.display());
         let shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never", &lock_dir]);
         Agent::until_ready(&pod);
         let (status, log) = shim.terminate();
@@ -156,21 +160,18 @@ fn container_is_awaited_despite_traps_of_others() {
     let agent = Agent::new(&pod, 0);
     let hostile: Vec<String> = (0..TRAPS.len()).map(|index| format!("hostile-{index}")).collect();
     let names: Vec<&str> = hostile.iter().map(String::as_str).chain(["main"]).collect();
-    let locks = lock_dir(&pod, &names);
+    let (locks, lock_dir) = lock_dir(&pod, &names);
     let _held: Vec<Option<File>> =
         TRAPS.iter().zip(&hostile).map(|(trap, name)| trap.plant(&locks.join(name).join("lock"))).collect();
     let helpers: Vec<String> = hostile.iter().map(|name| format!("--helper={name}")).collect();
-    let lock_dir = format!("--lock-dir={}", locks.display());
     let mut arguments = vec!["--await=main", "--restart-policy=Never", &lock_dir];
     arguments.extend(helpers.iter().map(String::as_str));
     let mut shim = pod.supervise(&agent, &arguments);
-    let (mut main, gate) = wrapped(&locks, "main", 0);
+    let main = wrapped(&locks, "main", 0);
     shim.until_logged("container started container=main");
     assert_eq!(agent.quit_requests(), 0);
-    fs::write(gate, "").unwrap();
-    main.wait().unwrap();
-    let (status, log) = shim.end();
-    assert_eq!((status, agent.quit_requests()), (Some(0), 1), "{log}");
+    main.finish();
+    agent.assert_quit_once(shim);
 }
 
 #[test]
@@ -178,21 +179,18 @@ fn container_that_replaces_its_lock_is_awaited() {
     for trap in TRAPS {
         let pod = Pod::new();
         let agent = Agent::new(&pod, 0);
-        let locks = lock_dir(&pod, &["main", "metrics"]);
-        let lock_dir = format!("--lock-dir={}", locks.display());
+        let (locks, lock_dir) = lock_dir(&pod, &["main", "metrics"]);
         let mut shim = pod.supervise(&agent, &["--await=main", "--await=metrics", "--restart-policy=Never", &lock_dir]);
-        let (mut main, gate) = wrapped(&locks, "main", 0);
+        let main = wrapped(&locks, "main", 0);
         shim.until_logged("container started container=main");
         fs::remove_file(locks.join("main/lock")).unwrap();
         let _held = trap.plant(&locks.join("main/lock"));
-        let (mut metrics, metrics_gate) = wrapped(&locks, "metrics", 0);
-        fs::write(metrics_gate, "").unwrap();
-        metrics.wait().unwrap();
+        let metrics = wrapped(&locks, "metrics", 0);
+        metrics.finish();
         shim.until_logged("container exited container=metrics code=0");
         assert!(!shim.log().contains("container exited container=main"), "{trap:?}: {}", shim.log());
         assert_eq!(agent.quit_requests(), 0, "{trap:?}");
-        fs::write(gate, "").unwrap();
-        main.wait().unwrap();
+        main.finish();
         pod::until("the request", || agent.quit_requests() == 1);
         assert_eq!(shim.end().0, Some(0), "{trap:?}");
     }

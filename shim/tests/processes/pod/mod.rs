@@ -258,6 +258,13 @@ impl Payload {
 
 pub(crate) const SHIM: &str = env!("CARGO_BIN_EXE_aux-shim");
 
+/// Creates a pod whose proxy runs.
+pub(crate) fn pod_with_proxy() -> (Pod, Proxy) {
+    let pod = Pod::new();
+    let proxy = Proxy::started(&pod);
+    (pod, proxy)
+}
+
 /// Creates a pod whose starts are announced, with a shim that has observed the proxy's. The shim relies on announcements
 /// then, and has a file `state`.
 pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {

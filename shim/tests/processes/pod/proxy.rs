@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::{Container, Pod};
+use super::{Container, Pod, Shim};
 
 /// Response of a pilot-agent that ends.
 pub(crate) const ACCEPTED: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK";
@@ -64,6 +64,13 @@ impl Proxy {
         self.requests.lock().unwrap().clone()
     }
 
+    /// Waits for the shim's end, and checks that it exited with 0 after one request. Returns its log.
+    pub(crate) fn assert_quit_once(&self, shim: Shim) -> String {
+        let (status, log) = shim.end();
+        assert_eq!((status, self.requests().len()), (Some(0), 1), "{log}");
+        log
+    }
+
     /// Kills the proxy without a request.
     pub(crate) fn crash(&self) {
         self.container.lock().unwrap().as_ref().unwrap().kill();
@@ -114,6 +121,12 @@ impl Agent {
     /// Returns the number of quit requests so far.
     pub(crate) fn quit_requests(&self) -> u32 {
         *self.quit_requests.lock().unwrap()
+    }
+
+    /// Waits for the shim's end, and checks that it exited with 0 after one request.
+    pub(crate) fn assert_quit_once(&self, shim: Shim) {
+        let (status, log) = shim.end();
+        assert_eq!((status, self.quit_requests()), (Some(0), 1), "{log}");
     }
 
     /// Ends the script without a request.

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use super::{Container, WAIT_TIMEOUT, first_child, status_field};
+use super::{Container, Payload, Pod, WAIT_TIMEOUT, first_child, status_field};
 
 /// Holds a running shim and its log.
 pub(crate) struct Shim {
@@ -25,6 +25,13 @@ impl Shim {
         let mut shim = Self { container: Container { parent }, lines, log: String::new() };
         shim.until_logged("watching");
         shim
+    }
+
+    /// Starts a payload in the pod, and waits until the shim has observed it.
+    pub(crate) fn payload(&mut self, pod: &Pod, name: &str, code: u8) -> Payload {
+        let payload = pod.payload(name, code);
+        self.until_logged(&format!("container started container={name}"));
+        payload
     }
 
     /// Returns the log so far.
