@@ -1,4 +1,4 @@
-//! The table of the state machine, laws over random histories, and the supervisor with proxies that are not there.
+//! The table of the state machine, properties of random histories, and the supervisor with fake proxies.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use cni::protocol::{Request, Response, Sandbox};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::*;
 
@@ -22,7 +23,7 @@ fn error(reason: &str) -> Action {
 }
 
 #[test]
-fn each_event_in_each_state_leads_to_its_actions() {
+fn event_in_state_leads_to_actions() {
     use Event::{Add, Adopted, Delete, Exited, Outdated, RemoveFailed, Removed, StartFailed, Started};
     use Event::{UpgradeFailed, Upgraded};
     use State::{Absent, Ready, Removing, Restarting, Starting, Upgrading};
@@ -62,6 +63,24 @@ fn each_event_in_each_state_leads_to_its_actions() {
     }
 }
 
+#[test]
+fn counted_events_have_the_listed_labels() {
+    let failed = Error::new("why");
+    let counted = [
+        Event::Started,
+        Event::StartFailed(failed.clone()),
+        Event::Upgraded,
+        Event::UpgradeFailed(failed),
+        Event::Exited,
+        Event::Removed,
+        Event::RemoveFailed,
+    ];
+    assert_eq!(counted.map(|event| event.label()), Event::LABELS.map(Some));
+    for event in [Event::Add, Event::Delete, Event::Adopted, Event::Outdated] {
+        assert_eq!(event.label(), None, "{event:?}");
+    }
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         Just(Event::Add),
@@ -79,9 +98,9 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// What was begun is removed: a sandbox is absent only if nothing was started since the last removal that succeeded.
+    /// A sandbox is absent only if nothing was started since the last removal that succeeded.
     #[test]
-    fn a_started_proxy_is_removed_before_its_sandbox_is_forgotten(events in vec(any_event(), 0..40)) {
+    fn started_proxy_is_removed_before_sandbox_is_absent(events in vec(any_event(), 0..40)) {
         let (mut state, mut may_be_there) = (State::Absent, false);
         for event in events {
             let (next, actions) = state.apply(&event);
@@ -94,9 +113,9 @@ proptest! {
         }
     }
 
-    /// Whatever came before, DEL and a removal that works lead to nothing; and whoever waits for a proxy gets a response.
+    /// After any history, DEL and a removal lead to an absent sandbox, and each waiting ADD gets a response.
     #[test]
-    fn a_deletion_ends_every_history_and_leaves_no_one_waiting(events in vec(any_event(), 0..40)) {
+    fn deletion_ends_any_history_with_responses(events in vec(any_event(), 0..40)) {
         let (mut state, mut adds) = (State::Absent, 0);
         for event in events.into_iter().chain([Event::Delete, Event::Removed]) {
             adds += usize::from(event == Event::Add);
@@ -111,34 +130,49 @@ proptest! {
     }
 }
 
-/// Proxies that start when they are let, and count what they were asked for.
+/// Starts when it is let, and reports each call, and the end of each start.
 #[derive(Clone)]
 struct Fake {
     starts: watch::Receiver<Option<Result<()>>>,
     ended: watch::Receiver<bool>,
-    asked: mpsc::UnboundedSender<&'static str>,
+    calls: mpsc::UnboundedSender<String>,
+}
+
+struct StartGuard(mpsc::UnboundedSender<String>);
+
+impl Drop for StartGuard {
+    fn drop(&mut self) {
+        let _ = self.0.send("the start is over".into());
+    }
+}
+
+impl Fake {
+    fn report(&self, call: &str) {
+        self.calls.send(call.into()).unwrap();
+    }
 }
 
 impl Proxies for Fake {
-    async fn start(&self, _: &Sandbox) -> Result<()> {
-        self.asked.send("start").unwrap();
+    async fn start(&self, sandbox: &Sandbox) -> Result<()> {
+        self.report(&format!("start {}", sandbox.name));
+        let _guard = StartGuard(self.calls.clone());
         let mut starts = self.starts.clone();
         let result = starts.wait_for(Option::is_some).await.unwrap().clone();
         result.unwrap()
     }
 
     async fn maintain(&self, _: &Sandbox) {
-        self.asked.send("maintain").unwrap();
+        self.report("maintain");
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
     async fn upgrade(&self, _: &Sandbox) -> Result<()> {
-        self.asked.send("upgrade").unwrap();
+        self.report("upgrade");
         Err(Error::new("the next one does not start"))
     }
 
     async fn remove(&self, _: &str) -> Result<()> {
-        self.asked.send("remove").unwrap();
+        self.report("remove");
         Ok(())
     }
 }
@@ -147,100 +181,115 @@ struct Fixture {
     supervisor: Supervisor,
     start: watch::Sender<Option<Result<()>>>,
     end: watch::Sender<bool>,
-    asked: mpsc::UnboundedReceiver<&'static str>,
+    calls: mpsc::UnboundedReceiver<String>,
 }
 
 fn fixture() -> Fixture {
     let ((start, starts), (end, ended)) = (watch::channel(None), watch::channel(false));
-    let (sender, asked) = mpsc::unbounded_channel();
-    Fixture { supervisor: Supervisor::spawn(Fake { starts, ended, asked: sender }, |_| {}), start, end, asked }
+    let (sender, calls) = mpsc::unbounded_channel();
+    let supervisor = Supervisor::spawn(Fake { starts, ended, calls: sender }, |_| {});
+    Fixture { supervisor, start, end, calls }
 }
 
-fn sandbox() -> Sandbox {
-    Sandbox {
-        id: "abc".into(),
-        netns: "/run/netns/x".into(),
-        namespace: "team".into(),
-        name: "job".into(),
-        uid: "u1".into(),
-        addresses: Vec::new(),
-        cgroup_path: String::new(),
+impl Fixture {
+    fn request(&self, request: Request) -> JoinHandle<Response> {
+        let supervisor = self.supervisor.clone();
+        tokio::spawn(async move { supervisor.request(request).await })
+    }
+
+    async fn assert_calls(&mut self, expected: &[&str]) {
+        for call in expected {
+            assert_eq!(self.calls.recv().await.as_deref(), Some(*call), "of {expected:?}");
+        }
+    }
+
+    async fn next_call(&mut self, prefix: &str) -> String {
+        loop {
+            let call = self.calls.recv().await.expect("the supervisor runs");
+            if call.starts_with(prefix) {
+                return call;
+            }
+        }
     }
 }
 
+fn sandbox(name: &str) -> Sandbox {
+    Sandbox { id: "abc".into(), name: name.into(), ..Sandbox::default() }
+}
+
 fn add() -> Request {
-    Request::Add(sandbox())
+    Request::Add(sandbox("job"))
 }
 
 fn delete() -> Request {
     Request::Delete { id: "abc".into() }
 }
 
+fn check() -> Request {
+    Request::Check { id: "abc".into() }
+}
+
 const DONE: Response = Response { error: None };
 
 #[tokio::test]
-async fn add_waits_until_the_proxy_is_ready_and_a_second_one_starts_no_second_proxy() {
+async fn repeated_add_waits_for_one_proxy() {
     let mut fixture = fixture();
-    let supervisor = fixture.supervisor.clone();
-    let first = tokio::spawn(async move { supervisor.request(add()).await });
-    assert_eq!(fixture.asked.recv().await, Some("start"));
-    let supervisor = fixture.supervisor.clone();
-    let second = tokio::spawn(async move { supervisor.request(add()).await });
-    let not_ready = fixture.supervisor.request(Request::Check { id: "abc".into() }).await;
-    assert!(not_ready.error.is_some() && !first.is_finished());
+    let first = fixture.request(add());
+    fixture.assert_calls(&["start job"]).await;
+    let second = fixture.request(add());
+    assert!(fixture.supervisor.request(check()).await.error.is_some() && !first.is_finished());
     fixture.start.send_replace(Some(Ok(())));
     assert_eq!((first.await.unwrap(), second.await.unwrap()), (DONE, DONE));
-    assert_eq!(fixture.asked.recv().await, Some("maintain"));
+    fixture.assert_calls(&["the start is over", "maintain"]).await;
 }
 
 #[tokio::test]
-async fn a_deletion_stops_a_start_that_is_under_way() {
+async fn deletion_stops_start_before_removal() {
     let mut fixture = fixture();
-    let supervisor = fixture.supervisor.clone();
-    let added = tokio::spawn(async move { supervisor.request(add()).await });
-    assert_eq!(fixture.asked.recv().await, Some("start"));
+    let added = fixture.request(add());
+    fixture.assert_calls(&["start job"]).await;
     assert_eq!(fixture.supervisor.request(delete()).await, DONE);
     assert_eq!(added.await.unwrap().error.as_deref(), Some("the sandbox was deleted"));
-    assert_eq!(fixture.asked.recv().await, Some("remove"));
+    fixture.assert_calls(&["the start is over", "remove"]).await;
 }
 
 #[tokio::test]
-async fn what_a_failed_start_left_is_removed() {
+async fn deleted_sandbox_is_forgotten() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    for name in ["one", "other"] {
+        assert_eq!(fixture.supervisor.request(Request::Add(sandbox(name))).await, DONE);
+        assert_eq!(fixture.next_call("start ").await, format!("start {name}"));
+        assert_eq!(fixture.supervisor.request(delete()).await, DONE);
+    }
+}
+
+#[tokio::test]
+async fn failed_start_is_removed() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Err(Error::new("no certificate"))));
     assert_eq!(fixture.supervisor.request(add()).await.error.as_deref(), Some("no certificate"));
-    assert_eq!(fixture.asked.recv().await, Some("start"));
-    assert_eq!(fixture.asked.recv().await, Some("remove"));
+    fixture.assert_calls(&["start job", "the start is over", "remove"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adopted_proxy_that_ends_is_started_again() {
+async fn ended_adopted_proxy_is_restarted() {
     let mut fixture = fixture();
-    fixture.start.send_replace(Some(Ok(())));
-    fixture.supervisor.adopt(sandbox(), false);
-    assert_eq!(fixture.asked.recv().await, Some("maintain"));
+    fixture.supervisor.adopt(sandbox("job"), false);
+    fixture.assert_calls(&["maintain"]).await;
     fixture.end.send_replace(true);
-    assert_eq!(fixture.asked.recv().await, Some("start"));
+    fixture.assert_calls(&["start job"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_that_fails_leaves_the_proxy_that_serves_under_watch() {
+async fn failed_upgrade_keeps_proxy_and_is_retried() {
     let mut fixture = fixture();
-    fixture.start.send_replace(Some(Ok(())));
-    fixture.supervisor.adopt(sandbox(), true);
-    while fixture.asked.recv().await != Some("upgrade") {}
-    assert_eq!(fixture.asked.recv().await, Some("maintain"));
-    assert_eq!(fixture.supervisor.request(Request::Check { id: "abc".into() }).await, DONE);
-    fixture.end.send_replace(true);
-    assert_eq!(fixture.asked.recv().await, Some("start"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_upgrade_that_failed_is_tried_again() {
-    let mut fixture = fixture();
-    fixture.supervisor.adopt(sandbox(), true);
+    fixture.supervisor.adopt(sandbox("job"), true);
     for _ in 0..3 {
-        while fixture.asked.recv().await != Some("upgrade") {}
-        assert_eq!(fixture.asked.recv().await, Some("maintain"));
+        fixture.next_call("upgrade").await;
+        fixture.assert_calls(&["maintain"]).await;
     }
+    assert_eq!(fixture.supervisor.request(check()).await, DONE);
+    fixture.end.send_replace(true);
+    fixture.assert_calls(&["start job"]).await;
 }
