@@ -74,12 +74,13 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
 
 /// Returns the metrics' gauges. While a proxy is upgraded, its sandbox has two.
 pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Result<Gauges, Error> {
-    let containers = containerd.list().await?;
-    let sandboxes: BTreeSet<_> = containers.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
-    let is_outdated = |(id, labels): &(&String, &_)| proxy::is_serving(run_dir, id) && proxy::image_of(labels) != image;
+    let all = containerd.list().await?;
+    let sandboxes: BTreeSet<_> = all.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
+    let is_outdated =
+        |(id, labels): &(&String, &_)| proxy::is_serving(run_dir, id) && proxy::image_of(labels) != image;
     Ok(Gauges {
         proxies: sandboxes.len() as u64,
-        outdated: containers.iter().filter(is_outdated).count() as u64,
+        outdated: all.iter().filter(is_outdated).count() as u64,
         earliest_renewal: sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(run_dir, id)).min(),
     })
 }

@@ -22,15 +22,15 @@ impl Node {
     /// Redirects the standard ports to the serving proxy.
     pub(super) async fn redirect_ports(&self, revision: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
         let files = self.files(&sandbox.id);
-        const RULES: &str = "the rules for the proxy's ports";
+        let what = "the rules for the proxy's ports";
         let has_jumps = files.has_jumps();
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
-                let rules = files.write_rules(&Ports::rules(revision, is_ipv6, has_jumps)).context(RULES)?;
+                let rules = files.write_rules(&Ports::rules(revision, is_ipv6, has_jumps)).context(what)?;
                 self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
             }
         }
-        files.write_jumps().context(RULES)
+        files.write_jumps().context(what)
     }
 
     /// Runs a container that changes the pod's network, and waits for its end.
