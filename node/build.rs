@@ -1,4 +1,5 @@
-//! Generates the gRPC clients of containerd and istiod. protox reads the definitions, so that no protoc is needed.
+//! Generates the gRPC clients of containerd and istiod. protox reads the definitions, so that no protoc is needed: the crate
+//! containerd-client, which has the same ones of containerd, needs it at each build.
 
 use std::error::Error;
 
