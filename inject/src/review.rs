@@ -163,7 +163,7 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
         }
         Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
-            let warning = format!("istio-aux leaves this pod as it is: it cannot read it: {error}");
+            let warning = format!("istio-aux: pod left unchanged: cannot parse it: {error}");
             tracing::warn!(uid = request.uid, namespace = request.namespace, "{warning}");
             (unchanged(&[warning]), Outcome::Unreadable)
         }
@@ -302,10 +302,7 @@ mod tests {
         assert_eq!(response["allowed"], true);
         assert_eq!(response.get("patch"), None);
         let warning = response["warnings"][0].as_str().unwrap();
-        assert!(
-            warning.starts_with("istio-aux leaves this pod as it is: it cannot read it: invalid type"),
-            "{warning}"
-        );
+        assert!(warning.starts_with("istio-aux: pod left unchanged: cannot parse it: invalid type"), "{warning}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::{Decision, Mode};
 #[must_use]
 pub fn run_beside(pod: &Pod) -> Decision {
     if let Some(reason) = obstacle(pod) {
-        let warnings = vec![format!("istio-aux runs no proxy beside this pod: {reason}")];
+        let warnings = vec![format!("istio-aux: no proxy beside this pod: {reason}")];
         return Decision { patch: Patch::default(), mode: Mode::Off, reason, warnings };
     }
     let mut patch = PatchBuilder::new(pod);
@@ -55,7 +55,7 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
         return Some("the pod has a container istio-proxy");
     }
     if class.is_none() && pod.label(ISTIO_INJECT).is_some() {
-        return Some("the pod's own label sidecar.istio.io/inject stands");
+        return Some("the pod already sets sidecar.istio.io/inject");
     }
     None
 }

@@ -37,7 +37,7 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option
     let others: usize = others.into_iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
     let all = others + PROBES_ANNOTATION.len() + originals.len();
     if originals.len() > PROBES_ANNOTATION_LIMIT || all > ANNOTATIONS_LIMIT {
-        return Some("istio-aux leaves the pod's probes as they are: an annotation cannot hold them");
+        return Some("istio-aux: probes left unchanged: they are too long for an annotation");
     }
     patch.annotation(PROBES_ANNOTATION, &originals);
     for (list, index, field, probe) in probes {
@@ -190,7 +190,7 @@ mod tests {
         for before in [long, full] {
             let (pod, decision) = decided(before.clone());
             assert_eq!(pod["spec"]["containers"], before["spec"]["containers"]);
-            assert!(decision.warnings.concat().contains("an annotation cannot hold them"), "{:?}", decision.warnings);
+            assert!(decision.warnings.concat().contains("too long for an annotation"), "{:?}", decision.warnings);
         }
     }
 }

@@ -52,7 +52,7 @@ fn parse(text: &str) -> Result<Map<String, Value>, String> {
     }
     serde_saphyr::from_str(text).map_err(|error| {
         let reason = error.to_string();
-        format!("it is no mapping in YAML ({})", reason.lines().next().unwrap_or_default())
+        format!("it is not a YAML mapping ({})", reason.lines().next().unwrap_or_default())
     })
 }
 

@@ -32,7 +32,7 @@ pub(super) fn requested(pod: &Pod, warnings: &mut Warnings) -> RequestedMode {
     Mode::ALL.into_iter().find(|mode| mode.as_str() == text).map_or_else(
         || {
             warnings.push(format_args!(
-                "{MODE_ANNOTATION}: {text:?} counts as auto: it takes auto, native, proxy, wrap, istio, hold or off"
+                "{MODE_ANNOTATION}: invalid value {text:?}, using auto; use auto, native, proxy, wrap, istio, hold or off"
             ));
             RequestedMode::Auto
         },

@@ -20,9 +20,7 @@ pub(super) fn own_policies(
             Ok(None) => {}
             Ok(Some(own)) => policies.push((name.to_owned(), own)),
             Err(unknown) => {
-                warnings.push(format_args!(
-                    "istio-aux goes by the pod's restartPolicy for container {name}: unknown {unknown}"
-                ));
+                warnings.push(format_args!("container {name}: unknown {unknown}; using the pod's restartPolicy"));
             }
         }
     }

@@ -144,7 +144,7 @@ impl Plan {
 /// Returns the plan for a pod that is unchanged for this reason, which its warning and status name.
 fn unsupported(facts: &Facts, reason: &'static str) -> Plan {
     let mut plan = Plan::unchanged(reason);
-    plan.warnings.push(format_args!("istio-aux leaves this pod as it is: {reason}"));
+    plan.warnings.push(format_args!("istio-aux: pod left unchanged: {reason}"));
     if facts.restart_policy.is_some() {
         plan.add_status(&[]);
     }

@@ -16,7 +16,7 @@ use crate::plan::reason_without_shim;
 #[must_use]
 pub fn join_mesh(pod: &Pod, settings: &Settings) -> TenancyDecision {
     if pod.label(ISTIO_INJECT).is_some() {
-        return TenancyDecision::unchanged("the pod's own label sidecar.istio.io/inject stands");
+        return TenancyDecision::unchanged("the pod already sets sidecar.istio.io/inject");
     }
     let facts = Facts::of(pod);
     if facts.restart_policy.is_none() {
@@ -24,7 +24,7 @@ pub fn join_mesh(pod: &Pod, settings: &Settings) -> TenancyDecision {
     }
     // With a proxy that nothing ends, the pod would not complete.
     if let Some(reason) = reason_without_shim(&facts, settings) {
-        let warnings = vec![format!("istio-aux does not add this pod to the mesh: {reason}")];
+        let warnings = vec![format!("istio-aux: pod not added to the mesh: {reason}")];
         return TenancyDecision { warnings, ..TenancyDecision::unchanged(reason) };
     }
     let mut patch = PatchBuilder::new(pod);

@@ -20,12 +20,10 @@ const NOT_PAYLOAD: [&str; 3] = [PROXY_CONTAINER, SHIM_CONTAINER, INSTALL_CONTAIN
 #[must_use]
 pub fn add_pipelines_token(pod: &Pod) -> TenancyDecision {
     if pod.label(ACCESS_PIPELINES_LABEL).is_some() {
-        return TenancyDecision::unchanged(
-            "the pod has the label access-ml-pipeline: a PodDefault adds the token, or nobody",
-        );
+        return TenancyDecision::unchanged("left to the PodDefault access-ml-pipeline");
     }
     if pod.spec.restart_policy().is_none() && pod.label(NOTEBOOK_LABEL).is_none() {
-        return TenancyDecision::unchanged("the pod does not run to completion, and is no notebook");
+        return TenancyDecision::unchanged("the pod does not run to completion, and is not a notebook");
     }
     let mut patch = PatchBuilder::new(pod);
     let mut gets_token = false;
