@@ -26,7 +26,7 @@ use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
 pub use self::mode::Mode;
 use self::pod::Pod;
-pub use self::settings::{Delivery, PullPolicy, Settings, ShimResources, ShimUser};
+pub use self::settings::{Delivery, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 
 /// A decision for a pod.
 #[derive(Debug, Clone, PartialEq)]

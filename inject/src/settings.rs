@@ -83,6 +83,11 @@ impl Settings {
     }
 }
 
+/// The text is not a quantity of CPU or memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi")]
+pub struct ParseQuantityError;
+
 impl Default for ShimResources {
     fn default() -> Self {
         let owned = |name: &str, quantity: &str| (name.to_owned(), quantity.to_owned());
@@ -93,12 +98,12 @@ impl Default for ShimResources {
 
 impl ShimResources {
     /// Parses `cpu=1m` or `memory=4Mi`. The API server would reject each pod with a quantity that it cannot parse.
-    pub fn parse_quantity(text: &str) -> Result<(String, String), String> {
+    pub fn parse_quantity(text: &str) -> Result<(String, String), ParseQuantityError> {
         text.split_once('=')
             .map(|(name, quantity)| (name.trim(), quantity.trim()))
             .filter(|(name, quantity)| matches!(*name, "cpu" | "memory") && quantity::parse(quantity).is_some())
             .map(|(name, quantity)| (name.to_owned(), quantity.to_owned()))
-            .ok_or_else(|| "takes cpu=QUANTITY and memory=QUANTITY, such as memory=4Mi".to_owned())
+            .ok_or(ParseQuantityError)
     }
 }
 

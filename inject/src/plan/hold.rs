@@ -15,7 +15,19 @@ pub(super) enum HoldEdit {
     /// The annotation's new value.
     Set(String),
     /// A key cannot be added to the annotation, for this reason.
-    Unsupported(String),
+    Unsupported(UnsupportedAnnotation),
+}
+
+/// An annotation to which a key cannot be added.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnsupportedAnnotation {
+    #[error("it is longer than 16 KiB")]
+    TooLong,
+    /// With the parser's first line.
+    #[error("it is not a YAML mapping ({0})")]
+    NotAMapping(String),
+    #[error("its layout leaves no safe place for one more key")]
+    Layout,
 }
 
 /// Adds the field to the annotation's value, unless it is there.
@@ -25,7 +37,7 @@ pub(super) fn edit(annotation: Option<&str>) -> HoldEdit {
         return HoldEdit::Set(format!("{{\"{HOLD_FIELD}\": true}}"));
     }
     if text.len() > ANNOTATION_LENGTH_LIMIT {
-        return HoldEdit::Unsupported("it is longer than 16 KiB".to_owned());
+        return HoldEdit::Unsupported(UnsupportedAnnotation::TooLong);
     }
     let config = match parse(text) {
         Ok(config) => config,
@@ -41,18 +53,18 @@ pub(super) fn edit(annotation: Option<&str>) -> HoldEdit {
     if parse(&edited).is_ok_and(|config| config == wanted) {
         HoldEdit::Set(edited)
     } else {
-        HoldEdit::Unsupported("its layout leaves no safe place for one more key".to_owned())
+        HoldEdit::Unsupported(UnsupportedAnnotation::Layout)
     }
 }
 
-fn parse(text: &str) -> Result<Map<String, Value>, String> {
+fn parse(text: &str) -> Result<Map<String, Value>, UnsupportedAnnotation> {
     // The value that istio-aux writes is JSON, which is parsed faster than YAML.
     if let Ok(config) = serde_json::from_str(text) {
         return Ok(config);
     }
     serde_saphyr::from_str(text).map_err(|error| {
         let reason = error.to_string();
-        format!("it is not a YAML mapping ({})", reason.lines().next().unwrap_or_default())
+        UnsupportedAnnotation::NotAMapping(reason.lines().next().unwrap_or_default().to_owned())
     })
 }
 
@@ -115,7 +127,7 @@ mod tests {
     #[test]
     fn long_annotation_is_unsupported() {
         let text = "a: 1\n".repeat(ANNOTATION_LENGTH_LIMIT / 5 + 1);
-        assert_eq!(edit(Some(&text)), HoldEdit::Unsupported("it is longer than 16 KiB".to_owned()));
+        assert_eq!(edit(Some(&text)), HoldEdit::Unsupported(UnsupportedAnnotation::TooLong));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) fn own_policies(
             Ok(None) => {}
             Ok(Some(own)) => policies.push((name.to_owned(), own)),
             Err(unknown) => {
-                warnings.push(format_args!("container {name}: unknown {unknown}; using the pod's restartPolicy"));
+                warnings.push(format_args!("container {name}: {unknown}; using the pod's restartPolicy"));
             }
         }
     }
@@ -39,29 +39,42 @@ pub(super) fn may_restart(facts: &Facts, policy: RestartPolicy) -> Vec<String> {
     restarted.map(|container| container.name.as_str().to_owned()).collect()
 }
 
-/// The policy of a container that has its own, beside the pod's. `Err` names what of it is not known here.
-fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<ContainerPolicy>, String> {
+/// A restart policy that a newer Kubernetes may have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum UnknownPolicy {
+    #[error("unknown restartPolicy {0}")]
+    Policy(String),
+    #[error("unknown action {0}")]
+    Action(String),
+    #[error("unknown operator {0}")]
+    Operator(String),
+    #[error("a rule without exitCodes")]
+    NoExitCodes,
+}
+
+/// Returns the policy of a container that has its own; the pod's is used where it has rules only.
+fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<ContainerPolicy>, UnknownPolicy> {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     let policy = match &container.restart_policy {
         None if rules.is_empty() => return Ok(None),
         None => pod,
-        Some(text) => text.as_str().parse().map_err(|_| format!("restartPolicy {}", text.as_str()))?,
+        Some(text) => text.parse().map_err(|_| UnknownPolicy::Policy(text.clone()))?,
     };
     let rules = rules.iter().map(rule).collect::<Result<_, _>>()?;
     Ok(Some(ContainerPolicy { policy, rules }))
 }
 
-fn rule(rule: &RestartPolicyRule) -> Result<RestartRule, String> {
+fn rule(rule: &RestartPolicyRule) -> Result<RestartRule, UnknownPolicy> {
     let action = match rule.action.as_str() {
         "Restart" => RuleAction::Restart,
         "RestartAllContainers" => RuleAction::RestartAllContainers,
-        other => return Err(format!("action {other}")),
+        other => return Err(UnknownPolicy::Action(other.to_owned())),
     };
-    let Some(codes) = &rule.exit_codes else { return Err("a rule without exitCodes".to_owned()) };
+    let codes = rule.exit_codes.as_ref().ok_or(UnknownPolicy::NoExitCodes)?;
     let is_in = match codes.operator.as_str() {
         "In" => true,
         "NotIn" => false,
-        other => return Err(format!("operator {other}")),
+        other => return Err(UnknownPolicy::Operator(other.to_owned())),
     };
     Ok(RestartRule { action, is_in, values: codes.values.clone() })
 }
@@ -71,7 +84,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn policy_of(mut container: Value) -> Result<Option<String>, String> {
+    fn policy_of(mut container: Value) -> Result<Option<String>, UnknownPolicy> {
         container["name"] = json!("main");
         let text = container.to_string();
         let container = serde_json::from_str(&text).unwrap();
@@ -93,13 +106,13 @@ mod tests {
                 json!({"restartPolicyRules": rule("RestartAllContainers", "NotIn")}),
                 Ok(Some("OnFailure;restart-all:not-in:42,43")),
             ),
-            (json!({"restartPolicy": "Sometimes"}), Err("restartPolicy Sometimes")),
-            (json!({"restartPolicyRules": rule("Stop", "In")}), Err("action Stop")),
-            (json!({"restartPolicyRules": rule("Restart", "Like")}), Err("operator Like")),
-            (json!({"restartPolicyRules": [{"action": "Restart"}]}), Err("a rule without exitCodes")),
+            (json!({"restartPolicy": "Sometimes"}), Err(UnknownPolicy::Policy("Sometimes".to_owned()))),
+            (json!({"restartPolicyRules": rule("Stop", "In")}), Err(UnknownPolicy::Action("Stop".to_owned()))),
+            (json!({"restartPolicyRules": rule("Restart", "Like")}), Err(UnknownPolicy::Operator("Like".to_owned()))),
+            (json!({"restartPolicyRules": [{"action": "Restart"}]}), Err(UnknownPolicy::NoExitCodes)),
         ];
         for (container, expected) in cases {
-            let expected = expected.map(|policy: Option<&str>| policy.map(str::to_owned)).map_err(str::to_owned);
+            let expected = expected.map(|policy: Option<&str>| policy.map(str::to_owned));
             assert_eq!(policy_of(container.clone()), expected, "{container}");
         }
     }
