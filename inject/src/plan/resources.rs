@@ -1,5 +1,7 @@
 //! Requests and limits of the shim's containers: small, and such that the pod keeps its quality of service class.
 
+use std::collections::BTreeMap;
+
 use contract::names::{SHIM_LIMITS_ANNOTATION, SHIM_REQUESTS_ANNOTATION};
 use serde::Serialize;
 
@@ -16,10 +18,8 @@ const GUARANTEED_MEMORY_LIMIT: &str = "16Mi";
 /// `resources` of a container.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ResourceRequirements {
-    #[serde(serialize_with = "as_map")]
-    requests: Vec<(String, String)>,
-    #[serde(serialize_with = "as_map")]
-    limits: Vec<(String, String)>,
+    requests: BTreeMap<String, String>,
+    limits: BTreeMap<String, String>,
 }
 
 /// Returns the `resources` of the shim's containers in this pod: the installation's, overridden by the pod's annotations.
@@ -33,14 +33,13 @@ pub(super) fn for_shim(
         return None;
     }
     let mut quantities = |defaults: &[(String, String)], annotation: &str| {
-        let mut quantities = Vec::new();
-        for (name, quantity) in defaults {
-            set(&mut quantities, name, quantity);
-        }
+        let mut quantities: BTreeMap<_, _> = defaults.iter().cloned().collect();
         let overrides = facts.pod.annotation(annotation).unwrap_or_default();
         for text in overrides.split(',').map(str::trim).filter(|text| !text.is_empty()) {
             match ShimResources::parse_quantity(text) {
-                Ok((name, quantity)) => set(&mut quantities, &name, &quantity),
+                Ok((name, quantity)) => {
+                    quantities.insert(name, quantity);
+                }
                 Err(error) => warnings.push(format_args!("{annotation}: {text:?} is ignored: it {error}")),
             }
         }
@@ -52,26 +51,11 @@ pub(super) fn for_shim(
         return Some(ResourceRequirements { requests, limits });
     }
     // Each container of a Guaranteed pod has limits, and requests that equal them.
-    let memory = get(&requests, "memory").unwrap_or(GUARANTEED_MEMORY_LIMIT);
+    let memory = requests.get("memory").map_or(GUARANTEED_MEMORY_LIMIT, String::as_str);
     for (name, limit) in [("cpu", GUARANTEED_CPU_LIMIT), ("memory", memory)] {
-        if get(&limits, name).is_none() {
-            set(&mut limits, name, limit);
-        }
+        limits.entry(name.to_owned()).or_insert_with(|| limit.to_owned());
     }
     Some(ResourceRequirements { requests: limits.clone(), limits })
-}
-
-fn get<'a>(quantities: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    quantities.iter().find(|(each, _)| each == name).map(|(_, quantity)| quantity.as_str())
-}
-
-fn set(quantities: &mut Vec<(String, String)>, name: &str, quantity: &str) {
-    quantities.retain(|(each, _)| each != name);
-    quantities.push((name.to_owned(), quantity.to_owned()));
-}
-
-fn as_map<S: serde::Serializer>(quantities: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(quantities.iter().map(|(name, quantity)| (name, quantity)))
 }
 
 /// Returns true if every container has limits for CPU and memory, and requests that equal them or are absent.
