@@ -41,6 +41,13 @@ pub struct Decision {
     pub warnings: Vec<String>,
 }
 
+impl Decision {
+    /// Returns a decision that adds no shim.
+    fn without_shim(patch: Patch, reason: &'static str) -> Self {
+        Self { patch, mode: Mode::Off, reason, warnings: Vec::new() }
+    }
+}
+
 /// Decides for a pod. Deciding again on the patched pod changes nothing.
 #[must_use]
 pub fn decide(pod: &Pod, settings: &Settings) -> Decision {

@@ -6,7 +6,8 @@ use std::time::Instant;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use json_patch::Patch;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
@@ -63,28 +64,6 @@ struct Kind {
     kind: String,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct AnsweredReview<'a> {
-    api_version: &'a str,
-    kind: &'a str,
-    response: AdmissionResponse<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct AdmissionResponse<'a> {
-    uid: &'a str,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch_type: Option<&'a str>,
-    /// In Base64.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    warnings: &'a [String],
-}
-
 /// The decision that a review asks for: each has a path of the webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
@@ -114,14 +93,12 @@ impl Entry {
     }
 
     fn decide(self, pod: &Pod, settings: &Settings) -> Decision {
-        let tenancy = match self {
-            Self::Injection => return decide(pod, settings),
+        match self {
+            Self::Injection => decide(pod, settings),
             Self::PipelinesToken => tenancy::add_pipelines_token(pod),
             Self::Mesh => tenancy::join_mesh(pod, settings),
-            Self::Node => return run_beside(pod),
-        };
-        let tenancy::TenancyDecision { patch, reason, warnings } = tenancy;
-        Decision { patch, mode: Mode::Off, reason, warnings }
+            Self::Node => run_beside(pod),
+        }
     }
 }
 
@@ -206,11 +183,15 @@ impl<O> AdmissionRequest<O> {
 }
 
 fn respond(uid: &str, patch: &Patch, warnings: &[String]) -> Result<Vec<u8>, serde_json::Error> {
-    let patch = (!patch.is_empty()).then(|| serde_json::to_vec(patch)).transpose()?;
-    let patch_type = patch.is_some().then_some("JSONPatch");
-    let patch = patch.map(|json| BASE64_STANDARD.encode(json));
-    let response = AdmissionResponse { uid, allowed: true, patch_type, patch, warnings };
-    serde_json::to_vec(&AnsweredReview { api_version: API_VERSION, kind: KIND, response })
+    let mut response = json!({"uid": uid, "allowed": true});
+    if !patch.is_empty() {
+        response["patchType"] = "JSONPatch".into();
+        response["patch"] = BASE64_STANDARD.encode(serde_json::to_vec(patch)?).into();
+    }
+    if !warnings.is_empty() {
+        response["warnings"] = warnings.into();
+    }
+    serde_json::to_vec(&json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}))
 }
 
 fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {
@@ -232,7 +213,7 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     fn settings() -> Settings {
         Settings::new("shim:1")

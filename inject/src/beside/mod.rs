@@ -8,16 +8,16 @@ use contract::names::{
 };
 use json_patch::Patch;
 
+use crate::Decision;
 use crate::patch::PatchBuilder;
 use crate::pod::Pod;
-use crate::{Decision, Mode};
 
 /// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
 #[must_use]
 pub fn run_beside(pod: &Pod) -> Decision {
     if let Some(reason) = obstacle(pod) {
         let warnings = vec![format!("istio-aux: no proxy beside this pod: {reason}")];
-        return Decision { patch: Patch::default(), mode: Mode::Off, reason, warnings };
+        return Decision { warnings, ..Decision::without_shim(Patch::default(), reason) };
     }
     let mut patch = PatchBuilder::new(pod);
     if pod.spec.runtime_class().is_none() {
@@ -39,7 +39,7 @@ pub fn run_beside(pod: &Pod) -> Decision {
     let patch = patch.finish();
     let reason =
         if patch.is_empty() { "the proxy runs beside the pod already" } else { "the proxy runs beside the pod" };
-    Decision { patch, mode: Mode::Off, reason, warnings }
+    Decision { warnings, ..Decision::without_shim(patch, reason) }
 }
 
 /// Returns the reason why a pod cannot have its proxy on the node.

@@ -6,9 +6,10 @@ use contract::names::{
     PIPELINES_TOKEN_ENV, PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, PIPELINES_TOKEN_VOLUME, PROXY_CONTAINER,
     SHIM_CONTAINER,
 };
+use json_patch::Patch;
 use serde_json::{Value, json};
 
-use super::TenancyDecision;
+use crate::Decision;
 use crate::facts::pod::{Container, Pod};
 use crate::patch::PatchBuilder;
 
@@ -18,12 +19,12 @@ const NOT_PAYLOAD: [&str; 3] = [PROXY_CONTAINER, SHIM_CONTAINER, INSTALL_CONTAIN
 /// Gives each payload container of a pod that runs to completion, or of a notebook, the token for Kubeflow Pipelines.
 /// Deciding again on the patched pod changes nothing.
 #[must_use]
-pub fn add_pipelines_token(pod: &Pod) -> TenancyDecision {
+pub fn add_pipelines_token(pod: &Pod) -> Decision {
     if pod.label(ACCESS_PIPELINES_LABEL).is_some() {
-        return TenancyDecision::unchanged("left to the PodDefault access-ml-pipeline");
+        return Decision::without_shim(Patch::default(), "left to the PodDefault access-ml-pipeline");
     }
     if pod.spec.restart_policy().is_none() && pod.label(NOTEBOOK_LABEL).is_none() {
-        return TenancyDecision::unchanged("the pod does not run to completion, and is not a notebook");
+        return Decision::without_shim(Patch::default(), "the pod does not run to completion, and is not a notebook");
     }
     let mut patch = PatchBuilder::new(pod);
     let mut gets_token = false;
@@ -33,10 +34,10 @@ pub fn add_pipelines_token(pod: &Pod) -> TenancyDecision {
         patch.env(index, variable());
     }
     if !gets_token {
-        return TenancyDecision::unchanged("each container has the token already");
+        return Decision::without_shim(Patch::default(), "each container has the token already");
     }
     patch.volume(volume());
-    TenancyDecision::changed(patch.finish(), "the pod gets the token for Kubeflow Pipelines")
+    Decision::without_shim(patch.finish(), "the pod gets the token for Kubeflow Pipelines")
 }
 
 /// Returns true for a payload container without a token, and without a setting of its own for one.

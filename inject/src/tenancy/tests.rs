@@ -4,12 +4,12 @@ use json_patch::merge;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Settings;
 use crate::pod::Pod;
+use crate::{Decision, Settings};
 
-type Decide = fn(&Pod) -> TenancyDecision;
+type Decide = fn(&Pod) -> Decision;
 
-fn mesh(pod: &Pod) -> TenancyDecision {
+fn mesh(pod: &Pod) -> Decision {
     join_mesh(pod, &Settings::new("shim:1"))
 }
 
@@ -27,7 +27,7 @@ fn a_pod(change: &Value) -> Value {
 }
 
 /// Returns the pod after a decision, and asserts that deciding again changes nothing.
-fn decided(decide: Decide, mut pod: Value) -> (Value, TenancyDecision) {
+fn decided(decide: Decide, mut pod: Value) -> (Value, Decision) {
     let text = pod.to_string();
     let decision = decide(&serde_json::from_str(&text).unwrap());
     json_patch::patch(&mut pod, &decision.patch).unwrap();
