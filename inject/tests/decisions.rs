@@ -42,11 +42,7 @@ fn shim_of(pod: &Value) -> Option<&Value> {
 fn with(pod: &str, path: &str, value: Value) -> Value {
     let mut pod = json_of(pod);
     let (parent, key) = path.rsplit_once('/').unwrap();
-    let parent = pod.pointer_mut(parent).unwrap();
-    if parent.is_null() {
-        *parent = json!({});
-    }
-    parent[key.replace("~1", "/")] = value;
+    pod.pointer_mut(parent).unwrap()[key] = value;
     pod
 }
 
@@ -287,7 +283,7 @@ fn with_sidecar(mut pod: Value, comes_first: bool) -> Value {
 
 #[test]
 fn wait_for_and_status_port_reach_the_shim() {
-    let mut pod = with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1wait-for", json!("metrics"));
+    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "metrics");
     pod["metadata"]["annotations"]["status.sidecar.istio.io/port"] = json!("15999");
     let patched = patched(&pod);
     let expected = json!([
@@ -401,7 +397,7 @@ fn lock_mounts_are_separate_and_proxy_reads_all() {
 #[test]
 fn only_loopback_endpoints_reach_the_shim() {
     let urls = "http://127.0.0.1:9091/quitquitquit, https://127.0.0.1:1/x, http://10.0.0.1:80/y";
-    let mut pod = with(CLASSIC_PROXY, "/metadata/annotations/istio-aux.io~1quit", json!(urls));
+    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/quit", urls);
     pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
     let quits: Vec<String> = shim_args(&pod).into_iter().filter(|arg| arg.starts_with("--quit")).collect();
     assert_eq!(quits, ["--quit=http://127.0.0.1:9091/quitquitquit"]);
@@ -452,19 +448,14 @@ fn status_port_annotation_precedes_the_proxys() {
 }
 
 #[test]
-fn hold_is_not_added_without_status_port() {
-    let pod = with(BEFORE_ISTIO, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "0"}));
-    assert!(decided(&pod).patch.is_empty());
-}
-
-#[test]
-fn the_users_word_on_hold_stands() {
-    let pod = with(
-        BEFORE_ISTIO,
-        "/metadata/annotations",
+fn hold_is_not_added_if_set_or_without_status_port() {
+    for annotations in [
+        json!({"status.sidecar.istio.io/port": "0"}),
         json!({"proxy.istio.io/config": "holdApplicationUntilProxyStarts: false"}),
-    );
-    assert!(decided(&pod).patch.is_empty());
+    ] {
+        let pod = with(BEFORE_ISTIO, "/metadata/annotations", annotations.clone());
+        assert!(decided(&pod).patch.is_empty(), "{annotations}");
+    }
 }
 
 #[test]

@@ -45,16 +45,8 @@ fn key() -> impl Strategy<Value = String> {
 fn strings() -> impl Strategy<Value = Value> {
     let ours = prop_oneof![
         Just(("istio-aux.io/wait-for".to_owned(), "main,metrics-collector".to_owned())),
-        prop_oneof![
-            Just("auto"),
-            Just("native"),
-            Just("proxy"),
-            Just("wrap"),
-            Just("istio"),
-            Just("hold"),
-            Just("off")
-        ]
-        .prop_map(|mode| ("istio-aux.io/mode".to_owned(), mode.to_owned())),
+        prop::sample::select(&["auto", "native", "proxy", "wrap", "istio", "hold", "off"])
+            .prop_map(|mode| ("istio-aux.io/mode".to_owned(), mode.to_owned())),
         Just(("istio-aux.io/status".to_owned(), "stale".to_owned())),
         Just(("istio-aux.io/shim".to_owned(), "native".to_owned())),
         Just(("katib.kubeflow.org/trial".to_owned(), "trial".to_owned())),
