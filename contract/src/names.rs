@@ -130,7 +130,7 @@ pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
 /// end.
 pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-istio-proxy";
 /// A command that ends nothing: the proxy is still needed for a step's upload (argo-workflows#12919).
-pub const ARGO_KILL_NOTHING: &str = r#"["pilot-agent","version"]"#;
+pub const ARGO_NOOP_COMMAND: &str = r#"["pilot-agent","version"]"#;
 
 /// Namespace label: the proxies of its pods run beside them, on the node; the value is [`NODE`].
 pub const PROXY_LABEL: &str = "istio-aux.io/proxy";
