@@ -132,11 +132,11 @@ pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-ist
 /// A command that ends nothing: the proxy is still needed for a step's upload (argo-workflows#12919).
 pub const ARGO_NOOP_COMMAND: &str = r#"["pilot-agent","version"]"#;
 
-/// Namespace label: the proxies of its pods run beside them, on the node; the value is [`NODE`].
+/// Namespace label: the proxies of its pods run on the node; the value is [`NODE`].
 pub const PROXY_LABEL: &str = "istio-aux.io/proxy";
 /// Value of [`PROXY_LABEL`].
 pub const NODE: &str = "node";
-/// The runtime class of pods whose proxy runs beside them.
+/// The runtime class of pods whose proxy runs on the node.
 pub const NODE_RUNTIME_CLASS: &str = "istio-aux";
 /// Pod annotation: the original probes, which pilot-agent makes in the kubelet's place, in the JSON that it reads.
 pub const PROBES_ANNOTATION: &str = "istio-aux.io/probes";

@@ -9,9 +9,9 @@
 
 #[cfg(feature = "args")]
 pub mod args;
-mod beside;
 mod facts;
 mod mode;
+mod node_proxy;
 mod patch;
 mod plan;
 mod quantity;
@@ -21,10 +21,10 @@ pub mod tenancy;
 
 use json_patch::Patch;
 
-pub use self::beside::run_beside;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
 pub use self::mode::Mode;
+pub use self::node_proxy::move_proxy_to_node;
 use self::pod::Pod;
 pub use self::settings::{Delivery, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide, run_beside, tenancy};
+use crate::{Decision, Mode, Settings, decide, move_proxy_to_node, tenancy};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -73,7 +73,7 @@ pub enum Entry {
     PipelinesToken,
     /// A place in the mesh for pods that run to completion.
     Mesh,
-    /// A proxy beside the pod, on its node.
+    /// The proxy on the pod's node.
     Node,
 }
 
@@ -97,7 +97,7 @@ impl Entry {
             Self::Injection => decide(pod, settings),
             Self::PipelinesToken => tenancy::add_pipelines_token(pod),
             Self::Mesh => tenancy::join_mesh(pod, settings),
-            Self::Node => run_beside(pod),
+            Self::Node => move_proxy_to_node(pod),
         }
     }
 }

@@ -14,9 +14,9 @@ use crate::pod::Pod;
 
 /// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
 #[must_use]
-pub fn run_beside(pod: &Pod) -> Decision {
+pub fn move_proxy_to_node(pod: &Pod) -> Decision {
     if let Some(reason) = obstacle(pod) {
-        let warnings = vec![format!("istio-aux: no proxy beside this pod: {reason}")];
+        let warnings = vec![format!("istio-aux: no proxy on the node for this pod: {reason}")];
         return Decision { warnings, ..Decision::without_shim(Patch::default(), reason) };
     }
     let mut patch = PatchBuilder::new(pod);
@@ -37,8 +37,11 @@ pub fn run_beside(pod: &Pod) -> Decision {
     }
     let warnings = probes::send_to_pilot_agent(pod, &mut patch).into_iter().map(str::to_owned).collect();
     let patch = patch.finish();
-    let reason =
-        if patch.is_empty() { "the proxy runs beside the pod already" } else { "the proxy runs beside the pod" };
+    let reason = if patch.is_empty() {
+        "the pod uses the proxy on its node already"
+    } else {
+        "the pod uses the proxy on its node"
+    };
     Decision { warnings, ..Decision::without_shim(patch, reason) }
 }
 
@@ -88,7 +91,7 @@ mod tests {
 
     /// Returns the pod after the decision, and asserts that deciding again changes nothing.
     pub(super) fn decided(mut pod: Value) -> (Value, Decision) {
-        let decide = |pod: &Value| run_beside(&serde_json::from_str(&pod.to_string()).unwrap());
+        let decide = |pod: &Value| move_proxy_to_node(&serde_json::from_str(&pod.to_string()).unwrap());
         let decision = decide(&pod);
         json_patch::patch(&mut pod, &decision.patch).unwrap();
         assert!(decide(&pod).patch.is_empty(), "{pod}");
