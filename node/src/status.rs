@@ -76,8 +76,7 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
 pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Result<Gauges, Error> {
     let all = containerd.list().await?;
     let sandboxes: BTreeSet<_> = all.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
-    let is_outdated =
-        |(id, labels): &(&String, &_)| proxy::is_serving(run_dir, id) && proxy::image_of(labels) != image;
+    let is_outdated = |(id, labels): &(&String, &_)| proxy::is_serving(run_dir, id) && proxy::image_of(labels) != image;
     Ok(Gauges {
         proxies: sandboxes.len() as u64,
         outdated: all.iter().filter(is_outdated).count() as u64,
