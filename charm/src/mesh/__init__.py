@@ -1,1 +1,1 @@
-"""What is in the mesh: namespaces, workloads and pods, as values."""
+"""Namespaces, workloads and pods in the mesh, as values."""

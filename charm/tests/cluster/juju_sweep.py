@@ -1,4 +1,4 @@
-"""What Juju deletes without the charm's hooks, read in its source (juju/juju, 3.6.11 and later).
+"""Deletes what Juju deletes without the charm's hooks, as read in its source (juju/juju, 3.6.11 and later).
 
 An application, also by `--force`: `Delete` in internal/provider/kubernetes/application/application.go. A model:
 internal/provider/kubernetes/modelteardown.go, and its namespace. Neither lists policies of the admission API.
@@ -33,13 +33,13 @@ MODEL_KINDS = (
 
 
 def remove_application(model: Model) -> None:
-    """What `juju remove-application --force` deletes."""
+    """Deletes what `juju remove-application --force` does."""
     labels = f"app.juju.is/created-by=istio-aux,{_model_labels(model)}"
     model.kubectl("delete", ",".join(APPLICATION_KINDS), "-n", model.name, "-l", labels)
 
 
 def destroy_model(model: Model) -> None:
-    """What `juju destroy-model --force` deletes."""
+    """Deletes what `juju destroy-model --force` does."""
     model.kubectl("delete", ",".join(MODEL_KINDS), "-l", _model_labels(model))
     model.kubectl("delete", "namespace", model.name, "--wait=false")
 

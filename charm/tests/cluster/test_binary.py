@@ -46,13 +46,13 @@ def binary() -> pathlib.Path:
 
 
 def give_to_user(app: App) -> None:
-    """Do what Pebble does with the owner of a push, and this test's container cannot."""
+    """Sets the owner of the certificate, as Pebble does with a push."""
     os.chown(app.file(0), webhook.USER, webhook.USER)
 
 
 @contextlib.contextmanager
 def running(app: App, binary: pathlib.Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """The service of the plan, as Pebble starts it."""
+    """Runs the service of the plan, as Pebble starts it."""
     root = app.root(0)
     shutil.copy(binary, root / "istio-aux-webhook")
     root.chmod(0o755)
@@ -75,7 +75,7 @@ def running(app: App, binary: pathlib.Path) -> Iterator["subprocess.Popen[bytes]
 
 
 def check_passes(app: App, check: str) -> bool:
-    """Whether one of the plan's checks would pass now."""
+    """Returns true if one of the plan's checks would pass now."""
     found = app.container(0).plan.checks[check].http or {}
     try:
         with urllib.request.urlopen(str(found.get("url")), timeout=2) as answer:
@@ -85,7 +85,7 @@ def check_passes(app: App, check: str) -> bool:
 
 
 def review(app: App, model: Model, pod: dict[str, Any], path: str = "/mutate") -> tuple[str, dict[str, Any]]:
-    """What the webhook answers, to a client that trusts what the API server trusts; and with which certificate."""
+    """Sends a review with the API server's trust. Returns the served certificate and the response."""
     configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}")
     services = {
         each.clientConfig.service.path: each for each in configuration.webhooks or [] if each.clientConfig.service

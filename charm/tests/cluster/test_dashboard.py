@@ -34,7 +34,7 @@ Ask = Callable[[str], list[float]]
 
 
 def queries(*, of_the_controller: bool) -> list[tuple[str, str]]:
-    """What the panels ask, with their titles."""
+    """Returns the panels' titles and queries."""
     found: list[tuple[str, str]] = []
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         if (panel["title"] in OF_THE_CONTROLLER) == of_the_controller:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("kubeflow", "no_other_controller", "unit_po
 
 
 def tenants_objects(model: Model, namespace: str) -> set[str]:
-    """What the controller keeps in a namespace."""
+    """Lists the controller's objects in a namespace."""
     label = f"app.kubernetes.io/managed-by={CONTROLLER}"
     return set(model.kubectl("get", TENANTS_OBJECTS, "-n", namespace, "-l", label, "-o", "name").split())
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 WAIT_TIMEOUT = 150
-"""How long anything may take, in seconds, on two busy cores."""
+"""Seconds that a condition may take on two busy cores."""
 
 T = TypeVar("T")
 
 
 def until(what: str, ask: Callable[[], T | None]) -> T:
-    """Ask again and again until the answer is something, and fail naming what was waited for."""
+    """Asks until the answer is true, and fails with what was waited for."""
     began = time.monotonic()
     while not (answer := ask()):
         assert time.monotonic() - began < WAIT_TIMEOUT, f"waited {WAIT_TIMEOUT} s for {what}"

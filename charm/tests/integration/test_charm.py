@@ -35,7 +35,7 @@ def kubectl(*arguments: str) -> str:
 
 
 def created(juju: jubilant.Juju) -> list[str]:
-    """What the charm has made in the cluster, without what Juju has made for it."""
+    """Lists the charm's cluster objects, without those that Juju made for it."""
     selector = f"app.juju.is/created-by={APP},model.juju.is/name={juju.model},app.kubernetes.io/part-of=istio-aux"
     found = kubectl("get", ",".join(KINDS), "-A", "-l", selector, "-o", "name")
     return sorted(found.split())
@@ -93,7 +93,7 @@ def test_rotation_keeps_pods_admitted(juju: jubilant.Juju, team: str) -> None:
 
 
 def served_issuer(juju: jubilant.Juju, unit: int = 0) -> str:
-    """Who issued the certificate that a unit serves, as openssl on the charm's side of the pod reads it."""
+    """Returns the issuer of a unit's certificate, as openssl in the charm's container reads it."""
     ask = "echo | openssl s_client -connect 127.0.0.1:8443 2>/dev/null | openssl x509 -noout -issuer"
     return juju.ssh(f"{APP}/{unit}", ask, container="charm").strip()
 

@@ -47,7 +47,7 @@ def charm(namespace: str, address: str) -> StatefulSet:
 
 
 def asks_the_controller(model: Model, namespace: str) -> bool:
-    """Whether the pod is in its sidecar's hands, and the init container has not got through."""
+    """Returns true if the pod has its sidecar and its init container still calls the controller."""
     pod = the_pod(model, namespace, "db")
     if not pod or not pod.status or "istio-proxy" not in containers(pod):
         return False

@@ -32,7 +32,7 @@ class Api:
         self.vanishing: set[str] = set()
         """Names of objects that are deleted between a list and a patch."""
         self.writes: list[tuple[str, str]] = []
-        """What was written, as verb and name."""
+        """The writes, as verb and name."""
 
     def client(self, *, namespace: str, field_manager: str) -> "Client":
         """Replaces the class `lightkube.Client`."""

@@ -1,4 +1,4 @@
-"""What unit tests start from."""
+"""Fixtures of the unit tests."""
 
 import lightkube
 import pytest

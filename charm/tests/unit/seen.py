@@ -1,4 +1,4 @@
-"""What tests look at: the cluster objects, whom they trust, and the statuses that more than one test expects."""
+"""Reads the cluster objects and the CAs in them. Holds statuses that more than one test expects."""
 
 import base64
 
@@ -11,7 +11,7 @@ from tests.unit.juju import App
 
 CONFIGURATION = ("MutatingWebhookConfiguration", "istio-aux-kubeflow")
 IMAGE = "registry.example/charm/webhook@sha256:" + "1" * 64
-"""What the units' pods run the webhook from."""
+"""The webhook's image in the units' pods."""
 OURS = tuple(kind.__name__ for kind in KINDS)
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
 API_UNAVAILABLE = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
@@ -19,14 +19,14 @@ REMOVED = MaintenanceStatus("removed from the cluster: no unit is planned")
 
 
 def trusted(api: Api) -> set[str]:
-    """The CAs of every entry's caBundle."""
+    """Returns the CAs in the entries' caBundle."""
     bundles = {entry["clientConfig"]["caBundle"] for entry in api.get(*CONFIGURATION)["webhooks"]}
     assert len(bundles) == 1
     return set(serving_cert.split(base64.b64decode(bundles.pop()).decode()))
 
 
 def objects(api: Api) -> dict[str, list[str]]:
-    """What is there of the kinds that the charm makes, but for Juju's model operator."""
+    """Lists the objects of the charm's kinds, except Juju's model operator."""
     found = {kind: [name for name in api.names(kind) if name != "modeloperator"] for kind in OURS}
     return {kind: names for kind, names in found.items() if names}
 
@@ -41,7 +41,7 @@ OF_TENANCY = {
     "Lease": ["istio-aux-tenancy"],
     "NetworkPolicy": ["istio-aux-tenancy"],
 }
-"""What the option `tenancy` adds, beside a PodDisruptionBudget."""
+"""Objects that the option `tenancy` adds, besides a PodDisruptionBudget."""
 INSTALLED = {
     "MutatingWebhookConfiguration": ["istio-aux-kubeflow"],
     "PodDisruptionBudget": ["istio-aux-admission"],

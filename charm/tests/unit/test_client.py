@@ -1,4 +1,4 @@
-"""What becomes of the API's errors."""
+"""Errors of the API, as the charm's four types."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is written about the charm names what the charm has."""
+"""Documents, images and modules agree with the charm."""
 
 import pathlib
 import re

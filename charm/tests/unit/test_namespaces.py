@@ -1,4 +1,4 @@
-"""Which namespaces are labelled and unlabelled."""
+"""Patches that label and unlabel namespaces."""
 
 from typing import Any, cast
 

@@ -127,7 +127,7 @@ def test_log_goes_to_tls_loki_once_its_ca_is_known(app: App) -> None:
 
 
 def exposed() -> set[str]:
-    """What webhook and tenancy controller expose, by code and documents, with the exposition format's suffixes."""
+    """Returns the metrics of webhook and controller, by code and documents, with the format's suffixes."""
     source = "".join((REPOSITORY / file / "src/metrics.rs").read_text() for file in ("webhook", "controller"))
     prefix = re.search(r'Registry::with_prefix\("(\w+)"\)', source)
     assert prefix

@@ -1,4 +1,4 @@
-"""What each option changes, and what a wrong one does not."""
+"""Effects of each option, and of invalid ones."""
 
 import json
 from typing import Any

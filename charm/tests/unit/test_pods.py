@@ -1,4 +1,4 @@
-"""Which pods miss their shim or their sidecar."""
+"""Pods that miss their shim, sidecar or startup hold."""
 
 from typing import Any, cast
 

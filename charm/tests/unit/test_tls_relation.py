@@ -24,7 +24,7 @@ WAITS = ActiveStatus("serving its own certificate until the relation certificate
 
 
 class Provider:
-    """Who issues certificates."""
+    """A provider that issues certificates."""
 
     def __init__(self, name: str) -> None:
         self.key = PrivateKey.generate()
