@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use cni::protocol::{self, Request};
@@ -15,26 +15,14 @@ use crate::metrics::{EventCounts, Exporter};
 use crate::proxy::{Leftover, Node};
 use crate::sandbox::{Event, Supervisor};
 use crate::server;
+use crate::settings::CniPaths;
 use crate::status;
 
 const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Holds the paths of the container runtime's CNI files.
-#[derive(Debug, Clone)]
-pub struct CniPaths {
-    /// The plugin, in the agent's image.
-    pub plugin: PathBuf,
-    /// The runtime's directory of plugins.
-    pub bin_dir: PathBuf,
-    /// The primary network's configuration.
-    pub primary_dir: PathBuf,
-    /// The configuration of the runtime class' handler.
-    pub own_dir: PathBuf,
-}
-
 /// Runs until a part fails; metrics are served where a port is given.
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
-    let run_dir = node.run_dir.clone();
+    let run_dir = node.settings.paths.run_dir.clone();
     let events = EventCounts::new(&Event::LABELS);
     let metrics = serve_metrics(&node, events.clone(), metrics_port);
     fs::create_dir_all(&run_dir).context(run_dir.display())?;
@@ -63,7 +51,7 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
 }
 
 fn serve_metrics(node: &Node, events: EventCounts, port: Option<u16>) -> impl Future<Output = Infallible> + use<> {
-    let (containerd, run_dir, image) = (node.containerd.clone(), node.run_dir.clone(), node.image());
+    let (containerd, run_dir, image) = (node.containerd.clone(), node.settings.paths.run_dir.clone(), node.image());
     let read = move || {
         let (containerd, run_dir, image) = (containerd.clone(), run_dir.clone(), image.clone());
         async move { status::gauges(&containerd, &run_dir, &image).await.ok() }

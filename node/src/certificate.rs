@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::Args;
 use prost_types::{Struct, Value, value::Kind};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType};
 use tokio::fs;
@@ -32,15 +33,19 @@ pub struct WorkloadCertificate {
 }
 
 /// Holds how the agent reaches istiod's CA.
-#[derive(Debug, Clone)]
+#[derive(Debug, Args)]
 pub struct CertificateAuthority {
-    /// Such as `https://istiod.istio-system.svc:15012`.
+    /// istiod's certificate authority
+    #[arg(long = "ca-address", default_value = "https://istiod.istio-system.svc:15012")]
     pub address: String,
-    /// The file with the CA of istiod's own certificate.
+    /// The CA of istiod's own certificate
+    #[arg(long = "ca-root", default_value = "/var/run/secrets/istio/root-cert.pem")]
     pub root: PathBuf,
-    /// The file with the agent's token, of audience `istio-ca`.
+    /// The agent's token for istiod, of audience `istio-ca`
+    #[arg(long, default_value = "/var/run/secrets/tokens/istio-token")]
     pub token: PathBuf,
-    /// The cluster's name in the mesh, in which istiod looks for the pod.
+    /// The cluster's name in the mesh, in which istiod looks for the pod
+    #[arg(long = "cluster-id", default_value = "Kubernetes")]
     pub cluster: String,
 }
 

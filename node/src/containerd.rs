@@ -52,19 +52,6 @@ impl Error {
     }
 }
 
-/// Describes a container to create.
-#[derive(Debug)]
-pub struct NewContainer<'a> {
-    /// Its id.
-    pub id: String,
-    /// Its labels.
-    pub labels: HashMap<String, String>,
-    /// The OCI runtime's configuration.
-    pub spec: &'a Value,
-    /// The file that gets its output.
-    pub log: &'a Path,
-}
-
 /// Holds a connection to containerd, which is made again after a restart of containerd.
 #[derive(Debug, Clone)]
 pub struct Containerd {
@@ -80,20 +67,26 @@ impl Containerd {
         Ok(Self { channel: endpoint.connect_lazy() })
     }
 
-    /// Creates a container, starts its process, and returns its PID.
-    pub async fn start(&self, new: NewContainer<'_>) -> Result<u32, Error> {
-        let (id, log) = (new.id, format!("file://{}", new.log.display()));
+    /// Creates a container with an OCI spec, starts its process with its output to `log`, and returns its PID.
+    pub async fn start(
+        &self,
+        id: &str,
+        labels: HashMap<String, String>,
+        spec: &Value,
+        log: &Path,
+    ) -> Result<u32, Error> {
+        let (container_id, log) = (id.to_owned(), format!("file://{}", log.display()));
         let container = Container {
-            id: id.clone(),
-            labels: new.labels,
+            id: container_id.clone(),
+            labels,
             runtime: Some(Runtime { name: RUNTIME.into(), options: None }),
-            spec: Some(Any { type_url: SPEC_TYPE.into(), value: new.spec.to_string().into_bytes() }),
+            spec: Some(Any { type_url: SPEC_TYPE.into(), value: spec.to_string().into_bytes() }),
         };
         let request = CreateContainerRequest { container: Some(container) };
         self.containers().create(request).await.map_err(call("create a container"))?;
-        let request = CreateTaskRequest { container_id: id.clone(), stdout: log.clone(), stderr: log };
+        let request = CreateTaskRequest { container_id: container_id.clone(), stdout: log.clone(), stderr: log };
         self.tasks().create(request).await.map_err(call("create a task"))?;
-        let started = self.tasks().start(StartRequest { container_id: id }).await.map_err(call("start a task"))?;
+        let started = self.tasks().start(StartRequest { container_id }).await.map_err(call("start a task"))?;
         Ok(started.into_inner().pid)
     }
 

@@ -16,4 +16,5 @@ pub mod proxy;
 pub mod rootfs;
 pub mod sandbox;
 pub mod server;
+pub mod settings;
 pub mod status;

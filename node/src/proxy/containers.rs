@@ -9,7 +9,6 @@ use super::ids::{redirect_id, sandbox_id};
 use super::ports::Ports;
 use super::spec::{self, Layout};
 use super::{Node, cgroup, last_line};
-use crate::containerd::NewContainer;
 use crate::error::{Context, Error, Result};
 use crate::pod::PodFacts;
 
@@ -55,12 +54,12 @@ impl Node {
         pod: &PodFacts,
         spec: impl Fn(Layout) -> Value,
     ) -> Result<u32> {
-        let cgroup = format!("{}/{id}", cgroup::of_pod(&self.cgroups, sandbox, &pod.qos_class)?);
+        let cgroup = format!("{}/{id}", cgroup::of_pod(&self.settings.cgroups, sandbox, &pod.qos_class)?);
         let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
-        std::fs::create_dir_all(&self.log_dir).context(self.log_dir.display())?;
-        let spec = spec(Layout { root: &self.proxy_root, files: &files.directory, cgroup: &cgroup });
-        let new = NewContainer { id: id.to_owned(), labels, spec: &spec, log: &log };
-        Ok(self.containerd.start(new).await?)
+        let log_dir = &self.settings.paths.log_dir;
+        std::fs::create_dir_all(log_dir).context(log_dir.display())?;
+        let spec = spec(Layout { root: &self.settings.proxy_root, files: &files.directory, cgroup: &cgroup });
+        Ok(self.containerd.start(id, labels, &spec, &log).await?)
     }
 
     /// Returns the ids of a sandbox' containers.

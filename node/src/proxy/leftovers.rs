@@ -55,7 +55,7 @@ impl Node {
 
     /// Returns the ids of the sandboxes that have a directory.
     fn prepared(&self) -> impl Iterator<Item = String> {
-        let entries = std::fs::read_dir(files::all(&self.run_dir)).into_iter().flatten().flatten();
+        let entries = std::fs::read_dir(files::all(&self.settings.paths.run_dir)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 }

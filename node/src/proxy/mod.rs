@@ -26,42 +26,24 @@ use self::files::{SandboxFiles, Validity};
 pub(crate) use self::ids::sandbox_of_proxy;
 use self::ids::{proxy_id, revision_of, sandbox_id};
 pub use self::leftovers::Leftover;
-use crate::certificate::CertificateAuthority;
 use crate::containerd::Containerd;
 use crate::error::{Context, Result};
 use crate::pod::{MeshFacts, read_mesh};
 use crate::sandbox::Proxies;
+use crate::settings::Settings;
 
 /// The label that names the image a proxy was started from.
 const ROOT_LABEL: &str = "istio-aux.io/proxy-root";
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Holds the node's settings and connections, and manages the proxies of its pods.
+/// Holds the connections and settings, and manages the proxies of its pods.
 pub struct Node {
     /// The API server.
     pub client: Client,
     /// containerd.
     pub containerd: Containerd,
-    /// istiod.
-    pub ca: CertificateAuthority,
-    /// istiod's namespace.
-    pub mesh_namespace: String,
-    /// The `ConfigMap` with the mesh's configuration.
-    pub mesh_config: String,
-    /// The cluster's DNS domain.
-    pub cluster_domain: String,
-    /// The root of Istio's proxy image, on the node.
-    pub proxy_root: PathBuf,
-    /// The node's cgroups, as the agent sees them.
-    pub cgroups: PathBuf,
-    /// The agent's directory below `/run`.
-    pub run_dir: PathBuf,
-    /// The directory of the proxies' logs.
-    pub log_dir: PathBuf,
-    /// The resolver's configuration, for the proxies too.
-    pub resolv_conf: PathBuf,
-    /// The time for which a proxy that was upgraded may serve its connections.
-    pub drain_timeout: Duration,
+    /// The settings.
+    pub settings: Settings,
     /// Limits the upgrades at a time.
     pub upgrades: Semaphore,
 }
@@ -75,19 +57,19 @@ impl Node {
     /// Names the image of new proxies.
     #[must_use]
     pub fn image(&self) -> String {
-        self.proxy_root.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.settings.proxy_root.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     async fn mesh(&self) -> Result<MeshFacts> {
-        read_mesh(&self.client, &self.mesh_namespace, &self.mesh_config).await
+        read_mesh(&self.client, &self.settings.mesh_namespace, &self.settings.mesh_config).await
     }
 
     fn files(&self, id: &str) -> SandboxFiles {
-        SandboxFiles::of(&self.run_dir, id)
+        SandboxFiles::of(&self.settings.paths.run_dir, id)
     }
 
     fn log(&self, id: &str) -> PathBuf {
-        log_of(&self.log_dir, id)
+        log_of(&self.settings.paths.log_dir, id)
     }
 }
 
@@ -112,7 +94,7 @@ impl Proxies for Node {
     async fn remove(&self, id: &str) -> Result<()> {
         self.remove_containers(id).await?;
         self.files(id).remove().context("the sandbox' files")?;
-        remove_log(&self.log_dir, id).context("the proxy's log")
+        remove_log(&self.settings.paths.log_dir, id).context("the proxy's log")
     }
 }
 

@@ -62,7 +62,7 @@ impl Node {
             if count == Ok(0) {
                 break;
             }
-            if self.files(&sandbox.id).served_for() >= self.drain_timeout {
+            if self.files(&sandbox.id).served_for() >= Duration::from_secs(self.settings.drain_timeout) {
                 tracing::warn!(container = id, connections = ?count, "a proxy before an upgrade is ended with its connections");
                 break;
             }

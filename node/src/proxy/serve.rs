@@ -44,7 +44,7 @@ impl Node {
 
     pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
         let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
-        let certificate = self.ca.issue(&identity).await?;
+        let certificate = self.settings.ca.issue(&identity).await?;
         let written = self.files(&sandbox.id).write_certificate(&certificate);
         written.context("the certificate's files")
     }

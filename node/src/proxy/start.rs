@@ -1,6 +1,7 @@
 //! The start of a sandbox' proxy: its files, its container, and its readiness.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
@@ -18,6 +19,8 @@ use crate::pod::{MeshFacts, PodFacts, read_pod};
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The resolver's configuration, which the proxies share with the agent.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 impl Node {
     /// Limits the time of a proxy's start.
@@ -62,7 +65,7 @@ impl Node {
         let pod = read_pod(&self.client, sandbox).await?;
         let mesh = self.mesh().await?;
         let files = self.files(&sandbox.id);
-        files.write_pod(sandbox, &pod, &self.resolv_conf).context("the pod's files")?;
+        files.write_pod(sandbox, &pod, Path::new(RESOLV_CONF)).context("the pod's files")?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
         while let Err(error) = self.renew(sandbox, &pod, &mesh).await {
             if Instant::now() >= deadline {
@@ -80,7 +83,7 @@ impl Node {
         pod: &PodFacts,
         mesh: &MeshFacts,
     ) -> Result<u32> {
-        let cluster = Cluster { id: &self.ca.cluster, domain: &self.cluster_domain };
+        let cluster = Cluster { id: &self.settings.ca.cluster, domain: &self.settings.cluster_domain };
         let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
         let ports = Ports::of(revision);
         let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, cluster, ports, layout);

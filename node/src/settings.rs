@@ -1,0 +1,67 @@
+//! The options of the agent and of its commands.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::certificate::CertificateAuthority;
+
+/// Holds the paths that the agent and the operators' commands share.
+#[derive(Debug, Args)]
+pub struct Paths {
+    /// containerd's socket
+    #[arg(long, env = "CONTAINERD_ADDRESS", default_value = "/run/containerd/containerd.sock")]
+    pub containerd: PathBuf,
+    /// The directory of the socket and of the proxies' files
+    #[arg(long, default_value = cni::input::RUN_DIR)]
+    pub run_dir: PathBuf,
+    /// The directory of the proxies' output
+    #[arg(long, default_value = "/var/log/istio-aux")]
+    pub log_dir: PathBuf,
+}
+
+/// Holds what the node's proxies have in common.
+#[derive(Debug, Args)]
+pub struct Settings {
+    /// The paths.
+    #[command(flatten)]
+    pub paths: Paths,
+    /// istiod's CA.
+    #[command(flatten)]
+    pub ca: CertificateAuthority,
+    /// The root of Istio's proxy image, on the node
+    #[arg(long)]
+    pub proxy_root: PathBuf,
+    /// The node's cgroups
+    #[arg(long, default_value = "/sys/fs/cgroup")]
+    pub cgroups: PathBuf,
+    /// The cluster's DNS domain
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// istiod's namespace
+    #[arg(long, default_value = "istio-system")]
+    pub mesh_namespace: String,
+    /// The `ConfigMap` with the mesh's configuration
+    #[arg(long, default_value = "istio")]
+    pub mesh_config: String,
+    /// Seconds for which a proxy that was upgraded may serve its connections
+    #[arg(long, default_value_t = 3600)]
+    pub drain_timeout: u64,
+}
+
+/// Holds the paths of the container runtime's CNI files.
+#[derive(Debug, Args)]
+pub struct CniPaths {
+    /// The plugin to install
+    #[arg(long = "cni-plugin", default_value = "/istio-aux-cni")]
+    pub plugin: PathBuf,
+    /// The runtime's directory of plugins
+    #[arg(long = "cni-bin-dir", default_value = "/opt/cni/bin")]
+    pub bin_dir: PathBuf,
+    /// The configuration of the primary network
+    #[arg(long = "cni-primary-dir", default_value = "/etc/cni/net.d")]
+    pub primary_dir: PathBuf,
+    /// The configuration of the runtime handler `istio-aux`
+    #[arg(long = "cni-own-dir", default_value = "/etc/cni/istio-aux.d")]
+    pub own_dir: PathBuf,
+}
