@@ -56,7 +56,7 @@ struct Probe {
 }
 
 /// Returns the container's probes over the network, by their fields.
-fn rewritten_probes<'c>(container: &'c Container) -> impl Iterator<Item = (&'static str, Probe)> + 'c {
+fn rewritten_probes(container: &Container) -> impl Iterator<Item = (&'static str, Probe)> {
     let probes = [
         ("livenessProbe", "livez", &container.liveness_probe),
         ("readinessProbe", "readyz", &container.readiness_probe),

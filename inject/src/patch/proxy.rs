@@ -43,6 +43,6 @@ fn state_file(proxy: &Container) -> Option<String> {
     Some(format!("{}/aux-shim", data.mount_path.as_str()))
 }
 
-pub(super) fn command_of<'c>(container: &'c Container) -> impl Iterator<Item = String> + 'c {
+pub(super) fn command_of(container: &Container) -> impl Iterator<Item = String> {
     container.command.iter().flatten().cloned()
 }

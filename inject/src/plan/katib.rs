@@ -47,7 +47,7 @@ fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut
     }
 }
 
-fn args<'c>(container: &'c Container) -> impl Iterator<Item = &'c str> {
+fn args(container: &Container) -> impl Iterator<Item = &str> {
     container.args.iter().flatten().map(String::as_str)
 }
 
