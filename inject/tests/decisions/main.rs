@@ -1,15 +1,17 @@
 //! The patches in detail, over pods as the API server sent them. `cases.yaml` has the rules.
 
+mod shim_arguments;
+
 use inject::pod::Pod;
 use inject::{Decision, Delivery, Mode, PullPolicy, Settings, decide};
 use serde_json::{Value, json};
 
 /// A pod before Istio's injector has seen it.
-const BEFORE_ISTIO: &str = include_str!("pods/before-istio.json");
+const BEFORE_ISTIO: &str = include_str!("../pods/before-istio.json");
 /// The pod after Istio's injector, with an ordinary istio-proxy.
-const CLASSIC_PROXY: &str = include_str!("pods/classic-proxy.json");
+const CLASSIC_PROXY: &str = include_str!("../pods/classic-proxy.json");
 /// The pod after the injector, with istio-proxy as a native sidecar.
-const NATIVE_PROXY: &str = include_str!("pods/native-proxy.json");
+const NATIVE_PROXY: &str = include_str!("../pods/native-proxy.json");
 
 fn settings() -> Settings {
     Settings::new("docker.io/istio-aux/shim:0.1.0")
@@ -273,111 +275,6 @@ fn noted(pod: &str, key: &str, value: &str) -> Value {
     pod
 }
 
-/// Adds a native sidecar to the pod, before or after its init containers.
-fn with_sidecar(mut pod: Value, comes_first: bool) -> Value {
-    let init = pod["spec"]["initContainers"].as_array_mut().unwrap();
-    let sidecar = json!({"name": "logs", "image": "logs:1", "restartPolicy": "Always"});
-    init.insert(if comes_first { 0 } else { init.len() }, sidecar);
-    pod
-}
-
-#[test]
-fn wait_for_and_status_port_reach_the_shim() {
-    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "metrics");
-    pod["metadata"]["annotations"]["status.sidecar.istio.io/port"] = json!("15999");
-    let patched = patched(&pod);
-    let expected = json!([
-        "watch",
-        "--await=metrics",
-        "--helper=main",
-        "--restart-policy=OnFailure",
-        "--proxy=istio-proxy",
-        "--status-port=15999",
-        "--state=/state/seen",
-    ]);
-    assert_eq!(shim_of(&patched).unwrap()["args"], expected);
-}
-
-/// Returns the arguments of the shim that a pod gets.
-fn shim_args(pod: &Value) -> Vec<String> {
-    serde_json::from_value(shim_of(&patched(pod)).unwrap()["args"].clone()).unwrap()
-}
-
-#[test]
-fn container_restart_policies_reach_the_shim() {
-    let mut pod = json_of(CLASSIC_PROXY);
-    let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
-    pod["spec"]["containers"][1]["restartPolicy"] = json!("Never");
-    pod["spec"]["containers"][1]["restartPolicyRules"] = rules;
-    assert!(shim_args(&pod).contains(&"--container-policy=main=Never;restart:in:42".to_owned()));
-}
-
-#[test]
-fn native_shim_stays_beside_native_sidecars() {
-    let native = || noted(CLASSIC_PROXY, "istio-aux.io/mode", "native");
-    let last_args = |pod: &Value| shim_args(pod).split_off(6);
-    assert_eq!(last_args(&native()), ["--state=/state/seen"]);
-    for comes_first in [true, false] {
-        assert_eq!(last_args(&with_sidecar(native(), comes_first)), ["--state=/state/seen", "--stay"]);
-    }
-    // In mode proxy the shim is not a native sidecar, and supervise does not have the option.
-    let proxy = patched(&with_sidecar(json_of(CLASSIC_PROXY), true));
-    let command = proxy["spec"]["containers"][0]["command"].as_array().unwrap();
-    assert!(command.contains(&json!("supervise")) && !command.contains(&json!("--stay")), "{command:?}");
-}
-
-#[test]
-fn native_shim_gets_stay_for_a_later_sidecar() {
-    let pod = with_sidecar(patched(&json_of(CLASSIC_PROXY)), false);
-    let decision = decided(&pod);
-    assert_eq!((decision.mode, decision.patch.len()), (Mode::Native, 1), "{decision:?}");
-    let args = shim_args(&pod);
-    assert_eq!(args.last().map(String::as_str), Some("--stay"));
-    assert_eq!(args.len(), shim_args(&json_of(CLASSIC_PROXY)).len() + 1);
-    assert!(decided(&patched(&pod)).patch.is_empty(), "it is added once");
-    // What has the shim's name and is not run by the webhook's arguments is left alone.
-    let mut other = with_sidecar(json_of(CLASSIC_PROXY), true);
-    other["spec"]["initContainers"][0]["name"] = json!("aux-shim");
-    assert!(decided(&with_sidecar(other, true)).patch.is_empty());
-}
-
-#[test]
-fn restartable_containers_are_passed_on() {
-    let probe = json!({"exec": {"command": ["true"]}});
-    let resize = |policy: &str| json!([{"resourceName": "cpu", "restartPolicy": policy}]);
-    // Which container, what it has, and whether it is named under OnFailure.
-    let cases = [
-        (1, json!({"livenessProbe": probe}), true),
-        (1, json!({"startupProbe": probe}), true),
-        (2, json!({"livenessProbe": probe}), true),
-        (1, json!({"readinessProbe": probe}), false),
-        (1, json!({"livenessProbe": null, "startupProbe": null, "resizePolicy": null}), false),
-        (1, json!({"resizePolicy": resize("RestartContainer")}), true),
-        (1, json!({"resizePolicy": resize("NotRequired")}), false),
-        (1, json!({"livenessProbe": probe, "restartPolicy": "Never"}), false),
-        (0, json!({"livenessProbe": probe}), false),
-    ];
-    for (index, fields, is_named) in cases {
-        for (policy, own, expected) in [
-            ("OnFailure", Value::Null, is_named),
-            ("Never", Value::Null, false),
-            ("Never", json!("OnFailure"), is_named && fields["restartPolicy"].is_null()),
-        ] {
-            let mut pod = with(CLASSIC_PROXY, "/spec/restartPolicy", json!(policy));
-            let container = pod["spec"]["containers"][index].as_object_mut().unwrap();
-            if !own.is_null() {
-                container.insert("restartPolicy".to_owned(), own.clone());
-            }
-            container.extend(fields.as_object().unwrap().clone());
-            let name = container["name"].as_str().unwrap().to_owned();
-            let mut args = shim_args(&pod);
-            args.retain(|arg| arg.starts_with("--may-restart"));
-            let named = if expected { vec![format!("--may-restart={name}")] } else { Vec::new() };
-            assert_eq!(args, named, "{name} {fields} pod: {policy} own: {own}");
-        }
-    }
-}
-
 #[test]
 fn lock_mounts_are_separate_and_proxy_reads_all() {
     let after = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap"));
@@ -395,35 +292,6 @@ fn lock_mounts_are_separate_and_proxy_reads_all() {
 }
 
 #[test]
-fn only_loopback_endpoints_reach_the_shim() {
-    let urls = "http://127.0.0.1:9091/quitquitquit, https://127.0.0.1:1/x, http://10.0.0.1:80/y";
-    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/quit", urls);
-    pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
-    let quits: Vec<String> = shim_args(&pod).into_iter().filter(|arg| arg.starts_with("--quit")).collect();
-    assert_eq!(quits, ["--quit=http://127.0.0.1:9091/quitquitquit"]);
-    let warnings = decided(&pod).warnings;
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert_eq!(
-        warnings[0],
-        "istio-aux.io/quit: \"https://127.0.0.1:1/x\" is ignored: it takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port"
-    );
-}
-
-#[test]
-fn quit_endpoints_after_the_sixteenth_are_ignored() {
-    for (count, warnings) in [(16, 0), (17, 1)] {
-        let urls: Vec<String> = (1..=count).map(|port| format!("http://127.0.0.1:{port}/quit")).collect();
-        let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/quit", &urls.join(","));
-        pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
-        let expected: Vec<String> = urls[..16].iter().map(|url| format!("--quit={url}")).collect();
-        let found: Vec<String> = shim_args(&pod).into_iter().filter(|arg| arg.starts_with("--quit")).collect();
-        assert_eq!(found, expected, "{count}");
-        let expected = vec!["istio-aux.io/quit: all but the first 16 are ignored"; warnings];
-        assert_eq!(decided(&pod).warnings, expected, "{count}");
-    }
-}
-
-#[test]
 fn pod_of_more_than_500_containers_is_unchanged() {
     for (count, mode) in [(500, Mode::Native), (501, Mode::Off)] {
         let mut pod = json_of(CLASSIC_PROXY);
@@ -434,17 +302,6 @@ fn pod_of_more_than_500_containers_is_unchanged() {
         assert_eq!(decision.mode, mode, "{count}: {}", decision.reason);
         assert_eq!(decision.reason == "it has more than 500 containers", mode == Mode::Off, "{count}");
     }
-}
-
-#[test]
-fn status_port_annotation_precedes_the_proxys() {
-    let mut pod = json_of(CLASSIC_PROXY);
-    let env = pod["spec"]["containers"][0]["env"].as_array_mut().unwrap();
-    let config = env.iter_mut().find(|variable| variable["name"] == "PROXY_CONFIG").unwrap();
-    config["value"] = json!("{\"statusPort\":15777}");
-    assert!(shim_args(&pod).contains(&"--status-port=15777".to_owned()));
-    pod["metadata"]["annotations"]["status.sidecar.istio.io/port"] = json!("15888");
-    assert!(shim_args(&pod).contains(&"--status-port=15888".to_owned()));
 }
 
 #[test]
@@ -470,7 +327,7 @@ fn shim_is_last_and_containers_keep_their_order() {
 
 #[test]
 fn manifests_name_this_version_of_the_images() {
-    let manifest = include_str!("../../deploy/base/deployment.yaml");
+    let manifest = include_str!("../../../deploy/base/deployment.yaml");
     for image in ["webhook", "shim"] {
         let tagged = format!("registry.invalid/istio-aux/{image}:{}", env!("CARGO_PKG_VERSION"));
         assert!(manifest.contains(&tagged), "{tagged}");
