@@ -140,6 +140,10 @@ mod tests {
         };
         let resources = asking(&asked, &json!({"containers": [{"name": "main"}]}));
         assert_eq!(resources, Some(json!({"requests": {"memory": "8Mi"}, "limits": {"cpu": "50m"}})));
+        let fixed = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+        let resources = asking(&asked, &json!({"containers": [{"name": "main", "resources": fixed}]}));
+        let both = json!({"cpu": "50m", "memory": "8Mi"});
+        assert_eq!(resources, Some(json!({"requests": both, "limits": both})), "a Guaranteed pod");
     }
 
     #[test]
