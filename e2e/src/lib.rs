@@ -22,6 +22,7 @@ pub mod policies;
 pub mod rendered;
 pub mod rights;
 pub mod saved;
+pub mod stand_ins;
 pub mod tenancy;
 
 pub use namespace::{Namespace, scenario};

@@ -121,23 +121,11 @@ fn ml_pipeline_policy() -> Value {
     })
 }
 
-/// Returns the policy that the profile controller gives a profile's namespace: it admits the owner by the gateway, and the
-/// namespace's own workloads.
+/// Returns the objects that the profile controller makes of a profile, its namespace among them.
 #[must_use]
-pub fn profile_policy(namespace: &str) -> Value {
-    let gateway = "cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account";
-    json!({
-        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
-        "metadata": {"name": "ns-owner-access-istio", "namespace": namespace},
-        "spec": {"action": "ALLOW", "rules": [
-            {
-                "from": [{"source": {"principals": [gateway, "cluster.local/ns/kubeflow/sa/ml-pipeline-ui"]}}],
-                "when": [{"key": "request.headers[kubeflow-userid]", "values": ["owner@example.com"]}],
-            },
-            {"when": [{"key": "source.namespace", "values": [namespace]}]},
-            {"to": [{"operation": {"paths": ["/healthz", "/metrics", "/wait-for-drain"]}}]},
-        ]},
-    })
+pub fn profile(namespace: &str) -> Vec<Value> {
+    let text = include_str!("../stand-ins/profile.yaml").replace("NAMESPACE", namespace);
+    serde_saphyr::from_str_multiple(&text).expect("the objects are YAML")
 }
 
 /// Returns an `EnvoyFilter` as platforms of 2020 had: it adds the header `kubeflow-userid` to the requests of workloads.

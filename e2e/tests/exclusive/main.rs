@@ -12,6 +12,8 @@ mod disruption;
 #[cfg(feature = "one-node")]
 mod openshift;
 #[cfg(feature = "one-node")]
+mod pod_default;
+#[cfg(feature = "one-node")]
 mod policy;
 #[cfg(feature = "one-node")]
 mod tenancy_clients;

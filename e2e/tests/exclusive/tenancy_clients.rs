@@ -5,7 +5,7 @@ use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::{apply, kubectl, wait_for_rollout};
 use e2e::manifests::{GREETING, pod, pod_spec, server, shell};
 use e2e::tenancy::{
-    TENANT, TOKEN, WITH_TOKEN, asks, header_filter, install, label, profile_policy, reviewer, stand_in, until_bound,
+    TENANT, TOKEN, WITH_TOKEN, asks, header_filter, install, label, profile, reviewer, stand_in, until_bound,
     until_unbound,
 };
 use e2e::{Namespace, scenario};
@@ -68,10 +68,10 @@ fn with_other_audience(script: &str) -> Value {
 #[tokio::test]
 async fn pod_in_the_mesh_reaches_its_profiles_services() {
     install();
-    scenario("profile", &[MESH, OPT_IN], async |ns: &Namespace| {
+    scenario("profile", &[OPT_IN], async |ns: &Namespace| {
         let [strict, web @ ..] = &server()[..] else { panic!("it has objects") };
         ns.create_objects(web.iter().cloned()).await;
-        ns.create_object(profile_policy(ns.name())).await;
+        apply(&profile(ns.name()));
         wait_for_rollout(ns.name(), "deployment/web");
 
         let denied = until_said(&greets("web"), "*RBAC*403");

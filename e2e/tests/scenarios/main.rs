@@ -1,11 +1,13 @@
 //! Scenarios on the cluster of `KUBECONFIG`: what users suffer without istio-aux, and what they have with it.
 //! Each test is a scenario in a namespace of its own; `control_` marks those that show the failure without istio-aux.
 
+mod argo;
 mod command;
 mod completion;
 mod customised;
 mod gateways;
 mod hostile;
+mod katib;
 mod kills;
 mod liveness;
 mod modes;

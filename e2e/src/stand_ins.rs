@@ -1,0 +1,127 @@
+//! Pods beside whose containers a stand-in for a component of Kubeflow runs. The programs, and the facts that they follow, are in
+//! `stand-ins`.
+
+use contract::names::{
+    ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS, KATIB_COMPLETED_MARKER,
+    KATIB_TRIAL_LABEL,
+};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::command::run;
+use crate::manifests::{container, deployment, pod, pod_spec, shell};
+use crate::{Namespace, PodView};
+
+/// The name of the container that trains.
+pub const TRAINING: &str = "training";
+/// The name of Katib's container.
+pub const COLLECTOR: &str = KATIB_COLLECTORS[0];
+/// The name of the container of Argo's executor.
+pub const EXECUTOR: &str = "wait";
+
+/// Returns the `ConfigMap` of the programs.
+#[must_use]
+pub fn programs() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "stand-ins"},
+        "data": {
+            "katib-collector.sh": include_str!("../stand-ins/katib-collector.sh"),
+            "argo-executor.sh": include_str!("../stand-ins/argo-executor.sh"),
+            "store": "#!/bin/sh\nprintf 'Content-Type: text/plain\\r\\n\\r\\n'\nsha256sum\n",
+        },
+    })
+}
+
+/// Mounts the programs, and a directory that all containers share.
+fn with_programs(mut spec: Value, shared: &str) -> Value {
+    spec["volumes"] = json!([
+        {"name": "stand-ins", "configMap": {"name": "stand-ins", "defaultMode": 0o755}},
+        {"name": "shared", "emptyDir": {}},
+    ]);
+    for container in spec["containers"].as_array_mut().into_iter().flatten() {
+        container["volumeMounts"] =
+            json!([{"name": "stand-ins", "mountPath": "/stand-ins"}, {"name": "shared", "mountPath": shared}]);
+    }
+    spec
+}
+
+/// Returns a trial's pod as Katib's webhook changes it. The training prints its metric, and the collector reports it to the server `web`.
+#[must_use]
+pub fn trial(name: &str, restart_policy: &str, training: &str) -> Value {
+    let log = "/var/log/katib";
+    // Kubernetes makes $$ of $$$$, and the shell its PID of that.
+    let script = format!("({training}) 1>{log}/metrics.log 2>&1 && {KATIB_COMPLETED_MARKER}{log}/$$$$.pid");
+    let mut training = shell(TRAINING, "");
+    training["command"] = json!(["sh", "-c"]);
+    training["args"] = json!([script]);
+    let mut collector = container(COLLECTOR, &["sh", "/stand-ins/katib-collector.sh"]);
+    collector["args"] =
+        json!(["-t", name, "-m", "score", KATIB_COLLECTOR_OPTION, "web", "-path", format!("{log}/metrics.log")]);
+    let mut spec = with_programs(pod_spec(restart_policy, &[training, collector]), log);
+    spec["shareProcessNamespace"] = json!(true);
+    let mut pod = pod(name, &spec);
+    pod["metadata"]["labels"] = json!({KATIB_TRIAL_LABEL: name});
+    pod
+}
+
+/// Returns a training that takes so many seconds, and prints its metric.
+#[must_use]
+pub fn training_of(seconds: u32) -> String {
+    format!("sleep {seconds}; echo score=0.5")
+}
+
+/// Returns the pod of a step as Argo's controller makes it. It writes 1 MB, which its executor uploads to the server `store` in ten
+/// seconds.
+#[must_use]
+pub fn step(name: &str) -> Value {
+    let write = "sleep 2; head -c 1000000 /dev/urandom > /tmp/data";
+    let mut wait = container(EXECUTOR, &["sh", "/stand-ins/argo-executor.sh", "wait", "store"]);
+    // Argo's executor may signal the processes that it sees.
+    wait["securityContext"] = json!({"runAsUser": 0});
+    let main = container("main", &["sh", "/stand-ins/argo-executor.sh", "emissary", write]);
+    let mut pod = pod(name, &with_programs(pod_spec("Never", &[wait, main]), "/var/run/argo"));
+    pod["metadata"]["labels"] = json!({ARGO_WORKFLOW_LABEL: name});
+    // A proxy that is told to end does so while the upload is under way.
+    pod["metadata"]["annotations"] = json!({"proxy.istio.io/config": "terminationDrainDuration: 1s"});
+    pod
+}
+
+/// Returns a server that answers an upload with its checksum, for `step`.
+#[must_use]
+pub fn store() -> [Value; 2] {
+    let mut serve = container("store", &["httpd", "-f", "-p", "8080", "-h", "/srv"]);
+    serve["volumeMounts"] = json!([{"name": "program", "mountPath": "/srv/cgi-bin"}]);
+    serve["readinessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
+    let mut spec = pod_spec("Always", &[serve]);
+    spec["volumes"] = json!([{"name": "program", "configMap": {"name": "stand-ins", "defaultMode": 0o755}}]);
+    let ports = json!([{"name": "http", "port": 80, "targetPort": 8080}]);
+    [
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "store"},
+            "spec": {"selector": {"app": "store"}, "ports": ports},
+        }),
+        deployment("store", &spec),
+    ]
+}
+
+/// Ends a step's containers as Argo's controller 4.1 does (`SignalContainer` in `workflow/signal`): when main has ended, it runs in each
+/// container that has not the command of its annotation `workflows.argoproj.io/kill-cmd-NAME`, or `kill -15 1`, and goes on where
+/// that fails.
+pub async fn signal_as_argos_controller(ns: &Namespace, name: &str) {
+    ns.pod_until(name, "main's end", |pod| PodView(pod).exit_code("main")).await;
+    let pod = ns.pod(name).await;
+    let view = PodView(&pod);
+    for container in containers(&pod).filter(|container| view.terminated(container).is_none()) {
+        let annotation = ARGO_KILL_PROXY_ANNOTATION.replace("istio-proxy", container);
+        let command = view.annotation(&annotation).unwrap_or(r#"["/bin/sh", "-c", "kill -%d 1"]"#).replace("%d", "15");
+        let command: Vec<String> = serde_json::from_str(&command).expect("the annotation is a command");
+        let exec = ["-n", ns.name(), "exec", name, "--container", container, "--"];
+        let words: Vec<&str> = exec.into_iter().chain(command.iter().map(String::as_str)).collect();
+        let output = run("kubectl", &words, "");
+        println!("signaled {name} {container}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &str> {
+    pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| container.name.as_str())
+}

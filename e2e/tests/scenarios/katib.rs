@@ -1,0 +1,115 @@
+//! Trials of Katib, with a stand-in for its metrics collector: they end and report their metric through the mesh.
+
+use std::time::Duration;
+
+use contract::names::{KATIB_TRIAL_LABEL, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION, PROXY_CONTAINER};
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{annotated, shell};
+use e2e::namespace::name_of;
+use e2e::stand_ins::{COLLECTOR, TRAINING, programs, training_of, trial};
+use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
+
+use crate::{has_native_sidecars, start_server};
+
+/// Returns the trial with its collector as the last container, a while after the others, as if its image were pulled.
+fn with_late_collector(mut trial: Value) -> Value {
+    let mut slow = shell("slow", "sleep 11");
+    slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "10"]}}});
+    trial["spec"]["containers"].as_array_mut().expect("they are a list").insert(1, slow);
+    trial
+}
+
+fn with_native_proxy(trial: Value) -> Value {
+    annotated(trial, NATIVE_SIDECAR_ANNOTATION, "true")
+}
+
+/// Returns the trial with another value of the collector's option `-w`.
+fn waits_for_all(mut trial: Value, value: &str) -> Value {
+    let collector = trial["spec"]["containers"].as_array_mut().and_then(|containers| containers.last_mut());
+    let args = collector.and_then(|collector| collector["args"].as_array_mut());
+    args.expect("the collector has arguments").push(json!(format!("-w={value}")));
+    trial
+}
+
+/// Returns the trial without the label by which istio-aux knows it.
+fn unlabeled(mut trial: Value) -> Value {
+    trial["metadata"]["labels"].as_object_mut().expect("it has labels").remove(KATIB_TRIAL_LABEL);
+    trial
+}
+
+/// Runs trials, and asserts that this container of each runs on after the training's end.
+async fn hang(ns: &Namespace, trials: &[(Value, &str)]) {
+    ns.create_objects(trials.iter().map(|(trial, _)| trial.clone())).await;
+    let hangs = |pod: PodView, container: &str| pod.exit_code(TRAINING) == Some(0) && pod.runs(container);
+    for (trial, container) in trials {
+        let what = format!("the training's end, and not that of {container},");
+        ns.pod_until(name_of(trial), &what, |pod| hangs(PodView(pod), container).then_some(())).await;
+    }
+    ns.holds_for(Duration::from_secs(20), "training ended, the other container runs", async || {
+        let mut all = true;
+        for (trial, container) in trials {
+            all &= hangs(PodView(&ns.pod(name_of(trial)).await), container);
+        }
+        all
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn control_trials_in_the_mesh_alone_do_not_end() {
+    scenario("control-trials", &[MESH], async |ns: &Namespace| {
+        start_server(ns).await;
+        ns.create_object(programs()).await;
+        // A collector may start before an ordinary proxy. It sees a native one, and waits for it.
+        let mut trials = vec![(trial("classic", "Never", &training_of(8)), PROXY_CONTAINER)];
+        if has_native_sidecars() {
+            trials.push((with_native_proxy(trial("native-proxy", "Never", &training_of(8))), COLLECTOR));
+        }
+        hang(ns, &trials).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn control_collector_without_a_rule_hangs() {
+    scenario("control-rules", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        ns.create_object(programs()).await;
+        // The user's own option stands: the rule that disables it is off.
+        let waiting = waits_for_all(trial("waits-for-all", "Never", &training_of(8)), "true");
+        // A training that has ended before its collector looks, without the rule that delays it.
+        let instant =
+            waits_for_all(unlabeled(with_late_collector(trial("instant", "Never", &training_of(0)))), "false");
+        hang(ns, &[(waiting, COLLECTOR), (instant, COLLECTOR)]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn trials_end_and_report_their_metric() {
+    scenario("trials", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        ns.create_object(programs()).await;
+        let mut trials = vec![
+            trial("never", "Never", &training_of(4)),
+            trial("on-failure", "OnFailure", &training_of(4)),
+            trial("instant", "Never", &training_of(0)),
+            with_late_collector(trial("late-collector", "Never", &training_of(0))),
+            annotated(trial("mode-proxy", "Never", &training_of(0)), MODE_ANNOTATION, "proxy"),
+        ];
+        if has_native_sidecars() {
+            trials.push(with_native_proxy(trial("native-proxy", "Never", &training_of(4))));
+        }
+        ns.create_objects(trials.iter().cloned()).await;
+        for trial in &trials {
+            let name = name_of(trial);
+            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
+            let log = ns.logs(name, COLLECTOR).await;
+            assert!(log.contains("reported score=0.5"), "{name}: {log}");
+            let restarts = PodView(&ns.pod(name).await).restarts(PROXY_CONTAINER);
+            assert_eq!(restarts, Some(0), "{name}");
+        }
+    })
+    .await;
+}
