@@ -35,6 +35,7 @@ build_each_part() {
   done
   if [ ${#missing[@]} = 0 ]; then return; fi
   ensure_go
+  mkdir -p "$LOGS" "$CACHE/go-build"
   download_modules "${missing[@]}" >"$LOGS/modules.log" 2>&1 &
   downloads=$!
   for part in "${missing[@]}"; do
