@@ -1,6 +1,12 @@
 # shellcheck shell=bash
 # Debian packages: installed where a command or file of theirs is missing, with a line that says so.
 
+# Images are built beside the cluster, and apt-get update does not wait for another.
+update_debian_lists() {
+  mkdir -p "$CACHE"
+  logged "apt-get update" "$LOGS/apt-update.log" flock "$CACHE/debian.lock" apt-get update -qq
+}
+
 # ensure_debian COMMAND-OR-FILE:PACKAGE…
 ensure_debian() {
   local missing=() entry
@@ -16,9 +22,7 @@ ensure_debian() {
   fi
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  mkdir -p "$CACHE"
-  # Images are built beside the cluster, and apt-get update does not wait for another.
-  logged "apt-get update" "$LOGS/apt-update.log" flock "$CACHE/debian.lock" apt-get update -qq
+  update_debian_lists
   logged "apt-get install" "$LOGS/apt-install.log" flock "$CACHE/debian.lock" apt-get install -y -o DPkg::Lock::Timeout=300 -qq --no-install-recommends "${missing[@]}"
 }
 

@@ -4,7 +4,7 @@
 ensure_rust() {
   ensure_debian cc:gcc musl-gcc:musl-tools
   if ! command -v rustup >/dev/null; then
-    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then logged "apt-get update" "$LOGS/apt-update.log" flock "$CACHE/debian.lock" apt-get update -qq; fi
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then update_debian_lists; fi
     if ! apt-cache show rustup >/dev/null 2>&1; then
       fail "rustup is not installed, and this release has no package of it" "install rustup from rust-lang.org, then run this again"
     fi
