@@ -4,7 +4,7 @@
 # Images are built beside the cluster, and apt-get update does not wait for another.
 update_debian_lists() {
   mkdir -p "$CACHE"
-  logged "apt-get update" "$LOGS/apt-update.log" flock "$CACHE/debian.lock" apt-get update -qq
+  logged "apt-get update" "$LOGS/apt-update.log" flock --close "$CACHE/debian.lock" apt-get update -qq
 }
 
 # ensure_debian COMMAND-OR-FILE:PACKAGE…
@@ -23,7 +23,7 @@ ensure_debian() {
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   update_debian_lists
-  logged "apt-get install" "$LOGS/apt-install.log" flock "$CACHE/debian.lock" apt-get install -y -o DPkg::Lock::Timeout=300 -qq --no-install-recommends "${missing[@]}"
+  logged "apt-get install" "$LOGS/apt-install.log" flock --close "$CACHE/debian.lock" apt-get install -y -o DPkg::Lock::Timeout=300 -qq --no-install-recommends "${missing[@]}"
 }
 
 # debian_file PACKAGE PATH: where a file of a package is that is unpacked and not installed, so that none of its daemons starts.
