@@ -172,9 +172,6 @@ fn seconds(duration: Duration) -> i64 {
 }
 
 #[cfg(test)]
-mod properties;
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::certificates::serving_cert::issue;
@@ -301,8 +298,15 @@ mod tests {
     }
 
     #[test]
-    fn short_validity_is_reconciled_each_second() {
-        assert_eq!(reconcile_interval(Duration::from_mins(1)), Duration::from_secs(1));
-        assert_eq!(reconcile_interval(Duration::from_hours(8760)), Duration::from_secs(10));
+    fn delays_follow_validity_within_limits() {
+        let cases = [
+            (Duration::from_mins(1), [1, 2, 30]),
+            (Duration::from_mins(10), [6, 12, 50]),
+            (Duration::from_hours(8760), [10, 60, 300]),
+        ];
+        for (life, expected) in cases {
+            let delays = [reconcile_interval(life), promotion_delay(life), retirement_delay(life)];
+            assert_eq!(delays, expected.map(Duration::from_secs), "{life:?}");
+        }
     }
 }

@@ -28,28 +28,35 @@ pub(crate) trait CertificateTarget {
     fn record_failure(&self);
 }
 
+/// Holds the time of two clocks.
+pub(crate) struct Moment {
+    /// Seconds since 1970.
+    pub(crate) unix: i64,
+    /// Time since a start that is always the same. Setting the machine's clock does not change it.
+    pub(crate) monotonic: Duration,
+}
+
+/// Returns the machine's clock.
+pub(crate) fn system_clock() -> impl Fn() -> Moment {
+    let started = Instant::now();
+    move || Moment { unix: now(), monotonic: started.elapsed() }
+}
+
 /// Renews a certificate, and keeps the webhook configuration's CA bundle in step with it.
-pub(crate) struct CertRotator<S> {
+pub(crate) struct CertRotator<S, C> {
     store: S,
+    clock: C,
     /// The DNS name that the API server calls.
     name: String,
     /// How long a new certificate is valid.
     valid_for: Duration,
     served: Option<ServingCert>,
-    started: Instant,
     trust_timer: TrustTimer,
 }
 
-impl<S: CertificateStore> CertRotator<S> {
-    pub(crate) fn new(store: S, name: &str, valid_for: Duration) -> Self {
-        Self {
-            store,
-            name: name.to_owned(),
-            valid_for,
-            served: None,
-            started: Instant::now(),
-            trust_timer: TrustTimer::default(),
-        }
+impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
+    pub(crate) fn new(store: S, clock: C, name: &str, valid_for: Duration) -> Self {
+        Self { store, clock, name: name.to_owned(), valid_for, served: None, trust_timer: TrustTimer::default() }
     }
 
     /// Reconciles for ever.
@@ -89,10 +96,11 @@ impl<S: CertificateStore> CertRotator<S> {
         let bundles = self.store.read_ca_bundles().await?;
         let stored = self.read_secret().await?;
         self.serve(&stored.value, target);
-        let trusted_for = self.trust_timer.observe(&stored.value, &bundles.value, now(), self.started.elapsed());
+        let Moment { unix: now, monotonic } = (self.clock)();
+        let trusted_for = self.trust_timer.observe(&stored.value, &bundles.value, now, monotonic);
         let served = self.served.as_ref();
-        let action = plan::next_action(&stored.value, served, &bundles.value, now(), self.valid_for, trusted_for);
-        self.apply(&action, &bundles, &stored).await?;
+        let action = plan::next_action(&stored.value, served, &bundles.value, now, self.valid_for, trusted_for);
+        self.apply(&action, &bundles, &stored, now).await?;
         Ok(action)
     }
 
@@ -117,6 +125,7 @@ impl<S: CertificateStore> CertRotator<S> {
         action: &Action,
         bundles: &Versioned<CaBundles>,
         stored: &Versioned<StoredCerts>,
+        now: i64,
     ) -> Result<(), Error> {
         let done = match action {
             Action::Idle => return Ok(()),
@@ -132,7 +141,7 @@ impl<S: CertificateStore> CertRotator<S> {
             Action::RetirePreviousCa => "the previous CA is no longer trusted",
         };
         let issue = || {
-            issue(&self.name, now(), self.valid_for).map_err(|source| Error::Issue { name: self.name.clone(), source })
+            issue(&self.name, now, self.valid_for).map_err(|source| Error::Issue { name: self.name.clone(), source })
         };
         let after = plan::after(action, stored.value.clone(), issue)?;
         self.store.write_secret(&after, stored).await?;
@@ -140,3 +149,6 @@ impl<S: CertificateStore> CertRotator<S> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -126,15 +126,8 @@ impl CertificateStore for KubeStore {
 
     async fn write_ca_bundle(&self, bundle: &str, read: &Versioned<CaBundles>) -> Result<(), Error> {
         let name = &self.configuration;
-        let bundle = ByteString(bundle.as_bytes().to_vec());
-        // A strategic merge patch finds the webhooks by name and leaves their other fields alone.
-        let webhooks = read
-            .value
-            .iter()
-            .flatten()
-            .map(|(webhook, _)| json!({"name": webhook, "clientConfig": {"caBundle": bundle}}));
-        let patch = json!({"metadata": {"resourceVersion": read.version}, "webhooks": webhooks.collect::<Vec<_>>()});
-        let patched = self.configurations.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        let patch = Patch::Strategic(ca_bundle_patch(bundle, read));
+        let patched = self.configurations.patch(name, &PatchParams::default(), &patch).await;
         write_result(patched, "webhook configuration", name)
     }
 
@@ -160,6 +153,14 @@ fn ca_bundles(configuration: &MutatingWebhookConfiguration) -> BTreeMap<String, 
     };
     let webhooks = configuration.webhooks.iter().flatten();
     webhooks.map(|webhook| (webhook.name.clone(), bundle(webhook.client_config.ca_bundle.as_ref()))).collect()
+}
+
+/// Returns a strategic merge patch. It finds the webhooks by name and leaves their other fields alone.
+fn ca_bundle_patch(bundle: &str, read: &Versioned<CaBundles>) -> Value {
+    let bundle = ByteString(bundle.as_bytes().to_vec());
+    let webhooks = read.value.iter().flatten();
+    let webhooks = webhooks.map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}));
+    json!({"metadata": {"resourceVersion": read.version}, "webhooks": webhooks.collect::<Vec<_>>()})
 }
 
 const CURRENT: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
@@ -231,6 +232,14 @@ mod tests {
             assert_eq!(secret.resource_version().as_deref(), Some("7"));
             assert_eq!(parse_secret(&secret), certs);
         }
+    }
+
+    #[test]
+    fn ca_bundle_patch_has_version_and_every_webhook() {
+        let bundles = BTreeMap::from(["a", "b"].map(|name| (name.to_owned(), "old".to_owned())));
+        let patch = ca_bundle_patch("new", &Versioned { version: "7".to_owned(), value: Some(bundles) });
+        let webhook = |name| json!({"name": name, "clientConfig": {"caBundle": "bmV3"}});
+        assert_eq!(patch, json!({"metadata": {"resourceVersion": "7"}, "webhooks": [webhook("a"), webhook("b")]}));
     }
 
     #[test]

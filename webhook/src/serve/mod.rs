@@ -29,7 +29,7 @@ use self::handlers::{AdmissionHandler, BODY_LIMIT, HealthHandler};
 use self::tasks::Tasks;
 use self::tls::{ClientCa, LoadedCert, TlsReloader};
 use crate::certificates::files::{self, WatchedFiles};
-use crate::certificates::rotator::{CertRotator, CertificateTarget};
+use crate::certificates::rotator::{CertRotator, CertificateTarget, system_clock};
 use crate::certificates::serving_cert::ServingCert;
 use crate::certificates::store::KubeStore;
 use crate::metrics::Metrics;
@@ -252,7 +252,7 @@ async fn load_tls(
             let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
             let store = KubeStore::new(&client, &namespace, &options.secret, &options.configuration);
             let name = format!("{}.{namespace}.svc", options.service);
-            let rotator = CertRotator::new(store, &name, options.valid_for);
+            let rotator = CertRotator::new(store, system_clock(), &name, options.valid_for);
             let target = TlsTarget { tls: tls.clone(), metrics: metrics.clone() };
             tasks.spawn("the certificate rotator", rotator.run(target), stopped.clone());
         }

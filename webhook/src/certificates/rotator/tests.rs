@@ -1,0 +1,307 @@
+//! Rotators that run on a store in memory. A step is one request of one replica, so that a test chooses in which order the
+//! requests of several replicas arrive.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Waker};
+
+use proptest::prelude::*;
+use tokio::task::yield_now;
+
+use super::*;
+
+const NAME: &str = "istio-aux.team.svc";
+/// The time at which each test begins.
+const START: i64 = 1_800_000_000;
+const LIFE: Duration = Duration::from_mins(2);
+const YEAR: Duration = Duration::from_hours(8760);
+/// An API server may use the CA bundle of so many seconds ago.
+const LAG: i64 = 2;
+/// A replica reads the Secret at least once in so many seconds, less than the delay before a CA is retired.
+const READ_INTERVAL: i64 = 20;
+const REPLICAS: usize = 3;
+
+/// Holds what the API server stores, and what the replicas serve.
+struct Cluster {
+    now: i64,
+    /// Every version of the Secret.
+    secrets: Vec<StoredCerts>,
+    /// Every version of the configuration's CA bundle, with the time of its write.
+    bundles: Vec<(i64, String)>,
+    served: [Option<ServingCert>; REPLICAS],
+    secret_read_at: [i64; REPLICAS],
+}
+
+impl Cluster {
+    fn secret(&self) -> &StoredCerts {
+        &self.secrets[self.secrets.len() - 1]
+    }
+
+    fn bundle(&self) -> &str {
+        &self.bundles[self.bundles.len() - 1].1
+    }
+
+    /// Asserts that every API server trusts every certificate that is served.
+    fn assert_trusted(&self) {
+        let replaced = self.bundles[1..].iter().map(|(at, _)| *at).chain([i64::MAX]);
+        let used = self.bundles.iter().zip(replaced).filter(|(_, replaced)| *replaced > self.now - LAG);
+        for ((_, bundle), _) in used {
+            let is_trusted = |cert: &ServingCert| bundle.contains(&cert.ca);
+            assert!(self.served.iter().flatten().all(is_trusted), "untrusted after {} s", self.now - START);
+        }
+    }
+
+    /// Counts the writes of the Secret that make a change from one version to the next.
+    fn count(&self, is_change: impl Fn(&StoredCerts, &StoredCerts) -> bool) -> usize {
+        self.secrets.windows(2).filter(|versions| is_change(&versions[0], &versions[1])).count()
+    }
+}
+
+/// Fails as the API server does if an object has changed since it was read.
+fn check_version<T>(read: &Versioned<T>, versions: usize) -> Result<(), Error> {
+    if read.version == versions.to_string() { Ok(()) } else { Err(Error::Conflict) }
+}
+
+/// A replica's access to the cluster.
+#[derive(Clone)]
+struct Access {
+    cluster: Arc<Mutex<Cluster>>,
+    replica: usize,
+}
+
+impl Access {
+    fn cluster(&self) -> MutexGuard<'_, Cluster> {
+        self.cluster.lock().unwrap()
+    }
+}
+
+impl CertificateStore for Access {
+    async fn read_ca_bundles(&self) -> Result<Versioned<CaBundles>, Error> {
+        yield_now().await;
+        let cluster = self.cluster();
+        let bundles = BTreeMap::from([("run-to-completion".to_owned(), cluster.bundle().to_owned())]);
+        Ok(Versioned { version: cluster.bundles.len().to_string(), value: Some(bundles) })
+    }
+
+    async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
+        yield_now().await;
+        let mut cluster = self.cluster();
+        cluster.secret_read_at[self.replica] = cluster.now;
+        Ok(Versioned { version: cluster.secrets.len().to_string(), value: cluster.secret().clone() })
+    }
+
+    async fn write_ca_bundle(&self, bundle: &str, read: &Versioned<CaBundles>) -> Result<(), Error> {
+        yield_now().await;
+        let mut cluster = self.cluster();
+        check_version(read, cluster.bundles.len())?;
+        let now = cluster.now;
+        cluster.bundles.push((now, bundle.to_owned()));
+        Ok(())
+    }
+
+    async fn write_secret(&self, certs: &StoredCerts, read: &Versioned<StoredCerts>) -> Result<(), Error> {
+        yield_now().await;
+        let mut cluster = self.cluster();
+        check_version(read, cluster.secrets.len())?;
+        cluster.secrets.push(certs.clone());
+        Ok(())
+    }
+}
+
+impl CertificateTarget for Access {
+    fn serve(&self, cert: &ServingCert) -> bool {
+        self.cluster().served[self.replica] = Some(cert.clone());
+        true
+    }
+
+    fn record_failure(&self) {}
+}
+
+/// Replicas and their cluster.
+struct World {
+    cluster: Arc<Mutex<Cluster>>,
+    valid_for: Duration,
+    replicas: Vec<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl World {
+    /// Returns a cluster with this Secret, whose configuration trusts the CAs of it.
+    fn new(secret: StoredCerts, valid_for: Duration) -> Self {
+        let cluster = Cluster {
+            now: START,
+            bundles: vec![(START - LAG, plan::ca_bundle(&secret, START))],
+            secrets: vec![secret],
+            served: Default::default(),
+            secret_read_at: [START; REPLICAS],
+        };
+        let cluster = Arc::new(Mutex::new(cluster));
+        let mut world = Self { cluster, valid_for, replicas: vec![] };
+        world.replicas = (0..REPLICAS).map(|replica| world.replica(replica)).collect();
+        world
+    }
+
+    fn replica(&self, replica: usize) -> Pin<Box<dyn Future<Output = ()>>> {
+        let access = Access { cluster: self.cluster.clone(), replica };
+        let of_clock = access.clone();
+        let clock = move || {
+            let unix = of_clock.cluster().now;
+            Moment { unix, monotonic: Duration::from_secs(u64::try_from(unix - START).unwrap()) }
+        };
+        let mut rotator = CertRotator::new(access.clone(), clock, NAME, self.valid_for);
+        Box::pin(async move {
+            loop {
+                let reconciled = rotator.reconcile(&access).await;
+                assert!(matches!(reconciled, Ok(_) | Err(Error::Conflict)), "{reconciled:?}");
+            }
+        })
+    }
+
+    fn cluster(&self) -> MutexGuard<'_, Cluster> {
+        self.cluster.lock().unwrap()
+    }
+
+    /// Lets a replica's request arrive, and runs the replica up to its next one.
+    fn step(&mut self, replica: usize) {
+        assert!(self.replicas[replica].as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+
+    fn kill(&mut self, replica: usize) {
+        self.replicas[replica] = self.replica(replica);
+        self.cluster().served[replica] = None;
+    }
+
+    fn request_renewal(&self) {
+        let mut cluster = self.cluster();
+        let requested = StoredCerts { is_renewal_requested: true, ..cluster.secret().clone() };
+        cluster.secrets.push(requested);
+    }
+
+    fn pass_a_second(&mut self) {
+        self.cluster().now += 1;
+        for replica in 0..REPLICAS {
+            while self.must_read_secret(replica) {
+                self.step(replica);
+            }
+        }
+    }
+
+    fn must_read_secret(&self, replica: usize) -> bool {
+        let cluster = self.cluster();
+        cluster.served[replica].is_some() && cluster.now - cluster.secret_read_at[replica] >= READ_INTERVAL
+    }
+
+    /// Runs one replica for some seconds, with more steps in each than a renewal takes.
+    fn run(&mut self, replica: usize, seconds: usize) {
+        for _ in 0..seconds {
+            self.cluster().now += 1;
+            for _ in 0..10 {
+                self.step(replica);
+                self.cluster().assert_trusted();
+            }
+        }
+    }
+}
+
+fn cert(name: &str, valid_for: Duration) -> ServingCert {
+    issue(name, START, valid_for).unwrap()
+}
+
+fn stored(current: &ServingCert) -> StoredCerts {
+    StoredCerts { current: Some(current.clone()), ..StoredCerts::default() }
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Step(usize),
+    Kill(usize),
+    Pause(usize),
+    RequestRenewal,
+    Second,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        120 => (0..REPLICAS).prop_map(Event::Step),
+        3 => (0..REPLICAS).prop_map(Event::Kill),
+        1 => (0..REPLICAS).prop_map(Event::Pause),
+        1 => Just(Event::RequestRenewal),
+        30 => Just(Event::Second),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever replicas do, in whatever order, and wherever they are killed, no API server ever meets a certificate whose CA
+    /// it does not trust. That needs replicas which read the Secret at least every 20 s.
+    #[test]
+    fn served_certificate_is_always_trusted(events in prop::collection::vec(event(), 2000)) {
+        let mut world = World::new(stored(&cert(NAME, LIFE)), LIFE);
+        let mut paused_until = [START; REPLICAS];
+        for event in events {
+            let now = world.cluster().now;
+            match event {
+                // A paused replica only reads the Secret when it has to.
+                Event::Step(replica) if now < paused_until[replica] => {}
+                Event::Step(replica) => world.step(replica),
+                Event::Pause(replica) => paused_until[replica] = now + READ_INTERVAL,
+                Event::Kill(replica) => world.kill(replica),
+                Event::RequestRenewal => world.request_renewal(),
+                Event::Second => world.pass_a_second(),
+            }
+            world.cluster().assert_trusted();
+        }
+        let cluster = world.cluster();
+        let promotions = cluster.count(|before, after| after.current != before.current && after.current == before.next);
+        let replacements = cluster.count(|before, after| ![&before.current, &before.next].contains(&&after.current));
+        let retirements = cluster.count(|before, after| before.previous_ca.is_some() && after.previous_ca.is_none());
+        prop_assert!(promotions >= 2 && retirements >= 1, "{promotions} promotions, {retirements} retirements");
+        prop_assert_eq!(replacements, 0, "a certificate was not renewed in time");
+    }
+}
+
+#[test]
+fn replica_that_stops_between_its_reads_removes_no_ca() {
+    let old = cert(NAME, YEAR);
+    let mut world = World::new(stored(&old), YEAR);
+    // The first step sends the first request, and the second one answers it.
+    world.step(1);
+    world.step(1);
+    world.request_renewal();
+    while world.cluster().served[0].as_ref().is_none_or(|served| *served == old) {
+        world.run(0, 1);
+    }
+    world.run(1, 1);
+}
+
+#[test]
+fn requested_renewal_ends_within_ten_minutes() {
+    let leaked = cert(NAME, YEAR);
+    let mut world = World::new(StoredCerts { is_renewal_requested: true, ..stored(&leaked) }, YEAR);
+    world.run(0, 600);
+    let cluster = world.cluster();
+    let current = cluster.secret().current.as_ref().unwrap();
+    assert_ne!(current.key, leaked.key);
+    assert_eq!(cluster.bundle(), current.ca);
+}
+
+#[test]
+fn unusable_stored_certificate_is_replaced() {
+    let good = cert(NAME, YEAR);
+    let of_another_name = cert("istio-aux.other.svc", YEAR);
+    let without_its_key = ServingCert { key: of_another_name.key.clone(), ..good.clone() };
+    for bad in [of_another_name, without_its_key] {
+        let mut world = World::new(stored(&bad), YEAR);
+        // A new first certificate is served before it is trusted.
+        (0..10).for_each(|_| world.step(0));
+        let current = world.cluster().secret().current.clone().unwrap();
+        assert!(is_for(&current.cert, NAME) && current.key_matches());
+        assert_eq!(world.cluster().served[0].as_ref(), Some(&current));
+
+        let mut world = World::new(StoredCerts { next: Some(bad), ..stored(&good) }, YEAR);
+        world.run(0, 120);
+        assert_eq!(world.cluster().secret().current.as_ref(), Some(&good));
+        assert_eq!(world.cluster().bundle(), good.ca);
+    }
+}
