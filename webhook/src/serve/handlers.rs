@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use inject::Settings;
-use inject::review::{self, Entry, Outcome};
+use inject::review::{self, Answered, Entry, Outcome};
 use tokio::time::timeout;
 
 use super::connection_limit::{RequestGuard, UNCOUNTED_MEMORY_LIMIT};
@@ -64,36 +64,13 @@ impl AdmissionHandler {
         match read.unwrap_or(Err(ReadBodyError::Timeout)) {
             Ok(body) => {
                 guard.mark_complete();
-                self.respond(entry, &body, guard)
+                respond(&self.metrics, entry, guard, || review::answer(entry, &body, &self.settings))
             }
             Err(error) => {
                 self.metrics.refused();
                 error.into_response()
             }
         }
-    }
-
-    fn respond(&self, entry: Entry, body: &[u8], guard: RequestGuard) -> Response<Full<Bytes>> {
-        let started = Instant::now();
-        // A bug fails this request and no other.
-        let answered = catch_unwind(AssertUnwindSafe(|| review::answer(entry, body, &self.settings)));
-        let (outcome, response) = match answered {
-            Ok(Ok(answered)) => {
-                let mut response = Response::new(Full::new(counted(answered.body, guard)));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-                (answered.outcome, response)
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "rejected a request");
-                (Outcome::Refused, text(StatusCode::BAD_REQUEST, format!("{error}\n")))
-            }
-            Err(_) => {
-                tracing::error!("the decision failed, which is a bug of istio-aux");
-                (Outcome::Failed, text(StatusCode::INTERNAL_SERVER_ERROR, "the decision failed; see the log\n"))
-            }
-        };
-        self.metrics.review(entry, outcome, started.elapsed());
-        response
     }
 }
 
@@ -105,6 +82,33 @@ impl Handler for AdmissionHandler {
             (_, None) => not_found(request.uri().path(), EXISTING_PATHS),
         }
     }
+}
+
+/// Makes a response of an answer, and counts the review. A panic fails this request and no other.
+fn respond(
+    metrics: &Metrics,
+    entry: Entry,
+    guard: RequestGuard,
+    answer: impl FnOnce() -> Result<Answered, review::Error>,
+) -> Response<Full<Bytes>> {
+    let started = Instant::now();
+    let (outcome, response) = match catch_unwind(AssertUnwindSafe(answer)) {
+        Ok(Ok(answered)) => {
+            let mut response = Response::new(Full::new(counted(answered.body, guard)));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+            (answered.outcome, response)
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "rejected a request");
+            (Outcome::Refused, text(StatusCode::BAD_REQUEST, format!("{error}\n")))
+        }
+        Err(_) => {
+            tracing::error!("the decision failed, which is a bug of istio-aux");
+            (Outcome::Failed, text(StatusCode::INTERNAL_SERVER_ERROR, "the decision failed; see the log\n"))
+        }
+    };
+    metrics.review(entry, outcome, started.elapsed());
+    response
 }
 
 /// Returns the webhook configuration's entry that has this path.
@@ -235,4 +239,22 @@ fn method_not_allowed(method: &'static str) -> Response<Full<Bytes>> {
 
 fn not_found(path: &str, existing: &str) -> Response<Full<Bytes>> {
     text(StatusCode::NOT_FOUND, format!("there is no {path:?} here; there is {existing}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+
+    use super::super::connection_limit::ConnectionLimiter;
+    use super::*;
+
+    #[test]
+    fn decision_that_panics_is_a_500_counted_as_failed() {
+        let metrics = Metrics::new();
+        let guard = ConnectionLimiter::new(1, 0, Counter::default()).acquire().start_request();
+        let response = respond(&metrics, Entry::Injection, guard, || panic!("a bug"));
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let (text, failed) = (metrics.text(), r#"istio_aux_admission_reviews_total{result="failed",mode="off"} 1"#);
+        assert!(text.lines().any(|line| line == failed), "{text}");
+    }
 }
