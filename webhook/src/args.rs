@@ -1,4 +1,4 @@
-//! The command line of `istio-aux-webhook`.
+//! Parses the command line of `istio-aux-webhook`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::log::LogArgs;
 use crate::serve::{self, Options, SelfSigned, Source};
 use crate::verify_injection::{VerifyInjectionArgs, verify_injection};
 
-/// Certificates of a shorter validity would be renewed all the time.
+/// Limits the validity from below: shorter certificates would be renewed all the time.
 const VALIDITY_MIN: Duration = Duration::from_mins(1);
-/// Ten years.
+/// Limits the validity to ten years.
 const VALIDITY_MAX: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// Serve admission reviews of pods, until SIGTERM
@@ -108,7 +108,7 @@ fn validity(text: &str) -> Result<Duration, String> {
     validity.ok_or_else(|| "takes a minute to ten years, such as 365d".to_owned())
 }
 
-/// Parses a program's arguments. `Err` is its exit status, after help was printed, or one line for wrong arguments.
+/// Parses a program's arguments. Returns its exit status after printing help, or one line for wrong arguments.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| {
         if error.use_stderr() {

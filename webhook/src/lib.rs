@@ -1,4 +1,4 @@
-//! The admission webhook: listens for reviews, and keeps its certificate. The package `inject` decides.
+//! Serves admission reviews, and keeps the server's certificate. The package `inject` decides.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Options of the programs that run until they are stopped, and log.
+//! Sets up the log of programs that run until they are stopped.
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::LevelFilter;
@@ -9,7 +9,7 @@ enum LogFormat {
     Json,
 }
 
-/// Options of what is logged, and how.
+/// Holds the options of the log.
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// What to log: off, error, warn, info, debug or trace
@@ -21,7 +21,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// Logs to stderr from now on.
+    /// Starts to log to stderr.
     pub fn start(&self) {
         let log =
             tracing_subscriber::fmt().with_max_level(self.log_level).with_writer(std::io::stderr).with_ansi(false);

@@ -1,4 +1,4 @@
-//! `istio-aux-webhook`: the admission webhook.
+//! Runs `istio-aux-webhook`, the admission webhook.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use webhook::WebhookArgs;
 
-/// Musl's own allocator gives memory back to the kernel after each review: half of its CPU time went into that.
+/// Replaces musl's allocator, which returns memory to the kernel after each review; that took half of the CPU time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! The webhook's metrics, in the text format of `OpenMetrics`. Every series exists from the start, so that an alert by
+//! Counts what the webhook does, in the text format of `OpenMetrics`. Every series exists from the start, so that an alert by
 //! `increase()` sees the first event.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-/// What may become of a review.
+/// Lists every outcome of a review.
 const OUTCOMES: [Outcome; 14] = [
     Outcome::Patched(Mode::Hold),
     Outcome::Patched(Mode::Istio),
@@ -31,10 +31,10 @@ const OUTCOMES: [Outcome; 14] = [
     Outcome::Failed,
 ];
 
-/// The results of reviews.
+/// Lists the results of reviews, as their label has them.
 const RESULTS: [&str; 5] = ["patched", "unchanged", "unreadable", "refused", "failed"];
 
-/// The webhook's metrics.
+/// Holds the webhook's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -87,7 +87,7 @@ impl From<Outcome> for ReviewLabels {
 }
 
 impl Metrics {
-    /// Metrics that count from zero.
+    /// Returns metrics that count from zero.
     #[must_use]
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("istio_aux");
@@ -178,12 +178,12 @@ impl Metrics {
         self.certificate_failures.inc();
     }
 
-    /// What counts the evicted connections of reviews.
+    /// Returns the counter of evicted connections.
     pub(crate) fn evictions(&self) -> Counter {
         self.evictions.clone()
     }
 
-    /// All of them as text.
+    /// Returns all metrics as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The API server's version, and whether it has native sidecars (`restartPolicy` of init containers, KEP-753).
+//! Asks for the API server's version. It says whether there are native sidecars (`restartPolicy` of init containers, KEP-753).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use contract::error_chain::display_chain;
 use contract::version::Version;
 
-/// How long the API server may take to answer.
+/// Limits the time of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the version is not known.

@@ -1,4 +1,4 @@
-//! `istio-aux-webhook verify-injection`: the command of the chart's test pod.
+//! Implements `istio-aux-webhook verify-injection`, the command of the chart's test pod.
 
 use clap::Args;
 use contract::names::{HOLD_FIELD, PROXY_CONFIG_ANNOTATION};

@@ -1,4 +1,4 @@
-//! Files that something else renews, such as those of a mounted Secret. They are loaded again whenever they change.
+//! Reads files that another program renews, such as those of a mounted Secret, and reloads them when they change.
 
 use std::convert::Infallible;
 use std::fs;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::Unusable;
 use crate::metrics::Metrics;
 
-/// How often the files are read. The kubelet updates mounted Secrets within a minute or two.
+/// Pause between two reads. The kubelet updates mounted Secrets within a minute or two.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A file cannot be used.
@@ -30,10 +30,10 @@ pub struct Error {
 /// What makes a value of the files' contents.
 type Parse<T, const N: usize> = fn([&[u8]; N]) -> Result<T, Unusable>;
 
-/// Files that belong together, and what they held when they could last be used.
+/// Holds files that belong together, and their contents when they could last be used.
 #[derive(Debug)]
 pub(crate) struct WatchedFiles<T, const N: usize> {
-    /// Each with the option that names it.
+    /// Each file with the option that names it.
     files: [(&'static str, PathBuf); N],
     parse: Parse<T, N>,
     contents: Vec<Vec<u8>>,
@@ -49,7 +49,7 @@ impl<T, const N: usize> WatchedFiles<T, N> {
         Ok((watched, value))
     }
 
-    /// Applies what the files hold whenever it changes. While they cannot be used, the value before stays in use.
+    /// Applies the value of the files whenever they change. While they cannot be used, the previous value stays in use.
     pub(crate) async fn reload_on_change(mut self, apply: impl Fn(T), metrics: Arc<Metrics>) -> Infallible {
         let mut last_error = None;
         loop {

@@ -1,5 +1,5 @@
-//! The server's certificate. It comes from files that something else renews, or is self-signed: made here, stored in a Secret and
-//! trusted by the webhook configuration. This module does not know where the certificate is used.
+//! Keeps the server's certificate. It is read from files that another program renews, or it is self-signed: issued here, stored
+//! in a Secret and trusted by the webhook configuration.
 
 pub(crate) mod files;
 pub(crate) mod plan;

@@ -1,34 +1,34 @@
-//! Decides what to do next about the certificates in the Secret and the CA bundles of the webhook configuration. It is pure.
-//! Each action is one write. So a replica that is killed between two of them leaves a state from which the next one continues.
+//! Decides the next write of the Secret's certificates or the webhook configuration's CA bundles, from values alone. Each action
+//! is one write, so another replica can continue after one that is killed between two of them.
 //!
-//! A renewal takes these steps:
-//! 1. A new certificate, with a CA of its own, is stored as the next one.
-//! 2. The webhook configuration trusts both CAs.
-//! 3. Once every API server has had time to see that, the next certificate becomes the current one, which is served.
-//! 4. Once every replica has had time to see that, the previous CA leaves the webhook configuration.
+//! Steps of a renewal:
+//! 1. Store a new certificate, with a CA of its own, as the next one.
+//! 2. Let the webhook configuration trust both CAs.
+//! 3. Once every API server has had time to see that, make the next certificate the current one, which is served.
+//! 4. Once every replica has had time to see that, remove the previous CA from the webhook configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::serving_cert::{ServingCert, Validity, validity_of_first};
 
-/// What the Secret stores.
+/// Holds the content of the Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StoredCerts {
-    /// The certificate that is served.
+    /// Certificate that is served.
     pub(crate) current: Option<ServingCert>,
-    /// The certificate that is served once its CA is trusted.
+    /// Certificate that is served once its CA is trusted.
     pub(crate) next: Option<ServingCert>,
-    /// The CA of the certificate that was served before.
+    /// CA of the certificate that was served before.
     pub(crate) previous_ca: Option<String>,
-    /// Whether someone asked for a renewal that has not begun yet.
+    /// True while a requested renewal has not begun.
     pub(crate) is_renewal_requested: bool,
 }
 
-/// The CA bundle of each webhook, by the webhook's name; `None` if there is no configuration.
+/// Maps the name of each webhook to its CA bundle; `None` if there is no configuration.
 pub(crate) type CaBundles = Option<BTreeMap<String, String>>;
 
-/// The next write.
+/// Names the next write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Issue a certificate and store it as the current one, because no stored or served one is valid.
@@ -43,12 +43,12 @@ pub(crate) enum Action {
     Promote,
     /// Remove the previous CA.
     RetirePreviousCa,
-    /// Nothing for now.
+    /// Write nothing for now.
     Idle,
 }
 
-/// Decides the next action. `served` is what this replica serves, `valid_for` is how long a new certificate is valid, and
-/// `trusted_for` is how long this replica has seen the configuration trust the CAs of the Secret.
+/// Decides the next action. `valid_for` is the validity of a new certificate, and `trusted_for` is the time for which this
+/// replica has seen the configuration trust the CAs of the Secret.
 pub(crate) fn next_action(
     stored: &StoredCerts,
     served: Option<&ServingCert>,
@@ -88,7 +88,7 @@ pub(crate) fn next_action(
     }
 }
 
-/// What the Secret stores after an action.
+/// Returns the content of the Secret after an action.
 pub(crate) fn after<E>(
     action: &Action,
     stored: StoredCerts,
@@ -109,12 +109,12 @@ fn promoted(stored: StoredCerts) -> StoredCerts {
     StoredCerts { current: next, next: None, previous_ca: current.map(|cert| cert.ca), is_renewal_requested }
 }
 
-/// When a certificate is valid, unless it has expired. One that is not valid yet counts as good, because clocks differ.
+/// Returns the validity of a certificate that has not expired. One that is not valid yet counts as good, because clocks differ.
 fn unexpired(cert: &ServingCert, now: i64) -> Option<Validity> {
     validity_of_first(&cert.cert).filter(|validity| now < validity.not_after)
 }
 
-/// The CAs that the configuration is to trust. The CA of the current certificate comes first.
+/// Returns the CAs that the configuration must trust, that of the current certificate first.
 pub(crate) fn ca_bundle(stored: &StoredCerts, now: i64) -> String {
     let certs = [&stored.current, &stored.next].into_iter().flatten().map(|cert| &cert.ca);
     certs.chain(stored.previous_ca.as_ref().filter(|ca| is_valid(ca, now))).map(String::as_str).collect()
@@ -124,17 +124,17 @@ fn is_valid(ca: &str, now: i64) -> bool {
     validity_of_first(ca).is_some_and(|validity| validity.contains(now))
 }
 
-/// Whether every webhook of the configuration has exactly this bundle.
+/// Returns whether every webhook of the configuration has exactly this bundle.
 fn is_trusted(bundles: &CaBundles, wanted: &str) -> bool {
     bundles.iter().flatten().all(|(_, bundle)| bundle == wanted)
 }
 
-/// Measures for how long the configuration has had the bundle that the Secret asks for.
+/// Measures how long the configuration has had the bundle that the Secret asks for.
 #[derive(Debug, Default)]
 pub(crate) struct TrustTimer(Option<(String, Duration)>);
 
 impl TrustTimer {
-    /// Takes in what was read at a time, which may count from any moment. Returns for how long it has been so.
+    /// Records what was read at a time, which may count from any moment. Returns how long it has been trusted.
     pub(crate) fn observe(&mut self, stored: &StoredCerts, bundles: &CaBundles, now: i64, at: Duration) -> Duration {
         let wanted = ca_bundle(stored, now);
         if !is_trusted(bundles, &wanted) {
@@ -151,18 +151,18 @@ impl TrustTimer {
     }
 }
 
-/// How often a replica reads both objects: a hundredth of the validity, 1 to 10 s. Another client may change them at any time.
+/// Returns the pause between two reads of both objects, which other clients may change at any time.
 pub(crate) fn reconcile_interval(life: Duration) -> Duration {
     (life / 100).clamp(Duration::from_secs(1), Duration::from_secs(10))
 }
 
-/// How long API servers have to see a new CA bundle before a certificate of its new CA is served.
+/// Returns the time that API servers have to see a new CA bundle before a certificate of its new CA is served.
 fn promotion_delay(life: Duration) -> Duration {
     (life / 50).clamp(Duration::from_secs(2), Duration::from_mins(1))
 }
 
-/// How long replicas have to see a promotion before the previous CA is removed: several reconcile intervals. A replica that
-/// cannot read the Secret for that long serves a certificate that is no longer trusted.
+/// Returns the time that replicas have to see a promotion before the previous CA is removed. A replica that cannot read the
+/// Secret for that long serves a certificate that is no longer trusted.
 fn retirement_delay(life: Duration) -> Duration {
     (life / 12).clamp(Duration::from_secs(30), Duration::from_mins(5))
 }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn certificate_of_a_longer_validity_than_configured_is_renewed() {
+    fn longer_validity_than_configured_is_renewed() {
         let old = cert(NOW);
         let action =
             |valid_for| next_action(&stored(Some(&old), None), None, &bundles(&old.ca), NOW + 60, valid_for, LONG);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn emptied_secret_gets_the_served_certificate_back() {
+    fn emptied_secret_gets_served_certificate_back() {
         let (old, new) = (cert(NOW), cert(NOW + 3000));
         let action =
             |stored: &StoredCerts, served, now| next_action(stored, served, &bundles(&old.ca), now, LIFE, LONG);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn previous_ca_is_removed_minutes_after_the_promotion() {
+    fn previous_ca_is_removed_minutes_after_promotion() {
         let (old, new) = (cert(NOW), cert(NOW + 3000));
         let promoted = promoted(stored(Some(&old), Some(&new)));
         assert_eq!(promoted.current.as_ref(), Some(&new));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_renewal_begins_once_the_one_before_it_is_complete() {
+    fn requested_renewal_waits_for_the_previous_one() {
         let (old, new, other) = (cert(NOW), cert(NOW), cert(NOW));
         let requested = |stored| StoredCerts { is_renewal_requested: true, ..stored };
         let good = requested(stored(Some(&old), None));

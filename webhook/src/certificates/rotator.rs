@@ -1,5 +1,4 @@
-//! Keeps a self-signed certificate valid and trusted. Each replica runs one rotator, which carries out the actions that [`plan`]
-//! decides.
+//! Keeps a self-signed certificate valid and trusted. Each replica runs one rotator, which carries out the actions of [`plan`].
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -13,26 +12,26 @@ use contract::error_chain::display_chain;
 
 /// Pause after an error.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-/// How long one reconciliation may take, with its write.
+/// Limits the time of one reconciliation, with its write.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Writes without a pause between them. A renewal takes fewer; more mean that another client undoes them.
+/// Limits the writes without a pause between them. A renewal takes fewer; more mean that another client undoes them.
 const MAX_CONSECUTIVE_WRITES: u32 = 5;
 /// Pause after too many consecutive writes.
 const CONFLICT_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Where the current certificate is served.
+/// Serves the current certificate.
 pub(crate) trait CertificateTarget {
     /// Serves a certificate from now on. Returns false if it cannot be served.
     fn serve(&self, cert: &ServingCert) -> bool;
-    /// Records that the certificate could not be kept valid and trusted. The one that is served stays.
+    /// Records that the certificate could not be kept valid and trusted. The served one stays in use.
     fn record_failure(&self);
 }
 
-/// Holds the time of two clocks.
+/// Holds one time by two clocks.
 pub(crate) struct Moment {
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub(crate) unix: i64,
-    /// Time since a start that is always the same. Setting the machine's clock does not change it.
+    /// Time since a fixed start. Setting the machine's clock does not change it.
     pub(crate) monotonic: Duration,
 }
 
@@ -46,9 +45,9 @@ pub(crate) fn system_clock() -> impl Fn() -> Moment {
 pub(crate) struct CertRotator<S, C> {
     store: S,
     clock: C,
-    /// The DNS name that the API server calls.
+    /// DNS name that the API server calls.
     name: String,
-    /// How long a new certificate is valid.
+    /// Validity of a new certificate.
     valid_for: Duration,
     served: Option<ServingCert>,
     trust_timer: TrustTimer,
@@ -91,7 +90,7 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
     }
 
     /// Reads both objects, serves the current certificate, and takes the next action. The CA bundles are read before the
-    /// Secret. So a replica that patches them knows every CA that they may already hold, or its patch fails with a conflict.
+    /// Secret, so a patch either keeps every CA that they hold, or it fails with a conflict.
     async fn reconcile(&mut self, target: &impl CertificateTarget) -> Result<Action, Error> {
         let bundles = self.store.read_ca_bundles().await?;
         let stored = self.read_secret().await?;

@@ -15,22 +15,22 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// How long before now a certificate becomes valid, because other clocks may be behind.
+/// Time before now from which a new certificate is valid, because other clocks may be behind.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
 
-/// A certificate for the server. The key of the CA that signed it was discarded at once.
+/// Holds the server's certificate, in PEM. The key of the CA that signed it is discarded after signing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServingCert {
-    /// The CA's certificate.
+    /// CA certificate.
     pub(crate) ca: String,
-    /// The server's certificate.
+    /// Server certificate.
     pub(crate) cert: String,
-    /// The server's private key.
+    /// Private key of the server certificate.
     pub(crate) key: String,
 }
 
 impl ServingCert {
-    /// Whether the key belongs to the certificate.
+    /// Returns whether the key belongs to the certificate.
     pub(crate) fn key_matches(&self) -> bool {
         let Ok(chain) = certificates(self.cert.as_bytes()) else { return false };
         let Ok(key) = PrivateKeyDer::from_pem_slice(self.key.as_bytes()) else { return false };
@@ -38,7 +38,7 @@ impl ServingCert {
     }
 }
 
-/// When a certificate is valid, in seconds since 1970.
+/// Holds the time in which a certificate is valid, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Validity {
     pub(crate) not_before: i64,
@@ -46,12 +46,12 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
-    /// Whether a time is within it.
+    /// Returns whether the certificate is valid at this time.
     pub(crate) fn contains(self, now: i64) -> bool {
         self.not_before <= now && now < self.not_after
     }
 
-    /// When two thirds of it are over.
+    /// Returns the time at which two thirds of the validity are over.
     pub(crate) fn renew_at(self) -> i64 {
         self.not_before + (self.not_after - self.not_before) / 3 * 2
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Validity {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     i64::try_from(since).unwrap_or(i64::MAX)
@@ -115,12 +115,12 @@ pub(crate) fn validity(certificate: &CertificateDer) -> Result<Validity, String>
     Ok(Validity { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
 }
 
-/// When the first certificate in a PEM text is valid; `None` if there is none that can be parsed.
+/// Returns the validity of the first certificate in a PEM text; `None` if it cannot be parsed.
 pub(crate) fn validity_of_first(text: &str) -> Option<Validity> {
     validity(certificates(text.as_bytes()).ok()?.first()?).ok()
 }
 
-/// Whether the first certificate in a PEM text is for a DNS name.
+/// Returns whether the first certificate in a PEM text is for this DNS name.
 pub(crate) fn is_for(text: &str, name: &str) -> bool {
     let Ok(chain) = certificates(text.as_bytes()) else { return false };
     let Ok(certificate) = parse(&chain[0]) else { return false };

@@ -1,5 +1,5 @@
-//! Reads and writes the Secret that stores the certificates, and the webhook configuration that trusts them. Each write
-//! carries the resourceVersion that was read. If the object has changed since, the write fails with [`Error::Conflict`].
+//! Reads and writes the Secret that stores the certificates, and the webhook configuration that trusts them. Each write carries
+//! the resourceVersion that was read, and fails with [`Error::Conflict`] if the object has changed since.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,44 +15,29 @@ use serde_json::{Value, json};
 use super::plan::{CaBundles, StoredCerts};
 use super::serving_cert::ServingCert;
 
-/// An annotation of the Secret. While it is there, the replicas owe a renewal; its value is the time of the request.
+/// Annotation of the Secret that requests a renewal. Its value is the time of the request.
 const RENEWAL_ANNOTATION: &str = "istio-aux.io/renewal-requested";
 
-/// An object with the resourceVersion that a write must still find.
+/// Holds an object with the resourceVersion that a write must still find.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Versioned<T> {
     pub(crate) version: String,
     pub(crate) value: T,
 }
 
-/// Why the certificates could not be read, made or written.
+/// Reports that the certificates could not be read, issued or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The object has changed since it was read.
     #[error("another client has changed the object since it was read")]
     Conflict,
-    /// The Secret does not exist.
     #[error("there is no Secret {0}: apply the manifests again, which create it empty")]
     NoSecret(String),
-    /// The API server does not answer.
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
-    /// No certificate can be made for the Service's name.
     #[error("cannot make a certificate for {name}")]
-    Issue {
-        /// The DNS name.
-        name: String,
-        /// Why.
-        source: rcgen::Error,
-    },
-    /// Any other error of the API.
+    Issue { name: String, source: rcgen::Error },
     #[error("cannot {action}")]
-    Api {
-        /// What was tried.
-        action: String,
-        /// Why it failed.
-        source: Box<kube::Error>,
-    },
+    Api { action: String, source: Box<kube::Error> },
 }
 
 impl Error {
@@ -61,9 +46,9 @@ impl Error {
     }
 }
 
-/// Where certificates are stored, and the CA bundles of the webhook configuration.
+/// Stores certificates, and the CA bundles of the webhook configuration.
 pub(crate) trait CertificateStore {
-    /// Reads the CA bundles. The version is empty if there is no configuration.
+    /// Reads the CA bundles. Without a configuration the version is empty.
     fn read_ca_bundles(&self) -> impl Future<Output = Result<Versioned<CaBundles>, Error>> + Send;
     /// Reads the Secret.
     fn read_secret(&self) -> impl Future<Output = Result<Versioned<StoredCerts>, Error>> + Send;
@@ -81,7 +66,7 @@ pub(crate) trait CertificateStore {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// The store behind the Kubernetes API.
+/// Stores certificates in the Kubernetes API.
 pub(crate) struct KubeStore {
     secrets: Api<Secret>,
     configurations: Api<MutatingWebhookConfiguration>,
@@ -91,7 +76,7 @@ pub(crate) struct KubeStore {
 }
 
 impl KubeStore {
-    /// The Secret and the configuration of these names.
+    /// Returns a store of this Secret and this webhook configuration.
     pub(crate) fn new(client: &Client, namespace: &str, secret: &str, configuration: &str) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
@@ -146,7 +131,7 @@ fn write_result<T>(result: kube::Result<T>, kind: &str, name: &str) -> Result<()
     }
 }
 
-/// The CA bundle of each webhook, by the webhook's name.
+/// Returns the CA bundle of each webhook by the webhook's name.
 fn ca_bundles(configuration: &MutatingWebhookConfiguration) -> BTreeMap<String, String> {
     let bundle = |bytes: Option<&ByteString>| {
         bytes.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default()
@@ -181,7 +166,7 @@ fn parse_secret(secret: &Secret) -> StoredCerts {
     }
 }
 
-/// A JSON merge patch: null removes a key.
+/// Returns a JSON merge patch, in which null removes a key.
 fn secret_patch(certs: &StoredCerts, version: &str) -> Value {
     let mut data = serde_json::Map::new();
     let mut set = |key: &str, text: Option<&String>| {
@@ -243,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn requested_renewal_is_read_and_removed_only_by_a_write_that_obeys_it() {
+    fn renewal_request_is_removed_only_when_obeyed() {
         let requested = json!({"metadata": {"annotations": {RENEWAL_ANNOTATION: "2026-11-22T08:00:00Z", "a": "b"}}});
         let pending = StoredCerts { current: Some(cert("1")), is_renewal_requested: true, ..StoredCerts::default() };
         let kept = patched(requested.clone(), &secret_patch(&pending, "1"));

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Connections that the kernel queues until they are accepted.
+/// Limits the connections that the kernel queues until they are accepted.
 const ACCEPT_QUEUE_LIMIT: i32 = 1024;
-/// What the kernel buffers of each connection in each direction, in bytes. It counts against the memory limit of a pod, and by
-/// default it grows to megabytes for a client that does not read.
+/// Limits the kernel's buffer of each connection in each direction, in bytes. The buffers count against the pod's memory limit,
+/// and by default they grow to megabytes for a client that does not read.
 const SOCKET_BUFFER_LIMIT: usize = 64 << 10;
 
 /// Opens a listening socket that does not block. `[::]` also accepts IPv4; on a host without IPv6 it becomes `0.0.0.0`.
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn port_in_use_is_an_error_and_no_fallback() {
+    fn port_in_use_is_an_error_without_fallback() {
         let in_use = |address: SocketAddr| {
             if address.is_ipv6() { Err(io::Error::from(ErrorKind::AddrInUse)) } else { Ok(()) }
         };

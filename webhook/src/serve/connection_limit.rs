@@ -1,9 +1,9 @@
-//! Limits a listener's connections, and the memory that their requests hold. At a limit a connection is evicted, so that a
-//! client that only occupies connections or memory keeps no other client out.
+//! Limits a listener's connections, and the memory that their requests hold. At a limit a connection is evicted, so that
+//! clients cannot block others by occupying connections or memory.
 //!
 //! - A new connection evicts one that has never completed a request, else the one that completed its last request longest ago.
 //! - A request that needs more memory than is left evicts the connection whose unfinished request is the oldest. Small
-//!   requests are not counted: they neither wait for memory nor are they evicted for it.
+//!   requests are not counted: they neither wait for memory nor are evicted for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use std::time::Instant;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
 
-/// Memory that each connection's request may hold without being counted, in bytes. Most reviews fit.
+/// Limits the uncounted memory of each connection's request, in bytes. Most reviews fit.
 pub(super) const UNCOUNTED_MEMORY_LIMIT: usize = 32 << 10;
 
-/// The connections of a listener, and their limits.
+/// Holds the connections of a listener, and their limits.
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
     max_connections: usize,
@@ -34,16 +34,16 @@ struct ConnectionTable {
 
 #[derive(Debug)]
 struct ConnectionEntry {
-    /// When the current request began, or the last one ended, or the connection was accepted.
+    /// Time at which the current request began, the last one ended, or the connection was accepted.
     since: Instant,
     has_completed_a_request: bool,
-    /// The counted memory of the current request, in bytes.
+    /// Counted memory of the current request, in bytes.
     memory: usize,
     is_evicted: bool,
     eviction: Arc<Notify>,
 }
 
-/// An accepted connection. Dropping it removes the connection from the limiter.
+/// Holds an accepted connection's place. Dropping it removes the connection from the limiter.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
@@ -51,18 +51,18 @@ pub(super) struct ConnectionPermit {
     eviction: Arc<Notify>,
 }
 
-/// A request, from its head until its response is sent. Dropping it gives its memory back.
+/// Holds the memory of a request, from its head until its response is sent. Dropping it gives the memory back.
 #[derive(Debug)]
 pub(super) struct RequestGuard(Arc<ConnectionPermit>);
 
 impl ConnectionLimiter {
-    /// `memory_limit` is in bytes, and must be more than one request needs. `evictions` counts evicted connections.
+    /// Returns a limiter. `memory_limit` is in bytes, and must be more than one request needs.
     pub(super) fn new(max_connections: usize, memory_limit: usize, evictions: Counter) -> Arc<Self> {
         let table = Mutex::new(ConnectionTable { evictions, ..ConnectionTable::default() });
         Arc::new(Self { max_connections, memory_limit, table, freed: Notify::new() })
     }
 
-    /// Takes in a new connection, and evicts another one if there are too many.
+    /// Adds a new connection, and evicts another one if there are too many.
     pub(super) fn acquire(self: &Arc<Self>) -> Arc<ConnectionPermit> {
         let mut table = self.table();
         if table.open().count() >= self.max_connections {
@@ -88,7 +88,7 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionTable {
-    /// The connections that are not evicted.
+    /// Returns the connections that are not evicted.
     fn open(&self) -> impl Iterator<Item = (&u64, &ConnectionEntry)> {
         self.by_id.iter().filter(|(_, entry)| !entry.is_evicted)
     }
@@ -117,7 +117,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Counts a connection's memory if it fits beside what all others hold, also those that are evicted and not closed yet.
+    /// Counts a connection's memory if it fits beside that of all others, including evicted ones that are not closed yet.
     fn try_reserve(&mut self, id: u64, memory: usize, limit: usize) -> bool {
         let others = self.by_id.iter().filter(|(other, _)| **other != id).map(|(_, entry)| entry.memory);
         let fits = memory == 0 || others.sum::<usize>() + memory <= limit;
@@ -204,7 +204,7 @@ mod tests {
     use futures::FutureExt;
 
     const KIB: usize = 1 << 10;
-    /// What a request with 100 KiB of counted memory reserves.
+    /// Memory that a request reserves of which 100 KiB are counted.
     const LARGE: usize = UNCOUNTED_MEMORY_LIMIT + 100 * KIB;
 
     fn is_evicted(permit: &ConnectionPermit) -> bool {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_never_completed_a_request_is_evicted_first() {
+    fn connection_without_a_request_is_evicted_first() {
         let evictions = Counter::default();
         let limiter = ConnectionLimiter::new(4, 0, evictions.clone());
         let [served, silent, trickling, busy] = std::array::from_fn(|_| limiter.acquire());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_large_request_is_evicted_for_memory_and_small_ones_are_not() {
+    fn oldest_large_request_is_evicted_for_memory() {
         let limiter = ConnectionLimiter::new(10, 250 * KIB, Counter::default());
         let [small, oldest, newer, newest] = std::array::from_fn(|_| limiter.acquire());
         let requests = [&small, &oldest, &newer, &newest].map(ConnectionPermit::start_request);

@@ -1,5 +1,5 @@
-//! One listening socket: accepts connections, with TLS if wanted, serves HTTP/1.1 on them, and drains them at the end. API
-//! servers call webhooks by HTTP/1.1 only (kubernetes#75791), so there is no HTTP/2.
+//! Accepts connections on one listening socket, serves HTTP/1.1 on them, and drains them at the end. API servers call webhooks
+//! by HTTP/1.1 only (kubernetes#75791), so there is no HTTP/2.
 
 use std::convert::Infallible;
 use std::io;
@@ -23,27 +23,26 @@ use super::connection_limit::{ConnectionLimiter, ConnectionPermit};
 use super::handlers::Handler;
 use super::tls::TlsReloader;
 
-/// How long a TLS handshake may take.
+/// Limits the time of a TLS handshake.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may be without a request, or send the head of one. It is longer than the 90 s after which an API
-/// server closes an idle connection. If this side closed first, a review might be on its way, and the API server would reject
-/// the pod (`write: broken pipe`).
+/// Limits the time in which a connection is idle or sends the head of a request. API servers close idle connections after 90 s;
+/// if the webhook closed one earlier, a review on its way would fail (`write: broken pipe`) and its pod would be rejected.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_mins(2);
 const _: () = assert!(HEADER_READ_TIMEOUT.as_secs() > 90);
-/// How long unfinished requests may take once the server stops.
+/// Limits the time of unfinished requests once the server stops.
 const GRACEFUL_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a connection could not be accepted, for example because no file descriptor was left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// How much of a request hyper buffers, in bytes. The head must fit. It counts once for each connection.
+/// Limits hyper's buffer of each connection, in bytes. The head of a request must fit.
 const READ_BUFFER_LIMIT: usize = 16 << 10;
-/// The response to plain HTTP on a TLS port.
+/// Answers plain HTTP on a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nthis port takes HTTPS, not plain HTTP\n";
 
 pub(super) struct Listener<H> {
     socket: TcpListener,
     tls: Option<Arc<TlsReloader>>,
     handler: H,
-    /// Whether each response closes its connection.
+    /// If set, each response closes its connection.
     closing: Arc<AtomicBool>,
     limiter: Arc<ConnectionLimiter>,
 }
@@ -93,7 +92,7 @@ impl<H: Handler> Listener<H> {
     }
 }
 
-/// What serves one connection.
+/// Serves one connection.
 struct Connection<H> {
     peer: SocketAddr,
     permit: Arc<ConnectionPermit>,
@@ -132,7 +131,7 @@ impl<H: Handler> Connection<H> {
             async move {
                 let mut response = response.await;
                 if closing.load(Ordering::Relaxed) {
-                    // The client's next request is to go to a replica that stays.
+                    // The client sends its next request to another replica.
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(response)

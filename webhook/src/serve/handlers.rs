@@ -1,4 +1,4 @@
-//! What each path responds.
+//! Responds to the requests of each path.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use tokio::time::timeout;
 use super::connection_limit::{RequestGuard, UNCOUNTED_MEMORY_LIMIT};
 use crate::metrics::Metrics;
 
-/// The largest review, in bytes. An API server takes objects of 3 MiB at most, and a review of a creation carries one. The
-/// rest is for the review around it, and for what JSON adds to an object that came as protobuf.
+/// Limits the size of a review, in bytes. API servers accept objects of up to 3 MiB; the rest is for the review around the
+/// object, and for what JSON adds to one that was sent as protobuf.
 pub(super) const BODY_LIMIT: usize = 4 << 20;
-/// How much of a body that is too large is read and discarded, in bytes, so that the client gets the response.
+/// Limits how much of a too large body is read and discarded, in bytes, so that the client gets the response.
 const BODY_DISCARD_LIMIT: usize = 4 * BODY_LIMIT;
-/// How long a body may take. An API server waits no longer than 30 s for a webhook, and 5 s as istio-aux is installed.
+/// Limits the time of reading a body. An API server waits 30 s for a webhook at most, and 5 s as istio-aux is installed.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The paths of [`AdmissionHandler`], for a client that asks for another.
+/// Lists the paths of [`AdmissionHandler`], for a client that asks for another.
 const EXISTING_PATHS: &str = "/mutate, /mutate/pipelines-token, /mutate/mesh and /mutate/node";
-/// The media type of a review.
+/// Media type of a review.
 const JSON: &str = "application/json";
-/// The media type of metrics.
+/// Media type of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What a listener serves.
+/// Serves the requests of a listener.
 pub(super) trait Handler: Clone + Send + Sync + 'static {
     /// Responds to one request.
     fn handle(
@@ -40,7 +40,7 @@ pub(super) trait Handler: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Response<Full<Bytes>>> + Send;
 }
 
-/// The paths of the webhook configuration, below `/mutate`.
+/// Serves the paths of the webhook configuration, below `/mutate`.
 #[derive(Debug, Clone)]
 pub(super) struct AdmissionHandler {
     settings: Arc<Settings>,
@@ -48,7 +48,7 @@ pub(super) struct AdmissionHandler {
 }
 
 impl AdmissionHandler {
-    /// Decides by these settings, and counts in these metrics.
+    /// Returns a handler that decides by these settings, and counts in these metrics.
     pub(super) fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
         Self { settings: Arc::new(settings), metrics }
     }
@@ -122,7 +122,7 @@ fn entry_of(path: &str) -> Option<Entry> {
     }
 }
 
-/// Why a body was not read.
+/// Reports a body that was not read.
 #[derive(Debug)]
 enum ReadBodyError {
     TooLarge,
@@ -144,7 +144,7 @@ impl ReadBodyError {
     }
 }
 
-/// Reads a body. It reserves the memory of its buffer as that grows, not the length that the client announced.
+/// Reads a body. Memory is reserved as the buffer grows, whatever length the client announced.
 async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>, ReadBodyError> {
     let (mut buffer, mut length) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -168,7 +168,7 @@ async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>,
     if length > BODY_LIMIT { Err(ReadBodyError::TooLarge) } else { Ok(buffer) }
 }
 
-/// A response's bytes, which count as the request's memory until they are sent.
+/// Counts a response's bytes as the request's memory until they are sent.
 fn counted(bytes: Vec<u8>, guard: RequestGuard) -> Bytes {
     struct Counted(Vec<u8>, #[expect(dead_code, reason = "dropped with the bytes")] RequestGuard);
     impl AsRef<[u8]> for Counted {
@@ -180,7 +180,7 @@ fn counted(bytes: Vec<u8>, guard: RequestGuard) -> Bytes {
     Bytes::from_owner(Counted(bytes, guard))
 }
 
-/// `/healthz`, `/readyz` and `/metrics`.
+/// Serves `/healthz`, `/readyz` and `/metrics`.
 #[derive(Clone)]
 pub(super) struct HealthHandler {
     readiness: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
@@ -188,7 +188,7 @@ pub(super) struct HealthHandler {
 }
 
 impl HealthHandler {
-    /// It is ready unless `readiness` returns a reason.
+    /// Returns a handler whose `/readyz` succeeds unless `readiness` returns a reason.
     pub(super) fn new(
         readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
         metrics: impl Fn() -> String + Send + Sync + 'static,
@@ -217,7 +217,7 @@ impl Handler for HealthHandler {
     }
 }
 
-/// The media type that the client announced, if it is not that of a review.
+/// Returns the announced media type if it is not that of a review.
 fn other_media_type(headers: &HeaderMap) -> Option<String> {
     let announced = String::from_utf8_lossy(headers.get(CONTENT_TYPE)?.as_bytes()).into_owned();
     let media_type = announced.split(';').next().unwrap_or_default().trim();

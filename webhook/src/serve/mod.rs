@@ -35,73 +35,74 @@ use crate::certificates::store::KubeStore;
 use crate::metrics::Metrics;
 use crate::server_version::{self, Unknown};
 
-/// Connections for admission reviews. An API server opens one for each review that it has under way. By default that is at most
-/// 200, so three API servers open 300 to each of two replicas.
+/// Limits the connections for admission reviews. An API server opens one for each unfinished review, 200 at most by default, so
+/// three API servers open 300 to each of two replicas.
 const ADMISSION_CONNECTION_LIMIT: usize = 300;
-/// Connections for health and metrics.
+/// Limits the connections for health and metrics.
 const HEALTH_CONNECTION_LIMIT: usize = 100;
-/// Memory of all bodies and responses that are not small, in bytes. With the small ones, and what connections need, the
+/// Limits the memory of all bodies and responses that are not small, in bytes. With the small ones and the connections, the
 /// process stays below 128 MiB, the limit of its Deployment; bench/README.md has the figures.
 const REQUEST_MEMORY_LIMIT: usize = 16 << 20;
 const _: () = assert!(REQUEST_MEMORY_LIMIT >= 4 * BODY_LIMIT);
 const _: () = assert!(REQUEST_MEMORY_LIMIT + ADMISSION_CONNECTION_LIMIT * UNCOUNTED_MEMORY_LIMIT < 32 << 20);
 
-/// How long the API server is asked for its version before `--native-sidecars` is assumed to be enabled.
+/// Limits the time of asking for the API server's version before `--native-sidecars` is assumed to be enabled.
 const VERSION_TIMEOUT: Duration = Duration::from_mins(1);
+/// Pause after the API server did not say its version.
 const VERSION_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// How the server runs.
+/// Holds the server's options.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where admission reviews are served.
+    /// Address of admission reviews.
     pub listen: SocketAddr,
-    /// Where health is served.
+    /// Address of health and metrics.
     pub health_listen: SocketAddr,
-    /// Where the certificate comes from.
+    /// Source of the certificate.
     pub certificate: Source,
-    /// If set, only clients with a certificate of the CA in this file are admitted.
+    /// File of the CA whose clients alone are admitted; `None` admits every client.
     pub client_ca: Option<PathBuf>,
-    /// How long new connections are still accepted after SIGTERM, until no client is sent here any more.
+    /// Time in which new connections are still accepted after SIGTERM, until clients use other replicas.
     pub drain_delay: Duration,
-    /// What decisions depend on.
+    /// Settings of decisions.
     pub settings: Settings,
-    /// Whether to ask the API server if it has native sidecars. Its answer overrides the settings.
+    /// If set, the API server is asked whether it has native sidecars, and its answer overrides the settings.
     pub ask_for_native_sidecars: bool,
 }
 
-/// Where the certificate comes from.
+/// Names the source of the certificate.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Two files in PEM, which someone else renews.
+    /// Two files in PEM, which another program renews.
     Files {
-        /// The certificate and its chain.
+        /// Certificate and its chain.
         cert: PathBuf,
-        /// The private key.
+        /// Private key.
         key: PathBuf,
     },
     /// Issued here, stored in a Secret, and trusted by the webhook configuration.
     SelfSigned(SelfSigned),
 }
 
-/// Names and times of self-signed certificates.
+/// Holds the names and times of self-signed certificates.
 #[derive(Debug, Clone)]
 pub struct SelfSigned {
-    /// The namespace of Secret and Service; `None` means that of the pod.
+    /// Namespace of Secret and Service; `None` means that of the pod.
     pub namespace: Option<String>,
-    /// The Secret.
+    /// Name of the Secret.
     pub secret: String,
-    /// The Service that the API server calls.
+    /// Name of the Service that the API server calls.
     pub service: String,
-    /// The webhook configuration.
+    /// Name of the webhook configuration.
     pub configuration: String,
-    /// How long a certificate is valid.
+    /// Validity of a certificate.
     pub valid_for: Duration,
 }
 
-/// The server could not start, or had to stop.
+/// Reports that the server could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The certificate or its key cannot be used.
+    /// A certificate, its key, or the client CA cannot be used.
     #[error(transparent)]
     Files(#[from] files::Error),
     /// There is no cluster to store a certificate in.
@@ -110,26 +111,26 @@ pub enum Error {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Which.
+        /// Address of the option.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The runtime or its signals are not available.
+    /// No runtime or no signal handler can be had.
     #[error("cannot start")]
     Start(#[from] io::Error),
     /// A task ended that has to run for as long as the server.
     #[error("{task} ended unexpectedly ({reason}); the server stops, so that it is restarted")]
     TaskEnded {
-        /// Which.
+        /// Name of the task.
         task: &'static str,
-        /// Why.
+        /// Error or panic of the task.
         reason: String,
     },
 }
 
-/// Serves until SIGTERM or SIGINT, then finishes the requests that have begun. One thread serves reviews: it answers more of
-/// them than any API server sends. Health has a thread of its own, so that no decision, however long, fails a liveness probe.
+/// Serves until SIGTERM or SIGINT, then finishes the requests that have begun. Reviews have one thread, and health has another,
+/// so that a long decision does not fail a liveness probe.
 pub fn run(options: Options) -> Result<(), Error> {
     let runtime = new_runtime()?;
     let result = runtime.block_on(serve(options));
@@ -185,7 +186,7 @@ async fn serve(options: Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, for as long as the future is polled. It is ready unless
+/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, for as long as the future is polled. `/readyz` succeeds unless
 /// `readiness` returns a reason.
 pub fn health(
     address: SocketAddr,
@@ -211,7 +212,7 @@ fn listen_health(
     Ok((address, Listener::plain(socket, HealthHandler::new(readiness, metrics), limiter)))
 }
 
-/// The webhook is ready while the flag is set and the certificate is valid.
+/// Returns the webhook's readiness: the flag is set and the certificate is valid.
 fn readiness(ready: Arc<AtomicBool>, tls: Arc<TlsReloader>) -> impl Fn() -> Result<(), String> {
     move || {
         if !ready.load(Ordering::Relaxed) {
@@ -286,8 +287,8 @@ impl CertificateTarget for TlsTarget {
     }
 }
 
-/// The settings with what the API server says about native sidecars. It is asked for a while: where a server has none and they
-/// are assumed, pods do not complete.
+/// Returns the settings with the API server's answer about native sidecars. It is asked again until [`VERSION_TIMEOUT`], because
+/// pods do not complete if native sidecars are assumed and missing.
 async fn resolve_native_sidecars(settings: Settings, ask: bool) -> Settings {
     if !ask {
         return settings;
@@ -316,8 +317,8 @@ async fn resolve_native_sidecars(settings: Settings, ask: bool) -> Settings {
     }
 }
 
-/// Marks the replica not ready, and has each response close its connection, so that clients turn to other replicas. Waits for
-/// the drain delay, in which new connections are still accepted.
+/// Marks the replica not ready, closes connections after their next response, and waits for the drain delay, in which new
+/// connections are still accepted.
 async fn drain(ready: &AtomicBool, closing: &AtomicBool, delay: Duration) {
     tracing::info!("stopping: unfinished requests are answered first");
     ready.store(false, Ordering::Relaxed);
@@ -325,7 +326,7 @@ async fn drain(ready: &AtomicBool, closing: &AtomicBool, delay: Duration) {
     sleep(delay).await;
 }
 
-/// A listening socket and its address.
+/// Opens a listening socket, and returns it with its address.
 fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
     let listener = bind::bind(address).and_then(|socket| Ok((socket.local_addr()?, socket)));
     let (address, socket) = listener.map_err(|source| Error::Listen { address, source })?;

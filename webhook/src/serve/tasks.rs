@@ -1,4 +1,4 @@
-//! Tasks that run beside each other.
+//! Supervises the server's tasks.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,7 +8,7 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 use super::Error;
 
-/// The tasks that run for as long as the server: if one ends before, the server ends with an error.
+/// Holds the tasks that run for as long as the server. If one ends early, the server ends with an error.
 #[derive(Default)]
 pub(super) struct Tasks(JoinSet<(&'static str, Result<io::Result<()>, JoinError>)>);
 

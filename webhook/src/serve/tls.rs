@@ -1,4 +1,4 @@
-//! The TLS configuration of new connections. Its certificate, and the CA of its clients, may change while the server runs.
+//! Holds the TLS configuration of new connections. Its certificate, and the CA of clients, may change while the server runs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::certificates::Unusable;
 use crate::certificates::serving_cert::{certificates, now, validity};
 use crate::metrics::Metrics;
 
-/// The certificate that is served, once one is loaded, and the CA that signs the certificates of clients, if they need one.
+/// Holds the served certificate, once one is loaded, and the CA of clients, if they need a certificate.
 #[derive(Debug)]
 pub(crate) struct TlsReloader {
     parts: Mutex<Parts>,
@@ -39,7 +39,7 @@ struct Served {
     expires: i64,
 }
 
-/// A certificate that can be served, with its key.
+/// Holds a certificate that can be served, with its key.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadedCert {
     key: Arc<SingleCertAndKey>,
@@ -49,12 +49,12 @@ pub(crate) struct LoadedCert {
     expires: i64,
 }
 
-/// The CA that signs the certificates of admitted clients.
+/// Verifies that a client's certificate is signed by a CA.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientCa(Arc<dyn ClientCertVerifier>);
 
 impl TlsReloader {
-    /// Without a client CA every client is admitted.
+    /// Returns a reloader without a certificate. Without a client CA every client is admitted.
     pub(crate) fn new(metrics: Arc<Metrics>, client_ca: Option<ClientCa>) -> Self {
         let parts = Mutex::new(Parts { cert: None, client_ca });
         Self { parts, served: ArcSwapOption::empty(), loaded: Notify::new(), metrics }
@@ -65,7 +65,7 @@ impl TlsReloader {
         tracing::info!(expires = cert.expires, "serving a new certificate");
         self.metrics.certificate(cert.begins, cert.expires);
         self.update(|parts| parts.cert = Some(cert));
-        // The permit is stored if nobody waits yet.
+        // Without a waiter the permit is stored.
         self.loaded.notify_one();
     }
 
@@ -90,12 +90,12 @@ impl TlsReloader {
         }
     }
 
-    /// What accepts a new connection.
+    /// Returns the acceptor of new connections, once a certificate is loaded.
     pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
         self.served.load().as_ref().map(|served| TlsAcceptor::from(served.config.clone()))
     }
 
-    /// Why clients would not trust the server, if so.
+    /// Returns why clients would not trust the server; `None` if they do.
     pub(super) fn not_ready_reason(&self) -> Option<&'static str> {
         match self.served.load().as_ref() {
             None => Some("no certificate is loaded yet"),
@@ -105,7 +105,7 @@ impl TlsReloader {
     }
 }
 
-/// TLS 1.2 and 1.3 with HTTP/1.1.
+/// Returns a configuration of TLS 1.2 and 1.3 with HTTP/1.1.
 fn server_config(cert: &LoadedCert, client_ca: Option<&ClientCa>) -> Arc<ServerConfig> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()

@@ -12,13 +12,13 @@ use tokio::task::yield_now;
 use super::*;
 
 const NAME: &str = "istio-aux.team.svc";
-/// The time at which each test begins.
+/// Time at which each test begins, in seconds since 1970.
 const START: i64 = 1_800_000_000;
 const LIFE: Duration = Duration::from_mins(2);
 const YEAR: Duration = Duration::from_hours(8760);
-/// An API server may use the CA bundle of so many seconds ago.
+/// Age in seconds of the oldest CA bundle that an API server may still use.
 const LAG: i64 = 2;
-/// A replica reads the Secret at least once in so many seconds, less than the delay before a CA is retired.
+/// Longest time in seconds between two reads of the Secret, less than the delay before a CA is retired.
 const READ_INTERVAL: i64 = 20;
 const REPLICAS: usize = 3;
 
@@ -63,7 +63,7 @@ fn check_version<T>(read: &Versioned<T>, versions: usize) -> Result<(), Error> {
     if read.version == versions.to_string() { Ok(()) } else { Err(Error::Conflict) }
 }
 
-/// A replica's access to the cluster.
+/// Gives a replica access to the cluster.
 #[derive(Clone)]
 struct Access {
     cluster: Arc<Mutex<Cluster>>,
@@ -118,7 +118,7 @@ impl CertificateTarget for Access {
     fn record_failure(&self) {}
 }
 
-/// Replicas and their cluster.
+/// Holds replicas and their cluster.
 struct World {
     cluster: Arc<Mutex<Cluster>>,
     valid_for: Duration,
@@ -233,8 +233,8 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever replicas do, in whatever order, and wherever they are killed, no API server ever meets a certificate whose CA
-    /// it does not trust. That needs replicas which read the Secret at least every 20 s.
+    /// Checks random histories of requests, kills and pauses: every API server trusts every served certificate at any time.
+    /// Each replica reads the Secret at least every 20 s.
     #[test]
     fn served_certificate_is_always_trusted(events in prop::collection::vec(event(), 2000)) {
         let mut world = World::new(stored(&cert(NAME, LIFE)), LIFE);
