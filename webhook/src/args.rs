@@ -1,5 +1,6 @@
 //! Parses the command line of `istio-aux-webhook`.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -102,10 +103,10 @@ enum NativeSidecars {
     Disabled,
 }
 
-fn validity(text: &str) -> Result<Duration, String> {
-    let validity =
-        humantime::parse_duration(text).ok().filter(|validity| (VALIDITY_MIN..=VALIDITY_MAX).contains(validity));
-    validity.ok_or_else(|| "takes a minute to ten years, such as 365d".to_owned())
+fn validity(text: &str) -> Result<Duration, &'static str> {
+    let validity = humantime::parse_duration(text).ok();
+    let validity = validity.filter(|validity| (VALIDITY_MIN..=VALIDITY_MAX).contains(validity));
+    validity.ok_or("takes a minute to ten years, such as 365d")
 }
 
 /// Parses a program's arguments. Returns its exit status after printing help, or one line for wrong arguments.
@@ -125,20 +126,16 @@ impl WebhookArgs {
     /// Runs the webhook until SIGTERM or SIGINT. Returns the exit status: 0 stopped, 1 failed.
     #[must_use]
     pub fn run(self) -> ExitCode {
-        let result = match self.command {
-            Some(Command::VerifyInjection(arguments)) => verify_injection(&arguments),
-            None => self.serve(),
+        let result: Result<(), Box<dyn Error>> = match self.command {
+            Some(Command::VerifyInjection(arguments)) => verify_injection(&arguments).map_err(Into::into),
+            None => self.serve().map_err(Into::into),
         };
-        result.map_or_else(
-            |reason| {
-                eprintln!("istio-aux-webhook: {reason}");
-                ExitCode::FAILURE
-            },
-            |()| ExitCode::SUCCESS,
-        )
+        let Err(error) = result else { return ExitCode::SUCCESS };
+        eprintln!("istio-aux-webhook: {}", display_chain(&*error));
+        ExitCode::FAILURE
     }
 
-    fn serve(self) -> Result<(), String> {
+    fn serve(self) -> Result<(), serve::Error> {
         self.log.start();
         let certificate = match (self.tls_cert, self.tls_key) {
             (Some(cert), Some(key)) => Source::Files { cert, key },
@@ -159,6 +156,6 @@ impl WebhookArgs {
             settings: self.shim.settings(self.native_sidecars != NativeSidecars::Disabled),
             ask_for_native_sidecars: self.native_sidecars == NativeSidecars::Auto,
         };
-        serve::run(options).map_err(|error| display_chain(&error))
+        serve::run(options)
     }
 }

@@ -167,10 +167,10 @@ impl Metrics {
         self.reviews.get_or_create(&Outcome::Refused.into()).inc();
     }
 
-    /// Sets from when to when the served certificate is valid, in seconds since 1970.
-    pub fn certificate(&self, begins: i64, expires: i64) {
-        self.certificate_start.set(begins);
-        self.certificate_expiry.set(expires);
+    /// Sets the validity of the served certificate, in seconds since 1970.
+    pub fn certificate(&self, not_before: i64, not_after: i64) {
+        self.certificate_start.set(not_before);
+        self.certificate_expiry.set(not_after);
     }
 
     /// Counts a certificate that could not be used.

@@ -2,30 +2,31 @@
 
 use std::time::Duration;
 
+use contract::version::Version;
 use kube::Client;
 use tokio::time::timeout;
-
-use contract::error_chain::display_chain;
-use contract::version::Version;
 
 /// Limits the time of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the version is not known.
-#[derive(Debug)]
-pub(crate) enum Unknown {
-    /// The program does not run in a cluster.
-    NoCluster(String),
-    /// The API server has not answered, or with no version.
-    NoAnswer(String),
+/// Reports that the version is unknown.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("no cluster is configured")]
+    NoCluster(#[source] Box<kube::Error>),
+    #[error("the API server did not answer within {REQUEST_TIMEOUT:?}")]
+    Timeout,
+    #[error("the request failed")]
+    Request(#[source] Box<kube::Error>),
+    #[error("cannot parse the version {0:?}")]
+    Parse(String),
 }
 
 /// Asks the API server of the pod's own cluster. Every authenticated account may.
-pub(crate) async fn ask() -> Result<Version, Unknown> {
-    let client = Client::try_default().await.map_err(|error| Unknown::NoCluster(display_chain(&error)))?;
-    let answer = timeout(REQUEST_TIMEOUT, client.apiserver_version()).await;
-    let info = answer.map_err(|_| Unknown::NoAnswer(format!("no answer within {REQUEST_TIMEOUT:?}")))?;
-    let info = info.map_err(|error| Unknown::NoAnswer(display_chain(&error)))?;
-    Version::parse(&format!("{}.{}", info.major, info.minor))
-        .ok_or_else(|| Unknown::NoAnswer(format!("its version is {:?}.{:?}", info.major, info.minor)))
+pub(crate) async fn ask() -> Result<Version, Error> {
+    let client = Client::try_default().await.map_err(|error| Error::NoCluster(Box::new(error)))?;
+    let answer = timeout(REQUEST_TIMEOUT, client.apiserver_version()).await.map_err(|_| Error::Timeout)?;
+    let info = answer.map_err(|error| Error::Request(Box::new(error)))?;
+    let version = format!("{}.{}", info.major, info.minor);
+    Version::parse(&version).ok_or(Error::Parse(version))
 }

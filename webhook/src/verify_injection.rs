@@ -14,35 +14,35 @@ pub(crate) struct VerifyInjectionArgs {
     proxy_config: String,
 }
 
+/// Reports a pod whose annotation does not have the startup hold.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the pod was not injected: its annotation {PROXY_CONFIG_ANNOTATION} has no {HOLD_FIELD}; next: istio-aux check"
+)]
+pub(crate) struct NotInjected;
+
 /// Fails unless the annotation has the startup hold.
-pub(crate) fn verify_injection(arguments: &VerifyInjectionArgs) -> Result<(), String> {
-    if arguments.proxy_config.contains(HOLD_FIELD) {
-        println!("the pod was injected");
-        return Ok(());
+pub(crate) fn verify_injection(arguments: &VerifyInjectionArgs) -> Result<(), NotInjected> {
+    if !arguments.proxy_config.contains(HOLD_FIELD) {
+        return Err(NotInjected);
     }
-    Err(format!(
-        "the pod was not injected: its annotation {PROXY_CONFIG_ANNOTATION} has no {HOLD_FIELD}; next: istio-aux check"
-    ))
+    println!("the pod was injected");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn verify(proxy_config: &str) -> Result<(), String> {
-        verify_injection(&VerifyInjectionArgs { proxy_config: proxy_config.to_owned() })
-    }
-
     #[test]
-    fn a_pod_with_the_hold_passes() {
-        assert!(verify("{holdApplicationUntilProxyStarts: true}").is_ok());
-    }
-
-    #[test]
-    fn a_pod_without_the_hold_fails_with_the_next_step() {
-        for proxy_config in ["", "concurrency: 2"] {
-            let reason = verify(proxy_config).unwrap_err();
-            assert!(reason.contains("was not injected") && reason.contains("next: istio-aux check"), "{reason}");
+    fn only_pod_with_the_hold_passes() {
+        for (proxy_config, passes) in
+            [("{holdApplicationUntilProxyStarts: true}", true), ("", false), ("concurrency: 2", false)]
+        {
+            let verified = verify_injection(&VerifyInjectionArgs { proxy_config: proxy_config.to_owned() });
+            assert_eq!(verified.is_ok(), passes, "{proxy_config}");
         }
+        let reason = NotInjected.to_string();
+        assert!(reason.contains("was not injected") && reason.contains("next: istio-aux check"), "{reason}");
     }
 }

@@ -2,32 +2,31 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use contract::error_chain::display_chain;
 use tokio::time::sleep;
 
 use super::Unusable;
+use super::serving_cert;
 use crate::metrics::Metrics;
 
 /// Pause between two reads. The kubelet updates mounted Secrets within a minute or two.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A file cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{option} {} cannot be used: {reason}", .file.display())]
+/// Reports a file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{option} {} cannot be used: {source}", .file.display())]
 pub struct Error {
-    /// The option that names the file.
-    pub option: &'static str,
-    /// The file.
-    pub file: PathBuf,
-    /// Why.
-    pub reason: String,
+    /// Command-line option that names the file.
+    option: &'static str,
+    file: PathBuf,
+    source: serving_cert::Error,
 }
 
-/// What makes a value of the files' contents.
+/// Parses the contents of the files into one value.
 type Parse<T, const N: usize> = fn([&[u8]; N]) -> Result<T, Unusable>;
 
 /// Holds files that belong together, and their contents when they could last be used.
@@ -60,8 +59,9 @@ impl<T, const N: usize> WatchedFiles<T, N> {
                     changed.into_iter().for_each(&apply);
                 }
                 Err(error) => {
+                    let error = display_chain(&error);
                     if last_error.as_ref() != Some(&error) {
-                        tracing::warn!(%error, "the certificate before stays in use");
+                        tracing::warn!(error, "the certificate before stays in use");
                         metrics.certificate_failed();
                     }
                     last_error = Some(error);
@@ -82,21 +82,18 @@ impl<T, const N: usize> WatchedFiles<T, N> {
 
     fn parse(&self, contents: &[Vec<u8>]) -> Result<T, Error> {
         let contents = std::array::from_fn(|index| contents[index].as_slice());
-        (self.parse)(contents).map_err(|(index, reason)| self.error(index, reason))
+        (self.parse)(contents).map_err(|(index, source)| self.error(index, source))
     }
 
     fn read(&self) -> Result<Vec<Vec<u8>>, Error> {
         let read = |(index, (_, file)): (usize, &(&str, PathBuf))| {
-            fs::read(file).map_err(|error| {
-                let is_missing = error.kind() == io::ErrorKind::NotFound;
-                self.error(index, if is_missing { "there is no such file".to_owned() } else { error.to_string() })
-            })
+            fs::read(file).map_err(|error| self.error(index, error.into()))
         };
         self.files.iter().enumerate().map(read).collect()
     }
 
-    fn error(&self, index: usize, reason: String) -> Error {
+    fn error(&self, index: usize, source: serving_cert::Error) -> Error {
         let (option, file) = self.files[index].clone();
-        Error { option, file, reason }
+        Error { option, file, source }
     }
 }

@@ -7,5 +7,5 @@ pub(crate) mod rotator;
 pub(crate) mod serving_cert;
 pub(crate) mod store;
 
-/// Names the PEM text that cannot be used, by its position, and says why.
-pub(crate) type Unusable = (usize, String);
+/// Holds the position of the PEM text that cannot be used, and the reason.
+pub(crate) type Unusable = (usize, serving_cert::Error);

@@ -208,7 +208,7 @@ mod tests {
         let patch = |bundle: &str| Action::PatchCaBundle(bundle.to_owned());
         let cases = [
             ("the Secret is empty", stored(None, None), bundles(""), NOW, LONG, Action::IssueCurrent),
-            ("there is no configuration", stored(Some(&old), None), None, NOW, LONG, Action::Idle),
+            ("nothing to trust it", stored(Some(&old), None), None, NOW, LONG, Action::Idle),
             ("no CA is trusted", stored(Some(&old), None), bundles(""), NOW, LONG, patch(&old.ca)),
             ("the current CA is trusted", stored(Some(&old), None), bundles(&old.ca), NOW, LONG, Action::Idle),
             ("another CA is trusted", stored(Some(&old), None), bundles(&new.ca), NOW, LONG, patch(&old.ca)),
@@ -219,7 +219,7 @@ mod tests {
             ("one of two trusts", stored(Some(&old), Some(&new)), one_of_two, later, LONG, patch(&both)),
             ("just now", stored(Some(&old), Some(&new)), bundles(&both), later, Duration::ZERO, Action::Idle),
             ("long enough", stored(Some(&old), Some(&new)), bundles(&both), later, LONG, Action::Promote),
-            ("nobody calls", stored(Some(&old), Some(&new)), None, later, Duration::ZERO, Action::Promote),
+            ("no configuration", stored(Some(&old), Some(&new)), None, later, Duration::ZERO, Action::Promote),
         ];
         for (case, stored, bundles, now, trusted_for, expected) in cases {
             assert_eq!(next_action(&stored, None, &bundles, now, LIFE, trusted_for), expected, "{case}");

@@ -1,22 +1,58 @@
 //! Issues and reads a certificate, its key, and the CA that signed it, all in PEM.
 
 use std::fmt;
+use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
 };
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::error::X509Error;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 /// Time before now from which a new certificate is valid, because other clocks may be behind.
 const CLOCK_SKEW: Duration = Duration::from_mins(5);
+
+/// Reports a certificate or a key that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("there is no such file")]
+    NoFile,
+    #[error(transparent)]
+    Read(io::Error),
+    #[error("it holds none in PEM")]
+    Empty,
+    #[error(transparent)]
+    NotPem(pem::Error),
+    #[error("it is not a certificate ({0})")]
+    NotACertificate(X509Error),
+    #[error("it is valid {0}")]
+    NotValidNow(Validity),
+    #[error("it does not belong to the certificate ({0})")]
+    OtherKey(rustls::Error),
+    #[error(transparent)]
+    NotACa(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::NotFound { Self::NoFile } else { Self::Read(error) }
+    }
+}
+
+impl From<pem::Error> for Error {
+    fn from(error: pem::Error) -> Self {
+        if matches!(error, pem::Error::NoItemsFound) { Self::Empty } else { Self::NotPem(error) }
+    }
+}
 
 /// Holds the server's certificate, in PEM. The key of the CA that signed it is discarded after signing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,14 +139,14 @@ pub(crate) fn issue(name: &str, now: i64, valid_for: Duration) -> Result<Serving
     Ok(ServingCert { ca, cert, key: key.serialize_pem() })
 }
 
-/// The certificates in a PEM text.
-pub(crate) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+/// Returns the certificates of a PEM text, at least one.
+pub(crate) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>()?;
-    if chain.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(chain) }
+    if chain.is_empty() { Err(Error::Empty) } else { Ok(chain) }
 }
 
-/// When a certificate is valid.
-pub(crate) fn validity(certificate: &CertificateDer) -> Result<Validity, String> {
+/// Returns the validity of a certificate.
+pub(crate) fn validity(certificate: &CertificateDer) -> Result<Validity, Error> {
     let validity = parse(certificate)?.validity().clone();
     Ok(Validity { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
 }
@@ -128,10 +164,9 @@ pub(crate) fn is_for(text: &str, name: &str) -> bool {
     names.value.general_names.iter().any(|general| matches!(general, GeneralName::DNSName(dns) if *dns == name))
 }
 
-fn parse<'c>(certificate: &'c CertificateDer) -> Result<X509Certificate<'c>, String> {
-    let (_, certificate) =
-        X509Certificate::from_der(certificate).map_err(|error| format!("it is not a certificate ({error})"))?;
-    Ok(certificate)
+fn parse<'c>(certificate: &'c CertificateDer) -> Result<X509Certificate<'c>, Error> {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map(|(_, certificate)| certificate).map_err(|error| Error::NotACertificate(error.into()))
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ const READ_BUFFER_LIMIT: usize = 16 << 10;
 /// Answers plain HTTP on a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nthis port takes HTTPS, not plain HTTP\n";
 
+/// Serves the connections of one socket.
 pub(super) struct Listener<H> {
     socket: TcpListener,
     tls: Option<Arc<TlsReloader>>,

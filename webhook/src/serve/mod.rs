@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use contract::error_chain::display_chain;
 use inject::Settings;
 use kube::Client;
 use prometheus_client::metrics::counter::Counter;
@@ -33,7 +34,7 @@ use crate::certificates::rotator::{CertRotator, CertificateTarget, system_clock}
 use crate::certificates::serving_cert::ServingCert;
 use crate::certificates::store::KubeStore;
 use crate::metrics::Metrics;
-use crate::server_version::{self, Unknown};
+use crate::server_version::{self, Error as VersionError};
 
 /// Limits the connections for admission reviews. An API server opens one for each unfinished review, 200 at most by default, so
 /// three API servers open 300 to each of two replicas.
@@ -116,7 +117,7 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// No runtime or no signal handler can be had.
+    /// Creating the runtime or a signal handler failed.
     #[error("cannot start")]
     Start(#[from] io::Error),
     /// A task ended that has to run for as long as the server.
@@ -275,6 +276,7 @@ impl CertificateTarget for TlsTarget {
                 true
             }
             Err((_, reason)) => {
+                let reason = display_chain(&reason);
                 tracing::warn!(reason, "the Secret's certificate cannot be served; the one before stays in use");
                 self.record_failure();
                 false
@@ -301,13 +303,13 @@ async fn resolve_native_sidecars(settings: Settings, ask: bool) -> Settings {
                 tracing::info!(%version, native_sidecars, "asked the API server for its version");
                 return Settings { native_sidecars, ..settings };
             }
-            Err(Unknown::NoAnswer(error)) if began.elapsed() < VERSION_TIMEOUT => {
-                tracing::info!(error, "the API server's version is not known yet");
+            Err(error) if !matches!(error, VersionError::NoCluster(_)) && began.elapsed() < VERSION_TIMEOUT => {
+                tracing::info!(error = display_chain(&error), "the API server's version is not known yet");
                 sleep(VERSION_RETRY_DELAY).await;
             }
-            Err(Unknown::NoAnswer(error) | Unknown::NoCluster(error)) => {
+            Err(error) => {
                 tracing::warn!(
-                    error,
+                    error = display_chain(&error),
                     native_sidecars = settings.native_sidecars,
                     "the API server's version is not known; set --native-sidecars=enabled or disabled"
                 );

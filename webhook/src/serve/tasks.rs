@@ -13,6 +13,7 @@ use super::Error;
 pub(super) struct Tasks(JoinSet<(&'static str, Result<io::Result<()>, JoinError>)>);
 
 impl Tasks {
+    /// Supervises a task that has been spawned.
     pub(super) fn supervise(&mut self, task: &'static str, handle: JoinHandle<io::Result<()>>) {
         self.0.spawn(async move { (task, handle.await) });
     }

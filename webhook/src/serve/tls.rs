@@ -7,14 +7,14 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::certificates::Unusable;
-use crate::certificates::serving_cert::{certificates, now, validity};
+use crate::certificates::serving_cert::{Error, Validity, certificates, now, validity};
 use crate::metrics::Metrics;
 
 /// Holds the served certificate, once one is loaded, and the CA of clients, if they need a certificate.
@@ -35,18 +35,14 @@ struct Parts {
 #[derive(Debug)]
 struct Served {
     config: Arc<ServerConfig>,
-    /// Seconds since 1970.
-    expires: i64,
+    validity: Validity,
 }
 
 /// Holds a certificate that can be served, with its key.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadedCert {
     key: Arc<SingleCertAndKey>,
-    /// Seconds since 1970.
-    begins: i64,
-    /// Seconds since 1970.
-    expires: i64,
+    validity: Validity,
 }
 
 /// Verifies that a client's certificate is signed by a CA.
@@ -62,8 +58,9 @@ impl TlsReloader {
 
     /// Serves this certificate to new connections.
     pub(crate) fn reload(&self, cert: LoadedCert) {
-        tracing::info!(expires = cert.expires, "serving a new certificate");
-        self.metrics.certificate(cert.begins, cert.expires);
+        let Validity { not_before, not_after } = cert.validity;
+        tracing::info!(expires = not_after, "serving a new certificate");
+        self.metrics.certificate(not_before, not_after);
         self.update(|parts| parts.cert = Some(cert));
         // Without a waiter the permit is stored.
         self.loaded.notify_one();
@@ -79,7 +76,7 @@ impl TlsReloader {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut parts);
         let Parts { cert: Some(cert), client_ca } = &*parts else { return };
-        let served = Served { config: server_config(cert, client_ca.as_ref()), expires: cert.expires };
+        let served = Served { config: server_config(cert, client_ca.as_ref()), validity: cert.validity };
         self.served.store(Some(Arc::new(served)));
     }
 
@@ -99,7 +96,7 @@ impl TlsReloader {
     pub(super) fn not_ready_reason(&self) -> Option<&'static str> {
         match self.served.load().as_ref() {
             None => Some("no certificate is loaded yet"),
-            Some(served) if served.expires <= now() => Some("the certificate has expired"),
+            Some(served) if served.validity.not_after <= now() => Some("the certificate has expired"),
             Some(_) => None,
         }
     }
@@ -126,15 +123,14 @@ fn provider() -> Arc<CryptoProvider> {
 impl LoadedCert {
     /// Loads a certificate with its chain, and its key, both in PEM.
     pub(crate) fn from_pem([cert, key]: [&[u8]; 2]) -> Result<Self, Unusable> {
-        let chain = certificates(cert).map_err(|error| (0, describe(&error)))?;
+        let chain = certificates(cert).map_err(|error| (0, error))?;
         let validity = validity(&chain[0]).map_err(|error| (0, error))?;
         if !validity.contains(now()) {
-            return Err((0, format!("it is valid {validity}")));
+            return Err((0, Error::NotValidNow(validity)));
         }
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| (1, describe(&error)))?;
-        let certified = CertifiedKey::from_der(chain, key, &provider())
-            .map_err(|error| (1, format!("it does not belong to the certificate ({error})")))?;
-        Ok(Self { key: Arc::new(certified.into()), begins: validity.not_before, expires: validity.not_after })
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| (1, error.into()))?;
+        let certified = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| (1, Error::OtherKey(error)))?;
+        Ok(Self { key: Arc::new(certified.into()), validity })
     }
 }
 
@@ -142,17 +138,10 @@ impl ClientCa {
     /// Loads one or several CA certificates in PEM.
     pub(crate) fn from_pem([cas]: [&[u8]; 1]) -> Result<Self, Unusable> {
         let mut roots = RootCertStore::empty();
-        for ca in certificates(cas).map_err(|error| (0, describe(&error)))? {
-            roots.add(ca).map_err(|error| (0, error.to_string()))?;
+        for ca in certificates(cas).map_err(|error| (0, error))? {
+            roots.add(ca).map_err(|error| (0, Error::NotACa(error.into())))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-        verifier.map(Self).map_err(|error| (0, error.to_string()))
-    }
-}
-
-fn describe(error: &pem::Error) -> String {
-    match error {
-        pem::Error::NoItemsFound => "it holds none in PEM".to_owned(),
-        other => other.to_string(),
+        verifier.map(Self).map_err(|error| (0, Error::NotACa(error.into())))
     }
 }
