@@ -1,28 +1,28 @@
-//! The binary as a server: addresses, TLS, paths, rejected requests, and how it ends.
+//! Runs the binary as a server: addresses, TLS, paths, rejected requests, and its end.
 
 mod refusals;
 mod server;
 
-use std::io::{PipeWriter, Read, Write};
+use std::io::{PipeWriter, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
-use self::server::{NAME, Server, connect, exchange, review, serve, write_certificate};
+use self::server::{NAME, Server, connect, exchange, review, send_request, serve, wait_until, write_certificate};
 
-/// How long anything may take before a test fails.
+/// Limits each wait; a test fails after it.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[test]
 fn review_is_answered_and_logged_in_one_line() {
     let server = Server::start();
-    let (status, body) = server.send("POST", "/mutate", review().to_string().as_bytes());
+    let (status, body) = server.mutate(review().to_string());
     let answer: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &answer["response"]["uid"]), (200, &json!("1f")));
     assert_eq!(answer["response"]["patchType"], "JSONPatch");
@@ -35,12 +35,12 @@ fn review_is_answered_and_logged_in_one_line() {
 }
 
 #[test]
-fn logs_in_json_hold_what_was_decided_for_whom() {
+fn json_log_holds_decision_and_owner() {
     let server = Server::start_with(&["--log-format=json"]);
     let mut review = review();
     review["request"]["object"]["metadata"]["ownerReferences"] =
         json!([{"kind": "Job", "name": "hello", "controller": true}]);
-    server.send("POST", "/mutate", review.to_string().as_bytes());
+    server.mutate(review.to_string());
     let (_, log) = server.stop();
     let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let decided = lines.filter(|line| line["message"] == "decided").collect::<Vec<_>>();
@@ -78,9 +78,9 @@ fn both_ports_accept_ipv6_and_ipv4() {
 }
 
 #[test]
-fn health_answers_while_the_thread_of_reviews_is_blocked() {
+fn health_answers_while_reviews_are_blocked() {
     let (mut server, log) = Server::start_with_log(&[]);
-    // A full log blocks whoever writes the next line, and each review writes one.
+    // A full log blocks the thread that writes the next line, and each review writes one.
     fill(&log);
     let (address, config) = (server.admission.clone(), server.client_config(None));
     let pending =
@@ -107,37 +107,28 @@ fn fill(pipe: &PipeWriter) {
 
 #[test]
 fn client_ca_admits_only_clients_of_that_ca() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (ca, other_ca) = (ClientCa::new(), ClientCa::new());
-    let file = folder.path().join("ca.crt");
+    let file = directory.path().join("ca.crt");
     std::fs::write(&file, &ca.pem).unwrap();
     let server = Server::start_with(&["--client-ca", file.to_str().unwrap()]);
     let status = |identity: Option<&[String; 2]>| {
         let identity = identity.map(|[cert, key]| [cert.as_str(), key.as_str()]);
-        let mut stream = connect(&server.admission, &server.client_config(identity));
+        let stream = connect(&server.admission, &server.client_config(identity));
         let body = review().to_string();
-        let head =
-            format!("POST /mutate HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8(answer).unwrap().split(' ').nth(1).map(str::to_owned)
+        let length = format!("content-length: {}", body.len());
+        send_request(stream, "POST /mutate", &[&length], body.as_bytes()).split(' ').nth(1).map(str::to_owned)
     };
     assert_eq!(status(Some(&ca.client())).as_deref(), Some("200"));
     assert_eq!(status(Some(&other_ca.client())), None);
     assert_eq!(status(None), None);
     assert_eq!(server.ask_health("GET", "/healthz").0, 200, "the kubelet has no certificate");
-    // Another CA takes the place of the first.
     std::fs::write(&file, &other_ca.pem).unwrap();
-    let began = Instant::now();
-    while status(Some(&other_ca.client())).is_none() {
-        assert!(began.elapsed() < WAIT_TIMEOUT, "the new CA is not used");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_until(|| status(Some(&other_ca.client())).is_some(), "the new CA is not used");
     assert_eq!(status(Some(&ca.client())), None);
 }
 
-/// A CA that signs certificates of clients.
+/// Signs certificates of clients.
 struct ClientCa {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -152,7 +143,7 @@ impl ClientCa {
         Self { pem, issuer: Issuer::new(parameters, key) }
     }
 
-    /// A certificate and its key.
+    /// Returns a certificate and its key.
     fn client(&self) -> [String; 2] {
         let mut parameters = CertificateParams::default();
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -164,8 +155,8 @@ impl ClientCa {
 #[test]
 fn metrics_are_served_beside_health() {
     let server = Server::start();
-    server.send("POST", "/mutate", review().to_string().as_bytes());
-    server.send("POST", "/mutate", b"rubbish");
+    server.mutate(review().to_string());
+    server.mutate("rubbish");
     let (status, text) = server.ask_health("GET", "/metrics");
     assert_eq!(status, 200);
     for line in [
@@ -181,17 +172,12 @@ fn metrics_are_served_beside_health() {
 }
 
 #[test]
-fn a_changed_certificate_is_served_and_a_broken_one_is_not() {
+fn changed_certificate_is_served_unless_broken() {
     let mut server = Server::start();
     assert!(server.shows_its_certificate());
-    server.certificate = write_certificate(server.folder.path());
-    let began = Instant::now();
-    while !server.shows_its_certificate() {
-        assert!(began.elapsed() < WAIT_TIMEOUT, "the new certificate is not served");
-        thread::sleep(Duration::from_millis(20));
-    }
-    // Half-way through a renewal.
-    std::fs::write(server.folder.path().join("tls.crt"), "").unwrap();
+    server.certificate = write_certificate(server.directory.path());
+    wait_until(|| server.shows_its_certificate(), "the new certificate is not served");
+    std::fs::write(server.directory.path().join("tls.crt"), "").unwrap();
     server.until_logged("the certificate before stays in use");
     assert!(server.shows_its_certificate());
     assert_eq!(server.ask_health("GET", "/readyz").0, 200);
@@ -199,7 +185,7 @@ fn a_changed_certificate_is_served_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn sigterm_ends_it_with_0() {
+fn sigterm_ends_server_with_0() {
     let (status, log) = Server::start().stop();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("stopping"), "{log}");
@@ -209,20 +195,17 @@ fn sigterm_ends_it_with_0() {
 fn unusable_certificates_are_named_in_one_line() {
     type Spoil = fn(&Path);
     let cases: [(Spoil, &str); 5] = [
-        (
-            |folder| std::fs::remove_file(folder.join("tls.crt")).unwrap(),
-            "tls.crt cannot be used: there is no such file",
-        ),
-        (|folder| std::fs::write(folder.join("tls.crt"), "").unwrap(), "tls.crt cannot be used: it holds none in PEM"),
-        (|folder| std::fs::write(folder.join("tls.key"), "x").unwrap(), "tls.key cannot be used: it holds none in PEM"),
-        (another_key, "tls.key cannot be used: it does not belong to the certificate ("),
-        (an_expired_one, "tls.crt cannot be used: it is valid from "),
+        (|dir| std::fs::remove_file(dir.join("tls.crt")).unwrap(), "tls.crt cannot be used: there is no such file"),
+        (|dir| std::fs::write(dir.join("tls.crt"), "").unwrap(), "tls.crt cannot be used: it holds none in PEM"),
+        (|dir| std::fs::write(dir.join("tls.key"), "x").unwrap(), "tls.key cannot be used: it holds none in PEM"),
+        (write_another_key, "tls.key cannot be used: it does not belong to the certificate ("),
+        (write_expired, "tls.crt cannot be used: it is valid from "),
     ];
     for (spoil, message) in cases {
-        let folder = tempfile::tempdir().unwrap();
-        write_certificate(folder.path());
-        spoil(folder.path());
-        let output = serve(folder.path()).output().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        write_certificate(directory.path());
+        spoil(directory.path());
+        let output = serve(directory.path()).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}");
         let last = text.lines().last().unwrap_or_default();
@@ -231,25 +214,17 @@ fn unusable_certificates_are_named_in_one_line() {
     }
 }
 
-fn an_expired_one(folder: &Path) {
+fn write_expired(directory: &Path) {
     let mut parameters = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
     parameters.not_after = rcgen::date_time_ymd(2020, 1, 1);
     let key = KeyPair::generate().unwrap();
-    std::fs::write(folder.join("tls.crt"), parameters.self_signed(&key).unwrap().pem()).unwrap();
-    std::fs::write(folder.join("tls.key"), key.serialize_pem()).unwrap();
+    std::fs::write(directory.join("tls.crt"), parameters.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(directory.join("tls.key"), key.serialize_pem()).unwrap();
 }
 
-/// Puts the key of another certificate beside this one.
-fn another_key(folder: &Path) {
-    let other = tempfile::tempdir().unwrap();
-    write_certificate(other.path());
-    std::fs::copy(other.path().join("tls.key"), folder.join("tls.key")).unwrap();
-}
-
-/// Runs the webhook's program until it ends. Returns its exit status and what it wrote to stderr.
-fn run(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_istio-aux-webhook")).args(arguments).output().unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+/// Replaces the key by one that does not belong to the certificate.
+fn write_another_key(directory: &Path) {
+    std::fs::write(directory.join("tls.key"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
 }
 
 #[test]
@@ -277,6 +252,9 @@ fn wrong_arguments_end_with_2_and_one_line() {
         (&["--no-such"], "unexpected argument '--no-such' found"),
     ];
     for (arguments, message) in cases {
-        assert_eq!(run(arguments), (Some(2), format!("istio-aux-webhook: {message}; see --help\n")), "{arguments:?}");
+        let output = Command::new(env!("CARGO_BIN_EXE_istio-aux-webhook")).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text, format!("istio-aux-webhook: {message}; see --help\n"), "{arguments:?}");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     }
 }

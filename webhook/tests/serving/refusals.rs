@@ -1,4 +1,4 @@
-//! Requests that are rejected with a clear answer, and connections that only occupy the server. It stays alive after each.
+//! Sends requests that must be rejected with a clear answer, and opens connections that only occupy the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,14 +13,14 @@ use super::WAIT_TIMEOUT;
 use super::server::{Server, exchange_with, review, try_connect};
 
 const JSON: &str = "content-type: application/json";
+/// Head of a request whose body is as large as the server allows.
+const LARGEST_HEAD: &[u8] =
+    b"POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 4194304\r\n\r\n";
 
 /// Asserts that the server still answers.
 fn assert_alive(server: &Server, after: &str) {
-    assert_eq!(server.send("POST", "/mutate", review().to_string().as_bytes()).0, 200, "after {after}");
+    assert_eq!(server.mutate(review().to_string()).0, 200, "after {after}");
 }
-
-/// Name, method, path, a header, body, status, how the answer begins.
-type Case<'c> = (&'c str, &'c str, &'c str, &'c str, &'c [u8], u16, &'c str);
 
 #[test]
 fn bad_requests_get_a_clear_answer() {
@@ -28,95 +28,59 @@ fn bad_requests_get_a_clear_answer() {
     let large = vec![b' '; 5 << 20];
     let good = review().to_string();
     let old = good.replace("admission.k8s.io/v1", "admission.k8s.io/v1beta1");
+    let good = good.as_bytes();
     let not_a_review = "the body is not an AdmissionReview in JSON";
-    let cases: [Case; 12] = [
-        ("no body", "POST", "/mutate", JSON, b"", 400, not_a_review),
-        ("not JSON", "POST", "/mutate", JSON, b"rubbish", 400, not_a_review),
-        ("not UTF-8", "POST", "/mutate", JSON, b"{\"kind\": \"\xff\"}", 400, not_a_review),
-        ("truncated", "POST", "/mutate", JSON, &good.as_bytes()[..good.len() / 2], 400, not_a_review),
-        (
-            "another kind",
-            "POST",
-            "/mutate",
-            JSON,
-            b"{\"apiVersion\": \"v1\", \"kind\": \"Pod\"}",
-            400,
-            "the body is \"Pod\" of \"v1\"",
-        ),
-        (
-            "an old version",
-            "POST",
-            "/mutate",
-            JSON,
-            old.as_bytes(),
-            400,
-            "the body is \"AdmissionReview\" of \"admission.k8s.io/v1beta1\"",
-        ),
-        ("5 MiB", "POST", "/mutate", JSON, &large, 413, "the body is larger than 4194304 bytes"),
-        (
-            "a form",
-            "POST",
-            "/mutate",
-            "content-type: application/x-www-form-urlencoded",
-            good.as_bytes(),
-            415,
-            "the body is \"application/x-www-form-urlencoded\"; this path takes application/json",
-        ),
-        ("another path", "POST", "/elsewhere", JSON, b"", 404, "there is no \"/elsewhere\" here; there is /mutate"),
-        ("another method", "GET", "/mutate", JSON, b"", 405, "this path takes POST"),
-        (
-            "a kind of JSON",
-            "POST",
-            "/mutate",
-            "content-type: Application/JSON; charset=utf-8",
-            good.as_bytes(),
-            200,
-            "{",
-        ),
-        ("no kind of content", "POST", "/mutate", "accept: */*", good.as_bytes(), 200, "{"),
+    let form = "content-type: application/x-www-form-urlencoded";
+    let not_json = "the body is \"application/x-www-form-urlencoded\"; this path takes application/json";
+    // Case, header, body, status, beginning of the answer.
+    let bodies: [(&str, &str, &[u8], u16, &str); 10] = [
+        ("no body", JSON, b"", 400, not_a_review),
+        ("not JSON", JSON, b"rubbish", 400, not_a_review),
+        ("not UTF-8", JSON, b"{\"kind\": \"\xff\"}", 400, not_a_review),
+        ("truncated", JSON, &good[..good.len() / 2], 400, not_a_review),
+        ("a pod", JSON, br#"{"apiVersion": "v1", "kind": "Pod"}"#, 400, r#"the body is "Pod" of "v1""#),
+        ("v1beta1", JSON, old.as_bytes(), 400, r#"the body is "AdmissionReview" of "admission.k8s.io/v1beta1""#),
+        ("5 MiB", JSON, &large, 413, "the body is larger than 4194304 bytes"),
+        ("a form", form, good, 415, not_json),
+        ("a charset", "content-type: Application/JSON; charset=utf-8", good, 200, "{"),
+        ("no media type", "accept: */*", good, 200, "{"),
     ];
-    for (case, method, path, kind, body, status, text) in cases {
-        let length = format!("content-length: {}", body.len());
-        let (given, answer) = exchange_with(server.connect(), method, path, &[kind, &length], body);
+    let check = |case, (given, answer): (u16, String), status, text| {
         assert_eq!(given, status, "{case}: {answer}");
         assert!(answer.starts_with(text), "{case}: {answer}");
         assert_eq!(answer.lines().count(), 1, "{case}: {answer}");
         assert_alive(&server, case);
+    };
+    for (case, header, body, status, text) in bodies {
+        let length = format!("content-length: {}", body.len());
+        let answer = exchange_with(server.connect(), "POST", "/mutate", &[header, &length], body);
+        check(case, answer, status, text);
     }
+    let not_found = "there is no \"/elsewhere\" here; there is /mutate";
+    check("another path", server.send("POST", "/elsewhere", b""), 404, not_found);
+    check("another method", server.send("GET", "/mutate", b""), 405, "this path takes POST");
 }
 
 #[test]
-fn a_body_of_unknown_length_has_the_same_limit() {
+fn chunked_body_has_the_same_limit() {
     let server = Server::start();
-    let mut body = Vec::new();
-    for _ in 0..5 {
-        body.extend_from_slice(b"100000\r\n");
-        body.extend_from_slice(&vec![b' '; 1 << 20]);
-        body.extend_from_slice(b"\r\n");
-    }
-    body.extend_from_slice(b"0\r\n\r\n");
-    let (status, answer) =
-        exchange_with(server.connect(), "POST", "/mutate", &[JSON, "transfer-encoding: chunked"], &body);
-    assert_eq!((status, answer.as_str()), (413, "the body is larger than 4194304 bytes\n"));
+    let chunk = format!("100000\r\n{}\r\n", " ".repeat(1 << 20));
+    let body = chunk.repeat(5) + "0\r\n\r\n";
+    let headers = [JSON, "transfer-encoding: chunked"];
+    let answer = exchange_with(server.connect(), "POST", "/mutate", &headers, body.as_bytes());
+    assert_eq!(answer, (413, "the body is larger than 4194304 bytes\n".to_owned()));
     assert_alive(&server, "a long body in chunks");
 }
 
 #[test]
-fn trickling_bodies_time_out_and_delay_no_review() {
+fn trickling_body_times_out_and_delays_no_review() {
     let server = Server::start();
-    let slow: Vec<_> = (0..50)
-        .map(|_| {
-            let mut stream = server.connect();
-            stream
-                .write_all(
-                    format!("POST /mutate HTTP/1.1\r\nhost: x\r\n{JSON}\r\ncontent-length: 4194304\r\n\r\n").as_bytes(),
-                )
-                .unwrap();
-            stream
-        })
-        .collect();
+    let mut slow: [_; 50] = std::array::from_fn(|_| server.connect());
+    for stream in &mut slow {
+        stream.write_all(LARGEST_HEAD).unwrap();
+    }
     assert_alive(&server, "bodies that are not sent");
-    let [mut one, ..] = <[_; 50]>::try_from(slow).unwrap_or_else(|_| unreachable!());
+    let [mut one, ..] = slow;
     let began = Instant::now();
     let mut answer = Vec::new();
     one.sock.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -134,7 +98,7 @@ fn trickling_bodies_time_out_and_delay_no_review() {
     assert_alive(&server, "bodies that trickle");
 }
 
-/// The most memory that a process has ever had resident, in KiB.
+/// Returns the largest resident memory that a process has had, in KiB.
 fn peak_memory(pid: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -143,8 +107,7 @@ fn peak_memory(pid: u32) -> usize {
 
 /// Opens a connection that sends nearly all of a body of 4 MiB, and then only waits. Returns when it is closed.
 fn send_most_of_a_body(stream: &mut (impl Read + Write), progress: &AtomicUsize) -> std::io::Result<()> {
-    let head = format!("POST /mutate HTTP/1.1\r\nhost: x\r\n{JSON}\r\ncontent-length: 4194304\r\n\r\n");
-    stream.write_all(head.as_bytes())?;
+    stream.write_all(LARGEST_HEAD)?;
     let part = vec![b' '; 100 << 10];
     for _ in 0..39 {
         stream.write_all(&part)?;
@@ -154,8 +117,8 @@ fn send_most_of_a_body(stream: &mut (impl Read + Write), progress: &AtomicUsize)
 }
 
 #[test]
-fn hundred_bodies_that_nearly_end_keep_no_review_out_and_memory_within_the_limit() {
-    /// The limit of the Deployment, 128Mi, in KiB.
+fn unfinished_bodies_neither_block_nor_fill_memory() {
+    /// Memory limit of the Deployment, 128Mi, in KiB.
     const MEMORY_LIMIT: usize = 128 << 10;
     let server = Server::start();
     let (config, address) = (server.client_config(None), server.admission.clone());
@@ -192,19 +155,19 @@ fn hundred_bodies_that_nearly_end_keep_no_review_out_and_memory_within_the_limit
     }
 }
 
-/// Lets this process have as many file descriptors as the system allows it.
-fn have_file_descriptors() {
+/// Raises this process' limit of file descriptors to what the system allows.
+fn raise_file_descriptor_limit() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }
 
 #[test]
-fn two_thousand_idle_connections_keep_no_review_out() {
+fn idle_connections_block_no_review() {
     let server = Server::start();
-    have_file_descriptors();
+    raise_file_descriptor_limit();
     let idle: Vec<TcpStream> = (0..2000).map(|_| TcpStream::connect(&server.admission).unwrap()).collect();
     let mut first = &idle[0];
-    // Sooner than a client that does not shake hands is closed for that.
+    // The handshake's timeout, which would close it too, is longer.
     first.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let ended = first.read(&mut [0]);
     let is_closed =
@@ -213,7 +176,7 @@ fn two_thousand_idle_connections_keep_no_review_out() {
     assert_alive(&server, "2,000 idle connections");
 }
 
-/// A handshake's first message that knows no TLS newer than 1.0.
+/// First message of a handshake by a client that has TLS 1.0 at most.
 const CLIENT_HELLO_OF_TLS_1_0: [u8; 50] = [
     22, 3, 1, 0, 45, // a record of TLS 1.0: a handshake of 45 bytes
     1, 0, 0, 41, 3, 1, // ClientHello, TLS 1.0
@@ -241,7 +204,7 @@ fn old_tls_and_plain_http_get_a_clear_answer() {
 }
 
 #[test]
-fn http_2_is_not_spoken() {
+fn http_2_is_not_supported() {
     let server = Server::start();
     let mut stream = server.connect();
     let _ = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");

@@ -1,10 +1,12 @@
-//! A running server, and talking to it.
+//! Starts servers and sends them requests.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
@@ -15,34 +17,34 @@ use tokio_rustls::rustls::{self, ClientConfig, ClientConnection, RootCertStore, 
 
 use super::WAIT_TIMEOUT;
 
-/// The name that the certificate is for.
+/// DNS name of the certificate.
 pub(crate) const NAME: &str = "istio-aux.istio-aux.svc";
 
-/// A connection with TLS.
+/// Holds a connection with TLS.
 pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// A running server with a certificate of its own.
+/// Runs a server with a certificate of its own, and kills it when dropped.
 pub(crate) struct Server {
     process: Child,
-    pub(crate) folder: TempDir,
+    pub(crate) directory: TempDir,
     log: BufReader<PipeReader>,
     pub(crate) admission: String,
     pub(crate) health: String,
     pub(crate) certificate: CertificateDer<'static>,
 }
 
-pub(crate) fn write_certificate(folder: &Path) -> CertificateDer<'static> {
+pub(crate) fn write_certificate(directory: &Path) -> CertificateDer<'static> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
-    std::fs::write(folder.join("tls.crt"), cert.pem()).unwrap();
-    std::fs::write(folder.join("tls.key"), signing_key.serialize_pem()).unwrap();
+    std::fs::write(directory.join("tls.crt"), cert.pem()).unwrap();
+    std::fs::write(directory.join("tls.key"), signing_key.serialize_pem()).unwrap();
     cert.der().clone()
 }
 
-pub(crate) fn serve(folder: &Path) -> Command {
+pub(crate) fn serve(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_istio-aux-webhook"));
     command.args(["--listen=[::]:0", "--health-listen=[::]:0", "--native-sidecars=enabled", "--drain-delay=0s"]);
-    command.arg("--tls-cert").arg(folder.join("tls.crt"));
-    command.arg("--tls-key").arg(folder.join("tls.key"));
+    command.arg("--tls-cert").arg(directory.join("tls.crt"));
+    command.arg("--tls-key").arg(directory.join("tls.key"));
     command.stderr(Stdio::piped());
     command
 }
@@ -64,12 +66,12 @@ impl Server {
         Self::start_with_log(arguments).0
     }
 
-    /// The server, and the end of a pipe to which it writes its log.
+    /// Returns the server, and the end of a pipe to which it writes its log.
     pub(crate) fn start_with_log(arguments: &[&str]) -> (Self, PipeWriter) {
-        let folder = tempfile::tempdir().unwrap();
-        let certificate = write_certificate(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let certificate = write_certificate(directory.path());
         let (log, log_writer) = pipe().unwrap();
-        let mut command = serve(folder.path());
+        let mut command = serve(directory.path());
         let process = command.args(arguments).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
         // The command holds the pipe open, too.
         drop(command);
@@ -87,11 +89,16 @@ impl Server {
             format!("127.0.0.1:{}", value.rsplit(':').next().unwrap())
         };
         let (admission, health) = (address("admission"), address("health"));
-        (Self { process, folder, log, admission, health, certificate }, log_writer)
+        (Self { process, directory, log, admission, health, certificate }, log_writer)
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Sends an admission review, and returns status and body.
+    pub(crate) fn mutate(&self, body: impl AsRef<[u8]>) -> (u16, String) {
+        self.send("POST", "/mutate", body.as_ref())
     }
 
     /// Sends a request over TLS, and returns status and body.
@@ -103,7 +110,7 @@ impl Server {
         connect(&self.admission, &self.client_config(None))
     }
 
-    /// What a client needs that trusts the server, and has this certificate in PEM with its key.
+    /// Returns the configuration of a client that trusts the server, and has this certificate in PEM with its key.
     pub(crate) fn client_config(&self, identity: Option<[&str; 2]>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).unwrap();
@@ -116,15 +123,14 @@ impl Server {
             None => builder.with_no_client_auth(),
             Some([cert, key]) => {
                 let cert = CertificateDer::from_pem_slice(cert.as_bytes()).unwrap();
-                builder
-                    .with_client_auth_cert(vec![cert], PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
-                    .unwrap()
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+                builder.with_client_auth_cert(vec![cert], key).unwrap()
             }
         };
         Arc::new(config)
     }
 
-    /// Whether the server shows the certificate that it is expected to have.
+    /// Returns whether the server has the expected certificate.
     pub(crate) fn shows_its_certificate(&self) -> bool {
         let mut stream = self.connect();
         stream.conn.complete_io(&mut stream.sock).is_ok()
@@ -171,25 +177,35 @@ pub(crate) fn exchange(stream: impl Read + Write, method: &str, path: &str, body
 
 /// Sends a request with these header lines, and returns status and body.
 pub(crate) fn exchange_with(
-    mut stream: impl Read + Write,
+    stream: impl Read + Write,
     method: &str,
     path: &str,
     headers: &[&str],
     body: &[u8],
 ) -> (u16, String) {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
-    for line in headers.iter().chain(&[""]) {
-        head.push_str(line);
-        head.push_str("\r\n");
-    }
-    stream.write_all(head.as_bytes()).unwrap();
-    // A server that refuses an overlong body answers, and closes, before it has read all of it.
-    let _ = stream.write_all(body);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8(answer).unwrap();
+    let answer = send_request(stream, &format!("{method} {path}"), headers, body);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Sends a request, and returns all that the server answers until it closes the connection.
+pub(crate) fn send_request(mut stream: impl Read + Write, target: &str, headers: &[&str], body: &[u8]) -> String {
+    let lines = headers.join("\r\n");
+    let head = format!("{target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{lines}\r\n\r\n");
+    // A server that rejects a client or a body answers and closes before it has read all of the request.
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+/// Waits until a condition holds.
+pub(crate) fn wait_until(condition: impl Fn() -> bool, failure: &str) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < WAIT_TIMEOUT, "{failure}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 pub(crate) fn review() -> Value {
