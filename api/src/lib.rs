@@ -154,12 +154,9 @@ pub async fn try_get(client: &Client, kind: Kind, namespace: Option<&str>, name:
 
 /// Returns kube's client for the objects of a kind.
 #[must_use]
-pub fn objects(
-    client: &Client,
-    Kind(group, version, kind, plural): Kind,
-    namespace: Option<&str>,
-) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+pub fn objects(client: &Client, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource =
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(kind.group, kind.version, kind.name), kind.plural);
     match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
@@ -197,9 +194,9 @@ pub async fn wait_for_pod(
     }
 }
 
-fn unreadable(Kind(.., plural): Kind, namespace: Option<&str>, error: kube::Error) -> String {
+fn unreadable(kind: Kind, namespace: Option<&str>, error: kube::Error) -> String {
     let place = namespace.map_or(String::new(), |namespace| format!(" in {namespace}"));
-    format!("cannot read {plural}{place}: {}", describe_error(error))
+    format!("cannot read {}{place}: {}", kind.plural, describe_error(error))
 }
 
 /// Describes an error of the API in one line: the server's own message where it answered.
@@ -249,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_list_is_named_with_the_servers_message() {
         let (client, _) = client([Answer::forbidden("GET /api/v1/nodes", "nodes is forbidden")]);
-        let nodes = Kind("", "v1", "Node", "nodes");
+        let nodes = Kind::new("", "v1", "Node", "nodes");
         let error = list(&client, nodes, Selection::default()).await.unwrap_err();
         assert_eq!(error, "cannot read nodes: nodes is forbidden");
     }

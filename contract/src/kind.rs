@@ -1,33 +1,48 @@
 //! Kinds of Kubernetes objects.
 
-/// Names a kind of object: group, version, kind and plural.
+/// Names a kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind(pub &'static str, pub &'static str, pub &'static str, pub &'static str);
+pub struct Kind {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The version of the group.
+    pub version: &'static str,
+    /// The name in CamelCase, as manifests have it.
+    pub name: &'static str,
+    /// The plural in lower case, as URLs and rights have it.
+    pub plural: &'static str,
+}
 
 /// Pods.
-pub const PODS: Kind = Kind("", "v1", "Pod", "pods");
+pub const PODS: Kind = Kind::new("", "v1", "Pod", "pods");
 /// Namespaces.
-pub const NAMESPACES: Kind = Kind("", "v1", "Namespace", "namespaces");
+pub const NAMESPACES: Kind = Kind::new("", "v1", "Namespace", "namespaces");
 /// `ConfigMaps`.
-pub const CONFIG_MAPS: Kind = Kind("", "v1", "ConfigMap", "configmaps");
+pub const CONFIG_MAPS: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
 /// Deployments.
-pub const DEPLOYMENTS: Kind = Kind("apps", "v1", "Deployment", "deployments");
+pub const DEPLOYMENTS: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
 /// Services.
-pub const SERVICES: Kind = Kind("", "v1", "Service", "services");
+pub const SERVICES: Kind = Kind::new("", "v1", "Service", "services");
 /// `MutatingWebhookConfigurations`.
 pub const WEBHOOK_CONFIGURATIONS: Kind =
-    Kind("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
+    Kind::new("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
 /// `ClusterRoles`.
-pub const CLUSTER_ROLES: Kind = Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
+pub const CLUSTER_ROLES: Kind = Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
 /// `RoleBindings`.
-pub const ROLE_BINDINGS: Kind = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+pub const ROLE_BINDINGS: Kind = Kind::new("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
 /// Kubeflow's `PodDefaults`.
-pub const POD_DEFAULTS: Kind = Kind("kubeflow.org", "v1alpha1", "PodDefault", "poddefaults");
+pub const POD_DEFAULTS: Kind = Kind::new("kubeflow.org", "v1alpha1", "PodDefault", "poddefaults");
 
 impl Kind {
+    /// Returns the kind of this group, version, name and plural.
+    #[must_use]
+    pub const fn new(group: &'static str, version: &'static str, name: &'static str, plural: &'static str) -> Self {
+        Self { group, version, name, plural }
+    }
+
     /// Returns `apiVersion` as manifests have it.
     #[must_use]
     pub fn api_version(self) -> String {
-        if self.0.is_empty() { self.1.to_owned() } else { format!("{}/{}", self.0, self.1) }
+        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 }

@@ -200,9 +200,9 @@ async fn keep_tenant(namespace: &NamespaceMeta, context: &Context) -> kube::Resu
 fn describe(action: &Action) -> String {
     match action {
         Action::Apply { kind, object, .. } => {
-            format!("applied {} {}", kind.2, object["metadata"]["name"].as_str().unwrap_or_default())
+            format!("applied {} {}", kind.name, object["metadata"]["name"].as_str().unwrap_or_default())
         }
-        Action::Delete { kind, name, .. } => format!("deleted {} {name}", kind.2),
+        Action::Delete { kind, name, .. } => format!("deleted {} {name}", kind.name),
     }
 }
 

@@ -138,9 +138,9 @@ mod tests {
     fn lines(plan: &Plan) -> Vec<String> {
         let actions = plan.actions.iter().map(|action| match action {
             Action::Apply { kind, object, .. } => {
-                format!("apply {} {}", kind.2, object["metadata"]["name"].as_str().unwrap())
+                format!("apply {} {}", kind.name, object["metadata"]["name"].as_str().unwrap())
             }
-            Action::Delete { kind, name, .. } => format!("delete {} {name}", kind.2),
+            Action::Delete { kind, name, .. } => format!("delete {} {name}", kind.name),
         });
         actions.chain(plan.notices.iter().map(|notice| notice.reason.to_owned())).collect()
     }

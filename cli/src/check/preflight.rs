@@ -63,10 +63,12 @@ fn server(version: Option<Version>) -> Finding {
 async fn rights(client: &Client) -> Finding {
     let kinds = INSTALLED.into_iter().map(|installed| installed.kind).chain([NAMESPACES]);
     let mut missing = Vec::new();
-    for kind in kinds.filter(|kind| !OPTIONAL_GROUPS.contains(&kind.0) && !kind.2.starts_with("MutatingAdmission")) {
+    for kind in
+        kinds.filter(|kind| !OPTIONAL_GROUPS.contains(&kind.group) && !kind.name.starts_with("MutatingAdmission"))
+    {
         match may_create(client, kind).await {
             Ok(true) => {}
-            Ok(false) => missing.push(kind.3),
+            Ok(false) => missing.push(kind.plural),
             Err(reason) => return Finding::info(Id::Rights, format!("your rights cannot be read: {reason}")),
         }
     }
@@ -77,10 +79,10 @@ async fn rights(client: &Client) -> Finding {
     Finding::problem(Id::Rights, message, "install as a cluster administrator, or ask one for these rights")
 }
 
-async fn may_create(client: &Client, Kind(group, _, _, plural): Kind) -> Result<bool, String> {
+async fn may_create(client: &Client, kind: Kind) -> Result<bool, String> {
     let attributes = ResourceAttributes {
-        group: Some(group.to_owned()),
-        resource: Some(plural.to_owned()),
+        group: Some(kind.group.to_owned()),
+        resource: Some(kind.plural.to_owned()),
         verb: Some("create".to_owned()),
         ..ResourceAttributes::default()
     };

@@ -13,19 +13,19 @@ use api::{Selection, describe_error};
 use contract::kind::{CONFIG_MAPS, DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
 use contract::version::Version;
 
-const NODES: Kind = Kind("", "v1", "Node", "nodes");
-const ENDPOINT_SLICES: Kind = Kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+const NODES: Kind = Kind::new("", "v1", "Node", "nodes");
+const ENDPOINT_SLICES: Kind = Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
 /// The policy profile's kind, in the versions that servers may have.
 const POLICIES: [Kind; 2] = [policies("v1"), policies("v1beta1")];
-const RUNTIME_CLASSES: Kind = Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
-const DAEMON_SETS: Kind = Kind("apps", "v1", "DaemonSet", "daemonsets");
+const RUNTIME_CLASSES: Kind = Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
+const DAEMON_SETS: Kind = Kind::new("apps", "v1", "DaemonSet", "daemonsets");
 /// The label of the node agent's chart.
 const NODE_AGENT: &str = "app.kubernetes.io/name=istio-aux-node";
 /// Pods that have not ended: a finished pod is neither stuck nor changed.
 const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 const fn policies(version: &'static str) -> Kind {
-    Kind("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
+    Kind::new("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
 }
 
 /// The name of the policy for pods that run to completion.

@@ -12,8 +12,9 @@ use api::{self, Selection};
 use contract::kind::Kind;
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 
-const AUTHORIZATION_POLICIES: Kind = Kind("security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies");
-const PEER_AUTHENTICATIONS: Kind = Kind("security.istio.io", "v1", "PeerAuthentication", "peerauthentications");
+const AUTHORIZATION_POLICIES: Kind =
+    Kind::new("security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies");
+const PEER_AUTHENTICATIONS: Kind = Kind::new("security.istio.io", "v1", "PeerAuthentication", "peerauthentications");
 /// The label and value that the profile controller gives its namespaces.
 const PROFILE: (&str, &str) = ("app.kubernetes.io/part-of", "kubeflow-profile");
 

@@ -10,19 +10,19 @@ use contract::kind::{DEPLOYMENTS, Kind, PODS};
 const KUBEFLOW: &str = "kubeflow.org";
 const KINDS: [(&[&str], Kind); 14] = [
     (&["po"], PODS),
-    (&[], Kind("batch", "v1", "Job", "jobs")),
-    (&["cj"], Kind("batch", "v1", "CronJob", "cronjobs")),
+    (&[], Kind::new("batch", "v1", "Job", "jobs")),
+    (&["cj"], Kind::new("batch", "v1", "CronJob", "cronjobs")),
     (&["deploy"], DEPLOYMENTS),
-    (&["sts"], Kind("apps", "v1", "StatefulSet", "statefulsets")),
-    (&["ds"], Kind("apps", "v1", "DaemonSet", "daemonsets")),
-    (&["rs"], Kind("apps", "v1", "ReplicaSet", "replicasets")),
-    (&["rc"], Kind("", "v1", "ReplicationController", "replicationcontrollers")),
-    (&[], Kind("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")),
-    (&[], Kind(KUBEFLOW, "v1", "TFJob", "tfjobs")),
-    (&[], Kind(KUBEFLOW, "v1", "PyTorchJob", "pytorchjobs")),
-    (&[], Kind(KUBEFLOW, "v1", "MPIJob", "mpijobs")),
-    (&[], Kind(KUBEFLOW, "v1", "XGBoostJob", "xgboostjobs")),
-    (&[], Kind(KUBEFLOW, "v1", "PaddleJob", "paddlejobs")),
+    (&["sts"], Kind::new("apps", "v1", "StatefulSet", "statefulsets")),
+    (&["ds"], Kind::new("apps", "v1", "DaemonSet", "daemonsets")),
+    (&["rs"], Kind::new("apps", "v1", "ReplicaSet", "replicasets")),
+    (&["rc"], Kind::new("", "v1", "ReplicationController", "replicationcontrollers")),
+    (&[], Kind::new("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")),
+    (&[], Kind::new(KUBEFLOW, "v1", "TFJob", "tfjobs")),
+    (&[], Kind::new(KUBEFLOW, "v1", "PyTorchJob", "pytorchjobs")),
+    (&[], Kind::new(KUBEFLOW, "v1", "MPIJob", "mpijobs")),
+    (&[], Kind::new(KUBEFLOW, "v1", "XGBoostJob", "xgboostjobs")),
+    (&[], Kind::new(KUBEFLOW, "v1", "PaddleJob", "paddlejobs")),
 ];
 
 /// An object of a kind.
@@ -37,7 +37,7 @@ impl Target {
     pub(crate) fn owner_of(pod: &Value) -> Option<Self> {
         let mut owners = pod["metadata"]["ownerReferences"].as_array()?.iter();
         let owner = owners.find(|owner| owner["controller"] == true)?;
-        let is_it = |kind: &&Kind| owner["kind"] == kind.2 && owner["apiVersion"] == kind.api_version();
+        let is_it = |kind: &&Kind| owner["kind"] == kind.name && owner["apiVersion"] == kind.api_version();
         let kind = KINDS.iter().map(|(_, kind)| kind).find(is_it)?;
         Some(Self { kind: *kind, name: owner["name"].as_str()?.to_owned() })
     }
@@ -45,7 +45,7 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind.2.to_ascii_lowercase(), self.name)
+        write!(f, "{}/{}", self.kind.name.to_ascii_lowercase(), self.name)
     }
 }
 
@@ -60,7 +60,7 @@ impl FromStr for Target {
         }
         let kind = kind.to_ascii_lowercase();
         let is_it = |(short, known): &&(&[&str], Kind)| {
-            known.2.eq_ignore_ascii_case(&kind) || known.3 == kind || short.contains(&kind.as_str())
+            known.name.eq_ignore_ascii_case(&kind) || known.plural == kind || short.contains(&kind.as_str())
         };
         let known = KINDS.iter().find(is_it).map(|(_, known)| *known);
         let kind = known.ok_or_else(|| format!("knows no kind {kind:?}; it takes {}", kinds()))?;
@@ -69,7 +69,7 @@ impl FromStr for Target {
 }
 
 fn kinds() -> String {
-    KINDS.iter().map(|(_, kind)| kind.2.to_ascii_lowercase()).collect::<Vec<_>>().join(", ")
+    KINDS.iter().map(|(_, kind)| kind.name.to_ascii_lowercase()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(Target { kind: PODS, name: "a".to_owned() }), "{text}");
         }
         assert_eq!("cj/a".parse::<Target>().unwrap().to_string(), "cronjob/a");
-        assert_eq!("PyTorchJob/a".parse::<Target>().unwrap().kind.3, "pytorchjobs");
+        assert_eq!("PyTorchJob/a".parse::<Target>().unwrap().kind.plural, "pytorchjobs");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String, Stri
 }
 
 fn is_namespaced(object: &Value) -> bool {
-    INSTALLED.iter().any(|installed| installed.is_namespaced && object["kind"] == installed.kind.2)
+    INSTALLED.iter().any(|installed| installed.is_namespaced && object["kind"] == installed.kind.name)
 }
 
 fn objects() -> Result<Vec<Value>, String> {
@@ -145,7 +145,7 @@ mod tests {
     fn what_is_installed_can_be_uninstalled() {
         for object in objects().unwrap() {
             let is_known = INSTALLED.iter().any(|installed| {
-                object["kind"] == installed.kind.2 && object["apiVersion"] == installed.kind.api_version()
+                object["kind"] == installed.kind.name && object["apiVersion"] == installed.kind.api_version()
             });
             assert!(is_known || object["kind"] == "Namespace", "{}: it is missing in INSTALLED", object["kind"]);
             assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/name"], "istio-aux", "{object}");

@@ -18,9 +18,9 @@ pub fn role_binding(namespace: &str, accounts: &[String]) -> Value {
     let subject = |account: &String| json!({"kind": "ServiceAccount", "name": account, "namespace": namespace});
     let subjects: Vec<Value> = accounts.iter().map(subject).collect();
     json!({
-        "apiVersion": ROLE_BINDINGS.api_version(), "kind": ROLE_BINDINGS.2,
+        "apiVersion": ROLE_BINDINGS.api_version(), "kind": ROLE_BINDINGS.name,
         "metadata": metadata(namespace, ROLE_BINDING_NAME),
-        "roleRef": {"apiGroup": ROLE_BINDINGS.0, "kind": "ClusterRole", "name": PIPELINES_ROLE},
+        "roleRef": {"apiGroup": ROLE_BINDINGS.group, "kind": "ClusterRole", "name": PIPELINES_ROLE},
         "subjects": subjects,
     })
 }
@@ -32,7 +32,7 @@ pub fn pod_default(namespace: &str) -> Value {
         "path": PIPELINES_TOKEN_FILE, "expirationSeconds": PIPELINES_TOKEN_SECONDS, "audience": PIPELINES_AUDIENCE,
     });
     json!({
-        "apiVersion": POD_DEFAULTS.api_version(), "kind": POD_DEFAULTS.2,
+        "apiVersion": POD_DEFAULTS.api_version(), "kind": POD_DEFAULTS.name,
         "metadata": metadata(namespace, ACCESS_PIPELINES_LABEL),
         "spec": {
             "desc": "Allow access to Kubeflow Pipelines",
