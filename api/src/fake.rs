@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 
-use hyper::header::{ACCEPT, WARNING};
+use hyper::header::WARNING;
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
@@ -78,13 +78,13 @@ impl Answer {
 
 /// Records the requests that the server got.
 #[derive(Clone, Default)]
-pub struct Requests(Arc<Mutex<Vec<(String, String)>>>);
+pub struct Requests(Arc<Mutex<Vec<String>>>);
 
 impl Requests {
     /// Returns method and path of each.
     #[must_use]
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap().iter().map(|(line, _)| line.clone()).collect()
+        self.0.lock().unwrap().clone()
     }
 
     /// Returns method and path of each that writes, without its parameters.
@@ -92,12 +92,6 @@ impl Requests {
     pub fn writes(&self) -> Vec<String> {
         let path = |line: String| line.split('?').next().unwrap_or_default().to_owned();
         self.all().into_iter().filter(|line| !line.starts_with("GET")).map(path).collect()
-    }
-
-    /// Returns the header `Accept` of each.
-    #[must_use]
-    pub fn accepted(&self) -> Vec<String> {
-        self.0.lock().unwrap().iter().map(|(_, accept)| accept.clone()).collect()
     }
 }
 
@@ -110,8 +104,7 @@ pub fn client(answers: impl IntoIterator<Item = Answer>) -> (Client, Requests) {
     let service = tower::service_fn(move |request: Request<Body>| {
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
         let line = format!("{} {path}", request.method());
-        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        seen.0.lock().unwrap().push((line.clone(), accept.to_owned()));
+        seen.0.lock().unwrap().push(line.clone());
         let answer = answers.iter().find(|answer| line.starts_with(&answer.request) && line.contains(answer.parameter));
         ready(Ok::<_, Infallible>(answer.map_or_else(not_found, respond)))
     });

@@ -1,5 +1,8 @@
 //! Asks the API server what it would make of a pod, with every admission plug-in and webhook, and stores nothing.
 
+use anyhow::{Context, Result, bail};
+use api::objects;
+use contract::kind::PODS;
 use http_body_util::BodyExt;
 use hyper::header::WARNING;
 use kube::Client;
@@ -7,10 +10,6 @@ use kube::api::PostParams;
 use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
-
-use api::{describe_error, objects};
-use contract::error_chain::display_chain;
-use contract::kind::PODS;
 
 /// A pod as the server would store it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,19 +31,18 @@ pub(crate) enum DryRun {
 }
 
 /// Creates a pod as a dry run. `Err` where the server gives no verdict.
-pub(crate) async fn dry_run_pod(client: &Client, namespace: &str, pod: &Value) -> Result<DryRun, String> {
+pub(crate) async fn dry_run_pod(client: &Client, namespace: &str, pod: &Value) -> Result<DryRun> {
     let resource = Request::new(objects(client, PODS, Some(namespace)).resource_url());
     let parameters = PostParams { dry_run: true, ..PostParams::default() };
-    let request = resource.create(&parameters, pod.to_string().into_bytes());
-    let request = request.map_err(|error| display_chain(&error))?;
+    let request = resource.create(&parameters, pod.to_string().into_bytes())?;
     // `Client::request` does not return the headers, in which the warnings are.
-    let answer = client.send(request.map(Body::from)).await.map_err(describe_error)?;
+    let answer = client.send(request.map(Body::from)).await?;
     let status = answer.status();
     let warnings = answer.headers().get_all(WARNING).iter();
     let warnings = warnings.filter_map(|value| warning_text(value.to_str().ok()?)).collect();
-    let body = answer.into_body().collect().await.map_err(|error| display_chain(&error))?.to_bytes();
-    let body: Value = serde_json::from_slice(&body)
-        .map_err(|error| format!("the API server answered {status} with what is no JSON: {error}"))?;
+    let body = answer.into_body().collect().await?.to_bytes();
+    let body: Value =
+        serde_json::from_slice(&body).with_context(|| format!("the API server answered {status} without JSON"))?;
     let message = || body["message"].as_str().unwrap_or(status.as_str()).to_owned();
     match status.as_u16() {
         200..=299 => Ok(DryRun::Admitted(DryRunPod { pod: body, warnings })),
@@ -53,7 +51,7 @@ pub(crate) async fn dry_run_pod(client: &Client, namespace: &str, pod: &Value) -
         400..=499 => Ok(DryRun::Rejected(message())),
         // A webhook that cannot be called is a 500.
         500 if message().contains("failed calling webhook") => Ok(DryRun::Rejected(message())),
-        _ => Err(format!("the API server answered {status}: {}", message())),
+        _ => bail!("the API server answered {status}: {}", message()),
     }
 }
 
@@ -77,7 +75,7 @@ mod tests {
         let answer = Answer::ok(CREATE, json!({"kind": "Pod"})).warning("299 - \"not \\\"main\\\"\"");
         let (client, _) = client([answer]);
         let admitted = DryRunPod { pod: json!({"kind": "Pod"}), warnings: vec!["not \"main\"".to_owned()] };
-        assert_eq!(dry_run_pod(&client, "team", &json!({})).await, Ok(DryRun::Admitted(admitted)));
+        assert_eq!(dry_run_pod(&client, "team", &json!({})).await.unwrap(), DryRun::Admitted(admitted));
     }
 
     #[tokio::test]
@@ -91,7 +89,7 @@ mod tests {
         ];
         for (code, message, verdict) in cases {
             let (client, _) = client([Answer::failure(CREATE, code, message)]);
-            assert_eq!(dry_run_pod(&client, "team", &json!({})).await, Ok(verdict(message.to_owned())));
+            assert_eq!(dry_run_pod(&client, "team", &json!({})).await.unwrap(), verdict(message.to_owned()));
         }
     }
 
@@ -99,6 +97,6 @@ mod tests {
     async fn a_server_in_trouble_gives_no_verdict() {
         let (client, _) = client([Answer::failure(CREATE, 500, "etcdserver: leader changed")]);
         let error = dry_run_pod(&client, "team", &json!({})).await.unwrap_err();
-        assert!(error.ends_with("etcdserver: leader changed"), "{error}");
+        assert!(error.to_string().ends_with("etcdserver: leader changed"), "{error}");
     }
 }

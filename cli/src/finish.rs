@@ -1,10 +1,11 @@
 //! Ends the proxies of stuck pods with the caller's own rights: one `POST` to pilot-agent through a port that the API server
 //! forwards. For pods that were created before istio-aux was installed.
 
-use crate::pods::{StuckPod, check_stuck};
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
+use contract::kind::PODS;
 use contract::names::QUIT_PATH;
 use futures::{StreamExt, stream};
 use http_body_util::Empty;
@@ -13,15 +14,18 @@ use hyper::header::{CONNECTION, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use api::{self, PodCompletion, Selection, describe_error, wait_for_pod};
-use contract::kind::PODS;
+use crate::completion::{PodCompletion, wait_for_pod};
+use crate::pods::{StuckPod, check_stuck};
+use crate::read;
 
 /// How many pods are finished at the same time.
 const CONCURRENCY_LIMIT: usize = 8;
+const NO_ANSWER: &str = "pilot-agent cannot be asked";
 
 /// Which pods to finish.
 #[derive(Debug, Clone)]
@@ -48,7 +52,7 @@ pub(crate) async fn run(
     dry_run: bool,
     limit: Duration,
     mut report: impl FnMut(Outcome),
-) -> Result<(), String> {
+) -> Result<()> {
     let stuck = find(client, selection, &mut report).await?;
     let finished = stream::iter(stuck).map(|pod| async move {
         let result = if dry_run {
@@ -65,31 +69,27 @@ pub(crate) async fn run(
     Ok(())
 }
 
-fn outcome(namespace: &str, name: &str, result: Result<String, String>) -> Outcome {
+fn outcome(namespace: &str, name: &str, result: Result<String>) -> Outcome {
     let succeeded = result.is_ok();
-    let (Ok(message) | Err(message)) = result;
+    let message = result.unwrap_or_else(|error| api::describe_error(error.as_ref()));
     Outcome { namespace: namespace.to_owned(), name: name.to_owned(), succeeded, message }
 }
 
 /// The stuck pods of a selection. Named pods that are not stuck are reported.
-async fn find(
-    client: &Client,
-    selection: PodSelection,
-    report: &mut impl FnMut(Outcome),
-) -> Result<Vec<StuckPod>, String> {
+async fn find(client: &Client, selection: PodSelection, report: &mut impl FnMut(Outcome)) -> Result<Vec<StuckPod>> {
     let mut stuck = Vec::new();
     match selection {
         PodSelection::AllStuck { namespace, selector } => {
-            let running =
-                Selection::in_namespace(namespace.as_deref()).labels(&selector).fields("status.phase=Running");
-            api::for_each(client, PODS, running, |pod| stuck.extend(check_stuck(&pod).ok())).await?;
+            let running = ListParams::default().labels(&selector).fields("status.phase=Running");
+            let add = |pod| stuck.extend(check_stuck(&pod).ok());
+            read::for_each(client, PODS, namespace.as_deref(), &running, add).await?;
         }
         PodSelection::Named { namespace, names } => {
             for name in names {
-                let pod = api::get(client, PODS, Some(&namespace), &name).await?;
-                match pod.as_ref().map_or_else(|| Err("there is no such pod".to_owned()), check_stuck) {
+                let pod = read::get(client, PODS, Some(&namespace), &name).await?;
+                match pod.as_ref().context("not found").and_then(check_stuck) {
                     Ok(pod) => stuck.push(pod),
-                    Err(reason) => report(outcome(&namespace, &name, Err(format!("is left alone: {reason}")))),
+                    Err(reason) => report(outcome(&namespace, &name, Err(reason.context("skipped")))),
                 }
             }
         }
@@ -97,50 +97,48 @@ async fn find(
     Ok(stuck)
 }
 
-async fn finish(client: &Client, pod: &StuckPod, limit: Duration) -> Result<String, String> {
+async fn finish(client: &Client, pod: &StuckPod, limit: Duration) -> Result<String> {
     if pod.status_port == 0 {
-        return Err("its status port is 0, so pilot-agent cannot be asked to quit; next: delete the pod".to_owned());
+        bail!("its status port is 0, so pilot-agent cannot be asked to quit; next: delete the pod");
     }
     let asked = timeout(limit, request_quit(client, pod)).await;
-    asked.map_err(|_| format!("pilot-agent did not answer within {limit:?}"))??;
+    asked.map_err(|_| anyhow!("pilot-agent did not answer within {limit:?}"))??;
     match wait_for_pod(client, &pod.namespace, &pod.name, limit).await? {
         PodCompletion::Terminated(pod) => {
             Ok(format!("finished: {}", pod["status"]["phase"].as_str().unwrap_or_default()))
         }
         PodCompletion::Deleted => Ok("finished, and deleted since".to_owned()),
         PodCompletion::TimedOut(_) => {
-            Err(format!("its proxy was asked to quit, but the pod has not ended within {limit:?}"))
+            bail!("its proxy was asked to quit, but the pod did not end within {limit:?}")
         }
     }
 }
 
 /// Asks pilot-agent to quit. It accepts that from inside the pod only.
-async fn request_quit(client: &Client, pod: &StuckPod) -> Result<(), String> {
+async fn request_quit(client: &Client, pod: &StuckPod) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
     let port = pod.status_port;
-    let mut forwarder = pods.portforward(&pod.name, &[port]).await.map_err(|error| {
-        format!("cannot forward port {port} (this needs get and create on pods/portforward): {}", describe_error(error))
-    })?;
-    let stream = forwarder.take_stream(port).ok_or("the port was not forwarded")?;
-    let lost = |error: hyper::Error| format!("pilot-agent cannot be asked: {error}");
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
+    let forwarder = pods.portforward(&pod.name, &[port]).await;
+    let mut forwarder = forwarder
+        .with_context(|| format!("cannot forward port {port} (this needs get and create on pods/portforward)"))?;
+    let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.context(NO_ANSWER)?;
     let connection = tokio::spawn(connection);
     let request = Request::builder()
         .method(Method::POST)
         .uri(QUIT_PATH)
         .header(HOST, format!("localhost:{port}"))
         .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| error.to_string())?;
+        .body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request).await;
     connection.abort();
     forwarder.abort();
     match answer {
         Ok(answer) if answer.status().is_success() => Ok(()),
-        Ok(answer) => Err(format!("pilot-agent answered {}", answer.status())),
+        Ok(answer) => bail!("pilot-agent answered {}", answer.status()),
         // pilot-agent may end before its response is complete.
         Err(error) if error.is_incomplete_message() => Ok(()),
-        Err(error) => Err(lost(error)),
+        Err(error) => Err(error).context(NO_ANSWER),
     }
 }
 
@@ -186,8 +184,8 @@ mod tests {
         let names = vec!["runs".to_owned(), "none".to_owned()];
         let selection = PodSelection::Named { namespace: "team".to_owned(), names };
         let expected = [
-            ("runs".to_owned(), false, "is left alone: its container main still runs".to_owned()),
-            ("none".to_owned(), false, "is left alone: there is no such pod".to_owned()),
+            ("runs".to_owned(), false, "skipped: its container main still runs".to_owned()),
+            ("none".to_owned(), false, "skipped: not found".to_owned()),
         ];
         assert_eq!(outcomes(&client, selection).await, expected);
     }

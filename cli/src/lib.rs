@@ -7,7 +7,7 @@
 
 mod check;
 pub mod commands;
-mod connection;
+mod completion;
 mod dry_run;
 mod explain;
 mod finish;
@@ -15,3 +15,4 @@ mod installation;
 pub mod offline;
 mod pods;
 mod policy;
+mod read;

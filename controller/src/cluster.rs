@@ -1,14 +1,14 @@
 //! Reads and writes the objects of one namespace.
 
+use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE, TENANCY_MANAGER};
+use inject::tenancy::objects::ROLE_BINDING_NAME;
+use inject::tenancy::wish::Wish;
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 
 use crate::plan::{Action, Observed};
-use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
-use inject::tenancy::objects::ROLE_BINDING_NAME;
-use inject::tenancy::wish::Wish;
 
 /// The cause in the answer of an API server that creates nothing in a namespace, because it is being deleted.
 const TERMINATING: &str = "NamespaceTerminating";
@@ -28,11 +28,11 @@ pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> ku
         return Ok(Observed::default());
     }
     let has_role = match wish {
-        Wish::Objects { .. } => api::try_get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await?.is_some(),
+        Wish::Objects { .. } => api::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await?.is_some(),
         _ => false,
     };
-    let role_binding = api::try_get(client, ROLE_BINDINGS, Some(namespace), ROLE_BINDING_NAME).await?;
-    let pod_default = api::try_get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await?;
+    let role_binding = api::get(client, ROLE_BINDINGS, Some(namespace), ROLE_BINDING_NAME).await?;
+    let pod_default = api::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await?;
     Ok(Observed { has_role, role_binding, pod_default })
 }
 

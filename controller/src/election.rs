@@ -4,14 +4,13 @@
 
 use std::time::{Duration, Instant};
 
+use api::describe_error;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
-
-use api::describe_error;
 
 /// After this time without a renewal, another replica takes over.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -120,7 +119,7 @@ impl Candidate {
     }
 
     async fn try_step(&mut self) -> Result<bool, String> {
-        let lease = self.leases.get(&self.name).await.map_err(describe_error)?;
+        let lease = self.leases.get(&self.name).await.map_err(|error| describe_error(&error))?;
         let version = lease.metadata.resource_version.unwrap_or_default();
         let spec = lease.spec.unwrap_or_default();
         let since = match &self.seen {
@@ -149,7 +148,7 @@ impl Candidate {
             Ok(_) => Ok(true),
             // Another replica was first.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(describe_error(error)),
+            Err(error) => Err(describe_error(&error)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Proves an installation: asks the API server, as a dry run, for a pod in namespaces that are opted in.
 
-use crate::pods::{Decision, is_in_mesh, is_rendered, namespace_opt_in, recorded};
+use anyhow::Result;
+use api::describe_error;
 use contract::names::{SHIM_CONTAINER, SHIM_UID};
 use inject::Settings;
 use kube::Client;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 use super::finding::{Finding, Id};
 use super::snapshot::Snapshot;
 use crate::dry_run::{DryRun, dry_run_pod};
+use crate::pods::{Decision, is_in_mesh, is_rendered, namespace_opt_in, recorded};
 
 /// In how many namespaces a dry run is made at most.
 const NAMESPACES_LIMIT: usize = 5;
@@ -25,7 +27,7 @@ pub(super) async fn run(client: &Client, snapshot: &Snapshot, settings: &Setting
     findings
 }
 
-fn judge(namespace: &str, dry_run: Result<DryRun, String>) -> Finding {
+fn judge(namespace: &str, dry_run: Result<DryRun>) -> Finding {
     let why = || format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own");
     match dry_run {
         Ok(DryRun::Admitted(admitted)) if has_lost_its_restart_policy(&admitted.pod) => Finding::problem(
@@ -52,7 +54,10 @@ fn judge(namespace: &str, dry_run: Result<DryRun, String>) -> Finding {
             Finding::problem(Id::DryRun, format!("dry run in {namespace}: the pod is rejected: {message}"), why())
         }
         Ok(DryRun::Forbidden(message)) => Finding::info(Id::DryRun, format!("no dry run in {namespace}: {message}")),
-        Err(reason) => Finding::info(Id::DryRun, format!("no verdict of the dry run in {namespace}: {reason}")),
+        Err(error) => {
+            let reason = describe_error(error.as_ref());
+            Finding::info(Id::DryRun, format!("no verdict of the dry run in {namespace}: {reason}"))
+        }
     }
 }
 

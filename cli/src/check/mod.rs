@@ -12,14 +12,15 @@ mod tenant;
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use anyhow::Result;
+use contract::version::Version;
 use inject::Settings;
 use kube::Client;
 use tokio::time::sleep;
 
 use self::finding::Severity;
 pub(crate) use self::finding::{Finding, is_healthy, is_ready};
-pub(crate) use self::snapshot::service_of_ours;
-use contract::version::Version;
+pub(crate) use self::snapshot::{UNFINISHED, note, service_of_ours};
 
 /// How often the cluster is checked while readiness is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -44,7 +45,7 @@ pub(crate) struct Scope {
 }
 
 /// Checks a cluster in which istio-aux is installed.
-pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>, String> {
+pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> {
     let version = snapshot::server_version(client).await?;
     // A server without native sidecars gets the shim in another mode.
     let native_sidecars = version.is_none_or(Version::has_native_sidecars);
@@ -59,18 +60,14 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>, 
 }
 
 /// Checks a cluster before an installation.
-pub(crate) async fn before_installation(client: &Client) -> Result<Vec<Finding>, String> {
+pub(crate) async fn before_installation(client: &Client) -> Result<Vec<Finding>> {
     let version = snapshot::server_version(client).await?;
     let snapshot = snapshot::take_without_pods(client, version).await;
     Ok(preflight::run(client, &snapshot).await)
 }
 
 /// Checks a cluster until istio-aux is ready, or the time is over, and reports progress on stderr.
-pub(crate) async fn wait_until_ready(
-    client: &Client,
-    scope: &Scope,
-    timeout: Duration,
-) -> Result<Vec<Finding>, String> {
+pub(crate) async fn wait_until_ready(client: &Client, scope: &Scope, timeout: Duration) -> Result<Vec<Finding>> {
     let began = Instant::now();
     let mut reported = String::new();
     loop {
@@ -78,7 +75,7 @@ pub(crate) async fn wait_until_ready(
         let progress = match &checked {
             Ok(findings) if is_ready(findings) => return checked,
             Ok(findings) => first_problem(findings),
-            Err(reason) => reason.clone(),
+            Err(error) => api::describe_error(error.as_ref()),
         };
         if began.elapsed() + CHECK_INTERVAL > timeout {
             return checked;

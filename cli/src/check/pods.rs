@@ -1,11 +1,12 @@
 //! What a check keeps of each pod, so that the pods themselves are in memory one page at a time. Pure.
 
-use crate::pods::{Decision, OptIn, StuckPod, check_stuck, decide_now, is_proxy, opt_in, recorded};
+use anyhow::Result;
 use contract::names::ISTIO_STATUS_ANNOTATION;
 use inject::Settings;
 use serde_json::Value;
 
 use super::tenant::TenantPod;
+use crate::pods::{Decision, OptIn, StuckPod, check_stuck, decide_now, is_proxy, opt_in, recorded};
 
 /// What is known of the pods.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ pub(super) struct PodDecision {
     /// What the webhook recorded.
     pub(super) recorded: Option<Decision>,
     /// What it would decide for a pod like it.
-    pub(super) now: Result<Decision, String>,
+    pub(super) now: Result<Decision>,
 }
 
 impl PodFacts {
@@ -85,7 +86,7 @@ pub(super) fn describe(pod: &PodDecision) -> String {
         Ok(Decision { mode, reason, warnings }) => {
             with_warnings(format!("pod {name}: one like it would get mode {mode}: {reason}"), warnings)
         }
-        Err(reason) => format!("pod {name}: {reason}"),
+        Err(error) => format!("pod {name}: {}", api::describe_error(error.as_ref())),
     }
 }
 

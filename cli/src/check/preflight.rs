@@ -1,5 +1,8 @@
 //! Checks a cluster before an installation: its version, native sidecars, Istio, and the caller's rights.
 
+use api::describe_error;
+use contract::kind::{Kind, NAMESPACES};
+use contract::version::Version;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -8,9 +11,6 @@ use super::finding::{Finding, Id};
 use super::findings;
 use super::snapshot::{OURS, Snapshot};
 use crate::installation::INSTALLED;
-use api::describe_error;
-use contract::kind::{Kind, NAMESPACES};
-use contract::version::Version;
 
 /// The first version whose webhook configurations have `matchConditions`.
 const FIRST_VERSION: Version = Version { major: 1, minor: 28 };
@@ -69,7 +69,10 @@ async fn rights(client: &Client) -> Finding {
         match may_create(client, kind).await {
             Ok(true) => {}
             Ok(false) => missing.push(kind.plural),
-            Err(reason) => return Finding::info(Id::Rights, format!("your rights cannot be read: {reason}")),
+            Err(error) => {
+                let reason = describe_error(&error);
+                return Finding::info(Id::Rights, format!("your rights cannot be read: {reason}"));
+            }
         }
     }
     if missing.is_empty() {
@@ -79,7 +82,7 @@ async fn rights(client: &Client) -> Finding {
     Finding::problem(Id::Rights, message, "install as a cluster administrator, or ask one for these rights")
 }
 
-async fn may_create(client: &Client, kind: Kind) -> Result<bool, String> {
+async fn may_create(client: &Client, kind: Kind) -> kube::Result<bool> {
     let attributes = ResourceAttributes {
         group: Some(kind.group.to_owned()),
         resource: Some(kind.plural.to_owned()),
@@ -90,7 +93,7 @@ async fn may_create(client: &Client, kind: Kind) -> Result<bool, String> {
         spec: SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() },
         ..SelfSubjectAccessReview::default()
     };
-    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await.map_err(describe_error)?;
+    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 

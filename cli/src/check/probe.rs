@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail};
+use api::describe_error;
+use contract::kind::PODS;
 use contract::names::{BINARY_DIR, SHIM_BINARY, SHIM_UID};
 use inject::Settings;
 use kube::Client;
@@ -10,8 +13,7 @@ use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use super::finding::{Finding, Id};
-use api::{self, PodCompletion, describe_error, wait_for_pod};
-use contract::kind::PODS;
+use crate::completion::{PodCompletion, wait_for_pod};
 
 /// How long a node may take to pull the image and run it.
 const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
@@ -19,15 +21,18 @@ const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Runs the shim on one node of each kind, in a namespace.
 pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], settings: &Settings) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (kind, node) in kinds(nodes) {
+    for (kind, node) in one_node_per_kind(nodes) {
         eprintln!("istio-aux: running the shim from an image volume on {node} …");
         found.push(match try_on(client, namespace, &node, settings).await {
             Ok(()) => {
                 Finding::ok(Id::ImageVolume, format!("{kind}: runs the shim from an image volume (tried on {node})"))
             }
-            Err(reason) => Finding::problem(
+            Err(error) => Finding::problem(
                 Id::ImageVolume,
-                format!("{kind}: does not run the shim from an image volume (tried on {node}): {reason}"),
+                format!(
+                    "{kind}: does not run the shim from an image volume (tried on {node}): {}",
+                    describe_error(error.as_ref())
+                ),
                 "keep --delivery=copy",
             ),
         });
@@ -35,8 +40,8 @@ pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], setti
     found
 }
 
-/// One node of each kind: kubelet, runtime, system and architecture.
-fn kinds(nodes: &[Value]) -> BTreeMap<String, String> {
+/// Returns the name of one Linux node of each kind: kubelet, runtime, system and architecture.
+fn one_node_per_kind(nodes: &[Value]) -> BTreeMap<String, String> {
     let field = |node: &Value, field: &str| node["status"]["nodeInfo"][field].as_str().unwrap_or("?").to_owned();
     let fields = ["kubeletVersion", "containerRuntimeVersion", "operatingSystem", "architecture"];
     let linux = nodes.iter().filter(|node| field(node, "operatingSystem") == "linux");
@@ -71,15 +76,14 @@ fn pod(node: &str, settings: &Settings) -> Value {
     })
 }
 
-async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<(), String> {
+async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<()> {
     let pods = api::objects(client, PODS, Some(namespace));
-    let object = serde_json::from_value(pod(node, settings)).map_err(|error| error.to_string())?;
-    let created = pods.create(&PostParams::default(), &object).await;
-    let created = created.map_err(|error| format!("the pod was refused: {}", describe_error(error)))?;
+    let object = serde_json::from_value(pod(node, settings))?;
+    let created = pods.create(&PostParams::default(), &object).await.context("the pod was rejected")?;
     let name = created.metadata.name.unwrap_or_default();
     if created.data["spec"]["volumes"][0]["image"].is_null() {
         delete(&pods, &name).await;
-        return Err("the API server has no image volumes (on by default since Kubernetes 1.35)".to_owned());
+        bail!("the API server has no image volumes (on by default since Kubernetes 1.35)");
     }
     let ended = wait_for_end(client, namespace, &name).await;
     delete(&pods, &name).await;
@@ -88,27 +92,27 @@ async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Setting
 
 async fn delete(pods: &kube::Api<kube::api::DynamicObject>, name: &str) {
     if let Err(error) = pods.delete(name, &DeleteParams::default()).await {
-        eprintln!("istio-aux: pod {name} is left: {}", describe_error(error));
+        eprintln!("istio-aux: pod {name} was not deleted: {}", describe_error(&error));
     }
 }
 
-async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<(), String> {
+async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<()> {
     let state = |pod: &Value| pod["status"]["containerStatuses"][0]["state"].clone();
     match wait_for_pod(client, namespace, name, PROBE_TIMEOUT).await? {
         PodCompletion::Terminated(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
-        PodCompletion::Terminated(pod) => Err(container_message(&state(&pod), &pod["status"])),
-        PodCompletion::Deleted => Err("its pod was deleted".to_owned()),
+        PodCompletion::Terminated(pod) => Err(anyhow!(container_message(&state(&pod), &pod["status"]))),
+        PodCompletion::Deleted => bail!("its pod was deleted"),
         PodCompletion::TimedOut(pod) => {
-            Err(format!("not within {PROBE_TIMEOUT:?}: {}", container_message(&state(&pod), &Value::Null)))
+            bail!("did not finish within {PROBE_TIMEOUT:?}: {}", container_message(&state(&pod), &Value::Null))
         }
     }
 }
 
 /// The reason and message of a container, or of its pod.
 fn container_message(state: &Value, status: &Value) -> String {
-    let said = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
-    let said = said.unwrap_or(status);
-    let words = ["reason", "message"].into_iter().filter_map(|field| said[field].as_str());
+    let reported = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
+    let reported = reported.unwrap_or(status);
+    let words = ["reason", "message"].into_iter().filter_map(|field| reported[field].as_str());
     let words: Vec<&str> = words.filter_map(|text| text.lines().next()).collect();
     if words.is_empty() { "the kubelet gives no reason".to_owned() } else { words.join(": ") }
 }
@@ -131,7 +135,7 @@ mod tests {
             node("c", "v1.35.0", "linux"),
             node("d", "v1.36.3", "windows"),
         ];
-        let kinds: Vec<String> = kinds(&nodes).into_keys().collect();
+        let kinds: Vec<String> = one_node_per_kind(&nodes).into_keys().collect();
         assert_eq!(
             kinds,
             [

@@ -1,17 +1,19 @@
 //! The state of a cluster as its user may read it. What could not be read is listed in words.
 
-use crate::pods::label;
+use anyhow::{Context, Result, anyhow};
+use contract::kind::{CONFIG_MAPS, DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
+use contract::version::Version;
 use inject::Settings;
 use kube::Client;
+use kube::api::ListParams;
 use serde_json::Value;
 
 use super::Scope;
 use super::pods::PodFacts;
 use super::tenant::{self, Tenant};
-use api::{Selection, describe_error};
-use contract::kind::{CONFIG_MAPS, DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
-use contract::version::Version;
+use crate::pods::label;
+use crate::read;
 
 const NODES: Kind = Kind::new("", "v1", "Node", "nodes");
 const ENDPOINT_SLICES: Kind = Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
@@ -21,8 +23,8 @@ const RUNTIME_CLASSES: Kind = Kind::new("node.k8s.io", "v1", "RuntimeClass", "ru
 const DAEMON_SETS: Kind = Kind::new("apps", "v1", "DaemonSet", "daemonsets");
 /// The label of the node agent's chart.
 const NODE_AGENT: &str = "app.kubernetes.io/name=istio-aux-node";
-/// Pods that have not ended: a finished pod is neither stuck nor changed.
-const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// Selects pods that have not ended: a finished pod is neither stuck nor changed.
+pub(crate) const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 const fn policies(version: &'static str) -> Kind {
     Kind::new("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
@@ -62,9 +64,8 @@ pub(super) struct Snapshot {
 }
 
 /// The server's version. `Err` where the server does not answer.
-pub(super) async fn server_version(client: &Client) -> Result<Option<Version>, String> {
-    let info = client.apiserver_version().await;
-    let info = info.map_err(|error| format!("the API server does not answer: {}", describe_error(error)))?;
+pub(super) async fn server_version(client: &Client) -> Result<Option<Version>> {
+    let info = client.apiserver_version().await.context("the API server does not answer")?;
     Ok(Version::parse(&format!("{}.{}", info.major, info.minor)))
 }
 
@@ -73,10 +74,10 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
     let mut snapshot = take_without_pods(client, server).await;
     let namespace = scope.namespace.as_deref();
     let namespaces = match namespace {
-        Some(name) => api::get(client, NAMESPACES, None, name).await.and_then(|found| {
-            found.map(|namespace| vec![namespace]).ok_or_else(|| format!("there is no namespace {name}"))
+        Some(name) => read::get(client, NAMESPACES, None, name).await.and_then(|found| {
+            found.map(|namespace| vec![namespace]).ok_or_else(|| anyhow!("there is no namespace {name}"))
         }),
-        None => api::list_metadata(client, NAMESPACES, Selection::default()).await,
+        None => read::list(client, NAMESPACES, None, &ListParams::default()).await,
     };
     snapshot.namespaces = snapshot.note(namespaces).unwrap_or_default();
     let pods = read_pods(client, &snapshot, scope, &scope.settings).await;
@@ -84,14 +85,12 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
     if let (Some(name), [found]) = (namespace, snapshot.namespaces.as_slice())
         && tenant::is_tenant(found)
     {
-        let (tenant, unreadable) = tenant::read(client, name).await;
-        snapshot.tenant = Some(tenant);
-        snapshot.unreadable.extend(unreadable);
+        snapshot.tenant = Some(tenant::read(client, name, &mut snapshot.unreadable).await);
     }
     if snapshot.namespaces.iter().any(|namespace| label(namespace, PROXY_LABEL) == Some(NODE)) {
-        let class = api::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;
+        let class = read::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;
         snapshot.has_node_runtime_class = snapshot.note(class).map(|found| found.is_some());
-        let agents = api::list(client, DAEMON_SETS, Selection::default().labels(NODE_AGENT)).await;
+        let agents = read::list(client, DAEMON_SETS, None, &ListParams::default().labels(NODE_AGENT)).await;
         snapshot.node_agents = snapshot.note(agents);
     }
     snapshot
@@ -100,27 +99,26 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
 /// Reads all but namespaces and pods.
 pub(super) async fn take_without_pods(client: &Client, server: Option<Version>) -> Snapshot {
     let mut snapshot = Snapshot { server, ..Snapshot::default() };
-    let configurations = api::list(client, WEBHOOK_CONFIGURATIONS, Selection::default()).await;
+    let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await;
     snapshot.configurations = snapshot.note(configurations);
     if let Some((namespace, name)) = snapshot.configurations.as_deref().and_then(service_of_ours) {
-        let label = format!("kubernetes.io/service-name={name}");
-        let slices = Selection::in_namespace(Some(&namespace)).labels(&label);
-        let endpoints = api::list(client, ENDPOINT_SLICES, slices).await;
+        let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+        let endpoints = read::list(client, ENDPOINT_SLICES, Some(&namespace), &slices).await;
         snapshot.endpoints = snapshot.note(endpoints);
     }
     for kind in POLICIES {
         // A version that the server does not have is an error, and no policy.
-        snapshot.has_policy |= matches!(api::get(client, kind, None, POLICY).await, Ok(Some(_)));
+        snapshot.has_policy |= matches!(read::get(client, kind, None, POLICY).await, Ok(Some(_)));
     }
-    let nodes = api::list(client, NODES, Selection::default()).await;
+    let nodes = read::list(client, NODES, None, &ListParams::default()).await;
     snapshot.nodes = snapshot.note(nodes).unwrap_or_default();
-    let istiods = api::list(client, DEPLOYMENTS, Selection::default().labels("app=istiod")).await;
+    let istiods = read::list(client, DEPLOYMENTS, None, &ListParams::default().labels("app=istiod")).await;
     snapshot.istiods = snapshot.note(istiods).unwrap_or_default();
     for istiod in &snapshot.istiods {
         let namespace = istiod["metadata"]["namespace"].as_str();
         let name = mesh_config_name(istiod);
         // The mesh configuration serves a hint only: no word where it cannot be read.
-        if let Ok(Some(map)) = api::get(client, CONFIG_MAPS, namespace, &name).await {
+        if let Ok(Some(map)) = read::get(client, CONFIG_MAPS, namespace, &name).await {
             snapshot.mesh_configs.extend(map["data"]["mesh"].as_str().map(str::to_owned));
         }
     }
@@ -135,17 +133,12 @@ fn mesh_config_name(istiod: &Value) -> String {
     }
 }
 
-async fn read_pods(
-    client: &Client,
-    snapshot: &Snapshot,
-    scope: &Scope,
-    settings: &Settings,
-) -> Result<PodFacts, String> {
+async fn read_pods(client: &Client, snapshot: &Snapshot, scope: &Scope, settings: &Settings) -> Result<PodFacts> {
     let mut facts = PodFacts::default();
     // Each pod's decision is of interest in one namespace, and too much for a whole cluster.
     let namespace = scope.namespace.as_ref().and(snapshot.namespaces.first());
-    let selection = Selection::in_namespace(scope.namespace.as_deref()).labels(&scope.selector).fields(UNFINISHED);
-    api::for_each(client, PODS, selection, |pod| {
+    let selection = ListParams::default().labels(&scope.selector).fields(UNFINISHED);
+    read::for_each(client, PODS, scope.namespace.as_deref(), &selection, |pod| {
         facts.add(&pod, namespace.map(|namespace| (namespace, settings)));
     })
     .await?;
@@ -153,10 +146,14 @@ async fn read_pods(
 }
 
 impl Snapshot {
-    /// What was read, or nothing and a note.
-    fn note<T>(&mut self, read: Result<T, String>) -> Option<T> {
-        read.map_err(|reason| self.unreadable.push(reason)).ok()
+    fn note<T>(&mut self, read: Result<T>) -> Option<T> {
+        note(&mut self.unreadable, read)
     }
+}
+
+/// Returns what was read. An error is added to the list instead.
+pub(crate) fn note<T>(unreadable: &mut Vec<String>, read: Result<T>) -> Option<T> {
+    read.map_err(|error| unreadable.push(api::describe_error(error.as_ref()))).ok()
 }
 
 /// Namespace and name of the Service that our configuration calls.

@@ -1,16 +1,18 @@
 //! What a check reads of one tenant of Kubeflow: a namespace that has one of our labels for tenants, or is a profile.
 
-use crate::pods::{is_proxy, label};
+use contract::kind::Kind;
+use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{
     ACCESS_PIPELINES_LABEL, MESH_LABEL, NOTEBOOK_LABEL, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_LABEL,
     TENANCY_LABEL,
 };
 use kube::Client;
+use kube::api::ListParams;
 use serde_json::Value;
 
-use api::{self, Selection};
-use contract::kind::Kind;
-use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
+use super::snapshot::note;
+use crate::pods::{is_proxy, label};
+use crate::read;
 
 const AUTHORIZATION_POLICIES: Kind =
     Kind::new("security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies");
@@ -36,32 +38,20 @@ pub(super) fn is_tenant(namespace: &Value) -> bool {
     ours.into_iter().any(|key| label(namespace, key).is_some()) || label(namespace, PROFILE.0) == Some(PROFILE.1)
 }
 
-/// Reads a tenant. What could not be read is returned in words.
-pub(super) async fn read(client: &Client, namespace: &str) -> (Tenant, Vec<String>) {
-    let mut unreadable = Vec::new();
-    let mut note = |reason: String| unreadable.push(reason);
-    let selection = Selection::in_namespace(Some(namespace));
-    let tenant = Tenant {
-        has_role: api::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE)
-            .await
-            .map_err(&mut note)
-            .ok()
-            .map(|role| role.is_some()),
-        role_bindings: api::list(client, ROLE_BINDINGS, selection).await.map_err(&mut note).ok(),
-        pod_default: api::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL)
-            .await
-            .map_err(&mut note)
-            .unwrap_or_default(),
-        policies: api::list_if_served(client, AUTHORIZATION_POLICIES, selection)
-            .await
-            .map_err(&mut note)
-            .unwrap_or_default(),
-        peer_authentications: api::list_if_served(client, PEER_AUTHENTICATIONS, selection)
-            .await
-            .map_err(&mut note)
-            .unwrap_or_default(),
-    };
-    (tenant, unreadable)
+/// Reads a tenant. What could not be read is added to the list.
+pub(super) async fn read(client: &Client, namespace: &str, unreadable: &mut Vec<String>) -> Tenant {
+    let role = read::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await;
+    let bindings = read::list(client, ROLE_BINDINGS, Some(namespace), &ListParams::default()).await;
+    let pod_default = read::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await;
+    let policies = read::list_if_served(client, AUTHORIZATION_POLICIES, namespace).await;
+    let peer_authentications = read::list_if_served(client, PEER_AUTHENTICATIONS, namespace).await;
+    Tenant {
+        has_role: note(unreadable, role).map(|role| role.is_some()),
+        role_bindings: note(unreadable, bindings),
+        pod_default: note(unreadable, pod_default).flatten(),
+        policies: note(unreadable, policies).unwrap_or_default(),
+        peer_authentications: note(unreadable, peer_authentications).unwrap_or_default(),
+    }
 }
 
 /// What matters of a tenant's pod that runs to completion, or of a notebook.

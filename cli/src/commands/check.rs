@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use inject::args::ShimArgs;
 use serde_json::json;
 
 use super::CliResult;
 use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
 use super::output::OutputArgs;
 use crate::check::{self, Scope};
-use inject::args::ShimArgs;
 
 /// Check a cluster: what is wrong, and what to do about it
 #[derive(Debug, Args)]

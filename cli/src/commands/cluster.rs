@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow};
+use api::describe_error;
 use clap::Args;
-use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 
 use super::CliResult;
-use crate::connection::Connection;
 
 /// The heading of these options in a help text.
 pub(super) const CLUSTER_HEADING: &str = "Cluster";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = CLUSTER_HEADING)]
 pub(super) struct ClusterArgs {
     /// The kubeconfig file; without it, KUBECONFIG or ~/.kube/config
@@ -36,16 +38,44 @@ pub(super) struct ClusterArgs {
 impl ClusterArgs {
     /// Runs a command with a client of the cluster.
     pub(super) fn run(self, command: impl AsyncFnOnce(Client) -> CliResult) -> CliResult {
-        let connection = Connection {
-            kubeconfig: self.kubeconfig,
-            context: self.context,
-            user: self.user,
-            groups: self.groups,
-            request_timeout: Some(self.request_timeout).filter(|timeout| !timeout.is_zero()),
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+        runtime.block_on(async { command(self.client().await?).await })
+    }
+
+    async fn client(&self) -> Result<Client> {
+        let mut config = self.config().await.map_err(|error| {
+            let reason = describe_error(error.as_ref());
+            anyhow!("no cluster: {reason}; set KUBECONFIG or --kubeconfig, or see kubectl config get-contexts")
+        })?;
+        if let Some(user) = &self.user {
+            config.auth_info.impersonate = Some(user.clone());
+        }
+        if !self.groups.is_empty() {
+            config.auth_info.impersonate_groups = Some(self.groups.clone());
+        }
+        if !self.request_timeout.is_zero() {
+            config.connect_timeout = Some(self.request_timeout);
+            config.read_timeout = Some(self.request_timeout);
+            // Otherwise the time a connection was idle counts against its next answer.
+            config.reset_reader_on_write = true;
+        }
+        Client::try_from(config).context("no cluster")
+    }
+
+    async fn config(&self) -> Result<Config> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = match &self.kubeconfig {
+            Some(file) => Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await,
+            None => Config::from_kubeconfig(&options).await,
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
-        runtime.block_on(async { command(connection.client().await?).await })
+        // The kubelet sets the variable in every pod.
+        let is_in_cluster = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        match config {
+            Err(_) if self.kubeconfig.is_none() && self.context.is_none() && is_in_cluster() => {
+                Ok(Config::incluster()?)
+            }
+            config => Ok(config?),
+        }
     }
 }
 
@@ -57,4 +87,58 @@ pub(super) fn namespace_or_default(namespace: Option<String>, client: &Client) -
 /// 0 where all is well, else 1.
 pub(super) fn exit_code(is_well: bool) -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KUBECONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: one
+clusters:
+- {name: here, cluster: {server: 'http://127.0.0.1:1'}}
+users:
+- {name: me, user: {}}
+contexts:
+- {name: one, context: {cluster: here, user: me, namespace: first}}
+- {name: two, context: {cluster: here, user: me, namespace: second}}
+";
+
+    fn arguments() -> (tempfile::TempDir, ClusterArgs) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config");
+        std::fs::write(&file, KUBECONFIG).unwrap();
+        (directory, ClusterArgs { kubeconfig: Some(file), ..ClusterArgs::default() })
+    }
+
+    #[tokio::test]
+    async fn kubeconfig_and_context_select_the_cluster() {
+        let (_directory, one) = arguments();
+        let two = ClusterArgs { context: Some("two".to_owned()), ..one.clone() };
+        for (arguments, namespace) in [(one, "first"), (two, "second")] {
+            assert_eq!(arguments.client().await.unwrap().default_namespace(), namespace);
+        }
+    }
+
+    #[tokio::test]
+    async fn missing_context_is_an_error_with_a_next_step() {
+        let (_directory, arguments) = arguments();
+        let arguments = ClusterArgs { context: Some("three".to_owned()), ..arguments };
+        let error = describe_error(arguments.client().await.err().unwrap().as_ref());
+        assert!(error.starts_with("no cluster: "), "{error}");
+        assert!(error.contains("three") && error.contains("kubectl config get-contexts"), "{error}");
+        assert_eq!(error.matches("three").count(), 1, "{error}");
+    }
+
+    #[tokio::test]
+    async fn unavailable_server_is_described_once() {
+        let (_directory, arguments) = arguments();
+        let arguments = ClusterArgs { request_timeout: Duration::from_secs(5), ..arguments };
+        let client = arguments.client().await.unwrap();
+        let error = describe_error(&client.apiserver_version().await.unwrap_err());
+        assert!(error.contains("refused"), "{error}");
+        assert_eq!(error.matches("client error").count(), 1, "{error}");
+    }
 }

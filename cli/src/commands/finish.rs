@@ -18,7 +18,7 @@ use crate::finish::{self, Outcome, PodSelection};
 
 For pods that were created before istio-aux was installed. Posts to pilot-agent through a port that the API server
 forwards, so it needs get and create on pods/portforward. Pods with a container that still runs, or that the kubelet will
-restart, are left alone. Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
+restart, are skipped. Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
     after_help = "examples:
   istio-aux finish -n team hello-7jwpb
   istio-aux finish --all-stuck -A --dry-run
@@ -87,8 +87,6 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
 fn print_outcome(Outcome { namespace, name, succeeded, message }: &Outcome) {
     if *succeeded {
         println!("pod {namespace}/{name}: {message}");
-    } else if let Some(reason) = message.strip_prefix("is left alone") {
-        eprintln!("istio-aux: pod {namespace}/{name} is left alone{reason}");
     } else {
         eprintln!("istio-aux: pod {namespace}/{name}: {message}");
     }

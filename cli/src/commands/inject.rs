@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use inject::args::ShimArgs;
 
@@ -57,12 +58,12 @@ pub(super) fn inject(arguments: InjectArgs) -> CliResult {
 
 impl Files {
     /// Prints all files after an edit. Nothing is printed where one of them cannot be read.
-    fn rewrite(&self, edit: impl Fn(&str) -> Result<Rewritten, offline::Error>) -> CliResult {
+    fn rewrite(&self, edit: impl Fn(&str) -> Result<Rewritten>) -> CliResult {
         let (mut all, mut warnings) = (String::new(), Vec::new());
         for file in self.expanded()? {
             let name = file.display();
-            let text = read(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
-            let rewritten = edit(&text).map_err(|error| format!("{name}, {error}"))?;
+            let text = read(&file).with_context(|| format!("{name} cannot be read"))?;
+            let rewritten = edit(&text).with_context(|| name.to_string())?;
             append(&mut all, &rewritten.text);
             warnings.extend(rewritten.warnings);
         }
@@ -74,7 +75,7 @@ impl Files {
     }
 
     /// The files, with each directory replaced by its manifests in the order of their names.
-    fn expanded(&self) -> Result<Vec<PathBuf>, String> {
+    fn expanded(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for path in &self.filenames {
             if path.is_dir() {
@@ -87,15 +88,15 @@ impl Files {
     }
 }
 
-fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>, String> {
+fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let name = directory.display();
-    let entries = std::fs::read_dir(directory).map_err(|error| format!("{name} cannot be read: {error}"))?;
+    let entries = std::fs::read_dir(directory).with_context(|| format!("{name} cannot be read"))?;
     let is_manifest = |path: &PathBuf| {
         path.is_file() && path.extension().and_then(OsStr::to_str).is_some_and(|end| EXTENSIONS.contains(&end))
     };
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_manifest).collect();
     if files.is_empty() {
-        return Err(format!("{name} has no manifests: no file *.yaml, *.yml or *.json"));
+        bail!("{name} has no manifests: no file *.yaml, *.yml or *.json");
     }
     files.sort();
     Ok(files)
@@ -145,7 +146,7 @@ mod tests {
     fn a_directory_without_manifests_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let files = Files { filenames: vec![directory.path().to_owned()] };
-        assert!(files.expanded().unwrap_err().contains("has no manifests"));
+        assert!(files.expanded().unwrap_err().to_string().contains("has no manifests"));
     }
 
     #[test]

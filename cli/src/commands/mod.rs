@@ -63,7 +63,7 @@ struct Completions {
 }
 
 /// The exit status of a command; `Err` is one line for what it could not do.
-type CliResult = Result<ExitCode, String>;
+type CliResult = anyhow::Result<ExitCode>;
 
 /// Returns the definition of the command line, from which documentation is generated.
 #[must_use]
@@ -89,8 +89,8 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn exit_code(result: CliResult) -> ExitCode {
-    result.unwrap_or_else(|reason| {
-        eprintln!("istio-aux: {reason}");
+    result.unwrap_or_else(|error| {
+        eprintln!("istio-aux: {}", api::describe_error(error.as_ref()));
         ExitCode::FAILURE
     })
 }

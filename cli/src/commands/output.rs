@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -21,22 +22,19 @@ pub(super) struct OutputArgs {
 
 impl OutputArgs {
     /// Prints a result: as JSON, or as lines of text.
-    pub(super) fn print(&self, result: &impl Serialize, text: &str) -> Result<(), String> {
+    pub(super) fn print(&self, result: &impl Serialize, text: &str) -> Result<()> {
         match self.output {
             Output::Text => print(text),
-            Output::Json => {
-                let json = serde_json::to_string_pretty(result).map_err(|error| format!("cannot write: {error}"))?;
-                print(&format!("{json}\n"))
-            }
+            Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(result).context("cannot write")?)),
         }
     }
 }
 
 /// Prints a text. A reader that has read enough, such as `head`, is no error.
-pub(super) fn print(text: &str) -> Result<(), String> {
+pub(super) fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write"),
         _ => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, anyhow};
 use clap::Args;
 use inject::tenancy::objects::{pod_default, role_binding};
 use inject::tenancy::wish::accounts_of;
@@ -33,14 +34,13 @@ pub(super) struct TenantObjectsArgs {
 }
 
 pub(super) fn run(arguments: &TenantObjectsArgs) -> CliResult {
-    let accounts = accounts_of(&arguments.accounts).map_err(|reason| format!("--accounts: {reason}"))?;
+    let accounts = accounts_of(&arguments.accounts).map_err(|reason| anyhow!("--accounts: {reason}"))?;
     let mut objects = vec![role_binding(&arguments.namespace, &accounts)];
     if !arguments.without_pod_default {
         objects.push(pod_default(&arguments.namespace));
     }
     for object in objects {
-        let yaml = serde_saphyr::to_string(&object);
-        print(&format!("---\n{}", yaml.map_err(|error| format!("cannot write: {error}"))?))?;
+        print(&format!("---\n{}", serde_saphyr::to_string(&object).context("cannot write")?))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use inject::args::default_settings;
 
 use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::OutputArgs;
 use crate::explain::{ExplainedPod, Explanation, Target, Verdict, explain};
 use crate::pods::Decision;
-use inject::args::default_settings;
 
 /// Explain one object: whether its pods are injected, why, and what would be decided now
 #[derive(Debug, Args)]

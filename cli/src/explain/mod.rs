@@ -2,16 +2,19 @@
 
 mod target;
 
+use anyhow::{Context as _, Result, anyhow};
+use api::describe_error;
+use contract::kind::{NAMESPACES, PODS};
 use inject::Settings;
 use kube::Client;
+use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::target::Target;
 use crate::dry_run::{DryRun, dry_run_pod};
 use crate::pods::{Decision, OptIn, decide_now, is_in_mesh, is_rendered, opt_in, pods_of, recorded};
-use api::{Selection, selector_of};
-use contract::kind::{NAMESPACES, PODS};
+use crate::read::{self, selector_of};
 
 /// How many pods of a workload are listed at most.
 const PODS_LIMIT: usize = 20;
@@ -75,15 +78,15 @@ pub(crate) async fn explain(
     namespace: &str,
     target: &Target,
     settings: &Settings,
-) -> Result<Explanation, String> {
-    let object = api::get(client, target.kind, Some(namespace), &target.name).await?;
-    let object = object.ok_or_else(|| format!("there is no {target} in namespace {namespace}"))?;
+) -> Result<Explanation> {
+    let object = read::get(client, target.kind, Some(namespace), &target.name).await?;
+    let object = object.with_context(|| format!("there is no {target} in namespace {namespace}"))?;
     let templates = templates(client, namespace, &object).await;
-    let Some(template) = templates.first() else {
-        return Err(format!("{target} has no pod template that istio-aux knows; next: istio-aux why pod/NAME"));
-    };
-    let read = api::get(client, NAMESPACES, None, namespace).await;
-    let labels = read.and_then(|object| object.ok_or_else(|| format!("there is no namespace {namespace}")));
+    let template = templates.first();
+    let template = template
+        .with_context(|| format!("{target} has no pod template that istio-aux knows; next: istio-aux why pod/NAME"))?;
+    let read = read::get(client, NAMESPACES, None, namespace).await;
+    let labels = read.and_then(|object| object.ok_or_else(|| anyhow!("there is no namespace {namespace}")));
     let opt_in = labels.as_ref().map(|namespace| opt_in(namespace, template));
     let context = Context { client, namespace, labels: labels.as_ref().ok(), settings };
     let pods = if target.kind == PODS { vec![context.explained(&object)] } else { context.pods(&object).await? };
@@ -95,7 +98,7 @@ pub(crate) async fn explain(
         object: target.to_string(),
         namespace: namespace.to_owned(),
         opted_in: opt_in.as_ref().ok().map(|opt_in| opt_in.is_in()),
-        opt_in: opt_in.map_or_else(Clone::clone, OptIn::describe),
+        opt_in: opt_in.map_or_else(|error| describe_error(error.as_ref()), OptIn::describe),
         in_mesh: labels.as_ref().ok().map(is_in_mesh),
         pods,
         now,
@@ -105,7 +108,7 @@ pub(crate) async fn explain(
 /// The pods that are created from an object. For a pod, those of its controller: a running pod has what admission added.
 async fn templates(client: &Client, namespace: &str, object: &Value) -> Vec<Value> {
     if let Some(owner) = Target::owner_of(object).filter(|_| object["kind"] == "Pod")
-        && let Ok(Some(controller)) = api::get(client, owner.kind, Some(namespace), &owner.name).await
+        && let Ok(Some(controller)) = read::get(client, owner.kind, Some(namespace), &owner.name).await
     {
         return pods_of(&controller);
     }
@@ -123,11 +126,11 @@ struct Context<'a> {
 
 impl Context<'_> {
     /// The pods of a workload, by its selector.
-    async fn pods(&self, object: &Value) -> Result<Vec<ExplainedPod>, String> {
+    async fn pods(&self, object: &Value) -> Result<Vec<ExplainedPod>> {
         let Some(selector) = selector_of(&object["spec"]["selector"]["matchLabels"]) else { return Ok(Vec::new()) };
         let mut pods = Vec::new();
-        let selection = Selection::in_namespace(Some(self.namespace)).labels(&selector);
-        api::for_each(self.client, PODS, selection, |pod| {
+        let selection = ListParams::default().labels(&selector);
+        read::for_each(self.client, PODS, Some(self.namespace), &selection, |pod| {
             if pods.len() < PODS_LIMIT {
                 pods.push(self.explained(&pod));
             }
@@ -153,7 +156,7 @@ impl Context<'_> {
         match decide_now(pod, self.settings) {
             Ok(decision) if MODES_WITH_SHIM.contains(&decision.mode.as_str()) => missed.to_owned(),
             Ok(decision) => decision.reason,
-            Err(reason) => reason,
+            Err(error) => describe_error(error.as_ref()),
         }
     }
 
@@ -178,14 +181,15 @@ impl Context<'_> {
                 },
             },
             Ok(DryRun::Rejected(message)) => Verdict::Rejected { message },
-            Ok(DryRun::Forbidden(reason)) | Err(reason) => self.unasked(template, reason),
+            Ok(DryRun::Forbidden(reason)) => self.unasked(template, reason),
+            Err(error) => self.unasked(template, describe_error(error.as_ref())),
         }
     }
 
     fn unasked(&self, template: &Value, reason: String) -> Verdict {
         match decide_now(template, self.settings) {
             Ok(decision) => Verdict::Unasked { reason, decision },
-            Err(unreadable) => Verdict::Unknown { reason: format!("{reason}; {unreadable}") },
+            Err(error) => Verdict::Unknown { reason: format!("{reason}; {}", describe_error(error.as_ref())) },
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde_json::Value;
-
+use anyhow::{Context, Result};
 use contract::kind::{DEPLOYMENTS, Kind, PODS};
+use serde_json::Value;
 
 const KUBEFLOW: &str = "kubeflow.org";
 const KINDS: [(&[&str], Kind); 14] = [
@@ -50,20 +50,17 @@ impl fmt::Display for Target {
 }
 
 impl FromStr for Target {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || "takes KIND/NAME, such as pod/hello or job/hello".to_owned();
-        let (kind, name) = text.split_once('/').ok_or_else(expected)?;
-        if name.is_empty() || name.contains('/') {
-            return Err(expected());
-        }
+    fn from_str(text: &str) -> Result<Self> {
+        let parts = text.split_once('/').filter(|(_, name)| !name.is_empty() && !name.contains('/'));
+        let (kind, name) = parts.context("takes KIND/NAME, such as pod/hello or job/hello")?;
         let kind = kind.to_ascii_lowercase();
         let is_it = |(short, known): &&(&[&str], Kind)| {
             known.name.eq_ignore_ascii_case(&kind) || known.plural == kind || short.contains(&kind.as_str())
         };
         let known = KINDS.iter().find(is_it).map(|(_, known)| *known);
-        let kind = known.ok_or_else(|| format!("knows no kind {kind:?}; it takes {}", kinds()))?;
+        let kind = known.with_context(|| format!("unknown kind {kind:?}; it takes {}", kinds()))?;
         Ok(Self { kind, name: name.to_owned() })
     }
 }
@@ -80,7 +77,7 @@ mod tests {
     #[test]
     fn kinds_are_known_by_their_names_as_kubectl_knows_them() {
         for text in ["pod/a", "po/a", "pods/a", "Pod/a"] {
-            assert_eq!(text.parse(), Ok(Target { kind: PODS, name: "a".to_owned() }), "{text}");
+            assert_eq!(text.parse::<Target>().unwrap(), Target { kind: PODS, name: "a".to_owned() }, "{text}");
         }
         assert_eq!("cj/a".parse::<Target>().unwrap().to_string(), "cronjob/a");
         assert_eq!("PyTorchJob/a".parse::<Target>().unwrap().kind.plural, "pytorchjobs");
@@ -106,8 +103,8 @@ mod tests {
     #[test]
     fn what_is_no_object_is_rejected() {
         for text in ["a", "pod/", "pod/a/b"] {
-            assert!(text.parse::<Target>().unwrap_err().starts_with("takes KIND/NAME"), "{text}");
+            assert!(text.parse::<Target>().unwrap_err().to_string().starts_with("takes KIND/NAME"), "{text}");
         }
-        assert!("service/a".parse::<Target>().unwrap_err().contains("cronjob"));
+        assert!("service/a".parse::<Target>().unwrap_err().to_string().contains("cronjob"));
     }
 }

@@ -1,7 +1,8 @@
 //! What is explained of which cluster, with recorded answers.
 
-use super::*;
 use api::fake::{Answer, client};
+
+use super::*;
 
 const JOB: &str = "GET /apis/batch/v1/namespaces/team/jobs/hello";
 const NAMESPACE: &str = "GET /api/v1/namespaces/team";
@@ -143,7 +144,7 @@ async fn an_object_that_is_not_there_is_an_error() {
     let (client, _) = client([]);
     let target = "pod/none".parse().unwrap();
     let error = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap_err();
-    assert_eq!(error, "there is no pod/none in namespace team");
+    assert_eq!(error.to_string(), "there is no pod/none in namespace team");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! `webhook.yaml` is what `kubectl kustomize deploy/overlays/self-signed` prints; `e2e/tests/kustomize.rs` compares them.
 
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::INSTALLED;
@@ -21,7 +22,7 @@ pub(crate) struct Images {
 }
 
 /// The manifests in YAML, one document for each object.
-pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String, String> {
+pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String> {
     let mut text = String::new();
     for mut object in objects()? {
         set_namespace(&mut object, namespace);
@@ -36,9 +37,8 @@ pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String, Stri
             set_images(&mut object, images);
         }
         let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
-        let document = serde_saphyr::to_string_with_options(&object, options);
         text.push_str("---\n");
-        text.push_str(&document.map_err(|error| format!("the manifests cannot be written: {error}"))?);
+        text.push_str(&serde_saphyr::to_string_with_options(&object, options).context("cannot write the manifests")?);
     }
     Ok(text)
 }
@@ -47,8 +47,8 @@ fn is_namespaced(object: &Value) -> bool {
     INSTALLED.iter().any(|installed| installed.is_namespaced && object["kind"] == installed.kind.name)
 }
 
-fn objects() -> Result<Vec<Value>, String> {
-    serde_saphyr::from_multiple(RENDERED).map_err(|error| format!("the manifests cannot be read: {error}"))
+fn objects() -> Result<Vec<Value>> {
+    serde_saphyr::from_multiple(RENDERED).context("cannot read the manifests")
 }
 
 /// Replaces the namespace wherever a field or an account refers to it.

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context, Result};
+use contract::kind::{PODS, SERVICES, WEBHOOK_CONFIGURATIONS};
 use contract::names::{INSTALL_CONTAINER, SHIM_CONTAINER, SHIM_LABEL, SHIM_VOLUME};
 use kube::Client;
+use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::check::service_of_ours;
-use api::{self, Selection};
-use contract::kind::{PODS, SERVICES, WEBHOOK_CONFIGURATIONS};
-
-/// Pods that have not ended.
-const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+use crate::check::{UNFINISHED, note, service_of_ours};
+use crate::read::{self, selector_of};
 
 /// What runs in a cluster. Images are counted by pods.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,38 +32,30 @@ pub(crate) fn client_version() -> String {
 
 /// Reads the versions in a cluster.
 pub(crate) async fn versions(client: &Client) -> Versions {
-    let mut versions = Versions { client: client_version(), ..Versions::default() };
-    let mut note = |reason: String| versions.unreadable.push(reason);
-    match client.apiserver_version().await {
-        Ok(info) => versions.server = Some(info.git_version),
-        Err(error) => note(format!("cannot read the server's version: {}", api::describe_error(error))),
-    }
-    match webhook_images(client).await {
-        Ok(images) => versions.webhook = images,
-        Err(reason) => note(reason),
-    }
+    let mut unreadable = Vec::new();
+    let server = client.apiserver_version().await.context("cannot read the server's version");
+    let server = note(&mut unreadable, server).map(|info| info.git_version);
+    let webhook = note(&mut unreadable, webhook_images(client).await).unwrap_or_default();
     let mut shims = BTreeMap::new();
-    let selection = Selection::default().labels(SHIM_LABEL).fields(UNFINISHED);
-    let read = api::for_each(client, PODS, selection, |pod| {
+    let selection = ListParams::default().labels(SHIM_LABEL).fields(UNFINISHED);
+    let count = |pod| {
         if let Some(image) = shim_image(&pod) {
             *shims.entry(image.to_owned()).or_default() += 1;
         }
-    });
-    if let Err(reason) = read.await {
-        note(reason);
-    }
-    Versions { shims, ..versions }
+    };
+    note(&mut unreadable, read::for_each(client, PODS, None, &selection, count).await);
+    Versions { client: client_version(), server, webhook, shims, unreadable }
 }
 
 /// The images of the pods behind the Service that the webhook configuration names.
-async fn webhook_images(client: &Client) -> Result<BTreeMap<String, usize>, String> {
+async fn webhook_images(client: &Client) -> Result<BTreeMap<String, usize>> {
     let mut images = BTreeMap::new();
-    let configurations = api::list(client, WEBHOOK_CONFIGURATIONS, Selection::default()).await?;
+    let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await?;
     let Some((namespace, service)) = service_of_ours(&configurations) else { return Ok(images) };
-    let Some(service) = api::get(client, SERVICES, Some(&namespace), &service).await? else { return Ok(images) };
-    let Some(selector) = api::selector_of(&service["spec"]["selector"]) else { return Ok(images) };
-    let selection = Selection::in_namespace(Some(&namespace)).labels(&selector).fields(UNFINISHED);
-    for pod in api::list(client, PODS, selection).await? {
+    let Some(service) = read::get(client, SERVICES, Some(&namespace), &service).await? else { return Ok(images) };
+    let Some(selector) = selector_of(&service["spec"]["selector"]) else { return Ok(images) };
+    let selection = ListParams::default().labels(&selector).fields(UNFINISHED);
+    for pod in read::list(client, PODS, Some(&namespace), &selection).await? {
         let containers = pod["spec"]["containers"].as_array();
         if let Some(image) = containers.into_iter().flatten().find_map(webhook_image) {
             *images.entry(image.to_owned()).or_default() += 1;

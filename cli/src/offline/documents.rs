@@ -1,5 +1,6 @@
 //! Splits manifests into documents, reads them as Kubernetes does (YAML or JSON), and writes them.
 
+use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
 /// One document, with the separator before it.
@@ -49,25 +50,26 @@ fn is_only_directives(text: &str) -> bool {
 
 impl Document<'_> {
     /// The content; null where it is empty, or only comments.
-    pub(super) fn parse(&self) -> Result<Value, String> {
+    pub(super) fn parse(&self) -> Result<Value> {
         if self.is_empty() {
             return Ok(Value::Null);
         }
-        parse(self.text).map_err(|reason| {
+        parse(self.text).map_err(|error| {
+            let reason = error.to_string();
             let reason = reason.lines().next().unwrap_or_default().replace(" at line ", " at its line ");
-            format!("it is neither YAML nor JSON ({reason})")
+            anyhow!("it is neither YAML nor JSON ({reason})")
         })
     }
 
     /// The same document with another content, in its language.
-    pub(super) fn render(&self, content: &Value) -> Result<String, String> {
+    pub(super) fn render(&self, content: &Value) -> Result<String> {
         let body = self.body();
         let text = if body.trim_start().starts_with('{') {
-            serde_json::to_string_pretty(content).map(|json| format!("{json}\n")).map_err(|error| error.to_string())
+            serde_json::to_string_pretty(content).map(|json| format!("{json}\n")).map_err(anyhow::Error::from)
         } else {
             yaml(content)
         };
-        let text = text.map_err(|reason| format!("it cannot be written: {reason}"))?;
+        let text = text.context("it cannot be written")?;
         let newline = if text.ends_with('\n') { "" } else { "\n" };
         let end = if self.text.lines().last().is_some_and(is_end) { "...\n" } else { "" };
         Ok(format!("{}{text}{newline}{end}", self.separator()))
@@ -99,10 +101,10 @@ impl Document<'_> {
 }
 
 /// YAML with strings of several lines as literal block scalars. Where that would be read differently, strings are quoted.
-fn yaml(content: &Value) -> Result<String, String> {
+fn yaml(content: &Value) -> Result<String> {
     let block = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let quoted = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    let write = |options| serde_saphyr::to_string_with_options(content, options).map_err(|error| error.to_string());
+    let write = |options| serde_saphyr::to_string_with_options(content, options);
     let text = write(block)?;
     // The library indents blank lines, too.
     let trimmed: String =
@@ -110,14 +112,14 @@ fn yaml(content: &Value) -> Result<String, String> {
     let mut candidates = [trimmed, text].into_iter();
     match candidates.find(|text| parse(text).is_ok_and(|read| read == *content)) {
         Some(text) => Ok(text),
-        None => write(quoted),
+        None => Ok(write(quoted)?),
     }
 }
 
-fn parse(text: &str) -> Result<Value, String> {
+fn parse(text: &str) -> Result<Value> {
     // Kubernetes reads YAML 1.1, in which 0644 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())
+    Ok(serde_saphyr::from_str_with_options(text, options)?)
 }
 
 #[cfg(test)]

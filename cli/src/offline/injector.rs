@@ -1,12 +1,13 @@
 //! Adds to the pod templates of an object what the webhook would add.
 
-use crate::pods::{is_proxy, is_rendered};
+use anyhow::{Context, Result};
 use contract::names::ISTIO_STATUS_ANNOTATION;
 use inject::{Decision, Mode, Settings, decide, pod::Pod};
 use serde_json::{Value, json};
 
 use super::object_ref;
 use crate::pods::templates::{self, Template};
+use crate::pods::{is_proxy, is_rendered};
 
 /// Mutates objects, and collects the warnings of their decisions.
 pub(super) struct ManifestInjector<'a> {
@@ -25,7 +26,7 @@ impl<'a> ManifestInjector<'a> {
     }
 
     /// Mutates every pod template of an object.
-    pub(super) fn inject(&mut self, object: &mut Value) -> Result<(), String> {
+    pub(super) fn inject(&mut self, object: &mut Value) -> Result<()> {
         let object_ref = object_ref(object);
         for template in templates::of(object) {
             self.template(object, &template, &object_ref)?;
@@ -33,7 +34,7 @@ impl<'a> ManifestInjector<'a> {
         Ok(())
     }
 
-    fn template(&mut self, object: &mut Value, template: &Template, object_ref: &str) -> Result<(), String> {
+    fn template(&mut self, object: &mut Value, template: &Template, object_ref: &str) -> Result<()> {
         let mut pod = template.pod(object);
         self.apply(&mut pod, object_ref)?;
         if self.assume_proxy {
@@ -48,13 +49,13 @@ impl<'a> ManifestInjector<'a> {
     }
 
     /// The webhook's call before Istio's injector.
-    fn apply(&mut self, pod: &mut Value, object_ref: &str) -> Result<(), String> {
+    fn apply(&mut self, pod: &mut Value, object_ref: &str) -> Result<()> {
         let decision = self.decide(pod, object_ref)?;
         patch(pod, &decision)
     }
 
     /// The webhook's call after Istio's injector: decided with a stand-in for the proxy, which is taken out again.
-    fn apply_with_proxy(&mut self, pod: &mut Value, object_ref: &str) -> Result<(), String> {
+    fn apply_with_proxy(&mut self, pod: &mut Value, object_ref: &str) -> Result<()> {
         if is_rendered(pod) {
             // istioctl kube-inject has added the proxy, and the first decision has seen it.
             return Ok(());
@@ -86,10 +87,9 @@ impl<'a> ManifestInjector<'a> {
         Ok(())
     }
 
-    fn decide(&mut self, pod: &Value, object_ref: &str) -> Result<Decision, String> {
+    fn decide(&mut self, pod: &Value, object_ref: &str) -> Result<Decision> {
         let text = pod.to_string();
-        let pod: Pod =
-            serde_json::from_str(&text).map_err(|error| format!("{object_ref}: its pod cannot be read: {error}"))?;
+        let pod: Pod = serde_json::from_str(&text).with_context(|| format!("{object_ref}: its pod cannot be read"))?;
         let decision = decide(&pod, self.settings);
         for warning in &decision.warnings {
             self.warn(object_ref, warning);
@@ -106,9 +106,8 @@ impl<'a> ManifestInjector<'a> {
     }
 }
 
-fn patch(pod: &mut Value, decision: &Decision) -> Result<(), String> {
-    json_patch::patch(pod, &decision.patch)
-        .map_err(|error| format!("a patch does not fit, which is a bug of istio-aux: {error}"))
+fn patch(pod: &mut Value, decision: &Decision) -> Result<()> {
+    json_patch::patch(pod, &decision.patch).context("a patch does not fit, which is a bug of istio-aux")
 }
 
 /// The status that Istio's injector writes with the stand-in.

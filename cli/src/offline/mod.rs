@@ -4,6 +4,7 @@
 mod documents;
 mod injector;
 
+use anyhow::{Context, Result};
 use inject::Settings;
 use serde_json::Value;
 
@@ -21,41 +22,29 @@ pub struct Rewritten {
     pub changed: usize,
 }
 
-/// A document that cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("document {number} (line {line}): {reason}")]
-pub struct Error {
-    /// Which document, from 1.
-    number: usize,
-    /// The line of the text on which it begins, from 1.
-    line: usize,
-    /// What is wrong with it.
-    reason: String,
-}
-
 /// Mutates every pod template in YAML or JSON manifests as the webhook would before Istio's injector: only the startup hold.
 /// With `assume_proxy` it adds the shim, too, as a native sidecar. The other modes change the proxy, which is not there.
-pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Rewritten, Error> {
+pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Rewritten> {
     let mut injector = ManifestInjector::new(settings, assume_proxy);
     let rewritten = rewrite(text, |object| injector.inject(object))?;
     Ok(Rewritten { warnings: injector.into_warnings(), ..rewritten })
 }
 
 /// Applies an edit to every object of a text.
-fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<(), String>) -> Result<Rewritten, Error> {
+fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<()>) -> Result<Rewritten> {
     let mut rewritten = Rewritten { text: String::new(), warnings: Vec::new(), changed: 0 };
     // Some editors write a byte order mark first, which belongs to no document.
     let content = text.trim_start_matches('\u{feff}');
     rewritten.text.push_str(&text[..text.len() - content.len()]);
     for document in split(content) {
-        let wrong = |reason| Error { number: document.number, line: document.line, reason };
-        let before = document.parse().map_err(wrong)?;
+        let place = || format!("document {} (line {})", document.number, document.line);
+        let before = document.parse().with_context(place)?;
         let mut after = before.clone();
-        for_each_object(&mut after, &mut edit).map_err(wrong)?;
+        for_each_object(&mut after, &mut edit).with_context(place)?;
         if after == before {
             rewritten.text.push_str(document.text);
         } else {
-            rewritten.text.push_str(&document.render(&after).map_err(wrong)?);
+            rewritten.text.push_str(&document.render(&after).with_context(place)?);
             rewritten.changed += 1;
         }
     }
@@ -63,7 +52,7 @@ fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<(), String>) -
 }
 
 /// Applies an edit to an object, or to each item of a list.
-fn for_each_object(object: &mut Value, edit: &mut impl FnMut(&mut Value) -> Result<(), String>) -> Result<(), String> {
+fn for_each_object(object: &mut Value, edit: &mut impl FnMut(&mut Value) -> Result<()>) -> Result<()> {
     if object["kind"] != "List" {
         return edit(object);
     }

@@ -1,7 +1,8 @@
 //! What becomes of manifests: a table of kinds, and what stays as it is.
 
-use super::*;
 use serde_json::json;
+
+use super::*;
 
 fn injected(text: &str, assume_proxy: bool) -> Rewritten {
     inject(text, &Settings::new("shim:1"), assume_proxy).unwrap()
@@ -228,7 +229,8 @@ fn bad_documents_are_named_by_number_and_line() {
         ("{".to_owned(), "document 1 (line 1): it is neither YAML nor JSON ("),
     ];
     for (text, message) in cases {
-        let error = inject(&text, &Settings::new("shim:1"), true).unwrap_err().to_string();
+        let error = inject(&text, &Settings::new("shim:1"), true).unwrap_err();
+        let error = api::describe_error(error.as_ref());
         assert!(error.starts_with(message), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     }

@@ -1,5 +1,6 @@
 //! What was decided for a pod, and what would be decided now. Pure.
 
+use anyhow::{Context, Result};
 use contract::names::{SHIM_LABEL, STATUS_ANNOTATION};
 use inject::{Settings, Sidecar, decide};
 use serde::Serialize;
@@ -28,9 +29,9 @@ pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
 }
 
 /// The decision for a pod as it is now; `Err` where it is no pod that can be read.
-pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<Decision, String> {
+pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<Decision> {
     let text = pod.to_string();
-    let pod = serde_json::from_str(&text).map_err(|error| format!("the pod cannot be read: {error}"))?;
+    let pod = serde_json::from_str(&text).context("the pod cannot be read")?;
     let decision = decide(&pod, settings);
     Ok(Decision {
         mode: decision.mode.as_str().to_owned(),

@@ -1,5 +1,6 @@
 //! Finds pods that only their proxy keeps running. Pure.
 
+use anyhow::{Result, bail};
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
 use inject::pod::Pod;
 use serde_json::Value;
@@ -16,21 +17,21 @@ pub(crate) struct StuckPod {
 }
 
 /// Checks one pod. `Err` says why it is not stuck.
-pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod, String> {
+pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if matches!(phase, "Succeeded" | "Failed") {
-        return Err(format!("it has ended ({phase})"));
+        bail!("it has ended ({phase})");
     }
     if !pod["metadata"]["deletionTimestamp"].is_null() {
-        return Err("it is being deleted".to_owned());
+        bail!("it is being deleted");
     }
     let policy = pod["spec"]["restartPolicy"].as_str().unwrap_or("Always");
     if policy == "Always" {
-        return Err("its restartPolicy is Always: it does not run to completion".to_owned());
+        bail!("its restartPolicy is Always: it does not run to completion");
     }
     let containers: Vec<&Value> = pod["spec"]["containers"].as_array().into_iter().flatten().collect();
     if !containers.iter().any(|container| is_proxy(container)) {
-        return Err(format!("it has no ordinary container {PROXY_CONTAINER}"));
+        bail!("it has no ordinary container {PROXY_CONTAINER}");
     }
     let mut since = String::new();
     for container in containers {
@@ -38,7 +39,7 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod, String> {
         let state = state_of(pod, name);
         if is_proxy(container) {
             if state["running"].is_null() {
-                return Err(format!("its {PROXY_CONTAINER} does not run"));
+                bail!("its {PROXY_CONTAINER} does not run");
             }
             continue;
         }
@@ -49,7 +50,7 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod, String> {
 }
 
 /// When a container ended. `Err` where it still runs, or the kubelet will restart it.
-fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String, String> {
+fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String> {
     let ended = &state["terminated"];
     if ended.is_null() {
         let what = match (state["running"].is_null(), state["waiting"]["reason"].as_str()) {
@@ -57,13 +58,13 @@ fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) ->
             (true, Some("CrashLoopBackOff")) => "will be started again",
             (true, _) => "has not started yet",
         };
-        return Err(format!("its container {name} {what}"));
+        bail!("its container {name} {what}");
     }
     let code = ended["exitCode"].as_i64().unwrap_or_default();
     let policy = container["restartPolicy"].as_str().unwrap_or(policy);
     let has_rules = container["restartPolicyRules"].as_array().is_some_and(|rules| !rules.is_empty());
     if has_rules || policy == "Always" || (policy == "OnFailure" && code != 0) {
-        return Err(format!("its container {name} may be started again (exit code {code})"));
+        bail!("its container {name} may be started again (exit code {code})");
     }
     Ok(ended["finishedAt"].as_str().unwrap_or_default().to_owned())
 }
@@ -158,7 +159,8 @@ mod tests {
             ),
         ];
         for (case, pod, expected) in cases {
-            assert_eq!(check_stuck(&pod).map(|_| ()), expected.map_err(str::to_owned), "{case}");
+            let reason = check_stuck(&pod).map(|_| ()).map_err(|error| error.to_string());
+            assert_eq!(reason, expected.map_err(str::to_owned), "{case}");
         }
     }
 
@@ -171,7 +173,7 @@ mod tests {
             status_port: 15020,
             since: "2026-11-21T10:00:00Z".to_owned(),
         };
-        assert_eq!(check_stuck(&pod), Ok(expected));
+        assert_eq!(check_stuck(&pod).unwrap(), expected);
         let moved = with(pod, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "15999"}));
         assert_eq!(check_stuck(&moved).unwrap().status_port, 15999);
     }

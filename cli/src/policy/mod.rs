@@ -1,6 +1,7 @@
 //! The policy profile: the decision as `MutatingAdmissionPolicy` objects (KEP-3962). The text is `policy.yaml`, into which
 //! the contract's names and the operator's settings are filled.
 
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use contract::args::{
     ARGUMENT, AWAIT, CONTAINER_POLICY, END_OF_OPTIONS, HELPER, INSTALL, MAY_RESTART, PROXY, QUIT, RESTART_POLICY,
@@ -94,10 +95,10 @@ impl ApiVersion {
 }
 
 /// The objects, in YAML. `Err` is one line for a setting that would not stay a string of CEL.
-pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<String, String> {
+pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<String> {
     for (option, value) in [("--shim-image", &settings.shim_image), ("--proxy-command", &settings.proxy_command)] {
         if !value.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:@".contains(c)) {
-            return Err(format!("{option}: {value:?} has characters that no image and no path of a policy may have"));
+            bail!("{option}: {value:?} has characters that no image and no path of a policy may have");
         }
     }
     let settings: &[(&str, &str)] = &[
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_would_end_a_string_is_refused() {
-        let refused = manifests(&Settings::new("shim'+'"), ApiVersion::V1).unwrap_err();
+        let refused = manifests(&Settings::new("shim'+'"), ApiVersion::V1).unwrap_err().to_string();
         assert!(refused.starts_with("--shim-image: \"shim'+'\""), "{refused}");
     }
 

@@ -1,9 +1,9 @@
 //! The controller against an API server with recorded answers.
 
+use api::fake::{Answer, Requests, client};
 use serde_json::{Value, json};
 
 use super::*;
-use api::fake::{Answer, Requests, client};
 
 const ROLE: &str = "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/kubeflow-pipelines-edit";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings/istio-aux-pipelines";

@@ -10,12 +10,11 @@ mod tenants;
 
 use serde_json::Value;
 
+pub(super) use self::installation::order;
+pub(super) use self::servers::nodes;
 use super::finding::{Finding, Id};
 use super::pods;
 use super::snapshot::Snapshot;
-
-pub(super) use self::installation::order;
-pub(super) use self::servers::nodes;
 
 /// How many names a message lists; the rest are counted.
 const NAMES_LIMIT: usize = 20;

@@ -1,11 +1,11 @@
 //! Which namespaces are opted in, and which only seem to be.
 
-use crate::pods::{is_in_mesh, label, namespace_opt_in};
 use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{name, some};
+use crate::pods::{is_in_mesh, label, namespace_opt_in};
 
 /// The other value that is no mistake.
 const OPTED_OUT: &str = "disabled";

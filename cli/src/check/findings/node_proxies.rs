@@ -1,12 +1,12 @@
 //! Proxies beside pods (docs/node.md): whether what a namespace's label asks for is there. Pure.
 
-use crate::pods::label;
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
 use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::{OURS, Snapshot};
 use super::{items, name, some, text};
+use crate::pods::label;
 
 /// The path of the webhook configuration's entry for such pods.
 const PATH: &str = "/mutate/node";

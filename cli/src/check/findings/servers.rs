@@ -1,11 +1,11 @@
 //! The API server and the nodes: native sidecars, exit codes of sibling containers.
 
+use contract::version::Version;
 use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{name, some, text};
-use contract::version::Version;
 
 /// The first kernel that reports the exit codes of sibling processes.
 const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };

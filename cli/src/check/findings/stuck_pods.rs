@@ -1,11 +1,11 @@
 //! Pods that only their proxy keeps running.
 
-use crate::pods::StuckPod;
 use std::time::UNIX_EPOCH;
 
 use contract::names::PROXY_CONTAINER;
 
 use super::super::finding::{Finding, Id};
+use crate::pods::StuckPod;
 
 /// How many seconds a pod gets to end by itself after its last container.
 const ENDING_GRACE_SECONDS: i64 = 15;

@@ -1,20 +1,20 @@
 //! Why a tenant of Kubeflow is answered 401 or 403, and who else may pass for him. Pure.
 
-use crate::pods::label;
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::names::{
     ACCESS_PIPELINES_LABEL, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE,
     PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
+use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours};
+use inject::tenancy::wish::{Wish, unknown_values, wish};
 use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::super::tenant::{Tenant, TenantPod};
 use super::{items, name, some, text};
-use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours};
-use inject::tenancy::wish::{Wish, unknown_values, wish};
+use crate::pods::label;
 
 /// Roles of Kubeflow that let an account use pipelines, by aggregation.
 const ROLES_FOR_PIPELINES: [&str; 3] = [PIPELINES_ROLE, "kubeflow-edit", "kubeflow-admin"];

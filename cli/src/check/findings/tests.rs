@@ -1,15 +1,17 @@
 //! The findings for a healthy cluster, and for clusters that differ from it in one thing.
 
-use super::super::finding::Severity;
-use super::super::pods::PodFacts;
-use super::*;
-use crate::pods::StuckPod;
+use std::time::Duration;
+
 use base64::Engine;
 use contract::version::Version;
 use inject::Settings;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::json;
-use std::time::Duration;
+
+use super::super::finding::Severity;
+use super::super::pods::PodFacts;
+use super::*;
+use crate::pods::StuckPod;
 
 const NOW: i64 = 1_800_000_000;
 

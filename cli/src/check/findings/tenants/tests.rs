@@ -1,10 +1,10 @@
 //! A tenant in which all is well, and tenants that differ from it in one thing.
 
+use inject::tenancy::objects::{pod_default, role_binding};
 use serde_json::json;
 
 use super::super::super::finding::Severity::{self, Info, Problem};
 use super::*;
-use inject::tenancy::objects::{pod_default, role_binding};
 
 fn pod() -> TenantPod {
     let (name, account) = ("step".to_owned(), "default".to_owned());

@@ -1,0 +1,115 @@
+//! Reads objects of any kind as raw JSON, page by page, with the caller's own rights. Errors name what could not be read.
+
+use anyhow::{Context, Result};
+use contract::kind::Kind;
+use kube::Client;
+use kube::api::ListParams;
+use serde_json::Value;
+
+/// The most objects that one request returns.
+const PAGE_LIMIT: u32 = 500;
+
+/// Returns a label selector for `key: value` pairs; `None` for an empty one, which would select everything.
+pub(crate) fn selector_of(labels: &Value) -> Option<String> {
+    let pairs = labels.as_object()?.iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)));
+    let selector = pairs.collect::<Vec<_>>().join(",");
+    (!selector.is_empty()).then_some(selector)
+}
+
+/// Reads the selected objects of a kind page by page, so that only one page is in memory.
+pub(crate) async fn for_each(
+    client: &Client,
+    kind: Kind,
+    namespace: Option<&str>,
+    selection: &ListParams,
+    each: impl FnMut(Value),
+) -> Result<()> {
+    read_pages(client, kind, namespace, selection, each).await.with_context(|| unreadable(kind, namespace))
+}
+
+/// Lists the selected objects of a kind.
+pub(crate) async fn list(
+    client: &Client,
+    kind: Kind,
+    namespace: Option<&str>,
+    selection: &ListParams,
+) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    for_each(client, kind, namespace, selection, |object| all.push(object)).await?;
+    Ok(all)
+}
+
+/// Lists the objects of a kind in a namespace; none if the server does not have the kind.
+pub(crate) async fn list_if_served(client: &Client, kind: Kind, namespace: &str) -> Result<Vec<Value>> {
+    let mut all = Vec::new();
+    match read_pages(client, kind, Some(namespace), &ListParams::default(), |object| all.push(object)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        read => read.map(|()| all).with_context(|| unreadable(kind, Some(namespace))),
+    }
+}
+
+async fn read_pages(
+    client: &Client,
+    kind: Kind,
+    namespace: Option<&str>,
+    selection: &ListParams,
+    mut each: impl FnMut(Value),
+) -> kube::Result<()> {
+    let objects = api::objects(client, kind, namespace);
+    let mut selection = selection.clone().limit(PAGE_LIMIT);
+    loop {
+        let page = objects.list(&selection).await?;
+        for object in page.items {
+            each(serde_json::to_value(object).map_err(kube::Error::SerdeError)?);
+        }
+        match page.metadata.continue_ {
+            Some(token) if !token.is_empty() => selection = selection.continue_token(&token),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Reads one object; `None` if the object does not exist, or the server does not have the kind.
+pub(crate) async fn get(client: &Client, kind: Kind, namespace: Option<&str>, name: &str) -> Result<Option<Value>> {
+    api::get(client, kind, namespace, name).await.with_context(|| unreadable(kind, namespace))
+}
+
+fn unreadable(kind: Kind, namespace: Option<&str>) -> String {
+    let place = namespace.map_or(String::new(), |namespace| format!(" in {namespace}"));
+    format!("cannot read {}{place}", kind.plural)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::fake::{Answer, client};
+    use contract::kind::PODS;
+    use serde_json::json;
+
+    #[test]
+    fn empty_selector_is_none() {
+        assert_eq!(selector_of(&json!({})), None);
+        assert_eq!(selector_of(&json!({"a": "b", "c": "d"})).as_deref(), Some("a=b,c=d"));
+    }
+
+    #[tokio::test]
+    async fn list_follows_the_continue_token_to_the_end() {
+        let first = json!({"metadata": {"continue": "next"}, "items": [{"metadata": {"name": "a"}}]});
+        let last = json!({"metadata": {}, "items": [{"metadata": {"name": "b"}}]});
+        let pods = "GET /api/v1/namespaces/team/pods?";
+        let (client, requests) = client([Answer::ok(pods, last).to("continue=next"), Answer::ok(pods, first)]);
+        let pods = list(&client, PODS, Some("team"), &ListParams::default().labels("a=b")).await.unwrap();
+        let names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["a", "b"], "{:?}", requests.all());
+        assert!(requests.all().iter().all(|line| line.contains("limit=500") && line.contains("labelSelector=a%3Db")));
+        assert_eq!(requests.all().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn forbidden_list_has_the_servers_message() {
+        let (client, _) = client([Answer::forbidden("GET /api/v1/nodes", "nodes is forbidden")]);
+        let nodes = Kind::new("", "v1", "Node", "nodes");
+        let error = list(&client, nodes, None, &ListParams::default()).await.unwrap_err();
+        assert_eq!(api::describe_error(error.as_ref()), "cannot read nodes: nodes is forbidden");
+    }
+}
