@@ -1,7 +1,7 @@
 //! Checks a cluster before an installation: its version, native sidecars, Istio, and the caller's rights.
 
+use anyhow::Result;
 use api::describe_error;
-use contract::kind::{Kind, NAMESPACES};
 use contract::version::Version;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::Client;
@@ -10,12 +10,10 @@ use kube::api::{Api, PostParams};
 use super::finding::{Finding, Id};
 use super::findings;
 use super::snapshot::{OURS, Snapshot};
-use crate::installation::INSTALLED;
+use crate::installation;
 
 /// The first version whose webhook configurations have `matchConditions`.
 const FIRST_VERSION: Version = Version { major: 1, minor: 28 };
-/// API groups of kinds that only some ways of installing have.
-const OPTIONAL_GROUPS: [&str; 3] = ["monitoring.coreos.com", "cert-manager.io", "networking.k8s.io"];
 
 /// Checks what an installation needs.
 pub(super) async fn run(client: &Client, snapshot: &Snapshot) -> Vec<Finding> {
@@ -59,42 +57,42 @@ fn server(version: Option<Version>) -> Finding {
     }
 }
 
-/// Whether the caller may create every object of the webhook profile.
+/// Checks that the caller may create every object of the webhook profile.
 async fn rights(client: &Client) -> Finding {
-    let kinds = INSTALLED.into_iter().map(|installed| installed.kind).chain([NAMESPACES]);
     let mut missing = Vec::new();
-    for kind in
-        kinds.filter(|kind| !OPTIONAL_GROUPS.contains(&kind.group) && !kind.name.starts_with("MutatingAdmission"))
-    {
-        match may_create(client, kind).await {
-            Ok(true) => {}
-            Ok(false) => missing.push(kind.plural),
-            Err(error) => {
-                let reason = describe_error(&error);
-                return Finding::info(Id::Rights, format!("your rights cannot be read: {reason}"));
-            }
+    match missing_rights(client, &mut missing).await {
+        Err(error) => {
+            let reason = describe_error(error.as_ref());
+            Finding::info(Id::Rights, format!("your rights cannot be read: {reason}"))
         }
+        Ok(()) if missing.is_empty() => Finding::ok(Id::Rights, "you may create all objects of an installation"),
+        Ok(()) => Finding::problem(
+            Id::Rights,
+            format!("you may not create: {}", missing.join(", ")),
+            "install as a cluster administrator, or ask one for these rights",
+        ),
     }
-    if missing.is_empty() {
-        return Finding::ok(Id::Rights, "you may create all objects of an installation");
-    }
-    let message = format!("you may not create: {}", missing.join(", "));
-    Finding::problem(Id::Rights, message, "install as a cluster administrator, or ask one for these rights")
 }
 
-async fn may_create(client: &Client, kind: Kind) -> kube::Result<bool> {
-    let attributes = ResourceAttributes {
-        group: Some(kind.group.to_owned()),
-        resource: Some(kind.plural.to_owned()),
-        verb: Some("create".to_owned()),
-        ..ResourceAttributes::default()
-    };
-    let review = SelfSubjectAccessReview {
-        spec: SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() },
-        ..SelfSubjectAccessReview::default()
-    };
-    let answer = Api::all(client.clone()).create(&PostParams::default(), &review).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
+async fn missing_rights(client: &Client, missing: &mut Vec<String>) -> Result<()> {
+    let reviews = Api::all(client.clone());
+    for (group, plural) in installation::resources()? {
+        let attributes = ResourceAttributes {
+            group: Some(group),
+            resource: Some(plural.clone()),
+            verb: Some("create".to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() },
+            ..SelfSubjectAccessReview::default()
+        };
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            missing.push(plural);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

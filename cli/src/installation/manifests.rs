@@ -2,10 +2,10 @@
 //!
 //! `webhook.yaml` is what `kubectl kustomize deploy/overlays/self-signed` prints; `e2e/tests/kustomize.rs` compares them.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use serde_json::Value;
-
-use super::INSTALLED;
 
 const RENDERED: &str = include_str!("webhook.yaml");
 /// The namespace in the rendered manifests.
@@ -26,8 +26,8 @@ pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String> {
     let mut text = String::new();
     for mut object in objects()? {
         set_namespace(&mut object, namespace);
-        if !is_namespaced(&object) {
-            // Kustomize gives a namespace to kinds that it does not know.
+        // Kustomize gives a namespace to these kinds, which have none.
+        if object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy")) {
             object["metadata"].as_object_mut().and_then(|metadata| metadata.shift_remove("namespace"));
         }
         if object["kind"] == "Namespace" {
@@ -43,8 +43,16 @@ pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String> {
     Ok(text)
 }
 
-fn is_namespaced(object: &Value) -> bool {
-    INSTALLED.iter().any(|installed| installed.is_namespaced && object["kind"] == installed.kind.name)
+/// Returns the API group and the plural of each kind in the manifests.
+pub(crate) fn resources() -> Result<BTreeSet<(String, String)>> {
+    let resource = |object: &Value| {
+        let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+        let group = text("apiVersion").split_once('/').map_or(String::new(), |(group, _)| group.to_owned());
+        let kind = text("kind").to_lowercase();
+        let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
+        (group, plural)
+    };
+    Ok(objects()?.iter().map(resource).collect())
 }
 
 fn objects() -> Result<Vec<Value>> {
@@ -142,13 +150,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_installed_can_be_uninstalled() {
+    fn every_object_has_the_label_that_removes_it() {
         for object in objects().unwrap() {
-            let is_known = INSTALLED.iter().any(|installed| {
-                object["kind"] == installed.kind.name && object["apiVersion"] == installed.kind.api_version()
-            });
-            assert!(is_known || object["kind"] == "Namespace", "{}: it is missing in INSTALLED", object["kind"]);
             assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/name"], "istio-aux", "{object}");
+        }
+    }
+
+    #[test]
+    fn resources_have_group_and_plural() {
+        let resources = resources().unwrap();
+        for (group, plural) in [
+            ("", "services"),
+            ("", "namespaces"),
+            ("rbac.authorization.k8s.io", "clusterroles"),
+            ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+        ] {
+            assert!(resources.contains(&(group.to_owned(), plural.to_owned())), "{plural}: {resources:?}");
         }
     }
 }
