@@ -1,7 +1,7 @@
 //! One result of a check: a stable id, a severity, a message and what to do.
 
 use clap::ValueEnum;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 /// The document with a paragraph for each id.
 const DOCUMENT: &str = "docs/troubleshooting.md";
@@ -30,7 +30,8 @@ impl Severity {
 }
 
 /// What a finding is about. The name is stable: scripts and documents refer to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Id {
     CaBundle,
     DryRun,
@@ -61,12 +62,6 @@ impl Id {
     /// The id as it is printed.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
-impl Serialize for Id {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.name())
     }
 }
 

@@ -18,34 +18,31 @@ pub struct Rewritten {
     pub text: String,
     /// What could not be done, and why: one line each, with the object.
     pub warnings: Vec<String>,
-    /// How many documents were changed.
-    pub changed: usize,
 }
 
 /// Mutates every pod template in YAML or JSON manifests as the webhook would before Istio's injector: only the startup hold.
 /// With `assume_proxy` it adds the shim, too, as a native sidecar. The other modes change the proxy, which is not there.
 pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Rewritten> {
     let mut injector = ManifestInjector::new(settings, assume_proxy);
-    let rewritten = rewrite(text, |object| injector.inject(object))?;
-    Ok(Rewritten { warnings: injector.into_warnings(), ..rewritten })
+    let text = rewrite(text, |object| injector.inject(object))?;
+    Ok(Rewritten { text, warnings: injector.into_warnings() })
 }
 
 /// Applies an edit to every object of a text.
-fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<()>) -> Result<Rewritten> {
-    let mut rewritten = Rewritten { text: String::new(), warnings: Vec::new(), changed: 0 };
+fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<()>) -> Result<String> {
+    let mut rewritten = String::new();
     // Some editors write a byte order mark first, which belongs to no document.
     let content = text.trim_start_matches('\u{feff}');
-    rewritten.text.push_str(&text[..text.len() - content.len()]);
+    rewritten.push_str(&text[..text.len() - content.len()]);
     for document in split(content) {
         let place = || format!("document {} (line {})", document.number, document.line);
         let before = document.parse().with_context(place)?;
         let mut after = before.clone();
         for_each_object(&mut after, &mut edit).with_context(place)?;
         if after == before {
-            rewritten.text.push_str(document.text);
+            rewritten.push_str(document.text);
         } else {
-            rewritten.text.push_str(&document.render(&after).with_context(place)?);
-            rewritten.changed += 1;
+            rewritten.push_str(&document.render(&after).with_context(place)?);
         }
     }
     Ok(rewritten)

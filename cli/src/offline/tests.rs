@@ -40,15 +40,13 @@ fn a_document_without_a_pod_goes_through_byte_for_byte() {
     let text = format!("---\n# nothing\n---\n{config}---\n{JOB}");
     let injected = injected(&text, true);
     assert!(injected.text.starts_with(&format!("---\n# nothing\n---\n{config}---\n")), "{}", injected.text);
-    assert_eq!(injected.changed, 1);
 }
 
 #[test]
 fn injecting_again_changes_nothing() {
     for assume_proxy in [false, true] {
         let once = injected(JOB, assume_proxy).text;
-        let again = injected(&once, assume_proxy);
-        assert_eq!((again.text, again.changed), (once, 0));
+        assert_eq!(injected(&once, assume_proxy).text, once);
     }
 }
 
