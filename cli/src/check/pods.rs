@@ -1,12 +1,11 @@
 //! What a check keeps of each pod, so that the pods themselves are in memory one page at a time. Pure.
 
-use anyhow::Result;
 use contract::names::ISTIO_STATUS_ANNOTATION;
 use inject::Settings;
 use serde_json::Value;
 
 use super::tenant::TenantPod;
-use crate::pods::{Decision, OptIn, StuckPod, check_stuck, decide_now, is_proxy, opt_in, recorded};
+use crate::pods::{ExplainedPod, StuckPod, check_stuck, is_proxy};
 
 /// What is known of the pods.
 #[derive(Debug, Default)]
@@ -17,20 +16,9 @@ pub(super) struct PodFacts {
     pub(super) native: usize,
     pub(super) stuck: Vec<StuckPod>,
     /// One for each pod, where they were asked for.
-    pub(super) decisions: Vec<PodDecision>,
+    pub(super) decisions: Vec<ExplainedPod>,
     /// What matters where the namespace is a tenant's of Kubeflow, of the same pods.
     pub(super) tenants: Vec<TenantPod>,
-}
-
-/// What was decided for a pod, or would be.
-#[derive(Debug)]
-pub(super) struct PodDecision {
-    pub(super) name: String,
-    pub(super) opt_in: OptIn,
-    /// What the webhook recorded.
-    pub(super) recorded: Option<Decision>,
-    /// What it would decide for a pod like it.
-    pub(super) now: Result<Decision>,
 }
 
 impl PodFacts {
@@ -44,12 +32,7 @@ impl PodFacts {
         self.stuck.extend(check_stuck(pod).ok());
         if let Some((namespace, settings)) = decide {
             self.tenants.extend(TenantPod::of(pod));
-            self.decisions.push(PodDecision {
-                name: pod["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-                opt_in: opt_in(namespace, pod),
-                recorded: recorded(pod),
-                now: decide_now(pod, settings),
-            });
+            self.decisions.push(ExplainedPod::of(pod, Some(namespace), settings));
         }
     }
 }
@@ -71,27 +54,6 @@ fn proxy(pod: &Value) -> Option<Proxy> {
     } else {
         list("initContainers").iter().find(is_native).map(|_| Proxy::Native)
     }
-}
-
-/// The one-line message for a pod's decision.
-pub(super) fn describe(pod: &PodDecision) -> String {
-    let name = &pod.name;
-    if let Some(Decision { mode, reason, warnings }) = &pod.recorded {
-        return with_warnings(format!("pod {name} has mode {mode}: {reason}"), warnings);
-    }
-    if !pod.opt_in.is_in() {
-        return format!("pod {name}: one like it would be left as it is: {}", pod.opt_in.describe());
-    }
-    match &pod.now {
-        Ok(Decision { mode, reason, warnings }) => {
-            with_warnings(format!("pod {name}: one like it would get mode {mode}: {reason}"), warnings)
-        }
-        Err(error) => format!("pod {name}: {}", api::describe_error(error.as_ref())),
-    }
-}
-
-fn with_warnings(line: String, warnings: &[String]) -> String {
-    warnings.iter().fold(line, |line, warning| format!("{line}; {warning}"))
 }
 
 #[cfg(test)]
@@ -122,26 +84,5 @@ mod tests {
             facts.add(&pod, None);
         }
         assert_eq!((facts.classic, facts.native, facts.decisions.len()), (1, 1, 0), "a gateway is neither");
-    }
-
-    #[test]
-    fn a_pod_of_a_namespace_that_is_not_opted_in_would_be_left_as_it_is() {
-        let mut pod = json!({"metadata": injected(), "spec": {
-            "restartPolicy": "Never", "containers": [{"name": PROXY_CONTAINER}, {"name": "main"}],
-        }});
-        pod["metadata"]["name"] = json!("hello");
-        let namespace = |value: &str| json!({"metadata": {"name": "t", "labels": {"istio-aux.io/injection": value}}});
-        let line = |namespace: &Value, pod: &Value| {
-            let mut facts = PodFacts::default();
-            facts.add(pod, Some((namespace, &Settings::new("shim:1"))));
-            describe(&facts.decisions[0])
-        };
-        let outside = line(&namespace("no"), &pod);
-        assert!(outside.starts_with("pod hello: one like it would be left as it is: neither"), "{outside}");
-        let inside = line(&namespace("enabled"), &pod);
-        assert!(inside.starts_with("pod hello: one like it would get mode native: "), "{inside}");
-        let mut injected = pod;
-        injected["metadata"]["annotations"] = json!({"istio-aux.io/status": r#"{"mode":"wrap","reason":"r"}"#});
-        assert_eq!(line(&namespace("no"), &injected), "pod hello has mode wrap: r");
     }
 }

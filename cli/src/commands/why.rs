@@ -9,8 +9,11 @@ use inject::args::default_settings;
 use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::OutputArgs;
-use crate::explain::{ExplainedPod, Explanation, Target, Verdict, explain};
-use crate::pods::Decision;
+use crate::explain::{Explanation, Target, Verdict, explain};
+use crate::pods::with_warnings;
+
+/// The separator before a warning.
+const WARNING: &str = "\n  warning: ";
 
 /// Explain one object: whether its pods are injected, why, and what would be decided now
 #[derive(Debug, Args)]
@@ -62,7 +65,7 @@ fn render(explanation: &Explanation) -> String {
         let _ = writeln!(text, "Istio's injector {selects} the namespace");
     }
     for pod in pods {
-        let _ = writeln!(text, "pod {} ({}): {}", pod.name, pod.phase, was(pod));
+        let _ = writeln!(text, "{}", pod.describe(WARNING));
     }
     for verdict in now {
         let _ = writeln!(text, "a new pod: {}", would_be(verdict));
@@ -70,37 +73,25 @@ fn render(explanation: &Explanation) -> String {
     text
 }
 
-fn was(pod: &ExplainedPod) -> String {
-    match (&pod.decision, &pod.unchanged) {
-        (Some(decision), _) => describe(decision),
-        (None, reason) => format!("not changed by istio-aux: {}", reason.as_deref().unwrap_or("no reason is known")),
-    }
-}
-
 fn would_be(verdict: &Verdict) -> String {
     match verdict {
-        Verdict::Injected(decision) => describe(decision),
+        Verdict::Injected(decision) => decision.describe(WARNING),
         Verdict::NotInjected { reason, has_proxy, warnings } => {
             let proxy = if *has_proxy { "with istio-proxy and without the shim" } else { "without istio-proxy" };
-            with_warnings(format!("admitted {proxy}: {reason}"), warnings)
+            with_warnings(format!("admitted {proxy}: {reason}"), warnings, WARNING)
         }
         Verdict::Rejected { message } => format!("rejected: {message}"),
-        Verdict::Unasked { reason, decision } => format!("{} (not asked the server: {reason})", describe(decision)),
+        Verdict::Unasked { reason, decision } => {
+            format!("{} (not asked the server: {reason})", decision.describe(WARNING))
+        }
         Verdict::Unknown { reason } => format!("unknown: {reason}"),
     }
-}
-
-fn describe(Decision { mode, reason, warnings }: &Decision) -> String {
-    with_warnings(format!("mode {mode}: {reason}"), warnings)
-}
-
-fn with_warnings(line: String, warnings: &[String]) -> String {
-    warnings.iter().fold(line, |line, warning| format!("{line}\n  warning: {warning}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::{Decision, ExplainedPod};
 
     #[test]
     fn an_explanation_is_printed_line_by_line() {

@@ -13,14 +13,13 @@ use serde_json::{Value, json};
 
 pub(crate) use self::target::Target;
 use crate::dry_run::{DryRun, dry_run_pod};
-use crate::pods::{Decision, OptIn, decide_now, is_in_mesh, is_rendered, opt_in, pods_of, recorded};
+use crate::pods::{
+    Decision, ExplainedPod, OptIn, decide_now, is_in_mesh, is_rendered, opt_in, pods_of, recorded, why_unchanged,
+};
 use crate::read::{self, selector_of};
 
 /// How many pods of a workload are listed at most.
 const PODS_LIMIT: usize = 20;
-
-/// The modes in which a pod gets the shim.
-const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "wrap"];
 
 /// Why an object's pods are as they are.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -35,19 +34,6 @@ pub(crate) struct Explanation {
     pub(crate) in_mesh: Option<bool>,
     pub(crate) pods: Vec<ExplainedPod>,
     pub(crate) now: Vec<Verdict>,
-}
-
-/// What was decided for a pod.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct ExplainedPod {
-    pub(crate) name: String,
-    pub(crate) phase: String,
-    /// What the webhook recorded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) decision: Option<Decision>,
-    /// Why the webhook recorded nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) unchanged: Option<String>,
 }
 
 /// What would become of a new pod.
@@ -140,24 +126,7 @@ impl Context<'_> {
     }
 
     fn explained(&self, pod: &Value) -> ExplainedPod {
-        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let decision = recorded(pod);
-        let missed = "it was created before its namespace was opted in, or while the webhook did not answer";
-        let unchanged = decision.is_none().then(|| self.why_unchanged(pod, missed));
-        ExplainedPod { name: text("/metadata/name"), phase: text("/status/phase"), decision, unchanged }
-    }
-
-    /// Why a pod has no recorded decision. `missed` is the reason for a pod that would get the shim.
-    fn why_unchanged(&self, pod: &Value, missed: &str) -> String {
-        match self.labels.map(|namespace| opt_in(namespace, pod)) {
-            Some(opt_in) if !opt_in.is_in() => return opt_in.describe(),
-            _ => {}
-        }
-        match decide_now(pod, self.settings) {
-            Ok(decision) if MODES_WITH_SHIM.contains(&decision.mode.as_str()) => missed.to_owned(),
-            Ok(decision) => decision.reason,
-            Err(error) => describe_error(error.as_ref()),
-        }
+        ExplainedPod::of(pod, self.labels, self.settings)
     }
 
     /// What would become of a pod of a template, by a dry run.
@@ -175,7 +144,12 @@ impl Context<'_> {
                     Verdict::Injected(decision)
                 }
                 None => Verdict::NotInjected {
-                    reason: self.why_unchanged(&admitted.pod, "the webhook was not called, or did not answer"),
+                    reason: why_unchanged(
+                        &admitted.pod,
+                        self.labels,
+                        self.settings,
+                        "the webhook was not called, or did not answer",
+                    ),
                     has_proxy: is_rendered(&admitted.pod),
                     warnings: admitted.warnings,
                 },

@@ -67,27 +67,6 @@ async fn a_job_of_a_namespace_that_is_not_opted_in_says_so() {
 }
 
 #[tokio::test]
-async fn a_pod_without_a_decision_has_the_reason() {
-    let (client, _) = client([]);
-    let settings = Settings::new("shim:1");
-    let opted_in = namespace(&json!({"istio-aux.io/injection": "enabled"}));
-    let context = Context { client: &client, namespace: "team", labels: Some(&opted_in), settings: &settings };
-    let pod = |annotations: Value| {
-        let mut annotations = annotations;
-        annotations["sidecar.istio.io/status"] = json!(r#"{"containers": ["istio-proxy"]}"#);
-        json!({"metadata": {"annotations": annotations}, "spec": {
-            "restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}],
-        }})
-    };
-    assert_eq!(context.why_unchanged(&pod(json!({})), "missed"), "missed");
-    let off = context.why_unchanged(&pod(json!({"istio-aux.io/mode": "off"})), "missed");
-    assert_eq!(off, "the pod opted out, by istio-aux.io/mode");
-    let mut disabled = pod(json!({}));
-    disabled["metadata"]["labels"] = json!({"istio-aux.io/injection": "disabled"});
-    assert_eq!(context.why_unchanged(&disabled, "missed"), OptIn::Disabled.describe());
-}
-
-#[tokio::test]
 async fn a_pod_that_would_be_rejected_has_the_servers_message() {
     let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, "exceeded quota")).await;
     assert_eq!(explanation.now, [Verdict::Rejected { message: "exceeded quota".to_owned() }]);

@@ -6,7 +6,10 @@ use inject::{Settings, Sidecar, decide};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::opt_in::label;
+use super::opt_in::{label, opt_in};
+
+/// The modes in which a pod gets the shim.
+const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "wrap"];
 
 /// A decision of the webhook's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -16,6 +19,18 @@ pub(crate) struct Decision {
     pub(crate) reason: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
+}
+
+impl Decision {
+    /// Describes the decision for a person, with a separator before each warning.
+    pub(crate) fn describe(&self, separator: &str) -> String {
+        with_warnings(format!("mode {}: {}", self.mode, self.reason), &self.warnings, separator)
+    }
+}
+
+/// Appends warnings to a line, each after a separator.
+pub(crate) fn with_warnings(line: String, warnings: &[String], separator: &str) -> String {
+    warnings.iter().fold(line, |line, warning| format!("{line}{separator}{warning}"))
 }
 
 /// The decision that the webhook recorded in a pod; `None` where it recorded none.
@@ -40,6 +55,52 @@ pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<Decision> {
     })
 }
 
+/// Explains what was decided for a pod.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ExplainedPod {
+    pub(crate) name: String,
+    pub(crate) phase: String,
+    /// The decision that the webhook recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<Decision>,
+    /// The reason why the webhook recorded none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unchanged: Option<String>,
+}
+
+impl ExplainedPod {
+    /// Explains a pod of a namespace, which is `None` if it cannot be read.
+    pub(crate) fn of(pod: &Value, namespace: Option<&Value>, settings: &Settings) -> Self {
+        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let decision = recorded(pod);
+        let missed = "it was created before its namespace was opted in, or while the webhook did not answer";
+        let unchanged = decision.is_none().then(|| why_unchanged(pod, namespace, settings, missed));
+        Self { name: text("/metadata/name"), phase: text("/status/phase"), decision, unchanged }
+    }
+
+    /// Describes the pod for a person, with a separator before each warning.
+    pub(crate) fn describe(&self, separator: &str) -> String {
+        let explained = match (&self.decision, &self.unchanged) {
+            (Some(decision), _) => decision.describe(separator),
+            (None, reason) => format!("not changed by istio-aux: {}", reason.as_deref().unwrap_or_default()),
+        };
+        format!("pod {} ({}): {explained}", self.name, self.phase)
+    }
+}
+
+/// Returns why a pod has no recorded decision. `missed` is the reason for a pod that would get the shim.
+pub(crate) fn why_unchanged(pod: &Value, namespace: Option<&Value>, settings: &Settings, missed: &str) -> String {
+    match namespace.map(|namespace| opt_in(namespace, pod)) {
+        Some(opt_in) if !opt_in.is_in() => return opt_in.describe(),
+        _ => {}
+    }
+    match decide_now(pod, settings) {
+        Ok(decision) if MODES_WITH_SHIM.contains(&decision.mode.as_str()) => missed.to_owned(),
+        Ok(decision) => decision.reason,
+        Err(error) => api::describe_error(error.as_ref()),
+    }
+}
+
 /// Whether Istio's injector, or `istioctl kube-inject`, has added its proxy to a pod, as either kind of sidecar.
 pub(crate) fn is_rendered(pod: &Value) -> bool {
     let text = pod.to_string();
@@ -50,6 +111,7 @@ pub(crate) fn is_rendered(pod: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::OptIn;
     use serde_json::json;
 
     #[test]
@@ -80,5 +142,31 @@ mod tests {
         assert_eq!(decision.mode, "native");
         assert!(!decision.reason.is_empty());
         assert!(decide_now(&json!({"spec": 3}), &Settings::new("shim:1")).is_err());
+    }
+
+    #[test]
+    fn pod_without_a_decision_has_the_reason() {
+        const MISSED: &str = "it was created before its namespace was opted in, or while the webhook did not answer";
+        let opted_in = json!({"metadata": {"name": "team", "labels": {"istio-aux.io/injection": "enabled"}}});
+        let other = json!({"metadata": {"name": "team"}});
+        let off = json!({"istio-aux.io/mode": "off"});
+        let out = json!({"istio-aux.io/injection": "disabled"});
+        let cases = [
+            (Some(&opted_in), json!({}), json!({}), MISSED),
+            (None, json!({}), json!({}), MISSED),
+            (Some(&opted_in), json!({}), off, "the pod opted out, by istio-aux.io/mode"),
+            (Some(&opted_in), out, json!({}), &OptIn::Disabled.describe()),
+            (Some(&other), json!({}), json!({}), &OptIn::Missing.describe()),
+        ];
+        for (namespace, labels, mut annotations, reason) in cases {
+            annotations["sidecar.istio.io/status"] = json!(r#"{"containers": ["istio-proxy"]}"#);
+            let pod = json!({
+                "metadata": {"name": "hello", "labels": labels, "annotations": annotations},
+                "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
+                "status": {"phase": "Running"},
+            });
+            let line = ExplainedPod::of(&pod, namespace, &Settings::new("shim:1")).describe("; ");
+            assert_eq!(line, format!("pod hello (Running): not changed by istio-aux: {reason}"));
+        }
     }
 }

@@ -13,7 +13,6 @@ use serde_json::Value;
 pub(super) use self::installation::order;
 pub(super) use self::servers::nodes;
 use super::finding::{Finding, Id};
-use super::pods;
 use super::snapshot::Snapshot;
 
 /// How many names a message lists; the rest are counted.
@@ -31,9 +30,9 @@ pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<
     findings.extend(node_proxies::of(snapshot));
     if namespace.is_some() {
         let decisions = snapshot.pods.decisions.iter();
-        findings.extend(decisions.map(|pod| match pod.recorded {
-            Some(_) => Finding::ok(Id::PodDecision, pods::describe(pod)),
-            None => Finding::info(Id::PodDecision, pods::describe(pod)),
+        findings.extend(decisions.map(|pod| match pod.decision {
+            Some(_) => Finding::ok(Id::PodDecision, pod.describe("; ")),
+            None => Finding::info(Id::PodDecision, pod.describe("; ")),
         }));
     }
     findings.extend(unreadable(snapshot));

@@ -291,6 +291,9 @@ fn in_one_namespace_each_pod_has_its_decision() {
     let found = of(&snapshot, Some("team"), NOW);
     let decisions: Vec<_> = found.iter().filter(|finding| finding.id == Id::PodDecision).collect();
     assert_eq!(decisions.iter().map(|finding| finding.severity).collect::<Vec<_>>(), [Severity::Info, Severity::Ok]);
-    assert!(decisions[0].message.starts_with("pod hello: one like it would get mode native: "), "{decisions:?}");
-    assert_eq!(decisions[1].message, "pod hello has mode native: because");
+    assert!(
+        decisions[0].message.starts_with("pod hello (): not changed by istio-aux: it was created"),
+        "{decisions:?}"
+    );
+    assert_eq!(decisions[1].message, "pod hello (): mode native: because");
 }
