@@ -93,7 +93,6 @@ fn pod(settings: &Settings) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::finding::Severity;
     use api::fake::{Answer, client};
 
     fn namespace(name: &str, in_mesh: bool) -> Value {
@@ -103,12 +102,12 @@ mod tests {
         }}})
     }
 
-    async fn findings(answer: Answer) -> Vec<(Severity, String)> {
+    async fn findings(answer: Answer) -> Vec<String> {
         let (client, _) = client([answer]);
         let namespaces = vec![namespace("team", true), namespace("outside", false), json!({"metadata": {"name": "x"}})];
         let snapshot = Snapshot { namespaces, ..Snapshot::default() };
         let findings = run(&client, &snapshot, &Settings::new("shim:1")).await;
-        findings.into_iter().map(|finding| (finding.severity, finding.message)).collect()
+        findings.iter().map(Finding::line).collect()
     }
 
     #[tokio::test]
@@ -128,37 +127,28 @@ mod tests {
         let cases = [
             (
                 Answer::ok(CREATE, injected),
-                Severity::Ok,
-                "dry run in team: a pod that runs to completion gets mode native: because",
+                "ok dry-run: dry run in team: a pod that runs to completion gets mode native: because",
             ),
             (
                 Answer::ok(CREATE, with_proxy),
-                Severity::Problem,
-                "dry run in team: a pod that runs to completion gets istio-proxy and no shim",
+                "problem dry-run: dry run in team: a pod that runs to completion gets istio-proxy and no shim",
             ),
             (
                 Answer::ok(CREATE, dropped),
-                Severity::Problem,
-                "dry run in team: the API server drops the shim's restartPolicy, so the pod never starts",
+                "problem dry-run: dry run in team: the API server drops the shim's restartPolicy, so the pod never starts",
             ),
             (
                 Answer::ok(CREATE, json!({"metadata": {}})),
-                Severity::Info,
-                "dry run in team: Istio's injector adds no istio-proxy, so the pod gets no shim",
+                "info dry-run: dry run in team: Istio's injector adds no istio-proxy, so the pod gets no shim",
             ),
-            (
-                Answer::forbidden(CREATE, quota),
-                Severity::Problem,
-                "dry run in team: the pod is rejected: exceeded quota",
-            ),
+            (Answer::forbidden(CREATE, quota), "problem dry-run: dry run in team: the pod is rejected: exceeded quota"),
             (
                 Answer::forbidden(CREATE, rights),
-                Severity::Info,
-                "no dry run in team: User \"me\" cannot create resource \"pods\" in API group",
+                "info dry-run: no dry run in team: User \"me\" cannot create resource \"pods\" in API group",
             ),
         ];
-        for (answer, severity, message) in cases {
-            assert_eq!(findings(answer).await, [(severity, message.to_owned())]);
+        for (answer, line) in cases {
+            assert_eq!(findings(answer).await, [line]);
         }
     }
 }

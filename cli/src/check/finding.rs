@@ -113,6 +113,14 @@ pub(crate) fn is_ready(findings: &[Finding]) -> bool {
 }
 
 #[cfg(test)]
+impl Finding {
+    /// Returns severity, id and message in one line.
+    pub(super) fn line(&self) -> String {
+        format!("{} {}: {}", self.severity.as_str(), self.id.name(), self.message)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
