@@ -17,8 +17,6 @@ pub struct Kind {
 pub const PODS: Kind = Kind::new("", "v1", "Pod", "pods");
 /// Namespaces.
 pub const NAMESPACES: Kind = Kind::new("", "v1", "Namespace", "namespaces");
-/// `ConfigMaps`.
-pub const CONFIG_MAPS: Kind = Kind::new("", "v1", "ConfigMap", "configmaps");
 /// Deployments.
 pub const DEPLOYMENTS: Kind = Kind::new("apps", "v1", "Deployment", "deployments");
 /// Services.

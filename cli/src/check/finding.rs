@@ -42,7 +42,6 @@ pub(crate) enum Id {
     KubeletVersion,
     MeshClient,
     MeshPods,
-    MetadataServer,
     NamespaceMesh,
     NamespaceOptIn,
     NativeSidecars,

@@ -1,7 +1,7 @@
 //! The state of a cluster as its user may read it. What could not be read is listed in words.
 
 use anyhow::{Context, Result, anyhow};
-use contract::kind::{CONFIG_MAPS, DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
+use contract::kind::{DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
 use contract::version::Version;
 use inject::Settings;
@@ -57,8 +57,6 @@ pub(super) struct Snapshot {
     pub(super) node_agents: Option<Vec<Value>>,
     /// Istio's control planes.
     pub(super) istiods: Vec<Value>,
-    /// The mesh configuration of each control plane, in YAML.
-    pub(super) mesh_configs: Vec<String>,
     /// What could not be read, and why.
     pub(super) unreadable: Vec<String>,
 }
@@ -114,23 +112,7 @@ pub(super) async fn take_without_pods(client: &Client, server: Option<Version>) 
     snapshot.nodes = snapshot.note(nodes).unwrap_or_default();
     let istiods = read::list(client, DEPLOYMENTS, None, &ListParams::default().labels("app=istiod")).await;
     snapshot.istiods = snapshot.note(istiods).unwrap_or_default();
-    for istiod in &snapshot.istiods {
-        let namespace = istiod["metadata"]["namespace"].as_str();
-        let name = mesh_config_name(istiod);
-        // The mesh configuration serves a hint only: no word where it cannot be read.
-        if let Ok(Some(map)) = read::get(client, CONFIG_MAPS, namespace, &name).await {
-            snapshot.mesh_configs.extend(map["data"]["mesh"].as_str().map(str::to_owned));
-        }
-    }
     snapshot
-}
-
-/// The `ConfigMap` of a control plane; that of a revision ends in the revision's name.
-fn mesh_config_name(istiod: &Value) -> String {
-    match istiod["metadata"]["labels"]["istio.io/rev"].as_str() {
-        Some(revision) if revision != "default" => format!("istio-{revision}"),
-        _ => "istio".to_owned(),
-    }
 }
 
 async fn read_pods(client: &Client, snapshot: &Snapshot, scope: &Scope, settings: &Settings) -> Result<PodFacts> {
