@@ -1,4 +1,4 @@
-//! The command line of `istio-aux-controller`.
+//! Defines the command line of `istio-aux-controller`.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -10,19 +10,18 @@ use kube::core::Status;
 
 use crate::plan::{Action, Observed};
 
-/// The cause in the answer of an API server that creates nothing in a namespace, because it is being deleted.
+/// Is the cause that the API server gives when it creates nothing in a namespace that is being deleted.
 const TERMINATING: &str = "NamespaceTerminating";
 
-/// What became of an action.
+/// Holds the result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The object is changed.
     Changed,
-    /// The namespace is going or gone, or the server does not have the kind: there is nothing to do.
+    /// Not needed: the namespace is deleted, or being deleted, or the server does not have the kind.
     NothingToDo,
 }
 
-/// What is in a namespace, as far as its wish makes it of interest.
+/// Reads the objects of a namespace that matter to its wish.
 pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> kube::Result<Observed> {
     if matches!(wish, Wish::Unclear(_)) {
         return Ok(Observed::default());
@@ -36,8 +35,8 @@ pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> ku
     Ok(Observed { has_role, role_binding, pod_default })
 }
 
-/// Carries out an action.
-pub(super) async fn carry_out(client: &Client, namespace: &str, action: &Action) -> kube::Result<Outcome> {
+/// Executes an action.
+pub(super) async fn execute(client: &Client, namespace: &str, action: &Action) -> kube::Result<Outcome> {
     let result = match action {
         Action::Apply { kind, object, replaces } => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -58,7 +57,7 @@ pub(super) async fn carry_out(client: &Client, namespace: &str, action: &Action)
     }
 }
 
-/// Whether the API server did nothing because the namespace is going or gone, or because it does not have the kind.
+/// Returns true if the API server did nothing because the namespace is deleted or it does not have the kind.
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || is_terminating(status))
 }

@@ -20,29 +20,27 @@ use webhook::serve;
 
 use crate::cluster::{self, Outcome};
 use crate::election::Candidate;
-use crate::metrics::{Result as Looked, TenancyMetrics};
-use crate::plan::{Action, Notice, Plan, plan};
+use crate::metrics::{Reconciliation, TenancyMetrics};
+use crate::plan::{Action, EventNote, Plan, plan};
 
-/// How often a namespace is looked at, because the account may not watch what is in it.
+/// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
-/// How soon a namespace is looked at again in which something was left undone.
+/// Delays the next check of a namespace after a warning.
 const REFUSED_INTERVAL: Duration = Duration::from_mins(1);
-/// The first and the longest pause after a failure.
+/// Delays the next check after a failure, at first.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
-/// How many namespaces are looked at side by side.
+/// Limits the namespaces that are checked at the same time.
 const CONCURRENCY: u16 = 8;
 
-/// How the controller runs.
+/// Configures the controller.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// The namespace of the Lease; `None` means that of the pod.
+    /// Has the Lease; `None` for the namespace of the pod.
     pub(crate) namespace: Option<String>,
-    /// The Lease by which one replica is elected, which must exist.
+    /// Names the Lease by which one replica is elected, which must exist.
     pub(crate) lease: String,
-    /// This replica's name.
     pub(crate) identity: String,
-    /// Where health and metrics are served.
     pub(crate) health_listen: SocketAddr,
 }
 
@@ -80,10 +78,10 @@ async fn serve_until_stopped(options: Options) -> Result<(), String> {
     result
 }
 
-/// Only the metadata is kept.
+/// Keeps only the metadata.
 type NamespaceMeta = PartialObjectMeta<Namespace>;
 
-/// One replica.
+/// Runs one replica.
 struct Worker<'a> {
     client: &'a Client,
     identity: &'a str,
@@ -120,9 +118,9 @@ impl Worker<'_> {
         Controller::new(namespaces, watcher::Config::default())
             .with_config(config)
             .run(reconcile, back_off, Arc::new(context))
-            .for_each(async |looked| {
-                if let Err(error) = looked {
-                    tracing::debug!(error = display_chain(&error), "a namespace will be looked at again");
+            .for_each(async |reconciled| {
+                if let Err(error) = reconciled {
+                    tracing::debug!(error = display_chain(&error), "a namespace will be checked again");
                 }
             })
             .await;
@@ -133,13 +131,13 @@ struct Context {
     client: Client,
     recorder: Recorder,
     metrics: Arc<TenancyMetrics>,
-    /// How often in a row a namespace failed.
+    /// Counts the failures in a row of each namespace.
     failures: Mutex<HashMap<String, u32>>,
 }
 
-/// The API server did not do what it was asked to.
+/// Wraps an error of the API server.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server did not do what it was asked to")]
+#[error("the API server returned an error")]
 struct Error(#[source] Box<kube::Error>);
 
 impl From<kube::Error> for Error {
@@ -154,10 +152,10 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Resu
         context.forget(&name);
         return Ok(Requeue::await_change());
     }
-    let kept = keep_tenant(&namespace, &context).await?;
-    context.report(&namespace, &kept.changed, &kept.notices).await;
-    context.succeeded(&name, &kept);
-    Ok(match (kept.is_wanted, kept.is_refused()) {
+    let reconciled = reconcile_tenant(&namespace, &context).await?;
+    context.report(&namespace, &reconciled.changed, &reconciled.notices).await;
+    context.succeeded(&name, &reconciled);
+    Ok(match (reconciled.is_wanted, reconciled.is_refused()) {
         (_, true) => Requeue::requeue(REFUSED_INTERVAL),
         (false, false) => Requeue::await_change(),
         (true, false) => Requeue::requeue(RESYNC_INTERVAL),
@@ -166,35 +164,35 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Resu
 
 /// Holds what was done in a namespace, and what was not.
 #[derive(Debug)]
-struct Kept {
-    /// Each change, in words.
+struct Reconciled {
+    /// Describes each change.
     changed: Vec<String>,
-    notices: Vec<Notice>,
-    /// Whether the namespace asks for anything.
+    notices: Vec<EventNote>,
+    /// Is true if the namespace asks for anything.
     is_wanted: bool,
 }
 
-impl Kept {
+impl Reconciled {
     fn is_refused(&self) -> bool {
         self.notices.iter().any(|notice| notice.is_warning)
     }
 }
 
-async fn keep_tenant(namespace: &NamespaceMeta, context: &Context) -> kube::Result<Kept> {
+async fn reconcile_tenant(namespace: &NamespaceMeta, context: &Context) -> kube::Result<Reconciled> {
     let name = namespace.name_any();
     let wish = wish(namespace.labels(), namespace.annotations());
     let observed = cluster::observe(&context.client, &name, &wish).await?;
     let Plan { actions, mut notices } = plan(&name, &wish, &observed);
     let mut changed = Vec::new();
     for action in &actions {
-        if cluster::carry_out(&context.client, &name, action).await? == Outcome::Changed {
+        if cluster::execute(&context.client, &name, action).await? == Outcome::Changed {
             changed.push(describe(action));
         }
     }
     if !matches!(wish, Wish::Unclear(_)) {
-        notices.extend(unknown_values(namespace.labels()).into_iter().map(Notice::unknown_value));
+        notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::unknown_value));
     }
-    Ok(Kept { changed, notices, is_wanted: wish != Wish::Nothing })
+    Ok(Reconciled { changed, notices, is_wanted: wish != Wish::Nothing })
 }
 
 fn describe(action: &Action) -> String {
@@ -206,7 +204,7 @@ fn describe(action: &Action) -> String {
     }
 }
 
-/// The pause after a failure, which doubles with each in a row.
+/// Returns the pause after a failure, which doubles with each in a row.
 #[expect(clippy::needless_pass_by_value, reason = "as kube's controller passes them")]
 fn back_off(namespace: Arc<NamespaceMeta>, error: &Error, context: Arc<Context>) -> Requeue {
     let name = namespace.name_any();
@@ -216,7 +214,7 @@ fn back_off(namespace: Arc<NamespaceMeta>, error: &Error, context: Arc<Context>)
         *count = count.saturating_add(1);
         pause_after(*count)
     };
-    context.metrics.count(Looked::Failed);
+    context.metrics.count(Reconciliation::Failed);
     tracing::warn!(namespace = name, error = display_chain(error), ?pause, "cannot keep a tenant's objects yet");
     Requeue::requeue(pause)
 }
@@ -231,24 +229,24 @@ impl Context {
         self.metrics.forget(namespace);
     }
 
-    fn succeeded(&self, namespace: &str, kept: &Kept) {
+    fn succeeded(&self, namespace: &str, reconciled: &Reconciled) {
         self.forget(namespace);
-        if kept.is_refused() || kept.is_wanted {
-            self.metrics.set(namespace, kept.is_refused());
+        if reconciled.is_refused() || reconciled.is_wanted {
+            self.metrics.set(namespace, reconciled.is_refused());
         }
-        self.metrics.count(match (kept.is_refused(), !kept.changed.is_empty()) {
-            (true, _) => Looked::Refused,
-            (false, true) => Looked::Changed,
-            (false, false) => Looked::Unchanged,
+        self.metrics.count(match (reconciled.is_refused(), !reconciled.changed.is_empty()) {
+            (true, _) => Reconciliation::Refused,
+            (false, true) => Reconciliation::Changed,
+            (false, false) => Reconciliation::Unchanged,
         });
     }
 
-    /// Says what was done and what could not be, in the log and as events in the namespace, where its users see them.
-    async fn report(&self, namespace: &NamespaceMeta, changed: &[String], notices: &[Notice]) {
+    /// Reports changes and notices in the log, and as events in the namespace, where its users see them.
+    async fn report(&self, namespace: &NamespaceMeta, changed: &[String], notices: &[EventNote]) {
         if !changed.is_empty() {
             let text = changed.join(", ");
             tracing::info!(namespace = namespace.name_any(), "{text}");
-            self.publish(namespace, EventType::Normal, "Kept", text).await;
+            self.publish(namespace, EventType::Normal, "Reconciled", text).await;
         }
         for notice in notices {
             let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
@@ -263,7 +261,7 @@ impl Context {
             type_,
             reason: reason.to_owned(),
             note: Some(note),
-            action: "KeepTenant".to_owned(),
+            action: "Reconcile".to_owned(),
             secondary: None,
         };
         let regarding = ObjectReference {

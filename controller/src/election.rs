@@ -1,6 +1,6 @@
-//! Which of several replicas acts: the one whose name is in a Lease. kube has no leader election of its own.
+//! Elects one of several replicas by a Lease. kube has no leader election.
 //!
-//! A replica goes by its own clock: a Lease that has not changed for its whole duration is free, whatever time it names.
+//! A replica uses its own clock: a Lease that has not changed for its whole duration is free, whatever time it names.
 
 use std::time::{Duration, Instant};
 
@@ -12,47 +12,47 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-/// After this time without a renewal, another replica takes over.
+/// Lets another replica take over after this time without a renewal.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// A leader that could not renew for so long stops acting, before another takes over.
+/// Stops a leader that could not renew, before another takes over.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 const RENEW_INTERVAL: Duration = Duration::from_secs(3);
 const ACQUIRE_INTERVAL: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 const _: () = assert!(RENEW_DEADLINE.as_secs() + REQUEST_TIMEOUT.as_secs() < LEASE_DURATION.as_secs());
 
-/// What a replica does about a Lease.
+/// Selects what a replica does about a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum LeaseAction {
     Acquire,
     Renew,
     Wait,
 }
 
 /// Decides by the Lease's holder, and by how long the Lease has not changed.
-fn turn(holder: Option<&str>, identity: &str, unchanged_for: Duration) -> Turn {
+fn next_action(holder: Option<&str>, identity: &str, unchanged_for: Duration) -> LeaseAction {
     match holder {
-        None | Some("") => Turn::Acquire,
-        Some(holder) if holder == identity => Turn::Renew,
-        Some(_) if unchanged_for >= LEASE_DURATION => Turn::Acquire,
-        Some(_) => Turn::Wait,
+        None | Some("") => LeaseAction::Acquire,
+        Some(holder) if holder == identity => LeaseAction::Renew,
+        Some(_) if unchanged_for >= LEASE_DURATION => LeaseAction::Acquire,
+        Some(_) => LeaseAction::Wait,
     }
 }
 
-/// A replica that stands for election.
+/// Stands for election as one replica.
 pub(super) struct Candidate {
     leases: Api<Lease>,
     name: String,
     identity: String,
-    /// The version of the Lease, and when it was first seen.
-    seen: Option<(String, Instant)>,
+    /// Holds the version of the Lease, and when it was first seen.
+    observed: Option<(String, Instant)>,
     is_leader: bool,
 }
 
 impl Candidate {
-    /// A replica of this name, which must be unique.
+    /// Returns a candidate of this identity, which must be unique.
     pub(super) fn new(leases: Api<Lease>, name: &str, identity: &str) -> Self {
-        Self { leases, name: name.to_owned(), identity: identity.to_owned(), seen: None, is_leader: false }
+        Self { leases, name: name.to_owned(), identity: identity.to_owned(), observed: None, is_leader: false }
     }
 
     /// Waits until this replica is the leader. Calls `reached` whenever the API server has answered.
@@ -108,7 +108,7 @@ impl Candidate {
         }
     }
 
-    /// Reads the Lease and, if it is this replica's turn, writes it. Returns whether this replica is the leader.
+    /// Reads the Lease and, if it is this replica's turn, writes it. Returns true if this replica is the leader.
     async fn step(&mut self) -> Result<bool, String> {
         let step = timeout(REQUEST_TIMEOUT, self.try_step()).await;
         let step = step.unwrap_or_else(|_| Err(format!("no answer within {REQUEST_TIMEOUT:?}")));
@@ -122,12 +122,12 @@ impl Candidate {
         let lease = self.leases.get(&self.name).await.map_err(|error| describe_error(&error))?;
         let version = lease.metadata.resource_version.unwrap_or_default();
         let spec = lease.spec.unwrap_or_default();
-        let since = match &self.seen {
-            Some((seen, since)) if *seen == version => *since,
+        let since = match &self.observed {
+            Some((observed, since)) if *observed == version => *since,
             _ => Instant::now(),
         };
-        self.seen = Some((version.clone(), since));
-        let turn = turn(spec.holder_identity.as_deref(), &self.identity, since.elapsed());
+        self.observed = Some((version.clone(), since));
+        let action = next_action(spec.holder_identity.as_deref(), &self.identity, since.elapsed());
         let mut patch = json!({
             "metadata": {"resourceVersion": version},
             "spec": {
@@ -136,10 +136,10 @@ impl Candidate {
                 "renewTime": MicroTime(Timestamp::now()),
             },
         });
-        match turn {
-            Turn::Wait => return Ok(false),
-            Turn::Renew => {}
-            Turn::Acquire => {
+        match action {
+            LeaseAction::Wait => return Ok(false),
+            LeaseAction::Renew => {}
+            LeaseAction::Acquire => {
                 patch["spec"]["acquireTime"] = patch["spec"]["renewTime"].clone();
                 patch["spec"]["leaseTransitions"] = (spec.lease_transitions.unwrap_or_default() + 1).into();
             }
@@ -161,18 +161,18 @@ mod tests {
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/istio-aux/leases/istio-aux-tenancy";
 
     #[test]
-    fn a_lease_is_taken_where_it_is_free_or_has_not_changed_for_its_duration() {
+    fn expired_or_free_lease_is_acquired() {
         let (fresh, old) = (Duration::from_secs(1), LEASE_DURATION);
         let cases = [
-            (None, fresh, Turn::Acquire),
-            (Some(""), fresh, Turn::Acquire),
-            (Some("me"), fresh, Turn::Renew),
-            (Some("me"), old, Turn::Renew),
-            (Some("other"), fresh, Turn::Wait),
-            (Some("other"), old, Turn::Acquire),
+            (None, fresh, LeaseAction::Acquire),
+            (Some(""), fresh, LeaseAction::Acquire),
+            (Some("me"), fresh, LeaseAction::Renew),
+            (Some("me"), old, LeaseAction::Renew),
+            (Some("other"), fresh, LeaseAction::Wait),
+            (Some("other"), old, LeaseAction::Acquire),
         ];
         for (holder, unchanged_for, expected) in cases {
-            assert_eq!(turn(holder, "me", unchanged_for), expected, "{holder:?} {unchanged_for:?}");
+            assert_eq!(next_action(holder, "me", unchanged_for), expected, "{holder:?} {unchanged_for:?}");
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_free_lease_makes_a_leader_and_another_ones_does_not() {
+    async fn free_lease_makes_a_leader() {
         for (holder, expected, writes) in [("", true, 1), ("me", true, 1), ("other", false, 0)] {
             let answers = [Answer::ok(&format!("GET {LEASE}"), lease(holder)), Answer::ok("PATCH ", lease("me"))];
             let (mut candidate, requests) = candidate(answers);
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_replica_that_comes_second_is_no_leader() {
+    async fn second_replica_is_not_the_leader() {
         let answers =
             [Answer::ok(&format!("GET {LEASE}"), lease("")), Answer::failure("PATCH ", 409, "the object has changed")];
         assert_eq!(candidate(answers).0.step().await, Ok(false));
     }
 
     #[tokio::test]
-    async fn a_missing_lease_is_an_error_with_the_servers_message() {
+    async fn missing_lease_is_an_error() {
         assert_eq!(candidate([]).0.step().await, Err("not found".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! `istio-aux-controller`: keeps what Kubeflow's tenants need in their namespaces.
+//! Runs `istio-aux-controller`, which keeps what Kubeflow's tenants need in their namespaces.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The metrics of `istio-aux-controller`. Every series exists from the start.
+//! Counts what `istio-aux-controller` does. Every series exists from the start.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,20 +10,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-/// What became of one look at a namespace.
+/// Classifies one check of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Result {
-    /// Nothing had to be changed.
+pub(super) enum Reconciliation {
     Unchanged,
-    /// Objects were changed.
     Changed,
-    /// Something was left undone, and an event says why.
+    /// Something could not be done, and an event says why.
     Refused,
-    /// The API server did not do what it was asked to.
+    /// Wraps an error of the API server.
     Failed,
 }
 
-impl Result {
+impl Reconciliation {
     const ALL: [Self; 4] = [Self::Unchanged, Self::Changed, Self::Refused, Self::Failed];
 
     fn as_str(self) -> &'static str {
@@ -41,7 +39,7 @@ struct ResultLabels {
     result: &'static str,
 }
 
-/// The controller's metrics.
+/// Holds the controller's metrics.
 #[derive(Debug)]
 pub struct TenancyMetrics {
     registry: Registry,
@@ -49,7 +47,7 @@ pub struct TenancyMetrics {
     reconciliations: Family<ResultLabels, Counter>,
     tenants: Gauge,
     refused: Gauge,
-    /// Whether something was left undone, by the names of the namespaces that ask for something.
+    /// Tells for each namespace that asks for something if it has a warning.
     states: Mutex<HashMap<String, bool>>,
 }
 
@@ -68,7 +66,7 @@ impl TenancyMetrics {
         let leader = Gauge::default();
         registry.register("tenancy_leader", "1 in the replica that acts, 0 in the others", leader.clone());
         let reconciliations = Family::default();
-        for result in Result::ALL {
+        for result in Reconciliation::ALL {
             drop(reconciliations.get_or_create(&ResultLabels { result: result.as_str() }));
         }
         let help = "How often a namespace was looked at, by what became of it";
@@ -80,7 +78,7 @@ impl TenancyMetrics {
         Self { registry, leader, reconciliations, tenants, refused, states: Mutex::default() }
     }
 
-    /// Sets whether this replica acts. The other counts of a replica that does not are 0.
+    /// Sets the role of this replica. The other counts of a replica that does not act are 0.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(i64::from(is_leader));
         if !is_leader {
@@ -88,17 +86,17 @@ impl TenancyMetrics {
         }
     }
 
-    /// Counts one look at a namespace.
-    pub(super) fn count(&self, result: Result) {
+    /// Counts one check of a namespace.
+    pub(super) fn count(&self, result: Reconciliation) {
         self.reconciliations.get_or_create(&ResultLabels { result: result.as_str() }).inc();
     }
 
-    /// Sets whether something was left undone in a namespace.
+    /// Sets whether a namespace has a warning.
     pub(super) fn set(&self, namespace: &str, is_refused: bool) {
         self.update(|states| _ = states.insert(namespace.to_owned(), is_refused));
     }
 
-    /// Forgets a namespace that asks for nothing, or goes.
+    /// Forgets a namespace that asks for nothing, or is deleted.
     pub(super) fn forget(&self, namespace: &str) {
         self.update(|states| _ = states.remove(namespace));
     }
@@ -126,14 +124,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_are_counted_once_until_they_ask_for_nothing() {
+    fn namespace_is_counted_once_until_forgotten() {
         let metrics = TenancyMetrics::new();
         let has = |line: &str| metrics.text().lines().any(|other| other == line);
         metrics.set_leader(true);
         metrics.set("a", true);
         metrics.set("a", false);
         metrics.set("b", true);
-        metrics.count(Result::Refused);
+        metrics.count(Reconciliation::Refused);
         assert!(has("istio_aux_tenancy_leader 1"));
         assert!(has("istio_aux_tenancy_namespaces 2"), "{}", metrics.text());
         assert!(has("istio_aux_tenancy_refused_namespaces 1"));

@@ -1,4 +1,4 @@
-//! What to do in a namespace: from what it asks for and what is there. Pure. Nothing of somebody else's is ever changed.
+//! Plans the changes of a namespace from its labels and its objects. Pure. Only objects that istio-aux manages are changed.
 
 use contract::kind::{Kind, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE};
@@ -6,52 +6,52 @@ use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours, pod_default, role_bin
 use inject::tenancy::wish::Wish;
 use serde_json::Value;
 
-/// What is there.
+/// Holds the objects of a namespace.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
-    /// Whether Kubeflow's role for pipelines is there.
+    /// Is true if Kubeflow's role for pipelines exists.
     pub(crate) has_role: bool,
-    /// The object of the `RoleBinding`'s name.
+    /// Has the object of the `RoleBinding`'s name.
     pub(crate) role_binding: Option<Value>,
-    /// The object of the `PodDefault`'s name.
+    /// Has the object of the `PodDefault`'s name.
     pub(crate) pod_default: Option<Value>,
 }
 
-/// What to do.
+/// Holds what to do.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) actions: Vec<Action>,
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notices: Vec<EventNote>,
 }
 
-/// A change of one object.
+/// Changes one object.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Makes the object like this. Only an object of ours is replaced; else there is none yet, and one that somebody else
-    /// creates meanwhile wins.
+    /// Applies the object. It replaces only an object that istio-aux manages; otherwise another client that creates the object
+    /// first wins.
     Apply { kind: Kind, object: Value, replaces: bool },
     /// Deletes the object of this name that has this UID, which is ours.
     Delete { kind: Kind, name: &'static str, uid: String },
 }
 
-/// What could not be done, and what to do about it.
+/// Reports what could not be done, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Notice {
-    /// The reason of the event, in one word.
+pub(crate) struct EventNote {
+    /// Is the reason of the event, in one word.
     pub(crate) reason: &'static str,
-    /// Whether something does not work.
+    /// Is true if something does not work.
     pub(crate) is_warning: bool,
     pub(crate) text: String,
 }
 
-impl Notice {
+impl EventNote {
     pub(crate) fn warning(reason: &'static str, text: String) -> Self {
         Self { reason, is_warning: true, text }
     }
 
-    /// A label has a value that counts for nothing.
+    /// Reports a label with an unknown value.
     pub(crate) fn unknown_value(text: String) -> Self {
-        Self::warning("NotUnderstood", text)
+        Self::warning("InvalidValue", text)
     }
 }
 
@@ -59,7 +59,7 @@ impl Notice {
 pub(crate) fn plan(namespace: &str, wish: &Wish, observed: &Observed) -> Plan {
     let mut plan = Plan::default();
     match wish {
-        Wish::Unclear(text) => plan.notices.push(Notice::warning("NotUnderstood", text.clone())),
+        Wish::Unclear(text) => plan.notices.push(EventNote::warning("InvalidValue", text.clone())),
         Wish::Nothing => {
             plan.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, observed.role_binding.as_ref());
             plan.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, observed.pod_default.as_ref());
@@ -82,17 +82,17 @@ impl Plan {
 
     fn bind(&mut self, desired: Value, observed: &Observed) {
         let found = observed.role_binding.as_ref();
-        // The API server lets nobody change the role of a binding.
+        // The roleRef of a binding is immutable.
         if found.is_some_and(|found| !is_ours(found) || found["roleRef"] != desired["roleRef"]) {
             let text = format!(
-                "RoleBinding {ROLE_BINDING_NAME} is somebody else's and is left as it is; delete it, or give it another name"
+                "RoleBinding {ROLE_BINDING_NAME} is not managed by istio-aux; left unchanged; delete it, or give it another name"
             );
-            self.notices.push(Notice::warning("RoleBindingNotOurs", text));
+            self.notices.push(EventNote::warning("RoleBindingNotOurs", text));
         } else if !observed.has_role {
             let text = format!(
                 "there is no ClusterRole {PIPELINES_ROLE}, which comes with Kubeflow Pipelines; no account is bound to it"
             );
-            self.notices.push(Notice::warning("ClusterRoleMissing", text));
+            self.notices.push(EventNote::warning("ClusterRoleMissing", text));
         } else if found.is_none_or(|found| found["subjects"] != desired["subjects"]) {
             self.actions.push(Action::Apply { kind: ROLE_BINDINGS, object: desired, replaces: found.is_some() });
         }
@@ -100,11 +100,11 @@ impl Plan {
 
     fn keep_pod_default(&mut self, desired: Value, found: Option<&Value>) {
         match found {
-            Some(found) if !is_ours(found) => self.notices.push(Notice {
+            Some(found) if !is_ours(found) => self.notices.push(EventNote {
                 reason: "PodDefaultNotOurs",
-                // Whoever made it gives pods a token by it, too.
+                // It gives pods a token, too.
                 is_warning: false,
-                text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is somebody else's and is left as it is"),
+                text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is not managed by istio-aux; left unchanged"),
             }),
             Some(found) if found["spec"] == desired["spec"] => {}
             _ => self.actions.push(Action::Apply { kind: POD_DEFAULTS, object: desired, replaces: found.is_some() }),
@@ -123,18 +123,18 @@ mod tests {
         Wish::Objects { accounts: accounts.iter().map(|&account| account.to_owned()).collect() }
     }
 
-    /// A namespace in which everything is as `wish(&["default"])` asks for.
-    fn settled() -> Observed {
+    /// Returns a namespace in which everything is as `wish(&["default"])` asks for.
+    fn up_to_date() -> Observed {
         let role_binding = Some(role_binding(NAMESPACE, &["default".to_owned()]));
         Observed { has_role: true, role_binding, pod_default: Some(pod_default(NAMESPACE)) }
     }
 
-    fn somebodys(mut object: Value) -> Value {
+    fn unmanaged(mut object: Value) -> Value {
         object["metadata"]["labels"] = json!(null);
         object
     }
 
-    /// A plan in words.
+    /// Describes a plan.
     fn lines(plan: &Plan) -> Vec<String> {
         let actions = plan.actions.iter().map(|action| match action {
             Action::Apply { kind, object, .. } => {
@@ -146,49 +146,54 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_gets_what_it_asks_for_and_nothing_of_somebody_else_changes() {
+    fn plan_changes_only_managed_objects() {
         const BIND: &str = "apply RoleBinding istio-aux-pipelines";
         const POD_DEFAULT: &str = "apply PodDefault access-ml-pipeline";
         let empty = Observed { has_role: true, ..Observed::default() };
-        let binding = || settled().role_binding.unwrap();
+        let binding = || up_to_date().role_binding.unwrap();
         let mut other_role = binding();
         other_role["roleRef"]["name"] = json!("cluster-admin");
-        let mut drifted = settled().pod_default.unwrap();
+        let mut drifted = up_to_date().pod_default.unwrap();
         drifted["spec"]["env"] = json!([]);
         let foreign = Observed {
-            role_binding: Some(somebodys(binding())),
-            pod_default: Some(somebodys(pod_default(NAMESPACE))),
+            role_binding: Some(unmanaged(binding())),
+            pod_default: Some(unmanaged(pod_default(NAMESPACE))),
             has_role: true,
         };
         let cases: [(&str, Wish, Observed, &[&str]); 13] = [
             ("first", wish(&["default"]), empty.clone(), &[BIND, POD_DEFAULT]),
-            ("settled", wish(&["default"]), settled(), &[]),
-            ("another account", wish(&["default", "trainer"]), settled(), &[BIND]),
+            ("up to date", wish(&["default"]), up_to_date(), &[]),
+            ("another account", wish(&["default", "trainer"]), up_to_date(), &[BIND]),
             (
                 "an edited PodDefault",
                 wish(&["default"]),
-                Observed { pod_default: Some(drifted), ..settled() },
+                Observed { pod_default: Some(drifted), ..up_to_date() },
                 &[POD_DEFAULT],
             ),
             ("no role yet", wish(&["default"]), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
-            ("the role went", wish(&["default"]), Observed { has_role: false, ..settled() }, &["ClusterRoleMissing"]),
-            ("somebody's", wish(&["default"]), foreign.clone(), &["RoleBindingNotOurs", "PodDefaultNotOurs"]),
+            (
+                "the role went",
+                wish(&["default"]),
+                Observed { has_role: false, ..up_to_date() },
+                &["ClusterRoleMissing"],
+            ),
+            ("unmanaged", wish(&["default"]), foreign.clone(), &["RoleBindingNotOurs", "PodDefaultNotOurs"]),
             (
                 "another role",
                 wish(&["default"]),
-                Observed { role_binding: Some(other_role), ..settled() },
+                Observed { role_binding: Some(other_role), ..up_to_date() },
                 &["RoleBindingNotOurs"],
             ),
             (
                 "opted out",
                 Wish::Nothing,
-                settled(),
+                up_to_date(),
                 &["delete RoleBinding istio-aux-pipelines", "delete PodDefault access-ml-pipeline"],
             ),
-            ("opted out, somebody's", Wish::Nothing, foreign, &[]),
+            ("opted out, unmanaged", Wish::Nothing, foreign, &[]),
             ("never opted in", Wish::Nothing, empty, &[]),
-            ("unclear", Wish::Unclear("label".to_owned()), settled(), &["NotUnderstood"]),
-            ("unclear, and nothing there", Wish::Unclear("label".to_owned()), Observed::default(), &["NotUnderstood"]),
+            ("unclear", Wish::Unclear("label".to_owned()), up_to_date(), &["InvalidValue"]),
+            ("unclear, and nothing there", Wish::Unclear("label".to_owned()), Observed::default(), &["InvalidValue"]),
         ];
         for (name, wish, observed, expected) in cases {
             assert_eq!(lines(&plan(NAMESPACE, &wish, &observed)), expected, "{name}");
@@ -196,17 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn only_an_object_of_ours_is_replaced() {
+    fn only_managed_object_is_replaced() {
         let replaces = |observed: &Observed| {
             let actions = plan(NAMESPACE, &wish(&["trainer"]), observed).actions;
             actions.iter().map(|action| matches!(action, Action::Apply { replaces: true, .. })).collect::<Vec<_>>()
         };
         assert_eq!(replaces(&Observed { has_role: true, ..Observed::default() }), [false, false]);
-        assert_eq!(replaces(&settled()), [true]);
+        assert_eq!(replaces(&up_to_date()), [true]);
     }
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do() {
+    fn executed_plan_leaves_nothing_to_do() {
         for wish in [wish(&["default"]), wish(&["b", "a"]), Wish::Nothing] {
             let mut observed = Observed { has_role: true, ..Observed::default() };
             for action in plan(NAMESPACE, &wish, &observed).actions {

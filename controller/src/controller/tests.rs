@@ -1,4 +1,4 @@
-//! The controller against an API server with recorded answers.
+//! Runs the controller against an API server with recorded answers.
 
 use api::fake::{Answer, Requests, client};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn opted_in() -> Arc<NamespaceMeta> {
 }
 
 #[tokio::test]
-async fn a_namespace_that_opts_in_gets_both_objects_and_an_event() {
+async fn opted_in_namespace_gets_objects_and_event() {
     let answers = [
         Answer::ok(ROLE, object()),
         Answer::ok(&format!("PATCH {BINDING}"), object()),
@@ -50,7 +50,7 @@ async fn a_namespace_that_opts_in_gets_both_objects_and_an_event() {
 }
 
 #[tokio::test]
-async fn without_the_kind_of_pod_defaults_the_binding_is_kept_alone() {
+async fn cluster_without_pod_defaults_gets_the_binding() {
     let answers = [
         Answer::ok(ROLE, object()),
         Answer::ok(&format!("PATCH {BINDING}"), object()),
@@ -63,7 +63,7 @@ async fn without_the_kind_of_pod_defaults_the_binding_is_kept_alone() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_being_deleted_is_left_alone() {
+async fn terminating_namespace_is_skipped() {
     let (context, requests) = context([]);
     let namespace =
         namespace(&json!({"labels": {"istio-aux.io/tenancy": "enabled"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}));
@@ -72,7 +72,7 @@ async fn a_namespace_that_is_being_deleted_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_goes_meanwhile_is_no_failure() {
+async fn namespace_deleted_meanwhile_is_not_a_failure() {
     let terminating = |request: &str| {
         let body = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "is being terminated",
             "details": {"causes": [{"reason": "NamespaceTerminating", "message": "m", "field": "f"}]}});
@@ -83,7 +83,7 @@ async fn a_namespace_that_goes_meanwhile_is_no_failure() {
 }
 
 #[tokio::test]
-async fn without_kubeflows_role_nothing_is_bound_and_an_event_says_so() {
+async fn missing_role_binds_nothing_and_sends_an_event() {
     let (context, requests) = context([]);
     let requeue = reconcile(opted_in(), context.clone()).await.unwrap();
     assert_eq!(requeue, Requeue::requeue(REFUSED_INTERVAL));
@@ -92,7 +92,7 @@ async fn without_kubeflows_role_nothing_is_bound_and_an_event_says_so() {
 }
 
 #[tokio::test]
-async fn an_unknown_value_changes_nothing_and_is_said() {
+async fn invalid_value_changes_nothing_and_sends_an_event() {
     let (context, requests) = context([]);
     let namespace = namespace(&json!({"labels": {"istio-aux.io/tenancy": "yes"}}));
     assert_eq!(reconcile(namespace, context).await.unwrap(), Requeue::requeue(REFUSED_INTERVAL));
@@ -101,7 +101,7 @@ async fn an_unknown_value_changes_nothing_and_is_said() {
 }
 
 #[tokio::test]
-async fn a_failure_is_tried_again_after_a_pause_that_doubles() {
+async fn failure_is_retried_with_doubling_pause() {
     let (context, _) = context([Answer::ok(ROLE, object()), Answer::failure("PATCH ", 500, "no")]);
     let error = reconcile(opted_in(), context.clone()).await.unwrap_err();
     let pauses: Vec<Requeue> = (0..3).map(|_| back_off(opted_in(), &error, context.clone())).collect();
