@@ -1,4 +1,4 @@
-//! An API server for tests: it gives recorded answers and keeps the requests.
+//! Serves recorded answers to tests, and keeps the requests.
 
 #![expect(clippy::missing_panics_doc, reason = "it serves tests, which end by a panic")]
 

@@ -15,11 +15,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Holds a pod's state when the wait for its end was over.
 #[derive(Debug)]
 pub(crate) enum PodCompletion {
-    /// The pod reached its final phase.
+    /// Has the pod in its final phase.
     Terminated(Value),
-    /// The pod was deleted.
     Deleted,
-    /// The pod has not reached its final phase in time.
+    /// Has the pod, which did not reach its final phase in time.
     TimedOut(Value),
 }
 

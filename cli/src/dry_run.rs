@@ -11,26 +11,25 @@ use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
 
-/// A pod as the server would store it.
+/// Holds a pod as the server would store it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DryRunPod {
     pub(crate) pod: Value,
-    /// The warnings of admission, which `kubectl` shows to whoever creates a pod by hand.
+    /// Has the warnings of admission, which `kubectl` prints when it creates a pod.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What came of a dry run.
+/// Holds the server's verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DryRun {
-    /// The server would admit the pod.
     Admitted(DryRunPod),
-    /// The server would reject the pod; its message.
+    /// Has the message by which the server would reject the pod.
     Rejected(String),
-    /// The caller may not create pods there.
+    /// Has the message that denies the caller the right to create pods.
     Forbidden(String),
 }
 
-/// Creates a pod as a dry run. `Err` where the server gives no verdict.
+/// Creates a pod as a dry run. `Err` if the server gives no verdict.
 pub(crate) async fn dry_run_pod(client: &Client, namespace: &str, pod: &Value) -> Result<DryRun> {
     let resource = Request::new(objects(client, PODS, Some(namespace)).resource_url());
     let parameters = PostParams { dry_run: true, ..PostParams::default() };
@@ -55,7 +54,7 @@ pub(crate) async fn dry_run_pod(client: &Client, namespace: &str, pod: &Value) -
     }
 }
 
-/// The text of a header `Warning: 299 - "TEXT"`.
+/// Returns the text of a header `Warning: 299 - "TEXT"`.
 fn warning_text(header: &str) -> Option<String> {
     let quoted = header.splitn(3, ' ').nth(2)?.trim();
     let text = quoted.strip_prefix('"')?.strip_suffix('"')?;
@@ -71,7 +70,7 @@ mod tests {
     const CREATE: &str = "POST /api/v1/namespaces/team/pods?&dryRun=All";
 
     #[tokio::test]
-    async fn an_admitted_pod_comes_with_its_warnings() {
+    async fn admitted_pod_has_its_warnings() {
         let answer = Answer::ok(CREATE, json!({"kind": "Pod"})).warning("299 - \"not \\\"main\\\"\"");
         let (client, _) = client([answer]);
         let admitted = DryRunPod { pod: json!({"kind": "Pod"}), warnings: vec!["not \"main\"".to_owned()] };
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rejection_by_admission_is_told_from_missing_rights() {
+    async fn rejection_differs_from_missing_rights() {
         type Verdict = fn(String) -> DryRun;
         let cases: [(u16, &str, Verdict); 4] = [
             (403, "pods \"x\" is forbidden: exceeded quota: q", DryRun::Rejected),
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_in_trouble_gives_no_verdict() {
+    async fn server_error_is_not_a_verdict() {
         let (client, _) = client([Answer::failure(CREATE, 500, "etcdserver: leader changed")]);
         let error = dry_run_pod(&client, "team", &json!({})).await.unwrap_err();
         assert!(error.to_string().ends_with("etcdserver: leader changed"), "{error}");

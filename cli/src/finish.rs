@@ -23,20 +23,25 @@ use crate::completion::{PodCompletion, wait_for_pod};
 use crate::pods::{StuckPod, check_stuck};
 use crate::read;
 
-/// How many pods are finished at the same time.
+/// Limits the pods that are finished at the same time.
 const CONCURRENCY_LIMIT: usize = 8;
 const NO_ANSWER: &str = "pilot-agent cannot be asked";
 
-/// Which pods to finish.
+/// Selects the pods to finish.
 #[derive(Debug, Clone)]
 pub(crate) enum PodSelection {
-    /// These pods of a namespace.
-    Named { namespace: String, names: Vec<String> },
-    /// All stuck pods with these labels, of one namespace or of all.
-    AllStuck { namespace: Option<String>, selector: String },
+    Named {
+        namespace: String,
+        names: Vec<String>,
+    },
+    /// Selects all stuck pods with these labels, of one namespace or of all.
+    AllStuck {
+        namespace: Option<String>,
+        selector: String,
+    },
 }
 
-/// What became of one pod.
+/// Holds the result for one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) namespace: String,
@@ -45,7 +50,7 @@ pub(crate) struct Outcome {
     pub(crate) message: String,
 }
 
-/// Finishes pods, and hands each outcome over as soon as it is there. `Err` where no pod could be read.
+/// Finishes pods, and reports each outcome at once. `Err` if no pod could be read.
 pub(crate) async fn run(
     client: &Client,
     selection: PodSelection,
@@ -75,7 +80,7 @@ fn outcome(namespace: &str, name: &str, result: Result<String>) -> Outcome {
     Outcome { namespace: namespace.to_owned(), name: name.to_owned(), succeeded, message }
 }
 
-/// The stuck pods of a selection. Named pods that are not stuck are reported.
+/// Returns the stuck pods of a selection. Named pods that are not stuck are reported.
 async fn find(client: &Client, selection: PodSelection, report: &mut impl FnMut(Outcome)) -> Result<Vec<StuckPod>> {
     let mut stuck = Vec::new();
     match selection {
@@ -166,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dry_run_names_stuck_pods_and_asks_nothing() {
+    async fn dry_run_lists_stuck_pods_and_posts_nothing() {
         let ended = json!({"terminated": {"exitCode": 0, "finishedAt": "2026-11-21T10:00:00Z"}});
         let pods = [pod("stuck", &ended), pod("runs", &json!({"running": {}}))];
         let (client, requests) = client([Answer::list("GET /api/v1/namespaces/team/pods?", &pods)]);
@@ -178,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_named_pod_that_is_not_stuck_is_left_alone() {
+    async fn named_pod_that_is_not_stuck_is_skipped() {
         let runs = pod("runs", &json!({"running": {}}));
         let (client, _) = client([Answer::ok("GET /api/v1/namespaces/team/pods/runs", runs)]);
         let names = vec!["runs".to_owned(), "none".to_owned()];

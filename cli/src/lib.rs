@@ -1,7 +1,7 @@
-//! The command line: checks a cluster, explains decisions, injects manifests without a cluster, and ends stuck pods.
+//! Checks a cluster, explains decisions, injects manifests without a cluster, and ends stuck pods.
 //!
-//! `inject` decides; `check` and `explain` read a cluster with the caller's own rights; [`offline`] changes manifests; `pods`
-//! is what they share.
+//! `inject` decides; `check` and `explain` read a cluster with the caller's own rights; [`offline`] changes manifests; they
+//! share `pods` and `read`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! `istio-aux`: the command line.
+//! Runs `istio-aux`, the command line.
 
 #![forbid(unsafe_code)]
 

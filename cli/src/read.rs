@@ -6,7 +6,7 @@ use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
 
-/// The most objects that one request returns.
+/// Limits the objects that one request returns.
 const PAGE_LIMIT: u32 = 500;
 
 /// Returns a label selector for `key: value` pairs; `None` for an empty one, which would select everything.

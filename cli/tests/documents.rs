@@ -1,4 +1,4 @@
-//! The links of the documentation, which `make docs` builds as a site. Links in HTML are not looked at.
+//! Checks the links of the documentation, which `make docs` builds as a site, except links in HTML.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ impl Page {
     }
 }
 
-/// The anchor of a heading, on GitHub and in mdBook.
+/// Returns the anchor of a heading, on GitHub and in mdBook.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -43,7 +43,7 @@ fn summary() -> PathBuf {
     fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SUMMARY.md")).expect("there is docs/SUMMARY.md")
 }
 
-/// The file that a link of `page` leads to, if there is one.
+/// Returns the file that a link of `page` leads to, if it exists.
 fn target(page: &Path, link: &str) -> Option<PathBuf> {
     if link.is_empty() { Some(page.to_owned()) } else { fs::canonicalize(page.with_file_name(link)).ok() }
 }
@@ -52,7 +52,7 @@ fn has_extension(file: &Path, extension: &str) -> bool {
     file.extension().is_some_and(|it| it == extension)
 }
 
-/// The pages of the site.
+/// Returns the pages of the site.
 fn pages() -> BTreeSet<PathBuf> {
     let summary = summary();
     let resolve = |link: &String| target(&summary, link).unwrap_or_else(|| panic!("docs/SUMMARY.md: no file {link}"));
@@ -60,7 +60,7 @@ fn pages() -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn the_readme_and_every_file_of_docs_are_pages() {
+fn readme_and_every_file_of_docs_are_pages() {
     let summary = summary();
     let files = fs::read_dir(summary.with_file_name("")).unwrap().map(|entry| entry.unwrap().path());
     let documents = files.filter(|file| has_extension(file, "md") && *file != summary);
@@ -70,7 +70,7 @@ fn the_readme_and_every_file_of_docs_are_pages() {
 }
 
 #[test]
-fn every_link_leads_to_a_heading_of_a_page_or_to_a_picture() {
+fn every_link_leads_to_a_heading_or_picture() {
     let pages = pages();
     let mut broken = Vec::new();
     for page in &pages {

@@ -10,7 +10,7 @@ use webhook::WebhookArgs;
 use webhook::metrics::Metrics;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
-/// The heading of the options that every command with a cluster has.
+/// Heads the options that every command with a cluster has.
 const CLUSTER_HEADING: &str = "Cluster";
 const UPDATE: &str = "UPDATE_DOCS=1 cargo test -p cli --test reference";
 
@@ -59,7 +59,7 @@ fn table<'a>(text: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// `-n, --name VALUE`, or the value alone where it has no name.
+/// Returns `-n, --name VALUE`, or the value alone if the argument has no name.
 fn spelled(argument: &Arg) -> String {
     let values = argument.get_value_names().unwrap_or_default().join(" ");
     let short = argument.get_short().map(|short| format!("-{short}"));

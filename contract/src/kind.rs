@@ -3,13 +3,13 @@
 /// Names a kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// The API group; empty for the core group.
+    /// Holds the API group; empty for the core group.
     pub group: &'static str,
-    /// The version of the group.
+    /// Holds the version of the group.
     pub version: &'static str,
-    /// The name in CamelCase, as manifests have it.
+    /// Holds the name in CamelCase, as manifests have it.
     pub name: &'static str,
-    /// The plural in lower case, as URLs and rights have it.
+    /// Holds the plural in lower case, as URLs and rights have it.
     pub plural: &'static str,
 }
 

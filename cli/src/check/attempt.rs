@@ -12,7 +12,7 @@ use super::snapshot::Snapshot;
 use crate::dry_run::{DryRun, dry_run_pod};
 use crate::pods::{Decision, is_in_mesh, is_rendered, namespace_opt_in, recorded};
 
-/// In how many namespaces a dry run is made at most.
+/// Limits the namespaces in which a dry run is made.
 const NAMESPACES_LIMIT: usize = 5;
 
 /// Makes a dry run in namespaces that are opted in and in the mesh.
@@ -22,12 +22,12 @@ pub(super) async fn run(client: &Client, snapshot: &Snapshot, settings: &Setting
     let mut findings = Vec::new();
     for namespace in opted_in.take(NAMESPACES_LIMIT) {
         let name = namespace["metadata"]["name"].as_str().unwrap_or_default();
-        findings.push(judge(name, dry_run_pod(client, name, &pod(settings)).await));
+        findings.push(finding(name, dry_run_pod(client, name, &pod(settings)).await));
     }
     findings
 }
 
-fn judge(namespace: &str, dry_run: Result<DryRun>) -> Finding {
+fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
     let why = || format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own");
     match dry_run {
         Ok(DryRun::Admitted(admitted)) if has_lost_its_restart_policy(&admitted.pod) => Finding::problem(
@@ -61,15 +61,15 @@ fn judge(namespace: &str, dry_run: Result<DryRun>) -> Finding {
     }
 }
 
-/// Whether the shim is an init container that the kubelet waits for. An API server without the feature gate `SidecarContainers`
-/// drops the field after the webhooks have run.
+/// Returns true if the shim is an init container that the kubelet waits for. An API server without the feature gate
+/// `SidecarContainers` drops the field after the webhooks have run.
 fn has_lost_its_restart_policy(pod: &Value) -> bool {
     let init_containers = pod["spec"]["initContainers"].as_array();
     let shim = init_containers.into_iter().flatten().find(|container| container["name"] == SHIM_CONTAINER);
     shim.is_some_and(|shim| shim["restartPolicy"].is_null())
 }
 
-/// A pod that meets Pod Security *restricted* and has what quotas ask for.
+/// Returns a pod that meets Pod Security *restricted* and has what quotas ask for.
 fn pod(settings: &Settings) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dry_run_is_made_in_opted_in_namespaces_of_the_mesh_only() {
+    async fn dry_run_skips_namespaces_outside_the_mesh() {
         const CREATE: &str = "POST /api/v1/namespaces/team/pods?&dryRun=All";
         let status = r#"{"mode":"native","reason":"because"}"#;
         let injected = json!({"metadata": {"annotations": {"istio-aux.io/status": status}}});

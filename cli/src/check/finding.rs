@@ -1,25 +1,23 @@
-//! One result of a check: a stable id, a severity, a message and what to do.
+//! Defines a finding: a stable id, a severity, a message and what to do.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// The document with a paragraph for each id.
+/// Has a paragraph for each id.
 const DOCUMENT: &str = "docs/troubleshooting.md";
 
-/// How serious a finding is.
+/// Tells how serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// As it should be.
     Ok,
-    /// Good to know; nothing has to be done.
+    /// Needs no action.
     Info,
-    /// Something does not work.
+    /// Needs action: something does not work.
     Problem,
 }
 
 impl Severity {
-    /// The word that is printed.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -29,7 +27,7 @@ impl Severity {
     }
 }
 
-/// What a finding is about. The name is stable: scripts and documents refer to it.
+/// Names the subject of a finding. The name is stable: scripts and documents refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Id {
@@ -58,23 +56,20 @@ pub(crate) enum Id {
 }
 
 impl Id {
-    /// The id as it is printed.
+    /// Returns the id as it is printed.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
-/// One result of a check.
+/// Holds one result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) id: Id,
     pub(crate) severity: Severity,
-    /// What was found, in one line.
     pub(crate) message: String,
-    /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remediation: Option<String>,
-    /// The paragraph of the documentation.
     pub(crate) link: String,
 }
 
@@ -91,7 +86,7 @@ impl Finding {
         Self::new(id, Severity::Problem, message.into(), Some(remediation.into()))
     }
 
-    /// The same finding with something to do.
+    /// Adds something to do.
     pub(super) fn with_remediation(self, remediation: impl Into<String>) -> Self {
         Self { remediation: Some(remediation.into()), ..self }
     }
@@ -101,12 +96,12 @@ impl Finding {
     }
 }
 
-/// Whether there is no problem among the findings.
+/// Returns true if none of the findings is a problem.
 pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Problem)
 }
 
-/// Whether there is no problem but pods that are stuck, which waiting does not end.
+/// Returns true if stuck pods, which waiting does not end, are the only problems.
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Problem || finding.id == Id::StuckPod)
 }
@@ -126,7 +121,7 @@ mod tests {
     const TROUBLESHOOTING: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/troubleshooting.md"));
 
     #[test]
-    fn every_id_has_its_paragraph_in_the_documentation() {
+    fn every_id_has_its_heading_in_the_docs() {
         let headings = TROUBLESHOOTING.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
         let documented: Vec<String> = headings.map(str::to_owned).collect();
         let ids: Vec<String> = Id::value_variants().iter().map(|id| id.name()).collect();
@@ -155,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn stuck_pods_do_not_keep_the_webhook_from_being_ready() {
+    fn webhook_is_ready_despite_stuck_pods() {
         assert!(is_ready(&[Finding::problem(Id::StuckPod, "", "")]));
         assert!(!is_ready(&[Finding::problem(Id::StuckPod, "", ""), Finding::problem(Id::CaBundle, "", "")]));
     }

@@ -22,7 +22,7 @@ use self::finding::Severity;
 pub(crate) use self::finding::{Finding, is_healthy, is_ready};
 pub(crate) use self::snapshot::{UNFINISHED, note, service_of_ours};
 
-/// How often the cluster is checked while readiness is awaited.
+/// Is the time between two checks while readiness is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Returns seconds since 1970.
@@ -31,16 +31,15 @@ fn now() -> i64 {
     i64::try_from(since).unwrap_or(i64::MAX)
 }
 
-/// What to check.
+/// Selects what to check.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope {
-    /// One namespace, with the decision for each of its pods; else all namespaces.
+    /// Limits the check to a namespace, and adds the decision for each of its pods.
     pub(crate) namespace: Option<String>,
-    /// A label selector for pods; empty: all.
+    /// Selects pods by labels; empty for all.
     pub(crate) selector: String,
-    /// The namespace in which to run the shim from an image volume on each kind of node.
+    /// Runs the shim from an image volume on each kind of node, in this namespace.
     pub(crate) probe_in: Option<String>,
-    /// The settings of the webhook.
     pub(crate) settings: Settings,
 }
 
@@ -88,7 +87,7 @@ pub(crate) async fn wait_until_ready(client: &Client, scope: &Scope, timeout: Du
     }
 }
 
-/// How many problems there are, and the first.
+/// Returns the first problem, and the number of the others.
 fn first_problem(findings: &[Finding]) -> String {
     let mut problems = findings.iter().filter(|finding| finding.severity == Severity::Problem);
     let first = problems.next().map(|problem| problem.message.clone()).unwrap_or_default();
@@ -120,7 +119,7 @@ mod tests {
     use api::fake::{Answer, client};
 
     #[test]
-    fn findings_are_printed_with_next_step_and_link() {
+    fn findings_are_printed_with_step_and_link() {
         let findings = [
             Finding::ok(Id::ServerVersion, "Kubernetes 1.34"),
             Finding::info(Id::Unreadable, "cannot read nodes"),
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_without_time_returns_the_findings_of_one_check() {
+    async fn wait_of_zero_returns_one_check() {
         let info = serde_json::json!({"major": "1", "minor": "34", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
             "buildDate": "", "goVersion": "", "compiler": "", "platform": ""});
         let empty = |request: &str| Answer::list(request, &[]);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_names_the_first_problem_and_counts_the_others() {
+    fn progress_shows_first_problem_and_count() {
         let problem = |message: &str| Finding::problem(Id::CaBundle, message, "");
         assert_eq!(first_problem(&[Finding::ok(Id::CaBundle, "ok"), problem("one")]), "one");
         assert_eq!(first_problem(&[problem("one"), problem("two"), problem("three")]), "one (and 2 more)");

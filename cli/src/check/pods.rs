@@ -1,4 +1,4 @@
-//! What a check keeps of each pod, so that the pods themselves are in memory one page at a time. Pure.
+//! Keeps what a check needs of each pod, so that only one page of pods is in memory. Pure.
 
 use contract::names::ISTIO_STATUS_ANNOTATION;
 use inject::Settings;
@@ -7,17 +7,17 @@ use serde_json::Value;
 use super::tenant::TenantPod;
 use crate::pods::{ExplainedPod, StuckPod, check_stuck, is_proxy};
 
-/// What is known of the pods.
+/// Holds what is known of the pods.
 #[derive(Debug, Default)]
 pub(super) struct PodFacts {
-    /// Pods with an ordinary container istio-proxy beside others.
+    /// Counts pods with istio-proxy as an ordinary container beside others.
     pub(super) classic: usize,
-    /// Pods with istio-proxy as a native sidecar.
+    /// Counts pods with istio-proxy as a native sidecar.
     pub(super) native: usize,
     pub(super) stuck: Vec<StuckPod>,
-    /// One for each pod, where they were asked for.
+    /// Explains each pod, if that was asked for.
     pub(super) decisions: Vec<ExplainedPod>,
-    /// What matters where the namespace is a tenant's of Kubeflow, of the same pods.
+    /// Has the facts about the same pods that matter to a tenant of Kubeflow.
     pub(super) tenants: Vec<TenantPod>,
 }
 
@@ -42,7 +42,7 @@ enum Proxy {
     Native,
 }
 
-/// The kind of sidecar that Istio's injector has added. A pod of istio-proxy alone is a gateway.
+/// Returns the kind of sidecar that Istio's injector has added. A pod of istio-proxy alone is a gateway.
 fn proxy(pod: &Value) -> Option<Proxy> {
     if pod["metadata"]["annotations"][ISTIO_STATUS_ANNOTATION].is_null() {
         return None;
@@ -62,7 +62,6 @@ mod tests {
     use contract::names::PROXY_CONTAINER;
     use serde_json::json;
 
-    /// The metadata of a pod with the injector's status.
     fn injected() -> Value {
         json!({"annotations": {ISTIO_STATUS_ANNOTATION: r#"{"containers": ["istio-proxy"]}"#}})
     }

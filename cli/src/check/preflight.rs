@@ -12,7 +12,7 @@ use super::findings;
 use super::snapshot::{OURS, Snapshot};
 use crate::installation;
 
-/// The first version whose webhook configurations have `matchConditions`.
+/// Is the first version whose webhook configurations have `matchConditions`.
 const FIRST_VERSION: Version = Version { major: 1, minor: 28 };
 
 /// Checks what an installation needs.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::finding::{Finding, Id};
 use crate::completion::{PodCompletion, wait_for_pod};
 
-/// How long a node may take to pull the image and run it.
+/// Limits the time in which a node pulls the image and runs it.
 const PROBE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Runs the shim on one node of each kind, in a namespace.
@@ -108,7 +108,7 @@ async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<()
     }
 }
 
-/// The reason and message of a container, or of its pod.
+/// Returns the reason and message of a container, or of its pod.
 fn container_message(state: &Value, status: &Value) -> String {
     let reported = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
     let reported = reported.unwrap_or(status);

@@ -1,4 +1,4 @@
-//! The state of a cluster as its user may read it. What could not be read is listed in words.
+//! Reads the state of a cluster as its user may. What could not be read is listed in words.
 
 use anyhow::{Context, Result, anyhow};
 use contract::kind::{DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
@@ -17,11 +17,11 @@ use crate::read;
 
 const NODES: Kind = Kind::new("", "v1", "Node", "nodes");
 const ENDPOINT_SLICES: Kind = Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-/// The policy profile's kind, in the versions that servers may have.
+/// Lists the policy profile's kind in the versions that servers may have.
 const POLICIES: [Kind; 2] = [policies("v1"), policies("v1beta1")];
 const RUNTIME_CLASSES: Kind = Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
 const DAEMON_SETS: Kind = Kind::new("apps", "v1", "DaemonSet", "daemonsets");
-/// The label of the node agent's chart.
+/// Selects the objects of the node agent's chart.
 const NODE_AGENT: &str = "app.kubernetes.io/name=istio-aux-node";
 /// Selects pods that have not ended: a finished pod is neither stuck nor changed.
 pub(crate) const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -30,38 +30,37 @@ const fn policies(version: &'static str) -> Kind {
     Kind::new("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
 }
 
-/// The name of the policy for pods that run to completion.
+/// Names the policy for pods that run to completion.
 const POLICY: &str = "istio-aux-run-to-completion";
-/// The name of our webhook configuration.
+/// Names the webhook configuration of istio-aux.
 pub(crate) const OURS: &str = "istio-aux";
 
-/// A cluster. What could not be read is `None` or empty.
+/// Holds the state of a cluster. What could not be read is `None` or empty.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) server: Option<Version>,
     pub(super) nodes: Vec<Value>,
-    /// All `MutatingWebhookConfigurations`.
+    /// Has all `MutatingWebhookConfigurations`.
     pub(super) configurations: Option<Vec<Value>>,
-    /// Whether the policy profile is installed.
+    /// Is true if the policy profile is installed.
     pub(super) has_policy: bool,
-    /// The slices of the Service that our configuration names.
+    /// Has the slices of the Service that our configuration names.
     pub(super) endpoints: Option<Vec<Value>>,
-    /// The metadata of the namespaces.
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: PodFacts,
-    /// The one namespace that is checked, where it is a tenant's of Kubeflow.
+    /// Has the objects of the tenant, if one namespace is checked and it is a tenant's.
     pub(super) tenant: Option<Tenant>,
-    /// Whether there is the runtime class of pods whose proxies run beside them.
+    /// Is true if the runtime class for the node's proxies exists.
     pub(super) has_node_runtime_class: Option<bool>,
-    /// The `DaemonSets` of the node agent.
+    /// Has the `DaemonSets` of the node agent.
     pub(super) node_agents: Option<Vec<Value>>,
-    /// Istio's control planes.
+    /// Has the Deployments of Istio's control planes.
     pub(super) istiods: Vec<Value>,
-    /// What could not be read, and why.
+    /// Says what could not be read, and why.
     pub(super) unreadable: Vec<String>,
 }
 
-/// The server's version. `Err` where the server does not answer.
+/// Reads the server's version. `Err` if the server does not answer.
 pub(super) async fn server_version(client: &Client) -> Result<Option<Version>> {
     let info = client.apiserver_version().await.context("the API server does not answer")?;
     Ok(Version::parse(&format!("{}.{}", info.major, info.minor)))
@@ -138,7 +137,7 @@ pub(crate) fn note<T>(unreadable: &mut Vec<String>, read: Result<T>) -> Option<T
     read.map_err(|error| unreadable.push(api::describe_error(error.as_ref()))).ok()
 }
 
-/// Namespace and name of the Service that our configuration calls.
+/// Returns namespace and name of the Service that our configuration calls.
 pub(crate) fn service_of_ours(configurations: &[Value]) -> Option<(String, String)> {
     let ours = configurations.iter().find(|configuration| configuration["metadata"]["name"] == OURS)?;
     let service = &ours["webhooks"][0]["clientConfig"]["service"];

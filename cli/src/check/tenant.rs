@@ -1,4 +1,4 @@
-//! What a check reads of one tenant of Kubeflow: a namespace that has one of our labels for tenants, or is a profile.
+//! Reads what a check needs of one tenant of Kubeflow: a namespace with one of our labels for tenants, or a profile's.
 
 use contract::kind::Kind;
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
@@ -17,22 +17,22 @@ use crate::read;
 const AUTHORIZATION_POLICIES: Kind =
     Kind::new("security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies");
 const PEER_AUTHENTICATIONS: Kind = Kind::new("security.istio.io", "v1", "PeerAuthentication", "peerauthentications");
-/// The label and value that the profile controller gives its namespaces.
+/// Is the label, with its value, that the profile controller gives its namespaces.
 const PROFILE: (&str, &str) = ("app.kubernetes.io/part-of", "kubeflow-profile");
 
-/// A tenant's namespace. What could not be read is `None` or empty.
+/// Holds the objects of a tenant's namespace. What could not be read is `None` or empty.
 #[derive(Debug, Default)]
 pub(super) struct Tenant {
-    /// Whether Kubeflow's role for pipelines is there.
+    /// Is true if Kubeflow's role for pipelines exists.
     pub(super) has_role: Option<bool>,
     pub(super) role_bindings: Option<Vec<Value>>,
     pub(super) pod_default: Option<Value>,
-    /// Istio's policies that are in the namespace.
+    /// Has the `AuthorizationPolicies` of the namespace.
     pub(super) policies: Vec<Value>,
     pub(super) peer_authentications: Vec<Value>,
 }
 
-/// Whether a namespace is a tenant's.
+/// Returns true if a namespace is a tenant's.
 pub(super) fn is_tenant(namespace: &Value) -> bool {
     let ours = [TENANCY_LABEL, PIPELINES_TOKEN_LABEL, MESH_LABEL];
     ours.into_iter().any(|key| label(namespace, key).is_some()) || label(namespace, PROFILE.0) == Some(PROFILE.1)
@@ -54,7 +54,7 @@ pub(super) async fn read(client: &Client, namespace: &str, unreadable: &mut Vec<
     }
 }
 
-/// What matters of a tenant's pod that runs to completion, or of a notebook.
+/// Holds what matters of a tenant's pod that runs to completion, or of a notebook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TenantPod {
     pub(super) name: String,
@@ -65,7 +65,7 @@ pub(super) struct TenantPod {
 }
 
 impl TenantPod {
-    /// The facts of a pod; `None` where it is neither.
+    /// Returns the facts of a pod; `None` if it is neither.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         let spec = &pod["spec"];
         let runs_to_completion = spec["restartPolicy"] != "Always";
@@ -91,7 +91,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_profiles_and_namespaces_with_our_labels_are_tenants() {
+    fn tenant_is_a_profile_or_has_our_labels() {
         let namespace = |labels: Value| json!({"metadata": {"name": "team", "labels": labels}});
         assert!(is_tenant(&namespace(json!({"app.kubernetes.io/part-of": "kubeflow-profile"}))));
         assert!(is_tenant(&namespace(json!({"istio-aux.io/mesh": "typo"}))));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_run_for_ever_are_of_no_interest_but_notebooks() {
+    fn long_running_pods_are_skipped_except_notebooks() {
         let pod = |policy: &str, labels: Value| {
             TenantPod::of(&json!({"metadata": {"name": "p", "labels": labels}, "spec": {"restartPolicy": policy,
                 "containers": [{"name": "main", "volumeMounts": [{"mountPath": PIPELINES_TOKEN_DIR}]}, {"name": "istio-proxy"}]}}))

@@ -1,4 +1,4 @@
-//! `istio-aux check`.
+//! Runs `istio-aux check`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Options of every command that talks to a cluster.
+//! Connects to a cluster, by the options of every command that needs one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use kube::{Client, Config};
 
 use super::CliResult;
 
-/// The heading of these options in a help text.
+/// Heads these options in a help text.
 pub(super) const CLUSTER_HEADING: &str = "Cluster";
 
 #[derive(Debug, Clone, Default, Args)]
@@ -79,12 +79,12 @@ impl ClusterArgs {
     }
 }
 
-/// The namespace of a command: the one that was given, or the context's.
+/// Returns the namespace that was given, or the context's.
 pub(super) fn namespace_or_default(namespace: Option<String>, client: &Client) -> String {
     namespace.unwrap_or_else(|| client.default_namespace().to_owned())
 }
 
-/// 0 where all is well, else 1.
+/// Returns the exit status 0 or 1.
 pub(super) fn exit_code(is_well: bool) -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

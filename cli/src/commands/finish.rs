@@ -1,4 +1,4 @@
-//! `istio-aux finish`.
+//! Runs `istio-aux finish`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `istio-aux inject`: manifests from files, changed manifests on stdout.
+//! Runs `istio-aux inject`: reads manifests from files, and prints the changed ones.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use super::CliResult;
 use super::output::print;
 use crate::offline::{self, Rewritten};
 
-/// The extensions of manifests in a directory, as kubectl has them.
+/// Lists the extensions of manifests in a directory, as kubectl has them.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// Print manifests as the webhook would change their pods, without a cluster
@@ -74,7 +74,7 @@ impl Files {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The files, with each directory replaced by its manifests in the order of their names.
+    /// Returns the files, with each directory replaced by its manifests in the order of their names.
     fn expanded(&self) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for path in &self.filenames {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_stands_for_its_manifests_in_order() {
+    fn directory_lists_its_manifests_in_order() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["b.yaml", "a.json", "c.yml", "readme.md"] {
             std::fs::write(directory.path().join(name), "").unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_manifests_is_an_error() {
+    fn directory_without_manifests_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let files = Files { filenames: vec![directory.path().to_owned()] };
         assert!(files.expanded().unwrap_err().to_string().contains("has no manifests"));

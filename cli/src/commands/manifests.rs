@@ -1,4 +1,4 @@
-//! `istio-aux manifests` and `istio-aux policy`: the two profiles as YAML on stdout.
+//! Runs `istio-aux manifests` and `istio-aux policy`, which print the two profiles as YAML.
 
 use std::process::ExitCode;
 
@@ -71,13 +71,13 @@ pub(super) fn policy(arguments: PolicyArgs) -> CliResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The image that was given, or that of the registry.
+/// Returns the image that was given, or that of the registry.
 fn image(given: Option<&str>, registry: Option<&str>, name: &str) -> String {
     let registry = registry.unwrap_or_default().trim_end_matches('/');
     given.map_or_else(|| format!("{registry}/{name}:{}", installation::client_version()), str::to_owned)
 }
 
-/// A DNS label, as names of namespaces are.
+/// Parses a DNS label, as names of namespaces are.
 pub(super) fn namespace(text: &str) -> Result<String, String> {
     let is_label = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     let has_ends = !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.len() <= 63;
@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_the_given_one_or_the_registrys() {
+    fn image_is_given_or_from_the_registry() {
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(image(None, Some("r.example/x/"), "shim"), format!("r.example/x/shim:{version}"));
         assert_eq!(image(Some("other/shim@sha256:0"), Some("r"), "shim"), "other/shim@sha256:0");
     }
 
     #[test]
-    fn what_is_no_name_of_a_namespace_is_rejected() {
+    fn invalid_namespace_name_is_rejected() {
         for text in ["", "-a", "a-", "A", "a.b", "a b"] {
             assert!(namespace(text).is_err(), "{text}");
         }

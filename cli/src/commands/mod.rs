@@ -1,5 +1,5 @@
-//! The command line: arguments and exit statuses (0 success, 1 failure or a problem found, 2 wrong arguments). What each
-//! command does is in other modules.
+//! Parses arguments, and returns exit statuses: 0 success, 1 failure or a problem found, 2 wrong arguments. Other modules
+//! do the work of the commands.
 
 mod check;
 mod cluster;
@@ -19,7 +19,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-/// The file name under which kubectl finds the program as its plugin.
+/// Is the file name under which kubectl finds the program as its plugin.
 const PLUGIN_FILE: &str = "kubectl-istio_aux";
 
 #[derive(Debug, Parser)]
@@ -62,7 +62,6 @@ struct Completions {
     shell: Shell,
 }
 
-/// The exit status of a command; `Err` is one line for what it could not do.
 type CliResult = anyhow::Result<ExitCode>;
 
 /// Returns the definition of the command line, from which documentation is generated.
@@ -95,7 +94,7 @@ fn exit_code(result: CliResult) -> ExitCode {
     })
 }
 
-/// The command line by the name under which it was called.
+/// Returns the definition under the name by which the program was called.
 fn named(program: Option<&OsString>) -> clap::Command {
     let file = program.and_then(|program| Path::new(program).file_stem());
     let command = Cli::command();
@@ -132,7 +131,7 @@ fn one_line(error: &clap::Error) -> String {
     ::inject::args::one_line(error)
 }
 
-/// `check, why or finish`.
+/// Lists the commands, as `check, why or finish`.
 fn command_names() -> String {
     let command = Cli::command();
     let names: Vec<&str> =

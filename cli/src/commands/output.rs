@@ -1,4 +1,4 @@
-//! How commands print their results.
+//! Prints the results of commands.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-/// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     Text,
@@ -30,7 +29,7 @@ impl OutputArgs {
     }
 }
 
-/// Prints a text. A reader that has read enough, such as `head`, is no error.
+/// Prints a text. Ignores a reader that stops reading, such as `head`.
 pub(super) fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

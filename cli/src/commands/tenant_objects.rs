@@ -1,4 +1,4 @@
-//! `istio-aux tenant-objects`.
+//! Runs `istio-aux tenant-objects`.
 
 use std::process::ExitCode;
 

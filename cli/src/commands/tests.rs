@@ -1,4 +1,4 @@
-//! What the command line makes of arguments.
+//! Parses command lines.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn every_command_has_help_with_an_example() {
     }
 }
 
-/// The command lines in the examples of each command, without comments, redirections and other programs.
+/// Returns the command lines in the examples of each command, without comments, redirections and other programs.
 fn examples() -> Vec<String> {
     let command = Cli::command();
     let helps = command.get_subcommands().filter_map(clap::Command::get_after_help).map(ToString::to_string);
@@ -74,7 +74,7 @@ fn every_example_can_be_parsed() {
 }
 
 #[test]
-fn commands_that_talk_to_a_cluster_have_the_common_options() {
+fn cluster_commands_have_the_common_options() {
     let command = Cli::command();
     for name in ["check", "why", "finish", "version"] {
         let command = command.find_subcommand(name).unwrap();

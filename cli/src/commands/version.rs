@@ -1,4 +1,4 @@
-//! `istio-aux version`.
+//! Runs `istio-aux version`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_printed_with_the_number_of_their_pods() {
+    fn versions_are_printed_with_pod_counts() {
         let versions = Versions {
             client: "0.1.0".to_owned(),
             server: Some("v1.34.4".to_owned()),

@@ -1,4 +1,4 @@
-//! `istio-aux why`.
+//! Runs `istio-aux why`.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use super::output::OutputArgs;
 use crate::explain::{Explanation, Target, Verdict, explain};
 use crate::pods::with_warnings;
 
-/// The separator before a warning.
+/// Separates a warning from what precedes it.
 const WARNING: &str = "\n  warning: ";
 
 /// Explain one object: whether its pods are injected, why, and what would be decided now
@@ -82,7 +82,7 @@ fn would_be(verdict: &Verdict) -> String {
         }
         Verdict::Rejected { message } => format!("rejected: {message}"),
         Verdict::Unasked { reason, decision } => {
-            format!("{} (not asked the server: {reason})", decision.describe(WARNING))
+            format!("{} (without a dry run: {reason})", decision.describe(WARNING))
         }
         Verdict::Unknown { reason } => format!("unknown: {reason}"),
     }
@@ -94,7 +94,7 @@ mod tests {
     use crate::pods::{Decision, ExplainedPod};
 
     #[test]
-    fn an_explanation_is_printed_line_by_line() {
+    fn explanation_is_printed_line_by_line() {
         let decision = |warnings: &[&str]| Decision {
             mode: "native".to_owned(),
             reason: "because".to_owned(),

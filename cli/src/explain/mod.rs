@@ -1,4 +1,4 @@
-//! Why a workload is injected or not: one object, its namespace, its pods, and what the server would make of it now.
+//! Explains why a workload is injected or not, by the object, its namespace, its pods, and a dry run of a new pod.
 
 mod target;
 
@@ -18,47 +18,52 @@ use crate::pods::{
 };
 use crate::read::{self, selector_of};
 
-/// How many pods of a workload are listed at most.
+/// Limits the pods of a workload that are listed.
 const PODS_LIMIT: usize = 20;
 
-/// Why an object's pods are as they are.
+/// Explains an object's pods.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
     pub(crate) object: String,
     pub(crate) namespace: String,
-    /// Whether the API server calls the webhook for the object's pods; `None` where the namespace cannot be read.
+    /// Is true if the API server calls the webhook for the object's pods; `None` if the namespace cannot be read.
     pub(crate) opted_in: Option<bool>,
-    /// By which label, or why it is not known.
+    /// Names the label, or says why it is not known.
     pub(crate) opt_in: String,
-    /// Whether Istio's injector selects the namespace; `None` where the namespace cannot be read.
+    /// Is true if Istio's injector selects the namespace; `None` if the namespace cannot be read.
     pub(crate) in_mesh: Option<bool>,
     pub(crate) pods: Vec<ExplainedPod>,
     pub(crate) now: Vec<Verdict>,
 }
 
-/// What would become of a new pod.
+/// Tells what would become of a new pod.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "result", rename_all = "kebab-case")]
 pub(crate) enum Verdict {
-    /// The server would admit it with this decision.
+    /// Admitted with this decision.
     Injected(Decision),
-    /// The server would admit it, and the webhook would record nothing.
+    /// Admitted, and the webhook would record nothing.
     NotInjected {
         reason: String,
-        /// Whether Istio's injector would add its proxy.
+        /// Is true if Istio's injector would add its proxy.
         has_proxy: bool,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
-    /// The server would reject it.
-    Rejected { message: String },
-    /// The server was not asked: what the webhook would decide for the pod as it is.
-    Unasked { reason: String, decision: Decision },
-    /// Nothing is known.
-    Unknown { reason: String },
+    Rejected {
+        message: String,
+    },
+    /// Decided here for the pod as it is, without a dry run.
+    Unasked {
+        reason: String,
+        decision: Decision,
+    },
+    Unknown {
+        reason: String,
+    },
 }
 
-/// Explains one object. `Err` where it cannot be read, or has no pods.
+/// Explains one object. `Err` if it cannot be read, or has no pod template.
 pub(crate) async fn explain(
     client: &Client,
     namespace: &str,
@@ -91,7 +96,7 @@ pub(crate) async fn explain(
     })
 }
 
-/// The pods that are created from an object. For a pod, those of its controller: a running pod has what admission added.
+/// Returns the pod templates of an object. A pod has its controller's: a running pod contains what admission added.
 async fn templates(client: &Client, namespace: &str, object: &Value) -> Vec<Value> {
     if let Some(owner) = Target::owner_of(object).filter(|_| object["kind"] == "Pod")
         && let Ok(Some(controller)) = read::get(client, owner.kind, Some(namespace), &owner.name).await
@@ -101,17 +106,17 @@ async fn templates(client: &Client, namespace: &str, object: &Value) -> Vec<Valu
     pods_of(object)
 }
 
-/// Where an object is, and by which settings decisions are made.
+/// Holds where an object is, and the settings for decisions.
 struct Context<'a> {
     client: &'a Client,
     namespace: &'a str,
-    /// The namespace with its labels, where it can be read.
+    /// Has the namespace's object, if it can be read.
     labels: Option<&'a Value>,
     settings: &'a Settings,
 }
 
 impl Context<'_> {
-    /// The pods of a workload, by its selector.
+    /// Explains the pods of a workload, by its selector.
     async fn pods(&self, object: &Value) -> Result<Vec<ExplainedPod>> {
         let Some(selector) = selector_of(&object["spec"]["selector"]["matchLabels"]) else { return Ok(Vec::new()) };
         let mut pods = Vec::new();
@@ -129,7 +134,7 @@ impl Context<'_> {
         ExplainedPod::of(pod, self.labels, self.settings)
     }
 
-    /// What would become of a pod of a template, by a dry run.
+    /// Asks by a dry run what would become of a pod of a template.
     async fn verdict(&self, template: &Value) -> Verdict {
         if is_rendered(template) {
             // Istio's injector would treat the proxy as its own, and a dry run would prove nothing.
@@ -168,7 +173,7 @@ impl Context<'_> {
     }
 }
 
-/// A pod to create: the template's metadata and spec, without what belongs to one pod that runs already.
+/// Returns a pod to create: the template's metadata and spec, without what belongs to a running pod.
 fn new_pod(template: &Value) -> Value {
     let metadata = &template["metadata"];
     let mut spec = template["spec"].clone();

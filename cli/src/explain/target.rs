@@ -1,4 +1,4 @@
-//! `KIND/NAME`, as kubectl takes it, for the kinds with a pod template.
+//! Parses `KIND/NAME` as kubectl does, for the kinds with a pod template.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ const KINDS: [(&[&str], Kind); 14] = [
     (&[], Kind::new(KUBEFLOW, "v1", "PaddleJob", "paddlejobs")),
 ];
 
-/// An object of a kind.
+/// Names an object of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) kind: Kind,
@@ -33,7 +33,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The controller of a pod, where its kind is known.
+    /// Returns the controller of a pod, if its kind is known.
     pub(crate) fn owner_of(pod: &Value) -> Option<Self> {
         let mut owners = pod["metadata"]["ownerReferences"].as_array()?.iter();
         let owner = owners.find(|owner| owner["controller"] == true)?;
@@ -75,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn kinds_are_known_by_their_names_as_kubectl_knows_them() {
+    fn kind_is_parsed_by_kubectls_names() {
         for text in ["pod/a", "po/a", "pods/a", "Pod/a"] {
             assert_eq!(text.parse::<Target>().unwrap(), Target { kind: PODS, name: "a".to_owned() }, "{text}");
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_controller_is_its_owner() {
+    fn owner_is_the_pods_controller() {
         let pod = |owner: Value| json!({"metadata": {"ownerReferences": [owner]}});
         let owner = |api_version: &str, kind: &str, controller: bool| {
             Target::owner_of(&pod(
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_rejected() {
+    fn invalid_target_is_rejected() {
         for text in ["a", "pod/", "pod/a/b"] {
             assert!(text.parse::<Target>().unwrap_err().to_string().starts_with("takes KIND/NAME"), "{text}");
         }

@@ -1,4 +1,4 @@
-//! What is explained of which cluster, with recorded answers.
+//! Explains objects of clusters with recorded answers.
 
 use api::fake::{Answer, client};
 
@@ -46,7 +46,7 @@ async fn explain_job(labels: &Value, answer: Answer) -> Explanation {
 }
 
 #[tokio::test]
-async fn a_job_is_explained_by_its_pods_and_a_dry_run() {
+async fn job_is_explained_by_pods_and_dry_run() {
     let labels = json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"});
     let admitted = json!({"metadata": {"annotations": status("native")}});
     let answer = Answer::ok(CREATE, admitted).warning("299 - \"no container mian\"");
@@ -54,7 +54,7 @@ async fn a_job_is_explained_by_its_pods_and_a_dry_run() {
 }
 
 #[tokio::test]
-async fn a_job_of_a_namespace_that_is_not_opted_in_says_so() {
+async fn job_outside_opted_in_namespace_says_so() {
     let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
     let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
     let admitted = json!({"metadata": {"annotations": rendered}, "spec": {"containers": containers}});
@@ -67,13 +67,13 @@ async fn a_job_of_a_namespace_that_is_not_opted_in_says_so() {
 }
 
 #[tokio::test]
-async fn a_pod_that_would_be_rejected_has_the_servers_message() {
+async fn rejected_pod_has_the_servers_message() {
     let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, "exceeded quota")).await;
     assert_eq!(explanation.now, [Verdict::Rejected { message: "exceeded quota".to_owned() }]);
 }
 
 #[tokio::test]
-async fn without_rights_for_a_dry_run_the_decision_is_made_here() {
+async fn forbidden_dry_run_is_decided_locally() {
     let denied = "User \"me\" cannot create resource \"pods\"";
     let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, denied)).await;
     let [Verdict::Unasked { reason, decision }] = &explanation.now[..] else { panic!("{explanation:?}") };
@@ -82,7 +82,7 @@ async fn without_rights_for_a_dry_run_the_decision_is_made_here() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_cannot_be_read_is_neither_opted_in_nor_out() {
+async fn unreadable_namespace_has_unknown_opt_in() {
     let (client, _) = client([
         Answer::forbidden(CREATE, "exceeded quota"),
         Answer::ok(JOB, job()),
@@ -96,7 +96,7 @@ async fn a_namespace_that_cannot_be_read_is_neither_opted_in_nor_out() {
 }
 
 #[tokio::test]
-async fn a_new_pod_of_a_pod_is_one_of_its_controller() {
+async fn new_pod_uses_the_controllers_template() {
     let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "hello", "controller": true});
     let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
     let metadata = json!({"name": "hello-x", "ownerReferences": [owner], "annotations": rendered});
@@ -119,7 +119,7 @@ async fn a_new_pod_of_a_pod_is_one_of_its_controller() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_not_there_is_an_error() {
+async fn missing_object_is_an_error() {
     let (client, _) = client([]);
     let target = "pod/none".parse().unwrap();
     let error = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap_err();
@@ -127,7 +127,7 @@ async fn an_object_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn a_new_pod_has_no_name_and_no_node() {
+fn new_pod_has_no_name_and_no_node() {
     let pod = new_pod(&pods_of(&job())[0]);
     assert_eq!(pod["metadata"]["generateName"], "istio-aux-why-");
     assert_eq!(pod["metadata"]["labels"]["job-name"], "hello");

@@ -1,4 +1,4 @@
-//! The manifests of the webhook profile, for a namespace and images.
+//! Renders the manifests of the webhook profile, for a namespace and images.
 //!
 //! `webhook.yaml` is what `kubectl kustomize deploy/overlays/self-signed` prints; `e2e/tests/kustomize.rs` compares them.
 
@@ -8,20 +8,18 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 const RENDERED: &str = include_str!("webhook.yaml");
-/// The namespace in the rendered manifests.
 const NAMESPACE: &str = "istio-aux";
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-/// The variable of the webhook's container that its option `--shim-image` refers to.
+/// Is the variable of the webhook's container to which its option `--shim-image` refers.
 const SHIM_IMAGE_VARIABLE: &str = "SHIM_IMAGE";
 
-/// The images of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Images {
     pub(crate) webhook: String,
     pub(crate) shim: String,
 }
 
-/// The manifests in YAML, one document for each object.
+/// Returns the manifests in YAML, one document for each object.
 pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String> {
     let mut text = String::new();
     for mut object in objects()? {
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_rendered_values_nothing_else_changes() {
+    fn rendered_values_change_nothing_else() {
         let mut before = objects().unwrap();
         let deployment = of_kind(&before, "Deployment").clone();
         let container = &deployment["spec"]["template"]["spec"]["containers"][0];

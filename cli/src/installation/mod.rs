@@ -1,4 +1,4 @@
-//! What an installation of the webhook consists of: its manifests and its versions.
+//! Knows an installation of the webhook: its manifests and its versions.
 
 mod manifests;
 mod versions;

@@ -1,4 +1,4 @@
-//! Which versions are in a cluster: of the webhook by its pods, of the shim by the pods that have it.
+//! Reads the versions in a cluster: the webhook's from its pods, the shim's from the pods that have it.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use serde_json::Value;
 use crate::check::{UNFINISHED, note, service_of_ours};
 use crate::read::{self, selector_of};
 
-/// What runs in a cluster. Images are counted by pods.
+/// Holds the versions in a cluster. Images are counted by pods.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Versions {
     pub(crate) client: String,
     pub(crate) server: Option<String>,
     pub(crate) webhook: BTreeMap<String, usize>,
     pub(crate) shims: BTreeMap<String, usize>,
-    /// What could not be read, and why.
+    /// Says what could not be read, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unreadable: Vec<String>,
 }
 
-/// The version of this program.
+/// Returns the version of this program.
 pub(crate) fn client_version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
@@ -47,7 +47,7 @@ pub(crate) async fn versions(client: &Client) -> Versions {
     Versions { client: client_version(), server, webhook, shims, unreadable }
 }
 
-/// The images of the pods behind the Service that the webhook configuration names.
+/// Returns the images of the pods behind the Service that the webhook configuration names.
 async fn webhook_images(client: &Client) -> Result<BTreeMap<String, usize>> {
     let mut images = BTreeMap::new();
     let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await?;
@@ -76,7 +76,7 @@ fn webhook_image(container: &Value) -> Option<&str> {
     (serves || container["name"] == "webhook").then_some(image)
 }
 
-/// The shim's image in a pod: of its containers, or of the volume.
+/// Returns the shim's image in a pod, from its containers or the volume.
 fn shim_image(pod: &Value) -> Option<&str> {
     let init = pod["spec"]["initContainers"].as_array().into_iter().flatten();
     let mut shims =
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn images_of_webhook_and_shims_are_counted_by_pods() {
+    async fn images_are_counted_by_pods() {
         let (client, requests) = client(answers());
         insta::assert_json_snapshot!(versions(&client).await, @r#"
         {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_is_said_and_the_rest_is_there() {
+    async fn unreadable_part_is_reported_beside_the_rest() {
         let refused = Answer::forbidden(CONFIGURATIONS, "no rights");
         let (client, _) = client([refused].into_iter().chain(answers()));
         let versions = versions(&client).await;

@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
-/// One document, with the separator before it.
+/// Holds one document, with the separator before it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Document<'t> {
-    /// From 1.
+    /// Counts from 1.
     pub(super) number: usize,
-    /// The line on which it begins, from 1.
+    /// Is the line on which the document begins, from 1.
     pub(super) line: usize,
-    /// Its text, to the byte.
+    /// Is the document's text, to the byte.
     pub(super) text: &'t str,
 }
 
@@ -38,18 +38,18 @@ fn is_separator(line: &str) -> bool {
     line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-/// `...`, after which another document may begin without a separator.
+/// Returns true for `...`, after which another document may begin without a separator.
 fn is_end(line: &str) -> bool {
     line.trim_end() == "..."
 }
 
-/// Whether a text has only YAML directives so far.
+/// Returns true if a text has only YAML directives so far.
 fn is_only_directives(text: &str) -> bool {
     text.lines().all(|line| line.trim().is_empty() || line.starts_with('%'))
 }
 
 impl Document<'_> {
-    /// The content; null where it is empty, or only comments.
+    /// Parses the content; null if it is empty, or only comments.
     pub(super) fn parse(&self) -> Result<Value> {
         if self.is_empty() {
             return Ok(Value::Null);
@@ -61,7 +61,7 @@ impl Document<'_> {
         })
     }
 
-    /// The same document with another content, in its language.
+    /// Renders the document with another content, in its language.
     pub(super) fn render(&self, content: &Value) -> Result<String> {
         let body = self.body();
         let text = if body.trim_start().starts_with('{') {
@@ -79,7 +79,7 @@ impl Document<'_> {
         self.body().lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
     }
 
-    /// The separator before the document, to be written again.
+    /// Returns the separator before the document, to be written again.
     fn separator(&self) -> &str {
         let first = self.text.split_inclusive('\n').next().unwrap_or_default();
         match first.strip_prefix("---").map(str::trim) {
@@ -90,7 +90,7 @@ impl Document<'_> {
         }
     }
 
-    /// What follows the separator.
+    /// Returns the text after the separator.
     fn body(&self) -> &str {
         if is_separator(self.text.split_inclusive('\n').next().unwrap_or_default()) {
             &self.text[3..]
@@ -100,7 +100,7 @@ impl Document<'_> {
     }
 }
 
-/// YAML with strings of several lines as literal block scalars. Where that would be read differently, strings are quoted.
+/// Writes strings of several lines as literal block scalars. Where that would be read differently, they are quoted.
 fn yaml(content: &Value) -> Result<String> {
     let block = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let quoted = serde_saphyr::ser_options! { prefer_block_scalars: false };
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_mean_what_they_mean_to_kubernetes() {
+    fn scalars_are_read_as_in_kubernetes() {
         let text = "mode: 0644\nreadOnly: yes\nversion: \"1.10\"\ntime: '12:30'\nempty:\nlong: 1e3\n";
         let [document] = &split(text)[..] else { panic!("one document") };
         let value = document.parse().unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_written_again_keeps_its_separator() {
+    fn rewritten_document_keeps_its_separator() {
         let cases = [
             ("a: 1\n---\nb: 2\n", "---\nc: 3\n"),
             ("a: 1\n--- # two\nb: 2\n", "--- # two\nc: 3\n"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn literal_block_scalars_stay_literal_and_long_lines_stay_whole() {
+    fn block_scalars_and_long_lines_stay() {
         let long = "a word ".repeat(40);
         let text = format!(
             "script: |\n  set -e\n  echo \"a: b\"\nkeep: |+\n  x\n\nstrip: |-\n  y\n  # z\nlong: {}\n",
@@ -190,7 +190,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_back(texts in prop::collection::vec("(.|\n|  ){0,40}", 0..6)) {
+        fn written_text_is_read_back(texts in prop::collection::vec("(.|\n|  ){0,40}", 0..6)) {
             let value = json!({"list": texts, "map": {"key": texts.first()}});
             let document = Document { number: 1, line: 1, text: "a: b\n" };
             let rendered = document.render(&value).unwrap();

@@ -48,13 +48,13 @@ impl<'a> ManifestInjector<'a> {
         Ok(())
     }
 
-    /// The webhook's call before Istio's injector.
+    /// Applies the webhook's call before Istio's injector.
     fn apply(&mut self, pod: &mut Value, object_ref: &str) -> Result<()> {
         let decision = self.decide(pod, object_ref)?;
         patch(pod, &decision)
     }
 
-    /// The webhook's call after Istio's injector: decided with a stand-in for the proxy, which is taken out again.
+    /// Applies the webhook's call after Istio's injector, with a stand-in for the proxy, which is taken out again.
     fn apply_with_proxy(&mut self, pod: &mut Value, object_ref: &str) -> Result<()> {
         if is_rendered(pod) {
             // istioctl kube-inject has added the proxy, and the first decision has seen it.
@@ -110,16 +110,16 @@ fn patch(pod: &mut Value, decision: &Decision) -> Result<()> {
     json_patch::patch(pod, &decision.patch).context("a patch does not fit, which is a bug of istio-aux")
 }
 
-/// The status that Istio's injector writes with the stand-in.
+/// Is the status that Istio's injector writes with the stand-in.
 const PROXY_STATUS: &str = r#"{"containers":["istio-proxy"]}"#;
 
-/// A stand-in for the container that Istio's injector adds. It has the startup hold, and leaves a Guaranteed pod Guaranteed.
+/// Returns a stand-in for the container that Istio's injector adds. A Guaranteed pod stays Guaranteed with it.
 fn proxy() -> Value {
     let resources = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
     json!({"name": "istio-proxy", "lifecycle": {"postStart": {}}, "resources": resources})
 }
 
-/// A merge patch that sets the injector's status.
+/// Returns a merge patch that sets the injector's status.
 fn injection_status(status: &Value) -> Value {
     json!({"metadata": {"annotations": {ISTIO_STATUS_ANNOTATION: status}}})
 }

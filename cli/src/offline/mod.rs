@@ -1,5 +1,5 @@
-//! The mutation without a cluster: manifests in, manifests out. Documents that need no change go through byte for byte; a
-//! document that changes is written again from its content.
+//! Injects manifests without a cluster. Documents that need no change go through byte for byte; a document that changes is
+//! written again from its content.
 
 mod documents;
 mod injector;
@@ -11,12 +11,12 @@ use serde_json::Value;
 use self::documents::split;
 use self::injector::ManifestInjector;
 
-/// Manifests after a mutation.
+/// Holds manifests after a mutation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rewritten {
-    /// The manifests.
+    /// Has the manifests, in the order of the input.
     pub text: String,
-    /// What could not be done, and why: one line each, with the object.
+    /// Says what could not be done, and why: one line each, with the object.
     pub warnings: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ fn for_each_object(object: &mut Value, edit: &mut impl FnMut(&mut Value) -> Resu
     items.into_iter().flatten().try_for_each(|item| for_each_object(item, edit))
 }
 
-/// Kind and name, for messages.
+/// Returns kind and name, for messages.
 fn object_ref(object: &Value) -> String {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("?");

@@ -1,4 +1,4 @@
-//! What becomes of manifests: a table of kinds, and what stays as it is.
+//! Injects manifests of all kinds.
 
 use serde_json::json;
 
@@ -25,17 +25,17 @@ spec:
 ";
 
 #[test]
-fn a_job_gets_the_startup_hold() {
+fn job_gets_the_startup_hold() {
     insta::assert_snapshot!(injected(JOB, false).text);
 }
 
 #[test]
-fn a_job_gets_the_shim_where_the_proxy_is_assumed() {
+fn job_gets_the_shim_with_assumed_proxy() {
     insta::assert_snapshot!(injected(JOB, true).text);
 }
 
 #[test]
-fn a_document_without_a_pod_goes_through_byte_for_byte() {
+fn document_without_a_pod_is_copied() {
     let config = "# a comment\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}   # blanks\ndata: {a: \"1\"}\n";
     let text = format!("---\n# nothing\n---\n{config}---\n{JOB}");
     let injected = injected(&text, true);
@@ -51,7 +51,7 @@ fn injecting_again_changes_nothing() {
 }
 
 #[test]
-fn a_pod_that_has_its_proxy_gets_no_other() {
+fn pod_with_proxy_gets_no_other() {
     for list in ["containers", "initContainers"] {
         let status = json!({list: ["istio-proxy"]}).to_string();
         let mut pod = json!({
@@ -68,7 +68,7 @@ fn a_pod_that_has_its_proxy_gets_no_other() {
 }
 
 #[test]
-fn a_customised_proxy_stays_as_it_is_beside_the_shim() {
+fn customised_proxy_stays_unchanged() {
     let customised = json!({"name": "istio-proxy", "image": "auto", "resources": {"requests": {"cpu": "11m"}}});
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"},
@@ -81,7 +81,7 @@ fn a_customised_proxy_stays_as_it_is_beside_the_shim() {
 }
 
 #[test]
-fn a_guaranteed_job_stays_so_where_the_proxy_is_assumed() {
+fn guaranteed_pod_stays_guaranteed() {
     let fixed = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"},
@@ -102,7 +102,7 @@ fn json_stays_json() {
     assert_eq!(value["spec"]["initContainers"][0]["name"], "aux-shim");
 }
 
-/// An object of a kind, with a pod template put where that kind has it.
+/// Returns an object of a kind, with a pod template where that kind has it.
 fn object(api_version: &str, kind: &str, place: &str, policy: Option<&str>) -> Value {
     let mut spec = json!({"containers": [{"name": "main"}]});
     if let Some(policy) = policy {
@@ -160,14 +160,14 @@ fn every_kind_has_its_templates() {
 }
 
 #[test]
-fn a_replica_with_restart_policy_exit_code_gets_never() {
+fn restart_policy_exit_code_becomes_never() {
     let mut job = object("kubeflow.org/v1", "TFJob", "/spec/tfReplicaSpecs/Worker/template", None);
     job["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = json!("ExitCode");
     assert!(injected(&job.to_string(), true).text.contains("--restart-policy=Never"));
 }
 
 #[test]
-fn a_workflow_gets_the_hold_and_leaves_the_shim_to_the_webhook() {
+fn workflow_gets_only_the_startup_hold() {
     let text = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  generateName: hello-\nspec:\n  entrypoint: main\n";
     let injected = injected(text, true);
     let value: Value = serde_saphyr::from_str(&injected.text).unwrap();
@@ -188,7 +188,7 @@ fn items_of_lists_are_injected() {
 }
 
 #[test]
-fn a_list_without_items_and_a_byte_order_mark_go_through() {
+fn empty_list_and_byte_order_mark_are_copied() {
     for text in ["apiVersion: v1\nkind: List\n", "\u{feff}apiVersion: v1\nkind: ConfigMap\n"] {
         assert_eq!(injected(text, true).text, text);
     }
@@ -197,7 +197,7 @@ fn a_list_without_items_and_a_byte_order_mark_go_through() {
 }
 
 #[test]
-fn a_mode_that_changes_the_proxy_is_left_to_the_webhook() {
+fn mode_proxy_is_left_to_the_webhook() {
     let mut pod = object("v1", "Pod", "", Some("Never"));
     pod["metadata"] = json!({"name": "x", "annotations": {"istio-aux.io/mode": "proxy"}});
     let injected = injected(&pod.to_string(), true);

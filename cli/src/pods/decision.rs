@@ -1,4 +1,4 @@
-//! What was decided for a pod, and what would be decided now. Pure.
+//! Reads the decision that a pod records, and decides again. Pure.
 
 use anyhow::{Context, Result};
 use contract::names::{SHIM_LABEL, STATUS_ANNOTATION};
@@ -8,13 +8,12 @@ use serde_json::Value;
 
 use super::opt_in::{label, opt_in};
 
-/// The modes in which a pod gets the shim.
+/// Lists the modes in which a pod gets the shim.
 const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "wrap"];
 
-/// A decision of the webhook's.
+/// Holds a decision of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Decision {
-    /// What the pod has of ours.
     pub(crate) mode: String,
     pub(crate) reason: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -33,7 +32,7 @@ pub(crate) fn with_warnings(line: String, warnings: &[String], separator: &str) 
     warnings.iter().fold(line, |line, warning| format!("{line}{separator}{warning}"))
 }
 
-/// The decision that the webhook recorded in a pod; `None` where it recorded none.
+/// Returns the decision that the webhook recorded in a pod.
 pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
     let annotation = pod["metadata"]["annotations"][STATUS_ANNOTATION].as_str();
     let status: Value = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
@@ -43,7 +42,7 @@ pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
     Some(Decision { mode: mode.to_owned(), reason: reason.to_owned(), warnings: warnings.map(str::to_owned).collect() })
 }
 
-/// The decision for a pod as it is now; `Err` where it is no pod that can be read.
+/// Decides for a pod as it is now. `Err` if the pod cannot be read.
 pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<Decision> {
     let text = pod.to_string();
     let pod = serde_json::from_str(&text).context("the pod cannot be read")?;
@@ -60,10 +59,10 @@ pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<Decision> {
 pub(crate) struct ExplainedPod {
     pub(crate) name: String,
     pub(crate) phase: String,
-    /// The decision that the webhook recorded.
+    /// Is what the webhook recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) decision: Option<Decision>,
-    /// The reason why the webhook recorded none.
+    /// Says why the webhook recorded nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unchanged: Option<String>,
 }
@@ -101,7 +100,7 @@ pub(crate) fn why_unchanged(pod: &Value, namespace: Option<&Value>, settings: &S
     }
 }
 
-/// Whether Istio's injector, or `istioctl kube-inject`, has added its proxy to a pod, as either kind of sidecar.
+/// Returns true if Istio's injector, or `istioctl kube-inject`, has added its proxy to a pod.
 pub(crate) fn is_rendered(pod: &Value) -> bool {
     let text = pod.to_string();
     let sidecar = serde_json::from_str(&text).map(|pod| Sidecar::of(&pod));
@@ -115,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_recorded_decision_is_read_from_annotation_and_label() {
+    fn recorded_decision_is_read_from_the_metadata() {
         let annotated = |text: &str| json!({"metadata": {"annotations": {STATUS_ANNOTATION: text}}});
         let decision = |reason: &str, warnings: &[&str]| {
             let warnings = warnings.iter().map(|warning| (*warning).to_owned()).collect();
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_present_decision_has_mode_and_reason() {
+    fn new_decision_has_mode_and_reason() {
         let annotations = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
         let pod = json!({"metadata": {"annotations": annotations}, "spec": {
             "restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}],

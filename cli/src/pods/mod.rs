@@ -1,4 +1,4 @@
-//! Reads pods and pod templates as raw JSON: who opted in, what was decided, and which pods are stuck. Pure.
+//! Reads pods and pod templates as raw JSON: which are opted in, what was decided, and which are stuck. Pure.
 
 mod decision;
 mod opt_in;

@@ -1,35 +1,32 @@
-//! Whether the API server calls the webhook for a pod, by the labels of its namespace and its own. Pure.
+//! Tells if the API server calls the webhook for a pod, by the labels of its namespace and its own. Pure.
 //!
-//! The same rules as the selectors of the webhook configuration.
+//! Follows the selectors of the webhook configuration.
 
 use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
 use serde_json::Value;
 
-/// The namespace that no webhook configuration of ours selects.
+/// Is a namespace that the webhook configuration never selects.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 
-/// Whether a pod is opted in, and by which label.
+/// Tells if a pod is opted in, and by which label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OptIn {
-    /// Its namespace has this label.
+    /// Holds the label of its namespace.
     ByNamespace(&'static str),
-    /// The pod has the label itself.
     ByPod,
-    /// The pod has the label with the value `disabled`.
+    /// Set by the pod's label, with the value `disabled`.
     Disabled,
-    /// It is in a namespace that is never selected.
     SystemNamespace,
-    /// Neither has the label.
     Missing,
 }
 
 impl OptIn {
-    /// Whether the API server calls the webhook.
+    /// Returns true if the API server calls the webhook.
     pub(crate) fn is_in(self) -> bool {
         matches!(self, Self::ByNamespace(_) | Self::ByPod)
     }
 
-    /// One clause, for messages.
+    /// Describes the opt-in in one clause.
     pub(crate) fn describe(self) -> String {
         match self {
             Self::ByNamespace(label) => format!("its namespace has the label {label}={ENABLED}"),
@@ -43,7 +40,7 @@ impl OptIn {
     }
 }
 
-/// The opt-in of a pod. Both objects have at least `metadata`.
+/// Returns the opt-in of a pod. Both objects have at least `metadata`.
 pub(crate) fn opt_in(namespace: &Value, pod: &Value) -> OptIn {
     let own = label(pod, INJECTION_LABEL);
     if own == Some(DISABLED) {
@@ -59,12 +56,12 @@ pub(crate) fn opt_in(namespace: &Value, pod: &Value) -> OptIn {
     }
 }
 
-/// The label by which a namespace is opted in.
+/// Returns the label by which a namespace is opted in.
 pub(crate) fn namespace_opt_in(namespace: &Value) -> Option<&'static str> {
     [INJECTION_LABEL, LEGACY_INJECTION_LABEL].into_iter().find(|key| label(namespace, key) == Some(ENABLED))
 }
 
-/// Whether Istio's injector selects the pods of a namespace.
+/// Returns true if Istio's injector selects the pods of a namespace.
 pub(crate) fn is_in_mesh(namespace: &Value) -> bool {
     match label(namespace, "istio-injection") {
         Some(value) => value == "enabled",
@@ -72,7 +69,7 @@ pub(crate) fn is_in_mesh(namespace: &Value) -> bool {
     }
 }
 
-/// A label of an object.
+/// Returns a label of an object.
 pub(crate) fn label<'o>(object: &'o Value, key: &str) -> Option<&'o str> {
     object["metadata"]["labels"][key].as_str()
 }
@@ -87,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_namespace_and_pod_opt_a_pod_in_or_out() {
+    fn labels_opt_a_pod_in_or_out() {
         let key = INJECTION_LABEL;
         let cases = [
             ("team", json!({key: "enabled"}), json!({}), OptIn::ByNamespace(INJECTION_LABEL)),
@@ -106,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_in_the_mesh_by_either_of_istios_labels() {
+    fn either_istio_label_selects_a_namespace() {
         let cases = [
             (json!({"istio-injection": "enabled"}), true),
             (json!({"istio.io/rev": "stable"}), true),

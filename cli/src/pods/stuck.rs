@@ -5,14 +5,14 @@ use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
 use inject::pod::Pod;
 use serde_json::Value;
 
-/// A pod whose containers have all ended for good, except the proxy.
+/// Holds a pod whose containers have all ended for good, except the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StuckPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// The port of pilot-agent; 0 where it is switched off.
+    /// Is the port of pilot-agent; 0 if it is switched off.
     pub(crate) status_port: u16,
-    /// When the last of these containers ended, in RFC 3339.
+    /// Is the time at which the last of these containers ended, in RFC 3339.
     pub(crate) since: String,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
     Ok(StuckPod { namespace: text("namespace"), name: text("name"), status_port: status_port(pod), since })
 }
 
-/// When a container ended. `Err` where it still runs, or the kubelet will restart it.
+/// Returns when a container ended. `Err` if it still runs, or the kubelet will restart it.
 fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String> {
     let ended = &state["terminated"];
     if ended.is_null() {
@@ -69,7 +69,7 @@ fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) ->
     Ok(ended["finishedAt"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Whether a container, as JSON, is Istio's proxy.
+/// Returns true if a container is Istio's proxy.
 pub(crate) fn is_proxy(container: &Value) -> bool {
     container["name"] == PROXY_CONTAINER
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_stuck_when_only_its_proxy_still_runs() {
+    fn pod_is_stuck_if_only_its_proxy_runs() {
         let runs = json!({"running": {}});
         let stuck = |code| pod("Never", &ended(code), &runs);
         let cases = [
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stuck_pod_has_the_port_of_its_pilot_agent() {
+    fn stuck_pod_has_its_status_port() {
         let pod = pod("Never", &ended(0), &json!({"running": {}}));
         let expected = StuckPod {
             namespace: "team".to_owned(),

@@ -1,27 +1,27 @@
-//! Where the pod templates are in objects that create pods.
+//! Finds the pod templates in objects that create pods.
 
 use serde_json::{Value, json};
 
-/// A pod, or a pod template, in an object.
+/// Locates a pod, or a pod template, in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template {
-    /// The JSON Pointer to the object with the pod's `metadata`, and its `spec` where there is one.
+    /// Points to the object with the pod's `metadata` and `spec` (a JSON Pointer).
     place: String,
-    /// The field with the pod's metadata.
+    /// Names the field with the pod's metadata.
     metadata: &'static str,
-    /// The restart policy that the controller gives the pod; `None`: the template's own.
+    /// Is the restart policy that the controller gives the pod; `None` for the template's own.
     policy: Option<String>,
     has_containers: bool,
 }
 
-/// A kind with a map of replicas, each with a template, and the restart policy of replicas that set none.
+/// Describes a kind with a map of replicas, each with a template, and the restart policy of replicas that set none.
 struct Replicas {
     kind: &'static str,
     field: &'static str,
     policy: &'static str,
 }
 
-/// The training operator's kinds (`SetDefaults_…` of v1.8).
+/// Lists the training operator's kinds (`SetDefaults_…` of v1.8).
 const REPLICAS: [Replicas; 6] = [
     Replicas { kind: "TFJob", field: "tfReplicaSpecs", policy: "Never" },
     Replicas { kind: "PyTorchJob", field: "pytorchReplicaSpecs", policy: "OnFailure" },
@@ -31,7 +31,7 @@ const REPLICAS: [Replicas; 6] = [
     Replicas { kind: "MXJob", field: "mxReplicaSpecs", policy: "Never" },
 ];
 
-/// The pods and templates of an object; none where it is of another kind.
+/// Finds the pods and templates of an object; none if it is of another kind.
 pub(crate) fn of(object: &Value) -> Vec<Template> {
     let group = object["apiVersion"].as_str().unwrap_or_default().split_once('/').map_or("", |(group, _)| group);
     let kind = object["kind"].as_str().unwrap_or_default();
@@ -91,7 +91,7 @@ fn of_job_set(object: &Value) -> Vec<Template> {
     (0..jobs).map(at).map(|place| Template { policy: Some(policy(&place)), ..Template::at(place) }).collect()
 }
 
-/// Argo's controller creates each step's pod. `podMetadata` is merged into all of them.
+/// Locates `podMetadata`, which Argo's controller merges into the pod of each step.
 fn of_workflow(place: &str) -> Vec<Template> {
     let policy = Some("Never".to_owned());
     vec![Template { metadata: "podMetadata", policy, has_containers: false, ..Template::at(place.to_owned()) }]
@@ -102,12 +102,12 @@ impl Template {
         Self { place, metadata: "metadata", policy: None, has_containers: true }
     }
 
-    /// Whether the template has the pod's containers.
+    /// Returns true if the template has the pod's containers.
     pub(crate) fn has_containers(&self) -> bool {
         self.has_containers
     }
 
-    /// The pod that the controller creates from it.
+    /// Returns the pod that the controller creates from the template.
     pub(crate) fn pod(&self, object: &Value) -> Value {
         let place = object.pointer(&self.place).unwrap_or(&Value::Null);
         let mut pod =

@@ -1,5 +1,5 @@
-//! The policy profile: the decision as `MutatingAdmissionPolicy` objects (KEP-3962). The text is `policy.yaml`, into which
-//! the contract's names and the operator's settings are filled.
+//! Renders the policy profile: the decision as `MutatingAdmissionPolicy` objects (KEP-3962), from `policy.yaml` with the
+//! contract's names and the operator's settings.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -25,7 +25,7 @@ macro_rules! named {
     ($($name:ident),* $(,)?) => { &[$((stringify!($name), $name)),*] };
 }
 
-/// The constants of the contract that the text refers to.
+/// Lists the constants of the contract that the text refers to.
 const NAMES: &[(&str, &str)] = named![
     SHIM_REQUESTS_ANNOTATION,
     SHIM_LIMITS_ANNOTATION,
@@ -80,7 +80,7 @@ const NAMES: &[(&str, &str)] = named![
     END_OF_OPTIONS,
 ];
 
-/// Which version of the API the server has.
+/// Selects the version of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub(crate) enum ApiVersion {
@@ -99,7 +99,7 @@ impl ApiVersion {
     }
 }
 
-/// The objects, in YAML. `Err` is one line for a setting that would not stay a string of CEL.
+/// Returns the objects in YAML. `Err` for a setting that would not stay a string of CEL.
 pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<String> {
     for (option, value) in [("--shim-image", &settings.shim_image), ("--proxy-command", &settings.proxy_command)] {
         if !value.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:@".contains(c)) {
@@ -123,7 +123,7 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
     Ok(fill(&fill(&by_kind().join("---\n"), settings), NAMES))
 }
 
-/// The text once for each kind of pod. As with the webhook, a failure rejects pods that run to completion, and admits others.
+/// Renders the text for each kind of pod. As with the webhook, a failure rejects pods that run to completion only.
 fn by_kind() -> [String; 2] {
     [("run-to-completion", "Fail", "!="), ("long-running", "Ignore", "==")].map(|(kind, failure, is_always)| {
         let condition = format!("object.spec.?restartPolicy.orValue('Always') {is_always} 'Always'");
@@ -138,19 +138,19 @@ fn fill(text: &str, names: &[(&str, &str)]) -> String {
     names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value))
 }
 
-/// A list of strings in CEL.
+/// Renders a list of strings in CEL.
 fn list(names: &[&str]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
     format!("[{}]", names.join(", "))
 }
 
-/// A map in CEL.
+/// Renders a map in CEL.
 fn quantities(pairs: &[(String, String)]) -> String {
     let pairs: Vec<String> = pairs.iter().map(|(name, quantity)| format!("'{name}': '{quantity}'")).collect();
     format!("{{{}}}", pairs.join(", "))
 }
 
-/// The user in a container's security context, in CEL.
+/// Renders the user of a container's security context in CEL.
 fn user(user: ShimUser) -> String {
     match user {
         ShimUser::Uid(uid) => format!("runAsUser: {uid}, runAsGroup: {uid}, "),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_a_string_is_refused() {
+    fn value_that_ends_a_string_is_rejected() {
         let refused = manifests(&Settings::new("shim'+'"), ApiVersion::V1).unwrap_err().to_string();
         assert!(refused.starts_with("--shim-image: \"shim'+'\""), "{refused}");
     }

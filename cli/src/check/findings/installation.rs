@@ -1,4 +1,4 @@
-//! The webhook or the policy: installed, trusted, ready, and called before Istio's injector.
+//! Judges the webhook or the policy: installed, trusted, ready, and called before Istio's injector.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::super::finding::{Finding, Id};
 use super::super::snapshot::{OURS, Snapshot};
 use super::{items, name, some, text};
 
-/// The part of its validity that a CA has left when it should have been renewed: a fifth. It is renewed at a third.
+/// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
 
 pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
@@ -23,7 +23,7 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let namespace = text(ours, "/webhooks/0/clientConfig/service/namespace");
     let mut findings = Vec::new();
     if snapshot.has_policy {
-        let message = "webhook and policy are both installed: each leaves alone what the other has changed";
+        let message = "webhook and policy are both installed: each skips pods that the other has changed";
         findings.push(Finding::info(Id::Installation, message));
     } else {
         findings.push(Finding::ok(Id::Installation, format!("the webhook is installed in namespace {namespace}")));
@@ -101,7 +101,7 @@ fn replicas(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
     })
 }
 
-/// Whether Istio's injector is called after us. The API server calls webhook configurations by name.
+/// Checks that Istio's injector is called after us. The API server calls webhook configurations by name.
 pub(crate) fn order(configurations: &[Value], ours: &str) -> Vec<Finding> {
     let injects = |configuration: &&Value| {
         items(&configuration["webhooks"]).any(|webhook| text(webhook, "/name").ends_with("sidecar-injector.istio.io"))

@@ -6,7 +6,7 @@ use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{items, name, text};
 
-/// istiod's variable for native sidecars.
+/// Is istiod's variable for native sidecars.
 const NATIVE_SIDECARS_VARIABLE: &str = "ENABLE_NATIVE_SIDECARS";
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {

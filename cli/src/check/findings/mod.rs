@@ -1,4 +1,4 @@
-//! What a cluster's state means for pods that run to completion. Pure.
+//! Judges what a cluster's state means for pods that run to completion. Pure.
 
 mod installation;
 mod istio;
@@ -15,10 +15,10 @@ pub(super) use self::servers::nodes;
 use super::finding::{Finding, Id};
 use super::snapshot::Snapshot;
 
-/// How many names a message lists; the rest are counted.
+/// Limits the names that a message lists. The others are counted.
 const NAMES_LIMIT: usize = 20;
 
-/// All findings for a snapshot. `now` is in seconds since 1970.
+/// Returns all findings for a snapshot. `now` is in seconds since 1970.
 pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<Finding> {
     let mut findings = servers::server(snapshot);
     findings.extend(servers::nodes(snapshot));
@@ -39,7 +39,7 @@ pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<
     findings
 }
 
-/// What could not be read.
+/// Returns a finding for each object that could not be read.
 pub(super) fn unreadable(snapshot: &Snapshot) -> impl Iterator<Item = Finding> {
     snapshot.unreadable.iter().map(|reason| Finding::info(Id::Unreadable, reason.clone()))
 }
@@ -56,7 +56,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The first of some names, and how many more there are.
+/// Joins the first names, and counts the others.
 fn some(names: &[&str]) -> String {
     let first = names[..names.len().min(NAMES_LIMIT)].join(", ");
     if names.len() > NAMES_LIMIT { format!("{first} and {} more", names.len() - NAMES_LIMIT) } else { first }

@@ -1,14 +1,11 @@
-//! Which namespaces are opted in, and which only seem to be.
+//! Finds the namespaces that are opted in, and those that only seem to be.
 
-use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{name, some};
 use crate::pods::{is_in_mesh, label, namespace_opt_in};
-
-/// The other value that is no mistake.
-const OPTED_OUT: &str = "disabled";
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
@@ -20,11 +17,11 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
             continue;
         }
         let values = [INJECTION_LABEL, LEGACY_INJECTION_LABEL].map(|key| label(namespace, key));
-        if let Some(value) = values.into_iter().flatten().find(|value| *value != OPTED_OUT) {
+        if let Some(value) = values.into_iter().flatten().find(|value| *value != DISABLED) {
             findings.push(Finding::problem(
                 Id::NamespaceOptIn,
                 format!(
-                    "namespace {name} is not opted in: its label has the value {value:?}, and only {ENABLED:?} counts"
+                    "namespace {name} is not opted in: its label has the invalid value {value:?}; use {ENABLED} or {DISABLED}"
                 ),
                 format!("kubectl label namespace {name} --overwrite {INJECTION_LABEL}={ENABLED}"),
             ));

@@ -1,4 +1,4 @@
-//! Proxies beside pods (docs/node.md): whether what a namespace's label asks for is there. Pure.
+//! Checks that what a namespace's label `istio-aux.io/proxy` needs is installed (docs/node.md). Pure.
 
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::super::snapshot::{OURS, Snapshot};
 use super::{items, name, some, text};
 use crate::pods::label;
 
-/// The path of the webhook configuration's entry for such pods.
+/// Is the path of the webhook configuration's entry for such pods.
 const PATH: &str = "/mutate/node";
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
@@ -17,7 +17,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         match label(namespace, PROXY_LABEL) {
             None => {}
             Some(NODE) => asking.push(name(namespace)),
-            Some(value) => findings.push(mistaken(name(namespace), value)),
+            Some(value) => findings.push(invalid_value(name(namespace), value)),
         }
     }
     if !asking.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
             && snapshot.has_node_runtime_class.is_some()
             && snapshot.node_agents.is_some();
         if missing.is_empty() && all_were_read {
-            let message = format!("namespaces whose pods have their proxies beside them: {}", some(&asking));
+            let message = format!("namespaces whose pods use the node's proxies: {}", some(&asking));
             findings.push(Finding::ok(Id::NodeProxy, message));
         }
         findings.extend(missing);
@@ -35,8 +35,8 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-fn mistaken(namespace: &str, value: &str) -> Finding {
-    let message = format!("namespace {namespace} has {PROXY_LABEL}={value}, and only {NODE} counts");
+fn invalid_value(namespace: &str, value: &str) -> Finding {
+    let message = format!("namespace {namespace}: label {PROXY_LABEL}: invalid value {value:?}; use {NODE}");
     Finding::problem(
         Id::NodeProxy,
         message,
@@ -56,7 +56,7 @@ fn entry(snapshot: &Snapshot) -> Option<Finding> {
 
 fn runtime_class(snapshot: &Snapshot) -> Option<Finding> {
     (snapshot.has_node_runtime_class == Some(false)).then(|| {
-        let message = format!("there is no RuntimeClass {NODE_RUNTIME_CLASS}, so pods with {PROXY_LABEL} are refused");
+        let message = format!("there is no RuntimeClass {NODE_RUNTIME_CLASS}, so pods with {PROXY_LABEL} are rejected");
         Finding::problem(Id::NodeProxy, message, "install the chart istio-aux-node (docs/node.md)")
     })
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::super::super::finding::Severity;
     use super::*;
 
-    /// A cluster in which a namespace asks for such proxies, and has all that they need.
+    /// Returns a cluster in which a namespace has the label, and all that it needs is installed.
     fn ready() -> Snapshot {
         let entry = json!({"clientConfig": {"service": {"path": PATH}}});
         Snapshot {
@@ -104,16 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_has_all_it_asks_for_is_well() {
+    fn namespace_with_everything_is_ok() {
         let findings = of(&ready());
-        assert_eq!(
-            findings,
-            [Finding::ok(Id::NodeProxy, "namespaces whose pods have their proxies beside them: team")]
-        );
+        assert_eq!(findings, [Finding::ok(Id::NodeProxy, "namespaces whose pods use the node's proxies: team")]);
     }
 
     #[test]
-    fn what_is_missing_is_a_problem_each() {
+    fn each_missing_part_is_a_problem() {
         let cases = [
             (
                 Snapshot { configurations: Some(Vec::new()), ..ready() },
@@ -125,7 +122,7 @@ mod tests {
             ),
             (
                 Snapshot { has_node_runtime_class: Some(false), ..ready() },
-                "there is no RuntimeClass istio-aux, so pods with istio-aux.io/proxy are refused",
+                "there is no RuntimeClass istio-aux, so pods with istio-aux.io/proxy are rejected",
             ),
             (Snapshot { node_agents: Some(Vec::new()), ..ready() }, "no node has the node agent; pods wait for it"),
             (
@@ -140,7 +137,7 @@ mod tests {
                     namespaces: vec![json!({"metadata": {"name": "team", "labels": {"istio-aux.io/proxy": "Node"}}})],
                     ..ready()
                 },
-                "namespace team has istio-aux.io/proxy=Node, and only node counts",
+                "namespace team: label istio-aux.io/proxy: invalid value \"Node\"; use node",
             ),
         ];
         for (snapshot, message) in cases {
@@ -149,9 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_or_cannot_be_read_is_no_finding() {
-        let nobody = Snapshot { namespaces: Vec::new(), has_node_runtime_class: Some(false), ..ready() };
-        assert_eq!(of(&nobody), []);
+    fn unread_or_unlabelled_has_no_finding() {
+        let without_label = Snapshot { namespaces: Vec::new(), has_node_runtime_class: Some(false), ..ready() };
+        assert_eq!(of(&without_label), []);
         let unreadable = Snapshot { configurations: None, has_node_runtime_class: None, node_agents: None, ..ready() };
         assert_eq!(of(&unreadable), []);
     }

@@ -1,4 +1,4 @@
-//! The API server and the nodes: native sidecars, exit codes of sibling containers.
+//! Judges the API server and the nodes: native sidecars, exit codes of sibling containers.
 
 use contract::version::Version;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{name, some, text};
 
-/// The first kernel that reports the exit codes of sibling processes.
+/// Is the first Linux version that reports the exit codes of sibling processes.
 const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };
 
 pub(super) fn server(snapshot: &Snapshot) -> Vec<Finding> {
@@ -22,7 +22,7 @@ pub(super) fn server(snapshot: &Snapshot) -> Vec<Finding> {
     vec![Finding::ok(Id::ServerVersion, message)]
 }
 
-/// The kubelets and kernels of the nodes.
+/// Judges the kubelets and kernels of the nodes.
 pub(crate) fn nodes(snapshot: &Snapshot) -> Vec<Finding> {
     if snapshot.nodes.is_empty() {
         return Vec::new();
@@ -55,7 +55,7 @@ fn kernels(snapshot: &Snapshot) -> Finding {
     Finding::info(Id::KernelVersion, format!("{message} {}", some(&old)))
 }
 
-/// The nodes whose version in `nodeInfo` can be read and fits the predicate.
+/// Returns the nodes whose version in `nodeInfo` can be read and fits the predicate.
 fn older<'n>(nodes: &'n [Value], field: &str, is_old: impl Fn(Version) -> bool) -> Vec<&'n str> {
     let pointer = format!("/status/nodeInfo/{field}");
     nodes.iter().filter(|node| Version::parse(text(node, &pointer)).is_some_and(&is_old)).map(name).collect()

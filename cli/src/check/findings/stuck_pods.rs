@@ -1,4 +1,4 @@
-//! Pods that only their proxy keeps running.
+//! Reports pods that only their proxy keeps running.
 
 use std::time::UNIX_EPOCH;
 
@@ -7,7 +7,7 @@ use contract::names::PROXY_CONTAINER;
 use super::super::finding::{Finding, Id};
 use crate::pods::StuckPod;
 
-/// How many seconds a pod gets to end by itself after its last container.
+/// Gives a pod so many seconds to end after its last container.
 const ENDING_GRACE_SECONDS: i64 = 15;
 
 pub(super) fn of(stuck: &[StuckPod], now: i64) -> impl Iterator<Item = Finding> {
@@ -23,7 +23,7 @@ pub(super) fn of(stuck: &[StuckPod], now: i64) -> impl Iterator<Item = Finding> 
     })
 }
 
-/// Seconds since 1970 of a time in RFC 3339.
+/// Returns the seconds since 1970 of a time in RFC 3339.
 fn seconds(time: &str) -> Option<i64> {
     let since = humantime::parse_rfc3339(time).ok()?.duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()

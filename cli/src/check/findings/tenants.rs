@@ -1,4 +1,4 @@
-//! Why a tenant of Kubeflow is answered 401 or 403, and who else may pass for him. Pure.
+//! Finds why a tenant of Kubeflow gets a 401 or 403, and policies by which others can pass for the tenant. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ use super::super::tenant::{Tenant, TenantPod};
 use super::{items, name, some, text};
 use crate::pods::label;
 
-/// Roles of Kubeflow that let an account use pipelines, by aggregation.
+/// Lists Kubeflow's roles that let an account use pipelines, by aggregation.
 const ROLES_FOR_PIPELINES: [&str; 3] = [PIPELINES_ROLE, "kubeflow-edit", "kubeflow-admin"];
-/// The header by which Kubeflow's gateway says who a user is.
+/// Names the header in which Kubeflow's gateway passes the user, as a policy's condition does.
 const USER_HEADER: &str = "request.headers[kubeflow-userid]";
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
@@ -27,11 +27,11 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = objects(namespace, tenant);
     findings.extend(pipelines(namespace, tenant, pods));
     findings.extend(outside_the_mesh(namespace, tenant, pods));
-    findings.extend(tenant.policies.iter().filter(|policy| lets_anybody_pass(policy)).map(impersonation));
+    findings.extend(tenant.policies.iter().filter(|policy| admits_any_caller(policy)).map(impersonation));
     findings
 }
 
-/// What the namespace asks for, and what keeps it from that.
+/// Checks that the namespace has the objects that its label asks for.
 fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     let place = name(namespace);
     let (labels, annotations) = (map(namespace, "labels"), map(namespace, "annotations"));
@@ -54,19 +54,19 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     }
     if wish != Wish::Nothing && tenant.pod_default.as_ref().is_some_and(|found| !is_ours(found)) {
         let message =
-            format!("PodDefault {ACCESS_PIPELINES_LABEL} in {place} is somebody else's, and is left as it is");
+            format!("PodDefault {ACCESS_PIPELINES_LABEL} in {place} is not managed by istio-aux; left unchanged");
         findings.push(Finding::info(Id::Tenancy, message));
     }
     findings
 }
 
-/// The state of the `RoleBinding` that the namespace asks for.
+/// Checks the `RoleBinding` that the namespace asks for.
 fn binding(place: &str, tenant: &Tenant) -> Finding {
     let bindings = tenant.role_bindings.iter().flatten();
     match bindings.into_iter().find(|binding| name(binding) == ROLE_BINDING_NAME) {
         Some(found) if !is_ours(found) => Finding::problem(
             Id::Tenancy,
-            format!("RoleBinding {ROLE_BINDING_NAME} in {place} is somebody else's, and is left as it is"),
+            format!("RoleBinding {ROLE_BINDING_NAME} in {place} is not managed by istio-aux; left unchanged"),
             format!("kubectl -n {place} delete rolebinding {ROLE_BINDING_NAME}"),
         ),
         _ if tenant.has_role == Some(false) => Finding::problem(
@@ -85,7 +85,7 @@ fn binding(place: &str, tenant: &Tenant) -> Finding {
     }
 }
 
-/// Why Kubeflow Pipelines answers 401 or 403.
+/// Finds why Kubeflow Pipelines answers 401 or 403.
 fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Finding> {
     let place = name(namespace);
     let mut findings = Vec::new();
@@ -120,7 +120,7 @@ fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Find
     findings
 }
 
-/// The accounts of a namespace that are bound to one of Kubeflow's roles.
+/// Returns the accounts of a namespace that are bound to one of Kubeflow's roles.
 fn bound_accounts<'b>(namespace: &str, bindings: &'b [Value]) -> BTreeSet<&'b str> {
     let for_pipelines = |binding: &&Value| ROLES_FOR_PIPELINES.contains(&text(binding, "/roleRef/name"));
     let subjects = bindings.iter().filter(for_pipelines).flat_map(|binding| items(&binding["subjects"]));
@@ -128,7 +128,7 @@ fn bound_accounts<'b>(namespace: &str, bindings: &'b [Value]) -> BTreeSet<&'b st
     accounts.map(|account| text(account, "/name")).collect()
 }
 
-/// Pods that have no identity in the mesh, where one is asked for.
+/// Finds pods without an identity in the mesh, in a namespace whose policies ask for one.
 fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Option<Finding> {
     let outside = pods.iter().filter(|pod| pod.runs_to_completion && !pod.has_sidecar);
     let outside: Vec<&str> = outside.map(|pod| pod.name.as_str()).collect();
@@ -139,7 +139,7 @@ fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> O
         _ if outside.is_empty() => return None,
         ([], []) => return None,
         (_, [_, ..]) => format!(
-            "STRICT mutual TLS refuses their connections to services here (PeerAuthentication {})",
+            "STRICT mutual TLS rejects their connections to services here (PeerAuthentication {})",
             some(&strict)
         ),
         (_, []) => format!("services here answer them 403 (AuthorizationPolicy {})", some(&policies)),
@@ -152,7 +152,7 @@ fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> O
     Some(Finding::info(Id::MeshClient, message).with_remediation(next))
 }
 
-/// Whether a policy lets callers pass by who they are.
+/// Returns true if a policy admits callers by their identity.
 fn asks_for_identity(policy: &Value) -> bool {
     const KEYS: [&str; 3] = ["source.namespace", "source.principal", "source.serviceAccount"];
     const FIELDS: [&str; 3] = ["namespaces", "principals", "serviceAccounts"];
@@ -162,8 +162,8 @@ fn asks_for_identity(policy: &Value) -> bool {
     })
 }
 
-/// Whether a policy lets any caller pass that sends the user's header, with whatever value.
-fn lets_anybody_pass(policy: &Value) -> bool {
+/// Returns true if a policy admits every caller that sends the user's header, with any value.
+fn admits_any_caller(policy: &Value) -> bool {
     let is_allowing = matches!(text(policy, "/spec/action"), "" | "ALLOW");
     let is_any = |when: &Value| text(when, "/key") == USER_HEADER && items(&when["values"]).any(|value| value == "*");
     let is_open = |rule: &Value| {
@@ -175,7 +175,7 @@ fn lets_anybody_pass(policy: &Value) -> bool {
 fn impersonation(policy: &Value) -> Finding {
     let (place, policy) = (text(policy, "/metadata/namespace"), name(policy));
     let message = format!(
-        "AuthorizationPolicy {place}/{policy} lets every caller of the mesh pass that sends a header kubeflow-userid, whoever it names"
+        "AuthorizationPolicy {place}/{policy} lets every caller of the mesh pass for any user, by the header kubeflow-userid"
     );
     let next = "add to its rule a `from` with the principal of Kubeflow's ingress gateway";
     Finding::problem(Id::ProfilePolicy, message, next)

@@ -1,4 +1,4 @@
-//! The findings for a healthy cluster, and for clusters that differ from it in one thing.
+//! Judges a healthy cluster, and clusters that differ from it in one thing.
 
 use std::time::Duration;
 
@@ -46,7 +46,6 @@ fn slice(ready: usize) -> Value {
     json!({"endpoints": (0..ready).map(endpoint).collect::<Vec<_>>()})
 }
 
-/// A healthy cluster.
 fn healthy() -> Snapshot {
     Snapshot {
         server: Version::parse("1.34"),
@@ -66,20 +65,20 @@ fn found(snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 #[test]
-fn a_healthy_cluster_has_only_findings_that_are_ok() {
+fn healthy_cluster_has_only_ok_findings() {
     let found = found(&healthy());
     assert!(found.iter().all(|finding| finding.severity == Severity::Ok), "{found:#?}");
     assert!(found.len() >= 5, "{found:#?}");
 }
 
 /// Changes a healthy cluster.
-type Spoil = fn(&mut Snapshot);
+type Change = fn(&mut Snapshot);
 
 /// Checks that a changed cluster has a finding whose line begins like this.
-fn assert_found(cases: &[(Spoil, &str)]) {
-    for (spoil, line) in cases {
+fn assert_found(cases: &[(Change, &str)]) {
+    for (change, line) in cases {
         let mut snapshot = healthy();
-        spoil(&mut snapshot);
+        change(&mut snapshot);
         let found = found(&snapshot);
         assert!(found.iter().any(|finding| finding.line().starts_with(line)), "{line}: {found:#?}");
     }
@@ -90,7 +89,7 @@ fn ours(snapshot: &mut Snapshot) -> &mut Value {
 }
 
 #[test]
-fn versions_of_servers_and_kernels_are_judged() {
+fn old_servers_and_kernels_are_found() {
     assert_found(&[
         (|s| s.server = None, "info server-version: the API server reports a version that cannot"),
         (|s| s.server = Version::parse("1.28"), "ok server-version: Kubernetes 1.28 has no native sidecars"),
@@ -100,7 +99,7 @@ fn versions_of_servers_and_kernels_are_judged() {
 }
 
 #[test]
-fn an_installation_that_is_missing_or_not_trusted_is_a_problem() {
+fn missing_or_untrusted_installation_is_a_problem() {
     assert_found(&[
         (|s| s.configurations = Some(vec![injector("istio")]), "problem installation: istio-aux is not installed"),
         (
@@ -140,11 +139,11 @@ fn an_installation_that_is_missing_or_not_trusted_is_a_problem() {
 }
 
 #[test]
-fn labels_of_namespaces_are_judged() {
+fn invalid_namespace_labels_are_found() {
     assert_found(&[
         (
             |s| s.namespaces = vec![namespace(&json!({"istio-aux.io/injection": "true"}))],
-            "problem namespace-opt-in: namespace team is not opted in: its label has the value \"true\"",
+            "problem namespace-opt-in: namespace team is not opted in: its label has the invalid value \"true\"",
         ),
         (
             |s| s.namespaces = vec![namespace(&json!({"istio-aux.io/injection": "enabled"}))],
@@ -181,7 +180,7 @@ fn native_sidecars_of_istiod_are_reported() {
 }
 
 #[test]
-fn stuck_pods_come_with_the_command_that_finishes_them() {
+fn stuck_pod_has_the_command_to_finish_it() {
     let ended = 1_795_255_200; // 2026-11-21T10:00:00Z
     let found = |now| {
         let stuck = StuckPod {
@@ -203,7 +202,7 @@ fn stuck_pods_come_with_the_command_that_finishes_them() {
 }
 
 #[test]
-fn in_one_namespace_each_pod_has_its_decision() {
+fn one_namespace_shows_each_pods_decision() {
     let like = |mut annotations: Value| {
         annotations["sidecar.istio.io/status"] = json!("{\"containers\": [\"istio-proxy\"]}");
         json!({"metadata": {"name": "hello", "annotations": annotations},

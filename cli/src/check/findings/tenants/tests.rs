@@ -1,4 +1,4 @@
-//! A tenant in which all is well, and tenants that differ from it in one thing.
+//! Judges a healthy tenant, and tenants that differ from it in one thing.
 
 use inject::tenancy::objects::{pod_default, role_binding};
 use serde_json::json;
@@ -15,12 +15,12 @@ fn policy(name: &str, rule: &Value) -> Value {
     json!({"metadata": {"name": name, "namespace": "team"}, "spec": {"rules": [rule]}})
 }
 
-/// The policy of the profile controller: the owner by the gateway, and everybody of the namespace.
+/// Returns a rule of the profile controller's policy: it admits all callers of the namespace.
 fn of_the_profile() -> Value {
     policy("ns-owner-access-istio", &json!({"when": [{"key": "source.namespace", "values": ["team"]}]}))
 }
 
-fn well() -> Snapshot {
+fn healthy() -> Snapshot {
     let labels = json!({"istio-aux.io/tenancy": "enabled", "istio-aux.io/pipelines-token": "enabled"});
     let tenant = Tenant {
         has_role: Some(true),
@@ -35,7 +35,7 @@ fn well() -> Snapshot {
     snapshot
 }
 
-type Spoil = fn(&mut Snapshot);
+type Change = fn(&mut Snapshot);
 
 fn tenant(snapshot: &mut Snapshot) -> &mut Tenant {
     snapshot.tenant.as_mut().unwrap()
@@ -46,22 +46,22 @@ fn label_of(snapshot: &mut Snapshot, key: &str, value: Value) {
 }
 
 #[test]
-fn a_tenant_in_which_all_is_well_has_one_finding_that_says_so() {
-    let found = of(&well());
+fn healthy_tenant_has_one_ok_finding() {
+    let found = of(&healthy());
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!((found[0].id, found[0].severity), (Id::Tenancy, Severity::Ok));
 }
 
 #[test]
-fn what_is_no_tenant_has_no_findings() {
-    assert!(of(&Snapshot { tenant: None, ..well() }).is_empty());
+fn other_namespace_has_no_findings() {
+    assert!(of(&Snapshot { tenant: None, ..healthy() }).is_empty());
 }
 
 /// Checks the finding whose line begins like this, and a part of its next step.
-fn assert_found(cases: &[(Spoil, &str, &str)]) {
-    for (spoil, line, next) in cases {
-        let mut snapshot = well();
-        spoil(&mut snapshot);
+fn assert_found(cases: &[(Change, &str, &str)]) {
+    for (change, line, next) in cases {
+        let mut snapshot = healthy();
+        change(&mut snapshot);
         let found = of(&snapshot);
         let finding = found.iter().find(|finding| finding.line().starts_with(line));
         let finding = finding.unwrap_or_else(|| panic!("{line}: {found:#?}"));
@@ -70,16 +70,16 @@ fn assert_found(cases: &[(Spoil, &str, &str)]) {
 }
 
 #[test]
-fn what_keeps_a_tenant_from_its_objects_is_named() {
+fn missing_tenant_object_has_its_cause() {
     assert_found(&[
         (
             |s| label_of(s, "istio-aux.io/mesh", json!("yes")),
-            "problem tenancy: namespace team: label istio-aux.io/mesh: \"yes\" counts for nothing; it takes run-to-completion or disabled",
+            "problem tenancy: namespace team: label istio-aux.io/mesh:",
             "kubectl label namespace team --overwrite",
         ),
         (
             |s| s.namespaces[0]["metadata"]["annotations"] = json!({"istio-aux.io/pipelines-accounts": "A"}),
-            "problem tenancy: namespace team: annotation istio-aux.io/pipelines-accounts: \"A\" is no name",
+            "problem tenancy: namespace team: annotation istio-aux.io/pipelines-accounts: \"A\"",
             "kubectl annotate namespace team",
         ),
         (
@@ -89,7 +89,7 @@ fn what_keeps_a_tenant_from_its_objects_is_named() {
         ),
         (
             |s| tenant(s).role_bindings.as_mut().unwrap()[0]["metadata"]["labels"] = json!({}),
-            "problem tenancy: RoleBinding istio-aux-pipelines in team is somebody else's",
+            "problem tenancy: RoleBinding istio-aux-pipelines in team is not managed by istio-aux; left unchanged",
             "kubectl -n team delete rolebinding istio-aux-pipelines",
         ),
         (
@@ -99,14 +99,14 @@ fn what_keeps_a_tenant_from_its_objects_is_named() {
         ),
         (
             |s| tenant(s).pod_default.as_mut().unwrap()["metadata"]["labels"] = json!({}),
-            "info tenancy: PodDefault access-ml-pipeline in team is somebody else's",
+            "info tenancy: PodDefault access-ml-pipeline in team is not managed by istio-aux; left unchanged",
             "",
         ),
     ]);
 }
 
 #[test]
-fn each_cause_of_401_and_403_by_pipelines_is_named() {
+fn each_cause_of_401_and_403_is_found() {
     assert_found(&[
         (
             |s| s.pods.tenants[0].has_token = false,
@@ -130,7 +130,7 @@ fn each_cause_of_401_and_403_by_pipelines_is_named() {
 }
 
 #[test]
-fn each_cause_of_403_in_the_mesh_is_named() {
+fn each_cause_of_403_in_the_mesh_is_found() {
     assert_found(&[
         (
             |s| s.pods.tenants[0].has_sidecar = false,
@@ -143,7 +143,7 @@ fn each_cause_of_403_in_the_mesh_is_named() {
                 tenant(s).peer_authentications =
                     vec![json!({"metadata": {"name": "default"}, "spec": {"mtls": {"mode": "STRICT"}}})];
             },
-            "info mesh-client: pods without a sidecar, and so without an identity: step; STRICT mutual TLS refuses their connections",
+            "info mesh-client: pods without a sidecar, and so without an identity: step; STRICT mutual TLS rejects their connections",
             "kubectl label namespace team",
         ),
         (
@@ -151,7 +151,7 @@ fn each_cause_of_403_in_the_mesh_is_named() {
                 let rule = json!({"when": [{"key": "request.headers[kubeflow-userid]", "values": ["*"]}]});
                 tenant(s).policies.push(policy("ns-owner-access-istio-charmed", &rule));
             },
-            "problem profile-policy: AuthorizationPolicy team/ns-owner-access-istio-charmed lets every caller of the mesh pass",
+            "problem profile-policy: AuthorizationPolicy team/ns-owner-access-istio-charmed lets every caller of the mesh pass for any user",
             "add to its rule a `from`",
         ),
         (
@@ -166,14 +166,14 @@ fn each_cause_of_403_in_the_mesh_is_named() {
 }
 
 #[test]
-fn a_policy_that_asks_for_the_gateway_or_denies_lets_nobody_else_pass() {
+fn policy_with_gateway_or_deny_admits_no_other_caller() {
     let header = json!([{"key": "request.headers[kubeflow-userid]", "values": ["*"]}]);
     let from = json!([{"source": {"principals": ["cluster.local/ns/istio-system/sa/gateway"]}}]);
-    assert!(lets_anybody_pass(&policy("a", &json!({"when": header}))));
-    assert!(!lets_anybody_pass(&policy("a", &json!({"when": header, "from": from}))));
+    assert!(admits_any_caller(&policy("a", &json!({"when": header}))));
+    assert!(!admits_any_caller(&policy("a", &json!({"when": header, "from": from}))));
     let owner = json!([{"key": "request.headers[kubeflow-userid]", "values": ["owner@example.com"]}]);
-    assert!(!lets_anybody_pass(&policy("a", &json!({"when": owner}))));
+    assert!(!admits_any_caller(&policy("a", &json!({"when": owner}))));
     let mut deny = policy("a", &json!({"when": header}));
     deny["spec"]["action"] = json!("DENY");
-    assert!(!lets_anybody_pass(&deny));
+    assert!(!admits_any_caller(&deny));
 }
