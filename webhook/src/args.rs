@@ -37,26 +37,26 @@ pub struct WebhookArgs {
     /// Issue and renew the certificate, store it in a Secret, and have the webhook configuration trust it
     #[arg(long)]
     self_signed: bool,
-    /// The server's certificate and its chain, in PEM; reloaded when it changes
+    /// Serve this certificate and its chain, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's private key, in PEM
+    /// Use this private key of the certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Admit only clients whose certificate is signed by a CA of this file, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE")]
     client_ca: Option<PathBuf>,
-    /// Where admission reviews are served, over TLS. `[::]` also takes IPv4, and becomes `0.0.0.0` on a host without IPv6
+    /// Serve admission reviews here, over TLS. `[::]` also takes IPv4, and becomes `0.0.0.0` on a host without IPv6
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]
     listen: SocketAddr,
-    /// Where /healthz, /readyz and /metrics are served, in plain HTTP
+    /// Serve /healthz, /readyz and /metrics here, in plain HTTP
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
     health_listen: SocketAddr,
-    /// Whether the API server has native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of
+    /// Use the API server's native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of
     /// istio-proxy. auto asks the server for its version; where the feature gate `SidecarContainers` is disabled, say disabled
     #[arg(long, value_enum, value_name = "auto|enabled|disabled", default_value_t = NativeSidecars::Auto)]
     native_sidecars: NativeSidecars,
-    /// How long new connections are still accepted after SIGTERM, until API servers use other replicas
+    /// Accept new connections for this time after SIGTERM, until API servers use other replicas
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     drain_delay: Duration,
     #[command(flatten)]
@@ -73,23 +73,23 @@ enum Command {
     VerifyInjection(VerifyInjectionArgs),
 }
 
-/// Where a self-signed certificate is stored, and what trusts it.
+/// Holds the options of a self-signed certificate.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --self-signed")]
 struct SelfSignedArgs {
-    /// The namespace of Secret and Service; by default the namespace of the pod
+    /// Namespace of Secret and Service; by default that of the pod
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// The Secret that stores the certificate, which must exist
+    /// Secret that stores the certificate, which must exist
     #[arg(long, value_name = "NAME", default_value = "istio-aux-certificate")]
     secret: String,
-    /// The Service that the API server calls
+    /// Service that the API server calls
     #[arg(long, value_name = "NAME", default_value = "istio-aux")]
     service: String,
-    /// The `MutatingWebhookConfiguration` that trusts the certificate
+    /// `MutatingWebhookConfiguration` that trusts the certificate
     #[arg(long, value_name = "NAME", default_value = "istio-aux")]
     configuration: String,
-    /// How long a certificate is valid; it is renewed at two thirds of that
+    /// Validity of a certificate; it is renewed at two thirds of that
     #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = validity)]
     certificate_validity: Duration,
 }

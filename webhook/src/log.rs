@@ -12,10 +12,10 @@ enum LogFormat {
 /// Holds the options of the log.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// What to log: off, error, warn, info, debug or trace
+    /// Log this level and above: off, error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
-    /// How to log
+    /// Log in this format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }

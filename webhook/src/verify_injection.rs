@@ -9,7 +9,7 @@ use contract::names::{HOLD_FIELD, PROXY_CONFIG_ANNOTATION};
 #[derive(Debug, Args)]
 #[command(after_help = "example: istio-aux-webhook verify-injection --proxy-config=\"$PROXY_CONFIG\"")]
 pub(crate) struct VerifyInjectionArgs {
-    /// The pod's annotation proxy.istio.io/config; empty where it has none
+    /// Annotation proxy.istio.io/config of the pod; empty if it has none
     #[arg(long, value_name = "YAML")]
     proxy_config: String,
 }
