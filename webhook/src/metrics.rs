@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use inject::Mode;
 use inject::review::{Entry, Outcome};
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 /// Lists every outcome of a review.
 const OUTCOMES: [Outcome; 14] = [
@@ -34,13 +34,16 @@ const OUTCOMES: [Outcome; 14] = [
 /// Lists the results of reviews, as their label has them.
 const RESULTS: [&str; 5] = ["patched", "unchanged", "unreadable", "refused", "failed"];
 
+/// Holds the names of labels with their values.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
 /// Holds the webhook's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    reviews: Family<ReviewLabels, Counter>,
-    tenancy_reviews: Family<TenancyReviewLabels, Counter>,
-    node_reviews: Family<NodeReviewLabels, Counter>,
+    reviews: Family<Labels<2>, Counter>,
+    tenancy_reviews: Family<Labels<2>, Counter>,
+    node_reviews: Family<Labels<1>, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
     certificate_start: Gauge,
@@ -48,42 +51,30 @@ pub struct Metrics {
     evictions: Counter,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReviewLabels {
-    result: &'static str,
-    mode: &'static str,
+fn review_labels(outcome: Outcome) -> Labels<2> {
+    let (result, mode) = match outcome {
+        Outcome::Patched(mode) => ("patched", mode),
+        Outcome::Unchanged(mode) => ("unchanged", mode),
+        Outcome::Unreadable => ("unreadable", Mode::Off),
+        Outcome::Refused => ("refused", Mode::Off),
+        Outcome::Failed => ("failed", Mode::Off),
+    };
+    [("result", result), ("mode", mode.as_str())]
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TenancyReviewLabels {
-    entry: &'static str,
-    result: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NodeReviewLabels {
-    result: &'static str,
-}
-
-fn node_reviews() -> Family<NodeReviewLabels, Counter> {
-    let reviews = Family::default();
-    for result in RESULTS {
-        drop(reviews.get_or_create(&NodeReviewLabels { result }));
+/// Returns one counter for each of these labels.
+fn counters<const N: usize>(labels: impl IntoIterator<Item = Labels<N>>) -> Family<Labels<N>, Counter> {
+    let counters = Family::default();
+    for labels in labels {
+        drop(counters.get_or_create(&labels));
     }
-    reviews
+    counters
 }
 
-impl From<Outcome> for ReviewLabels {
-    fn from(outcome: Outcome) -> Self {
-        let (result, mode) = match outcome {
-            Outcome::Patched(mode) => ("patched", mode),
-            Outcome::Unchanged(mode) => ("unchanged", mode),
-            Outcome::Unreadable => ("unreadable", Mode::Off),
-            Outcome::Refused => ("refused", Mode::Off),
-            Outcome::Failed => ("failed", Mode::Off),
-        };
-        Self { result, mode: mode.as_str() }
-    }
+/// Registers a metric, and returns it.
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {
@@ -92,49 +83,31 @@ impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("istio_aux");
         registry.register("build", "The version that runs", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
-        let reviews = Family::default();
-        for outcome in OUTCOMES {
-            drop(reviews.get_or_create(&outcome.into()));
-        }
-        registry.register(
-            "admission_reviews",
-            "Admission reviews by result, and by the mode of the pod after it",
-            reviews.clone(),
-        );
-        let tenancy_reviews = Family::default();
-        for entry in [Entry::PipelinesToken, Entry::Mesh].map(Entry::as_str) {
-            for result in RESULTS {
-                drop(tenancy_reviews.get_or_create(&TenancyReviewLabels { entry, result }));
-            }
-        }
-        registry.register(
-            "tenancy_reviews",
-            "Admission reviews for Kubeflow's tenants, by what they ask for and by result",
-            tenancy_reviews.clone(),
-        );
-        let node_reviews = node_reviews();
+        let reviews = counters(OUTCOMES.map(review_labels));
+        let help = "Admission reviews by result, and by the mode of the pod after it";
+        let reviews = register(&mut registry, "admission_reviews", help, reviews);
+        let entries = [Entry::PipelinesToken, Entry::Mesh].map(Entry::as_str);
+        let of_entry = |entry| RESULTS.map(|result| [("entry", entry), ("result", result)]);
+        let help = "Admission reviews for Kubeflow's tenants, by what they ask for and by result";
+        let tenancy_reviews =
+            register(&mut registry, "tenancy_reviews", help, counters(entries.into_iter().flat_map(of_entry)));
         let help = "Admission reviews for pods whose proxy runs beside them, by result";
-        registry.register("node_reviews", help, node_reviews.clone());
+        let node_reviews =
+            register(&mut registry, "node_reviews", help, counters(RESULTS.map(|result| [("result", result)])));
         // A decision takes microseconds. Much longer times are those of a busy machine.
         let duration = Histogram::new([10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]);
-        registry.register(
-            "admission_duration_seconds",
-            "Time from the last byte of a review to its response",
-            duration.clone(),
-        );
-        let certificate_expiry = Gauge::default();
+        let help = "Time from the last byte of a review to its response";
+        let duration = register(&mut registry, "admission_duration_seconds", help, duration);
         let help = "When the served certificate expires, in seconds since 1970";
-        registry.register("certificate_expiry_timestamp_seconds", help, certificate_expiry.clone());
-        let certificate_start = Gauge::default();
+        let certificate_expiry =
+            register(&mut registry, "certificate_expiry_timestamp_seconds", help, Gauge::default());
         let help = "When the served certificate became valid, in seconds since 1970";
-        registry.register("certificate_start_timestamp_seconds", help, certificate_start.clone());
-        let certificate_failures = Counter::default();
+        let certificate_start = register(&mut registry, "certificate_start_timestamp_seconds", help, Gauge::default());
         let help = "How often a certificate could not be read, stored or used, so that the one before stayed in use";
-        registry.register("certificate_reload_failures", help, certificate_failures.clone());
-        let evictions = Counter::default();
+        let certificate_failures = register(&mut registry, "certificate_reload_failures", help, Counter::default());
         let help =
             "Connections that were closed because there were too many, or because their requests held too much memory";
-        registry.register("evicted_connections", help, evictions.clone());
+        let evictions = register(&mut registry, "evicted_connections", help, Counter::default());
         Self {
             registry,
             reviews,
@@ -150,13 +123,12 @@ impl Metrics {
 
     /// Counts a review.
     pub fn review(&self, entry: Entry, outcome: Outcome, took: Duration) {
-        let labels = ReviewLabels::from(outcome);
+        let [result, mode] = review_labels(outcome);
         match entry {
-            Entry::Injection => self.reviews.get_or_create(&labels).inc(),
-            Entry::Node => self.node_reviews.get_or_create(&NodeReviewLabels { result: labels.result }).inc(),
+            Entry::Injection => self.reviews.get_or_create(&[result, mode]).inc(),
+            Entry::Node => self.node_reviews.get_or_create(&[result]).inc(),
             Entry::PipelinesToken | Entry::Mesh => {
-                let labels = TenancyReviewLabels { entry: entry.as_str(), result: labels.result };
-                self.tenancy_reviews.get_or_create(&labels).inc()
+                self.tenancy_reviews.get_or_create(&[("entry", entry.as_str()), result]).inc()
             }
         };
         self.duration.observe(took.as_secs_f64());
@@ -164,7 +136,7 @@ impl Metrics {
 
     /// Counts a request that was rejected before it was a review.
     pub fn refused(&self) {
-        self.reviews.get_or_create(&Outcome::Refused.into()).inc();
+        self.reviews.get_or_create(&review_labels(Outcome::Refused)).inc();
     }
 
     /// Sets the validity of the served certificate, in seconds since 1970.
