@@ -273,23 +273,16 @@ mod tests {
     }
 
     #[test]
-    fn unsent_response_counts_like_an_unread_body() {
-        let limiter = ConnectionLimiter::new(10, 150 * KIB, Counter::default());
-        let [slow_reader, other] = std::array::from_fn(|_| limiter.acquire());
-        let response = slow_reader.start_request();
-        response.record_memory(LARGE);
-        let request = other.start_request();
-        assert_eq!(request.reserve(LARGE).now_or_never(), None);
-        assert!(is_evicted(&slow_reader) && !is_evicted(&other));
-    }
-
-    #[test]
-    fn small_request_never_waits_for_memory() {
-        let limiter = ConnectionLimiter::new(10, 100 * KIB, Counter::default());
-        let [large, small] = std::array::from_fn(|_| limiter.acquire());
-        let response = large.start_request();
-        response.record_memory(LARGE);
-        assert_eq!(small.start_request().reserve(UNCOUNTED_MEMORY_LIMIT).now_or_never(), Some(()));
-        assert!(!is_evicted(&large));
+    fn unsent_response_delays_only_large_requests() {
+        for (bytes, fits) in [(LARGE, false), (UNCOUNTED_MEMORY_LIMIT, true)] {
+            let limiter = ConnectionLimiter::new(10, 100 * KIB, Counter::default());
+            let [slow_reader, other] = std::array::from_fn(|_| limiter.acquire());
+            let response = slow_reader.start_request();
+            response.record_memory(LARGE);
+            let request = other.start_request();
+            assert_eq!(request.reserve(bytes).now_or_never().is_some(), fits, "{bytes}");
+            assert_eq!(is_evicted(&slow_reader), !fits, "{bytes}");
+            assert!(!is_evicted(&other), "{bytes}");
+        }
     }
 }
