@@ -40,7 +40,7 @@ impl Tasks {
             Some(Ok((task, Ok(Ok(()))))) => Error::TaskEnded { task, reason: "without an error".to_owned() },
             Some(Ok((task, Ok(Err(error))))) => Error::TaskEnded { task, reason: error.to_string() },
             Some(Ok((task, Err(error)))) => Error::TaskEnded { task, reason: error.to_string() },
-            // The set holds tasks that only wait for others, and is not empty.
+            // Does not happen: the set is not empty, and its tasks only wait for others.
             Some(Err(_)) | None => std::future::pending().await,
         }
     }

@@ -90,7 +90,7 @@ fn trickling_body_times_out_and_delays_no_review() {
         match one.read(&mut buffer) {
             Ok(0) => panic!("closed without an answer"),
             Ok(length) => answer.extend_from_slice(&buffer[..length]),
-            // Nothing yet: one more byte.
+            // The read timed out, so one more byte is sent.
             Err(_) => drop(one.write_all(b" ")),
         }
     }
@@ -128,7 +128,7 @@ fn unfinished_bodies_neither_block_nor_fill_memory() {
             let (config, address, stopped, sent) = (config.clone(), address.clone(), stopped.clone(), sent.clone());
             thread::spawn(move || {
                 while !stopped.load(Ordering::Relaxed) {
-                    // The server closes it, and ends before the clients do.
+                    // The server closes the connection, and stops before this client.
                     let _ = try_connect(&address, &config)
                         .and_then(|mut connection| send_most_of_a_body(&mut connection, &sent));
                 }
@@ -167,7 +167,7 @@ fn idle_connections_block_no_review() {
     raise_file_descriptor_limit();
     let idle: Vec<TcpStream> = (0..2000).map(|_| TcpStream::connect(&server.admission).unwrap()).collect();
     let mut first = &idle[0];
-    // The handshake's timeout, which would close it too, is longer.
+    // Shorter than the handshake's timeout, which would also close the connection.
     first.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let ended = first.read(&mut [0]);
     let is_closed =
@@ -193,7 +193,7 @@ fn old_tls_and_plain_http_get_a_clear_answer() {
     old.write_all(&CLIENT_HELLO_OF_TLS_1_0).unwrap();
     let mut answer = Vec::new();
     let _ = old.read_to_end(&mut answer);
-    // A fatal alert: protocol_version, or what of the old handshake is missing first.
+    // A fatal alert, such as protocol_version.
     assert_eq!((answer[0], answer[5]), (21, 2), "{answer:?}");
     assert_alive(&server, "TLS 1.0");
 

@@ -51,7 +51,7 @@ pub(crate) fn serve(directory: &Path) -> Command {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ended already where the test stopped it.
+        // Fails if the test has stopped the server.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -73,7 +73,7 @@ impl Server {
         let (log, log_writer) = pipe().unwrap();
         let mut command = serve(directory.path());
         let process = command.args(arguments).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
-        // The command holds the pipe open, too.
+        // The command holds the other end of the pipe.
         drop(command);
         let mut log = BufReader::new(log);
         let mut line = String::new();
@@ -209,7 +209,8 @@ pub(crate) fn wait_until(condition: impl Fn() -> bool, failure: &str) {
 }
 
 pub(crate) fn review() -> Value {
-    let pod = json!({"metadata": {"generateName": "hello-"}, "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}});
+    let owner = json!({"kind": "Job", "name": "hello", "controller": true});
+    let pod = json!({"metadata": {"generateName": "hello-", "ownerReferences": [owner]}, "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}});
     json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {"uid": "1f", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "team", "operation": "CREATE", "object": pod},

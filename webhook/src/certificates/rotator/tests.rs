@@ -1,4 +1,4 @@
-//! Rotators that run on a store in memory. A step is one request of one replica, so that a test chooses in which order the
+//! Runs rotators on a store in memory. A step is one request of one replica, so that a test chooses in which order the
 //! requests of several replicas arrive.
 
 use std::collections::BTreeMap;
@@ -119,13 +119,13 @@ impl CertificateTarget for Access {
 }
 
 /// Holds replicas and their cluster.
-struct World {
+struct Simulation {
     cluster: Arc<Mutex<Cluster>>,
     valid_for: Duration,
     replicas: Vec<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
-impl World {
+impl Simulation {
     /// Returns a cluster with this Secret, whose configuration trusts the CAs of it.
     fn new(secret: StoredCerts, valid_for: Duration) -> Self {
         let cluster = Cluster {
@@ -136,9 +136,9 @@ impl World {
             secret_read_at: [START; REPLICAS],
         };
         let cluster = Arc::new(Mutex::new(cluster));
-        let mut world = Self { cluster, valid_for, replicas: vec![] };
-        world.replicas = (0..REPLICAS).map(|replica| world.replica(replica)).collect();
-        world
+        let mut simulation = Self { cluster, valid_for, replicas: vec![] };
+        simulation.replicas = (0..REPLICAS).map(|replica| simulation.replica(replica)).collect();
+        simulation
     }
 
     fn replica(&self, replica: usize) -> Pin<Box<dyn Future<Output = ()>>> {
@@ -237,22 +237,22 @@ proptest! {
     /// Each replica reads the Secret at least every 20 s.
     #[test]
     fn served_certificate_is_always_trusted(events in prop::collection::vec(event(), 2000)) {
-        let mut world = World::new(stored(&cert(NAME, LIFE)), LIFE);
+        let mut simulation = Simulation::new(stored(&cert(NAME, LIFE)), LIFE);
         let mut paused_until = [START; REPLICAS];
         for event in events {
-            let now = world.cluster().now;
+            let now = simulation.cluster().now;
             match event {
                 // A paused replica only reads the Secret when it has to.
                 Event::Step(replica) if now < paused_until[replica] => {}
-                Event::Step(replica) => world.step(replica),
+                Event::Step(replica) => simulation.step(replica),
                 Event::Pause(replica) => paused_until[replica] = now + READ_INTERVAL,
-                Event::Kill(replica) => world.kill(replica),
-                Event::RequestRenewal => world.request_renewal(),
-                Event::Second => world.pass_a_second(),
+                Event::Kill(replica) => simulation.kill(replica),
+                Event::RequestRenewal => simulation.request_renewal(),
+                Event::Second => simulation.pass_a_second(),
             }
-            world.cluster().assert_trusted();
+            simulation.cluster().assert_trusted();
         }
-        let cluster = world.cluster();
+        let cluster = simulation.cluster();
         let promotions = cluster.count(|before, after| after.current != before.current && after.current == before.next);
         let replacements = cluster.count(|before, after| ![&before.current, &before.next].contains(&&after.current));
         let retirements = cluster.count(|before, after| before.previous_ca.is_some() && after.previous_ca.is_none());
@@ -262,25 +262,25 @@ proptest! {
 }
 
 #[test]
-fn replica_that_stops_between_its_reads_removes_no_ca() {
+fn replica_paused_between_reads_removes_no_ca() {
     let old = cert(NAME, YEAR);
-    let mut world = World::new(stored(&old), YEAR);
+    let mut simulation = Simulation::new(stored(&old), YEAR);
     // The first step sends the first request, and the second one answers it.
-    world.step(1);
-    world.step(1);
-    world.request_renewal();
-    while world.cluster().served[0].as_ref().is_none_or(|served| *served == old) {
-        world.run(0, 1);
+    simulation.step(1);
+    simulation.step(1);
+    simulation.request_renewal();
+    while simulation.cluster().served[0].as_ref().is_none_or(|served| *served == old) {
+        simulation.run(0, 1);
     }
-    world.run(1, 1);
+    simulation.run(1, 1);
 }
 
 #[test]
 fn requested_renewal_ends_within_ten_minutes() {
     let leaked = cert(NAME, YEAR);
-    let mut world = World::new(StoredCerts { is_renewal_requested: true, ..stored(&leaked) }, YEAR);
-    world.run(0, 600);
-    let cluster = world.cluster();
+    let mut simulation = Simulation::new(StoredCerts { is_renewal_requested: true, ..stored(&leaked) }, YEAR);
+    simulation.run(0, 600);
+    let cluster = simulation.cluster();
     let current = cluster.secret().current.as_ref().unwrap();
     assert_ne!(current.key, leaked.key);
     assert_eq!(cluster.bundle(), current.ca);
@@ -292,16 +292,16 @@ fn unusable_stored_certificate_is_replaced() {
     let of_another_name = cert("istio-aux.other.svc", YEAR);
     let without_its_key = ServingCert { key: of_another_name.key.clone(), ..good.clone() };
     for bad in [of_another_name, without_its_key] {
-        let mut world = World::new(stored(&bad), YEAR);
+        let mut simulation = Simulation::new(stored(&bad), YEAR);
         // A new first certificate is served before it is trusted.
-        (0..10).for_each(|_| world.step(0));
-        let current = world.cluster().secret().current.clone().unwrap();
+        (0..10).for_each(|_| simulation.step(0));
+        let current = simulation.cluster().secret().current.clone().unwrap();
         assert!(is_for(&current.cert, NAME) && current.key_matches());
-        assert_eq!(world.cluster().served[0].as_ref(), Some(&current));
+        assert_eq!(simulation.cluster().served[0].as_ref(), Some(&current));
 
-        let mut world = World::new(StoredCerts { next: Some(bad), ..stored(&good) }, YEAR);
-        world.run(0, 120);
-        assert_eq!(world.cluster().secret().current.as_ref(), Some(&good));
-        assert_eq!(world.cluster().bundle(), good.ca);
+        let mut simulation = Simulation::new(StoredCerts { next: Some(bad), ..stored(&good) }, YEAR);
+        simulation.run(0, 120);
+        assert_eq!(simulation.cluster().secret().current.as_ref(), Some(&good));
+        assert_eq!(simulation.cluster().bundle(), good.ca);
     }
 }
