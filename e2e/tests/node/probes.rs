@@ -21,10 +21,12 @@ fn probed(name: &str, readiness: &Value, annotations: &Value) -> Value {
     deployment
 }
 
-/// A server of gRPC's health checks: Katib's, which the scenarios with Katib need anyway.
+/// Returns a Deployment of etcd, which serves gRPC's health checks.
 fn probed_over_grpc(name: &str, annotations: &Value) -> Value {
     let serve = json!({
-        "name": "main", "image": "docker.io/istio-aux-cluster/suggestion-goptuna:1",
+        "name": "main", "image": "docker.io/istio-aux-cluster/etcd:1",
+        "args": ["--data-dir=/tmp/etcd", "--listen-client-urls=http://0.0.0.0:6789",
+            "--advertise-client-urls=http://127.0.0.1:6789"],
         "readinessProbe": {"grpc": {"port": 6789}, "periodSeconds": 1},
     });
     let mut deployment = deployment(name, &pod_spec("Always", &[serve]));
