@@ -42,7 +42,7 @@ async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     spawn_blocking(work).await.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
-/// Has cert-manager make another certificate now, as `cmctl renew` does, and waits until both replicas serve it.
+/// Renews the certificate as `cmctl renew` does, and waits until both replicas serve another.
 async fn renew_by_cert_manager(ns: &Namespace) {
     let before = expiries().await;
     let condition = r#"{"status": {"conditions": [{"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "a test", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}"#;
@@ -69,7 +69,7 @@ async fn renew_by_cert_manager(ns: &Namespace) {
     .await;
 }
 
-/// Has the release tested by its own test, upgraded, and rolled back.
+/// Runs the release's own test, an upgrade and a rollback.
 async fn test_and_upgrade_the_release(ns: &Namespace) {
     assert!(helm(&["test", "istio-aux"]).contains("Succeeded"), "the chart's own test");
     while_pods_are_created(ns, "an upgrade and a rollback", async || {

@@ -11,7 +11,7 @@ use e2e::manifests::{job, pod_spec, shell};
 use e2e::{Namespace, scenario};
 use tokio::task::spawn_blocking;
 
-/// Seen from the folder `deploy`.
+/// The release, relative to `deploy`.
 const FILES: &str = "../target/release";
 const MANIFESTS: &str = "../target/release/istio-aux.yaml";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -29,7 +29,7 @@ fn apply_manifests() {
     say("kubectl", &["-n", "istio-aux", "rollout", "status", "deployment/istio-aux", "--timeout=150s"]);
 }
 
-/// A Job completes, and the webhook and the shim run from the images that the release names by their digests.
+/// Asserts that a Job completes, and that webhook and shim run from the images of the release's digests.
 async fn works(ns: &Namespace, name: &str) {
     ns.create_object(job(name, &pod_spec("Never", &[shell("main", "sleep 1")]))).await;
     ns.until_complete(name).await;

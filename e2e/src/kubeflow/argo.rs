@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::manifests::payload_image;
 
-/// What the default account of a namespace needs for Argo's executor to report a step's outputs.
+/// Returns the rights that a namespace's default account needs for Argo's executor to report a step's outputs.
 #[must_use]
 pub fn executor_rights() -> [Value; 2] {
     let rights = "rbac.authorization.k8s.io";
@@ -22,7 +22,7 @@ pub fn executor_rights() -> [Value; 2] {
     ]
 }
 
-/// A workflow that begins with its first template.
+/// Returns a workflow that begins with its first template.
 #[must_use]
 pub fn workflow(name: &str, templates: &[Value]) -> Value {
     json!({
@@ -31,19 +31,20 @@ pub fn workflow(name: &str, templates: &[Value]) -> Value {
     })
 }
 
-/// A container without a name, as a template has it, that runs a shell script.
+/// Returns a container without a name, as a template has it, that runs a shell script.
 #[must_use]
 pub fn shell(script: &str) -> Value {
     json!({"image": payload_image(), "command": ["sh", "-c", script]})
 }
 
-/// A template of one container that runs a shell script.
+/// Returns a template of one container that runs a shell script.
 #[must_use]
 pub fn step(name: &str, script: &str) -> Value {
     json!({"name": name, "container": shell(script)})
 }
 
-/// A workflow of three steps: one writes a word of its own, the next one has it and writes it again, the last one checks it.
+/// Returns a workflow of three steps: one writes a word of its own, the next one has it and writes it again, the last one
+/// checks it.
 #[must_use]
 pub fn three_steps(name: &str) -> Value {
     let given = |node: &str| json!({"parameters": [{"name": "word", "value": format!("{{{{steps.{node}.outputs.parameters.word}}}}")}]});
@@ -63,19 +64,19 @@ pub fn three_steps(name: &str) -> Value {
     workflow(name, &[all, first, second, third])
 }
 
-/// The label of a workflow's pods.
+/// Returns the label of a workflow's pods.
 #[must_use]
 pub fn label_of(workflow: &str) -> String {
     format!("workflows.argoproj.io/workflow={workflow}")
 }
 
-/// A workflow's phase, where it is final.
+/// Returns a workflow's phase, where it is final.
 #[must_use]
 pub fn final_phase(workflow: &Value) -> Option<&str> {
     workflow["status"]["phase"].as_str().filter(|phase| ["Succeeded", "Failed", "Error"].contains(phase))
 }
 
-/// An output parameter of the node that a template made.
+/// Returns an output parameter of the node that a template made.
 #[must_use]
 pub fn output<'w>(workflow: &'w Value, template: &str, parameter: &str) -> Option<&'w str> {
     let nodes = workflow["status"]["nodes"].as_object()?;

@@ -14,13 +14,13 @@ pub const TRAINING: &str = "training";
 /// The metric that trials report.
 pub const METRIC: &str = "score";
 
-/// A training that takes as many seconds and prints its metric.
+/// Returns a training that takes as many seconds and prints its metric.
 #[must_use]
 pub fn training_of(seconds: u32) -> String {
     format!("echo training; sleep {seconds}; echo {METRIC}=${{trialParameters.rate}}")
 }
 
-/// A trial's Job.
+/// Returns a trial's Job.
 #[must_use]
 pub fn trial_job(restart_policy: &str, script: &str) -> Value {
     json!({
@@ -32,14 +32,15 @@ pub fn trial_job(restart_policy: &str, script: &str) -> Value {
     })
 }
 
-/// An experiment's name in a namespace. Katib's suggestions see the trials of experiments of the same name in all namespaces.
+/// Returns an experiment's name in a namespace. Katib's suggestions see the trials of experiments of the same name in all
+/// namespaces.
 #[must_use]
 pub fn name_in(namespace: &str, name: &str) -> String {
     format!("{name}-{}", namespace.rsplit('-').next().unwrap_or_default())
 }
 
-/// An experiment of so many trials, so many at a time, whose parameter `rate` is chosen by sobol and whose metric is read
-/// from the standard output.
+/// Returns an experiment of so many trials, so many at a time, whose parameter `rate` is chosen by sobol and whose metric is
+/// read from the standard output.
 #[must_use]
 pub fn experiment(name: &str, trials: u32, at_a_time: u32, trial: &Value) -> Value {
     json!({
@@ -60,13 +61,13 @@ pub fn experiment(name: &str, trials: u32, at_a_time: u32, trial: &Value) -> Val
     })
 }
 
-/// The label of an experiment's trials and of their pods.
+/// Returns the label of an experiment's trials and of their pods.
 #[must_use]
 pub fn label_of(experiment: &str) -> String {
     format!("katib.kubeflow.org/experiment={experiment}")
 }
 
-/// The latest value of a trial's metric, where Katib has one.
+/// Returns the latest value of a trial's metric, where Katib has one.
 #[must_use]
 pub fn metric_of(trial: &Value) -> Option<f64> {
     let metrics = trial["status"]["observation"]["metrics"].as_array()?;

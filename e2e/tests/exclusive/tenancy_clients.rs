@@ -54,7 +54,7 @@ async fn pipelines_answer_by_the_token_and_the_binding() {
     .await;
 }
 
-/// A pod that brings a token of its own, for another audience, by the same path.
+/// Returns a pod that brings a token of its own, for another audience, by the same path.
 fn with_other_audience(script: &str) -> Value {
     let mut main = shell("main", script);
     main["env"] = json!([{"name": "KF_PIPELINES_SA_TOKEN_PATH", "value": "/token/token"}]);

@@ -8,8 +8,8 @@ use e2e::manifests::{deployment, payload_image, pod_spec, strict};
 use e2e::{Namespace, PodView, group, scenario};
 use serde_json::{Value, json};
 
-use crate::{S3_IMAGE, image};
-
+/// Names the image of an S3 server whose arguments are gofakes3's.
+const S3_IMAGE: &str = "S3_IMAGE";
 const ARGO: Need = Need::Kind("workflows.argoproj.io");
 
 /// Returns the tests of steps.
@@ -69,7 +69,7 @@ fn writes(name: &str, word: &str) -> Value {
     template
 }
 
-/// A template that succeeds where its parameter is this word.
+/// Returns a template that succeeds where its parameter is this word.
 fn expects(name: &str, word: &str) -> Value {
     let mut template = step(name, &format!("test '{{{{inputs.parameters.word}}}}' = {word}"));
     template["inputs"] = json!({"parameters": [{"name": "word"}]});
@@ -152,7 +152,7 @@ fn of_several_pods() -> Vec<Case> {
     ]
 }
 
-/// Workflows whose step would run for a quarter of an hour.
+/// Returns workflows whose step would run for a quarter of an hour.
 fn ended_from_outside() -> Vec<Case> {
     let long = || step("long", "sleep 900");
     let mut deadline = Case::new("deadline", "Failed", &[long()]);
@@ -184,7 +184,7 @@ async fn until_no_pod_runs(ns: &Namespace, name: &str) {
     .await;
 }
 
-/// A step whose first instruction is a request. Its proxy has so little CPU that it starts later than Argo's executor.
+/// Returns a step whose first instruction is a request. Its proxy has so little CPU that it starts later than Argo's executor.
 fn asks_at_once(name: &str) -> Value {
     let mut template = step(name, "curl -sSf http://istiod.istio-system:15014/version");
     template["metadata"] = json!({"annotations": {"sidecar.istio.io/proxyCPULimit": "100m"}});
@@ -221,11 +221,11 @@ async fn every_kind_of_step_ends_with_its_outputs() {
     .await;
 }
 
-/// An S3 server in the mesh that takes mutual TLS only, so slow that an upload takes longer than Argo's controller takes to look at
-/// its workflow again.
+/// Returns an S3 server in the mesh that takes mutual TLS only, so slow that an upload takes longer than Argo's controller
+/// takes to look at its workflow again.
 fn s3_server() -> [Value; 4] {
     let serve = json!({
-        "name": "s3", "image": image(S3_IMAGE),
+        "name": "s3", "image": std::env::var(S3_IMAGE).expect("the test needs it"),
         "args": ["-backend", "memory", "-autobucket", "-host", ":9000"],
         "readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "1m"}, "limits": {"cpu": "10m"}},
@@ -234,7 +234,7 @@ fn s3_server() -> [Value; 4] {
         strict(),
         json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"},
-            "stringData": {"key": "somebody", "secret": "anything"},
+            "stringData": {"key": "user", "secret": "anything"},
         }),
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "s3"},
@@ -249,7 +249,7 @@ async fn start_s3(ns: &Namespace) {
     ns.until_a_pod("app=s3", "readiness", |pod| pod.is_ready("s3")).await;
 }
 
-/// Where an artifact is in the S3 server.
+/// Returns the location of an artifact in the S3 server.
 fn in_s3(key: &str) -> Value {
     let secret = |field: &str| json!({"name": "s3", "key": field});
     json!({
@@ -258,8 +258,8 @@ fn in_s3(key: &str) -> Value {
     })
 }
 
-/// A workflow of which one step uploads some megabytes, and another reads and compares them. The upload is one request: the
-/// server does not read the chunks of several. The reader is no input artifact: Argo downloads those before the proxy runs.
+/// Returns a workflow of which one step uploads some megabytes, and another reads and compares them. The upload is one request:
+/// the server does not read the chunks of several. The reader is not an input artifact: Argo downloads those before the proxy runs.
 fn artifact_workflow() -> Value {
     let all = json!({"name": "all", "steps": [
         [{"name": "upload", "template": "upload"}],
@@ -320,7 +320,7 @@ async fn artifact_is_uploaded_before_the_proxy_ends() {
     .await;
 }
 
-/// How many seconds the container that uploads has outlived the one that works.
+/// Returns the seconds by which the executor has outlived main.
 fn upload_time(pod: PodView) -> i64 {
     let ended_at = |container| pod.ended_at(container).map_or(0, |time| time.0.as_second());
     ended_at("wait") - ended_at("main")

@@ -33,7 +33,7 @@ struct Case {
     status: &'static [(&'static str, &'static str)],
 }
 
-/// A Job with these fields of its specification beside the pod of one container.
+/// Returns a Job with these fields of its specification beside the pod of one container.
 fn job_of(name: &str, script: &str, fields: Value) -> Value {
     let mut job = job(name, &behind_gate(pod_spec("Never", &[shell("main", script)])));
     let mut spec = fields;
@@ -163,7 +163,7 @@ fn complaint(case: &Case, ended: &Value) -> Option<String> {
     (!well).then(|| format!("{} is not {} with {:?}: {status}", name_of(&case.job), case.condition, case.status))
 }
 
-/// Every minute, and never twice at once: without istio-aux the first run is the last.
+/// Returns a `CronJob` of every minute, and never two at once: without istio-aux the first run is the last.
 fn cron_job() -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "minutely"},

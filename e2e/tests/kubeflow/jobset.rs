@@ -48,7 +48,7 @@ fn job_set(fields: Value, jobs: &[Value]) -> Value {
     json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "set"}, "spec": spec})
 }
 
-/// A driver that reaches its worker by name, and a worker that serves for as long as it is left to.
+/// Returns a driver that reaches its worker by name, and a worker that serves for as long as it is left to.
 fn driver_and_worker() -> Value {
     let driver = replicated("driver", 1, 0, "until curl -sSf http://set-worker-0-0.set:8080/; do sleep 0.5; done");
     let worker = replicated("worker", 1, 0, "exec httpd -f -p 8080 -h /www");

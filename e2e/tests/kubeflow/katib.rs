@@ -50,7 +50,7 @@ impl Case {
     }
 }
 
-/// A training that has ended before anything else of the pod has begun to look.
+/// Returns a training that has ended before anything else of the pod has begun to look.
 fn instant() -> String {
     format!("echo {METRIC}=${{trialParameters.rate}}")
 }
@@ -82,7 +82,7 @@ fn plain_cases() -> Vec<Case> {
     ]
 }
 
-/// An experiment of two parameters, which cmaes needs.
+/// Returns an experiment of two parameters, which cmaes needs.
 fn by_cmaes() -> Case {
     let training = format!("echo momentum is ${{trialParameters.momentum}}; {}", training_of(4));
     let names = ["rate", "momentum"];
@@ -95,7 +95,7 @@ fn by_cmaes() -> Case {
         .with("/spec/trialTemplate/trialParameters", json!(names.map(reference)))
 }
 
-/// The kubelet starts a container after the hooks of those before it. The collector is the last, as if its image were pulled.
+/// Adds a container whose hook delays the collector, the last container, as if its image were pulled.
 fn with_late_collector(mut trial: Value) -> Value {
     let mut slow = shell("slow", "sleep 13");
     slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "12"]}}});
@@ -122,7 +122,7 @@ fn tf_job_trial() -> Value {
     trial
 }
 
-/// The trials of an experiment.
+/// Returns the trials of an experiment.
 async fn trials_of(ns: &Namespace, experiment: &str) -> Vec<Value> {
     let trial = json!({"apiVersion": "kubeflow.org/v1beta1", "kind": "Trial"});
     ns.list(&trial, &label_of(experiment)).await
@@ -181,7 +181,7 @@ async fn trials_end_with_their_metrics() {
     scenario("katib", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| run(ns, &cases(ns)).await).await;
 }
 
-/// A workflow of one step, whose container trains.
+/// Returns a workflow of one step, whose container trains.
 fn workflow_trial() -> Value {
     let mut step = argo::step(TRAINING, &training_of(15));
     step["metadata"] = json!({"labels": {"trains": "yes"}});

@@ -6,7 +6,6 @@ mod beside;
 mod jobs;
 mod jobset;
 mod katib;
-mod load;
 mod profiles;
 mod siblings;
 mod training;
@@ -17,18 +16,11 @@ use e2e::{Namespace, PodView};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-/// The image of Python that some payloads need: `hack/cluster/cluster add python`, or another by this variable.
-const PYTHON_IMAGE: &str = "PYTHON_IMAGE";
-/// The image of an S3 server whose arguments are gofakes3's.
-const S3_IMAGE: &str = "S3_IMAGE";
-
 fn main() -> ExitCode {
     e2e::harness::run_groups(vec![
         jobs::group(),
         siblings::group(),
-        siblings::group_of_python(),
         training::group(),
-        training::group_of_python(),
         jobset::group(),
         jobset::group_of_trainer(),
         katib::group(),
@@ -38,14 +30,7 @@ fn main() -> ExitCode {
         profiles::group(),
         beside::group_of_katib(),
         beside::group_of_argo(),
-        load::group_of_katib(),
-        load::group_of_argo(),
     ])
-}
-
-/// Returns the image that a variable names.
-fn image(variable: &str) -> String {
-    std::env::var(variable).expect("the test needs it")
 }
 
 /// Mounts a file `/gate/open` into the first container of pods that are created after [`open_gate`].

@@ -4,55 +4,32 @@ use std::time::Duration;
 
 use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::{Group, Need};
+use e2e::harness::Group;
 use e2e::manifests::{annotated, job, native_sidecar, pod_spec, shell, with_init};
 use e2e::{Namespace, PodView, group, is_complete, scenario};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{PYTHON_IMAGE, image};
-
-/// Returns the tests that need no other image.
+/// Returns these tests.
 pub(crate) fn group() -> Group {
-    group!("siblings", &[], [native_log_shipper_ends_with_the_payload, log_shipper_without_endpoint_keeps_the_pod])
-}
-
-/// Returns the tests whose database proxy is a program of Python.
-pub(crate) fn group_of_python() -> Group {
     group!(
-        "siblings-python",
-        &[Need::Variable(PYTHON_IMAGE)],
-        [control_cloud_sql_proxy_keeps_a_job_of_the_mesh, cloud_sql_proxy_is_asked_to_quit,]
+        "siblings",
+        &[],
+        [
+            control_cloud_sql_proxy_keeps_a_job_of_the_mesh,
+            cloud_sql_proxy_is_asked_to_quit,
+            native_log_shipper_ends_with_the_payload,
+            log_shipper_without_endpoint_keeps_the_pod,
+        ]
     )
 }
 
-/// Serves as the Cloud SQL Auth Proxy does with `--quitquitquit`: a database's port, and an admin port that takes POST only.
-const CLOUD_SQL_PROXY: &str = r#"
-import http.server, socket, threading
-database = socket.create_server(("127.0.0.1", 5432))
-def serve():
-    while True:
-        connection = database.accept()[0]
-        connection.sendall(b"ready for queries\n")
-        connection.close()
-class Admin(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_error(400)
-    def do_POST(self):
-        known = self.path == "/quitquitquit"
-        self.send_response(200 if known else 404)
-        self.end_headers()
-        if known:
-            threading.Thread(target=self.server.shutdown).start()
-threading.Thread(target=serve, daemon=True).start()
-http.server.HTTPServer(("127.0.0.1", 9091), Admin).serve_forever()
-print("told to quit")
-"#;
-
+/// Serves as the Cloud SQL Auth Proxy 2 does with `--quitquitquit`: a database's port, and an admin port whose `POST /quitquitquit` ends
+/// it.
 fn cloud_sql_proxy() -> Value {
-    let mut server = shell("cloud-sql-proxy", "");
-    server["image"] = json!(image(PYTHON_IMAGE));
-    server["command"] = json!(["python3", "-uc", CLOUD_SQL_PROXY]);
-    server
+    let database = "while :; do echo ready for queries | nc -l -p 5432; done & database=$!";
+    let admin = r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 9091 > /tmp/asked";
+    let asked = "grep -q '^POST /quitquitquit ' /tmp/asked && kill $database && echo asked to quit";
+    shell("cloud-sql-proxy", &format!("{database}\n{admin}\n{asked}"))
 }
 
 fn client() -> Value {
@@ -90,7 +67,7 @@ async fn cloud_sql_proxy_is_asked_to_quit() {
         ns.until_complete("sync").await;
         let pod = ns.pod_of_job("sync").await;
         assert_eq!(PodView(&ns.pod(&pod).await).exit_code("cloud-sql-proxy"), Some(0));
-        assert!(ns.logs(&pod, "cloud-sql-proxy").await.contains("told to quit"));
+        assert!(ns.logs(&pod, "cloud-sql-proxy").await.contains("asked to quit"));
     })
     .await;
 }

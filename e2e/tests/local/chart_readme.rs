@@ -59,7 +59,7 @@ fn settings() -> Vec<Setting> {
     settings
 }
 
-/// The part of the schema that is about a value. Its references are of the kind `#/definitions/NAME`.
+/// Returns the part of the schema that is about a value. Its references are of the kind `#/definitions/NAME`.
 fn schema_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
     let resolve = |part: &'s Value| match part["$ref"].as_str() {
         Some(reference) => schema.pointer(reference.trim_start_matches('#')),

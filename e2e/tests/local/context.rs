@@ -14,7 +14,7 @@ use serde_json::json;
 const CALLS: [&str; 4] = ["scenario", "client_as", "kubectl", "script"];
 const CALL: &str = "CALL";
 
-/// A server that ends each connection, and the directory of a kubeconfig whose current context is `somebodys`.
+/// A server that ends each connection, and the directory of a kubeconfig whose current context is `production`.
 struct Recorder {
     connections: Arc<AtomicUsize>,
     directory: PathBuf,
@@ -35,8 +35,8 @@ impl Recorder {
         let directory = std::env::temp_dir().join(format!("istio-aux-context-{name}-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("the directory is made");
         let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "somebodys",
-            "contexts": [{"name": "somebodys", "context": {"cluster": "theirs", "user": "admin"}}],
+            "apiVersion": "v1", "kind": "Config", "current-context": "production",
+            "contexts": [{"name": "production", "context": {"cluster": "theirs", "user": "admin"}}],
             "clusters": [{"name": "theirs", "cluster": {"server": format!("http://{address}")}}],
             "users": [{"name": "admin", "user": {"token": "secret"}}],
         });
@@ -95,7 +95,7 @@ fn unnamed_context_gets_no_request() {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!((output.status.success(), connections), (false, 0), "{call} {named:?}: {text}");
             let refusals: Vec<&str> = text.lines().filter(|line| line.contains("next: ")).collect();
-            assert!(matches!(refusals[..], [line] if line.contains("somebodys")), "{call} {named:?}: {text}");
+            assert!(matches!(refusals[..], [line] if line.contains("production")), "{call} {named:?}: {text}");
         }
     }
 }
@@ -105,7 +105,7 @@ fn named_context_gets_requests() {
     let recorder = Recorder::start("named");
     let mut before = 0;
     for call in CALLS {
-        let (output, connections) = recorder.call(call, Some("somebodys"));
+        let (output, connections) = recorder.call(call, Some("production"));
         assert!(connections > before, "{call}: {}", String::from_utf8_lossy(&output.stderr));
         before = connections;
     }

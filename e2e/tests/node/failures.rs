@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{account, beside, client_job};
 
-/// A server whose proxy is beside it, which takes mutual TLS only, and a client of the same kind that asks it again and again.
+/// Creates a server with its proxy beside it, which takes mutual TLS only, and a client of the same kind.
 pub(crate) async fn living_pods(ns: &Namespace) {
     let mut objects = server();
     for object in &mut objects {
@@ -31,7 +31,7 @@ pub(crate) async fn living_pods(ns: &Namespace) {
     }
 }
 
-/// A Deployment with proxies beside its pods. The kubelet's HTTP probes do not reach them.
+/// Returns a Deployment with proxies beside its pods. The kubelet's HTTP probes do not reach them.
 fn beside_deployment(mut deployment: Value) -> Value {
     let name = deployment["metadata"]["name"].clone();
     let template = &mut deployment["spec"]["template"];
@@ -43,7 +43,7 @@ fn beside_deployment(mut deployment: Value) -> Value {
     deployment
 }
 
-/// What the living client hears of the living server, within a minute.
+/// Returns the living server's answer to the living client, within a minute.
 async fn heard(ns: &Namespace) -> String {
     let client = ns.pods_with("app=client").await.pop().and_then(|pod| pod.metadata.name).expect("the client's pod");
     let ask = until_said(&greets("web"), "*200");
@@ -59,7 +59,7 @@ pub(crate) async fn assert_heard(ns: &Namespace, when: &str) {
     assert_eq!(heard(ns).await, format!("{GREETING}\n 200"), "{when}");
 }
 
-/// A Job whose proxy is beside it and that asks the living server.
+/// Creates a Job whose proxy is beside it and that asks the living server.
 async fn start_job(ns: &Namespace, name: &str) {
     let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
     ns.create_object(beside(client_job(name, &spec))).await;
@@ -69,7 +69,7 @@ async fn assert_completes(ns: &Namespace, name: &str) {
     ns.until_complete(name).await;
 }
 
-/// Whether no container of the Job's pod has started for a while.
+/// Asserts that no container of the Job's pod starts for a while.
 async fn assert_waits(ns: &Namespace, name: &str) {
     let pod = ns.pod_of_job(name).await;
     ns.holds_for(Duration::from_secs(5), "the pod waits", async || PodView(&ns.pod(&pod).await).phase() == "Pending")

@@ -3,6 +3,7 @@
 mod failures;
 mod probes;
 mod services;
+mod stand_ins;
 mod upgrade;
 
 use e2e::clients::greets;
@@ -12,7 +13,7 @@ use e2e::{Namespace, cluster::MESH, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-/// A Job whose pods keep Istio's injector away, under an account of its own.
+/// Returns a Job whose pods opt out of Istio's injection, under an account of its own.
 fn client_job(name: &str, spec: &Value) -> Value {
     let mut job = job(name, spec);
     let template = &mut job["spec"]["template"];
@@ -25,7 +26,7 @@ fn client_job(name: &str, spec: &Value) -> Value {
     job
 }
 
-/// The same Job with its proxy beside its pods.
+/// Gives a Job's pods their proxy beside them.
 fn beside(mut job: Value) -> Value {
     job["spec"]["template"]["spec"]["runtimeClassName"] = json!("istio-aux");
     job
@@ -53,7 +54,7 @@ async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
     (ns.pod(&pod).await, ns.logs(&pod, "main").await)
 }
 
-/// A server that takes mutual TLS of the account `client` only, and that account.
+/// Creates a server that takes mutual TLS of the account `client` only, and that account.
 async fn strict_server(ns: &Namespace) {
     for object in server().into_iter().chain([account("client"), only(ns, "client")]) {
         ns.create_object(object).await;

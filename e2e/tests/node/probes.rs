@@ -8,7 +8,7 @@ use e2e::manifests::{container, deployment, pod_spec, strict};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-/// A server with all three probes, over HTTP and TCP, and a named port.
+/// Returns a server with all three probes, over HTTP and TCP, and a named port.
 fn probed(name: &str, readiness: &Value, annotations: &Value) -> Value {
     let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
     serve["ports"] = json!([{"name": "web", "containerPort": 8080}]);
@@ -21,20 +21,20 @@ fn probed(name: &str, readiness: &Value, annotations: &Value) -> Value {
     deployment
 }
 
-/// Returns a Deployment of etcd, which serves gRPC's health checks.
+/// Returns a server of gRPC's health checks: this node's etcd.
 fn probed_over_grpc(name: &str, annotations: &Value) -> Value {
-    let serve = json!({
-        "name": "main", "image": "docker.io/istio-aux-cluster/etcd:1",
-        "args": ["--data-dir=/tmp/etcd", "--listen-client-urls=http://0.0.0.0:6789",
-            "--advertise-client-urls=http://127.0.0.1:6789"],
-        "readinessProbe": {"grpc": {"port": 6789}, "periodSeconds": 1},
-    });
-    let mut deployment = deployment(name, &pod_spec("Always", &[serve]));
+    let urls = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://127.0.0.1:2379"];
+    let mut serve = container("main", &["/etcd", "--data-dir=/tmp/etcd", urls[0], urls[1]]);
+    serve["readinessProbe"] = json!({"grpc": {"port": 2379}, "periodSeconds": 1});
+    serve["volumeMounts"] = json!([{"name": "etcd", "mountPath": "/etcd"}]);
+    let mut spec = pod_spec("Always", &[serve]);
+    spec["volumes"] = json!([{"name": "etcd", "hostPath": {"path": "/usr/bin/etcd", "type": "File"}}]);
+    let mut deployment = deployment(name, &spec);
     deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
     deployment
 }
 
-/// Whether no pod of a Deployment is ready for a while, though its container runs.
+/// Asserts that no pod of a Deployment is ready for a while, though its container runs.
 async fn assert_runs_unready(ns: &Namespace, name: &str) {
     let label = format!("app={name}");
     let pod = async || ns.pods_with(&label).await.pop();

@@ -53,7 +53,7 @@ fn service(ns: &Namespace, (name, calls, caller): (&str, &str, &str)) -> [Value;
     ]
 }
 
-/// Mutual TLS only; the program; and a filter of Envoy's for one service.
+/// Returns the accounts and policies that all services share, the program, and an Envoy filter for one service.
 fn rest() -> [Value; 4] {
     [
         account("client"),
@@ -74,7 +74,7 @@ fn rest() -> [Value; 4] {
     ]
 }
 
-/// A client with an ordinary sidecar, until it has heard of all calls as they should be.
+/// Returns a client with an ordinary sidecar, which asks until all answers are as expected.
 fn client() -> Value {
     let call = "curl -s --max-time 30 http://productpage/cgi-bin/call";
     let mut job = job("client", &pod_spec("Never", &[shell("main", &until_said(call, "*filtered*200*200*403*"))]));

@@ -72,7 +72,7 @@ fn codes(ns: &Namespace) -> Vec<String> {
     exec(ns, "client", "cat /memory/codes").lines().map(str::to_owned).collect()
 }
 
-/// The namespace's proxies that are of an image.
+/// Returns the namespace's proxies that are of an image.
 fn proxies_of(ns: &Namespace, image: &str) -> Vec<Value> {
     let proxies: Vec<Value> = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
     let is_of = |proxy: &Value| {

@@ -6,7 +6,7 @@ use e2e::install_methods::LOADED_IMAGES;
 use e2e::rendered::{container, has_argument, objects, on_top_of, overlay};
 use serde_json::{Value, json};
 
-/// Every string in a value.
+/// Returns every string in a value.
 fn strings(value: &Value) -> Vec<&str> {
     match value {
         Value::String(text) => vec![text],

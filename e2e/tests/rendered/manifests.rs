@@ -10,7 +10,7 @@ const HELM_LABELS: [&str; 4] =
 /// The shim's resources are values of the chart, so it always passes them. Without them the webhook has the same defaults.
 const SHIM_RESOURCES: [&str; 2] = ["--shim-requests=cpu=1m,memory=4Mi", "--shim-limits=memory=16Mi"];
 
-/// The same objects without what only Helm adds.
+/// Removes what only Helm adds.
 fn without_helms_own(objects: Objects) -> Objects {
     let strip = |(name, mut object): (String, Value)| {
         for metadata in ["/metadata/labels", "/spec/template/metadata/labels"] {

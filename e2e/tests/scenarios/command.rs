@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::{by_policy, default_mode};
 
-/// The binary that is in the image, run with these words and this standard input.
+/// Runs the command line that is in the image with these words and this standard input.
 pub(crate) fn istio_aux(words: &[&str], input: &str) -> Output {
     run(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux"), words, input)
 }
 
-/// The pod's specification, without what Istio's injector and the API server put in each anew.
+/// Returns a pod's specification without what Istio's injector and the API server generate for each pod.
 fn comparable(pod: Value) -> Value {
     let pod = without_token(pod);
     let list = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
@@ -39,7 +39,7 @@ fn comparable(pod: Value) -> Value {
     })
 }
 
-/// The pods that an object's templates become, named apart.
+/// Returns the pods that an object's templates become, named apart.
 fn pods_of(object: &Value) -> Vec<Value> {
     let replicas = object["spec"]["tfReplicaSpecs"].as_object().into_iter().flatten();
     let replicas = replicas.map(|(_, replica)| (&replica["template"], replica["restartPolicy"].clone()));
@@ -57,12 +57,12 @@ fn pods_of(object: &Value) -> Vec<Value> {
     pods.collect()
 }
 
-/// The examples whose templates are whole pods. Those of Katib and Argo become pods by their controllers.
+/// Returns the examples whose templates are whole pods. Those of Katib and Argo become pods by their controllers.
 fn examples() -> [PathBuf; 2] {
     ["job.yaml", "tfjob.yaml"].map(|file| Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples")).join(file))
 }
 
-/// Both ways of one manifest: `inject`, and the cluster's own webhook.
+/// Asserts that `inject` and the cluster's own webhook make the same of a manifest.
 async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) {
     let text = std::fs::read_to_string(file).expect("the example is read");
     // JSON is what the objects are read from; the documents of an example are one each.

@@ -10,7 +10,8 @@ use crate::{default_mode, shim_modes};
 
 const CPU: &str = "11m";
 
-/// The API server defaults the pull policy of `auto` to `Always`, which would ask a registry.
+/// Returns a pod with a customised proxy. The API server defaults the pull policy of `auto` to `Always`, which would ask a
+/// registry.
 fn customised(name: &str) -> Value {
     let mut spec = pod_spec("Never", &[shell("main", "sleep 1")]);
     let proxy = json!({"name": PROXY_CONTAINER, "image": "auto", "imagePullPolicy": "IfNotPresent", "resources": {"requests": {"cpu": CPU}}});

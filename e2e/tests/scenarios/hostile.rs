@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_container, shim_log};
 
-/// A container that exits with 99 unless the proxy is ready, once a second for so many seconds.
+/// Returns a container that exits with 99 unless the proxy is ready, once a second for so many seconds.
 fn needs_proxy(name: &str, seconds: u32) -> Value {
     shell(name, &format!("touch /memory/{name}-started; for n in $(seq {seconds}); do {NEEDS_PROXY}; sleep 1; done"))
 }
 
-/// The same container with a `postStart` hook. The kubelet starts no other container until the hook has ended.
+/// Adds a `postStart` hook. The kubelet starts no other container until the hook has ended.
 fn with_post_start(mut container: Value, script: &str) -> Value {
     container["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", script]}}});
     container
@@ -164,9 +164,9 @@ const TRAPS: [(&str, &str); 6] = [
     ),
 ];
 
-/// The containers of a pod with a trap. `other` is created once the trap is there, and runs as root. `hostile` exits with
-/// this code when `other` has started; its next attempt succeeds. It waits until its own start has been read: a payload that
-/// takes its report away sooner keeps its pod from ending, as it would without istio-aux.
+/// Returns the containers of a pod with a trap. `other` is created once the trap is there, and runs as root. `hostile` exits
+/// with this code when `other` has started; its next attempt succeeds. It waits until its own start has been read: a payload
+/// that takes its report away sooner keeps its pod from ending, as it would without istio-aux.
 fn trapped(trap: &str, exit_code: u8) -> [Value; 2] {
     let script = format!(
         "if [ -e /memory/planted ]; then sleep 2; exit 0; fi

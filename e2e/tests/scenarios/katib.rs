@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{has_native_sidecars, start_server};
 
-/// Returns the trial with its collector as the last container, a while after the others, as if its image were pulled.
+/// Adds a container whose hook delays the collector, the last container, as if its image were pulled.
 fn with_late_collector(mut trial: Value) -> Value {
     let mut slow = shell("slow", "sleep 11");
     slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "10"]}}});

@@ -14,7 +14,7 @@ fn killer(file: &str) -> Value {
     as_root(shell("killer", &script))
 }
 
-/// A container that tells of its start and its end by files, runs so long, and fails unless it has its proxy at the end.
+/// Returns a container that marks its start and its end by files, runs so long, and fails unless it has its proxy at the end.
 fn telling(name: &str, seconds: u32) -> Value {
     shell(name, &format!("touch /memory/{name}-started; sleep {seconds}; touch /memory/{name}-ended; {NEEDS_PROXY}"))
 }

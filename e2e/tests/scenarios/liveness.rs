@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{NEEDS_PROXY, shim_modes, start_server};
 
-/// A pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs this.
+/// Returns a pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs this.
 fn hangs_once(name: &str, second_attempt: &str) -> Value {
     let script = format!(
         "if [ ! -e /memory/attempted ]; then touch /memory/attempted; trap 'kill $!; touch /memory/ended; exit 0' TERM; sleep 86400 & wait $!; fi

@@ -25,14 +25,14 @@ use serde_json::{Value, json};
 /// runtime says that they ended: a busy node's runtime notices ends in another order.
 const NEEDS_PROXY: &str = "curl -sSf --max-time 5 -o /dev/null http://localhost:15021/healthz/ready || exit 99";
 
-/// A container whose user may signal every process that it sees.
+/// Lets a container's user signal every process that it sees.
 fn as_root(mut container: Value) -> Value {
     container["securityContext"] = json!({"runAsUser": 0});
     container
 }
 
-/// The modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md), and without native sidecars there
-/// is no mode native. `hack/matrix` says so.
+/// Returns the modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md), and without native
+/// sidecars there is no mode native. `hack/matrix` says so.
 fn shim_modes() -> Vec<&'static str> {
     let mut modes = vec!["native", "proxy", "wrap"];
     modes.retain(|mode| match *mode {
@@ -43,34 +43,34 @@ fn shim_modes() -> Vec<&'static str> {
     modes
 }
 
-/// Whether a policy adds the shim, and no webhook.
+/// Returns true if a policy adds the shim, and not a webhook.
 fn by_policy() -> bool {
     std::env::var_os("BY_POLICY").is_some()
 }
 
-/// Whether the cluster has native sidecars.
+/// Returns true if the cluster has native sidecars.
 fn has_native_sidecars() -> bool {
     std::env::var_os("NATIVE_SIDECARS").is_none_or(|value| value != "disabled")
 }
 
-/// The modes in which containers see each other's processes.
+/// Returns the modes in which containers see each other's processes.
 fn shared_pid_modes() -> Vec<&'static str> {
     let mut modes = shim_modes();
     modes.retain(|mode| *mode != "wrap");
     modes
 }
 
-/// The mode of pods that run to completion and ask for none.
+/// Returns the mode of pods that run to completion and ask for none.
 fn default_mode() -> &'static str {
     shim_modes()[0]
 }
 
-/// The container in which the shim observes the others, in this mode.
+/// Returns the container in which the shim observes the others, in this mode.
 fn shim_container(mode: &str) -> &'static str {
     if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER }
 }
 
-/// What the shim of a pod has logged.
+/// Returns the log of a pod's shim.
 async fn shim_log(ns: &Namespace, pod: &str) -> String {
     let with_shim = ns.pod(pod).await;
     let mode = PodView(&with_shim).shim_mode().unwrap_or_else(|| panic!("{pod} has a shim"));

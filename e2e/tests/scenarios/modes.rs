@@ -88,7 +88,7 @@ async fn killed_wrapper_ends_its_container_and_is_awaited() {
     .await;
 }
 
-/// A payload whose first attempt kills Envoy and fails; the next need the network.
+/// Returns a payload whose first attempt kills Envoy and fails; the next need the network.
 fn envoy_killer() -> Value {
     let script = "[ -e /memory/once ] && exec curl -sSf --max-time 5 http://web/; touch /memory/once; until kill -9 $(pidof envoy); do sleep 0.1; done; sleep 3; exit 7";
     let mut spec = with_memory(pod_spec("OnFailure", &[as_root(shell("main", script))]));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::command::istio_aux;
 
-/// A pod with these init containers.
+/// Returns a pod with these init containers.
 fn pod_with(name: &str, init_containers: &[Value], mode: &str) -> Value {
     let spec = with_default_grace(pod_spec("Never", &[shell("main", "sleep 2")]));
     annotated(pod(name, &with_init(spec, init_containers)), MODE_ANNOTATION, mode)
@@ -38,7 +38,7 @@ async fn kubelet_ends_the_sidecars_of(ns: &Namespace, name: &str) {
     }
 }
 
-/// The webhook adds its sidecar at the end of the init containers, so these come before it.
+/// Asserts that pods end whose sidecars come before the shim, which the webhook adds at the end of the init containers.
 async fn pods_with_sidecars_before_the_shim_end(mode: &str, expected_mode: &str) {
     scenario(&format!("sidecars-{mode}"), &[MESH, OPT_IN], async |ns: &Namespace| {
         let pods = [
@@ -72,7 +72,7 @@ async fn pod_with_native_sidecars_gets_mode_proxy_by_default() {
     pods_with_sidecars_before_the_shim_end("auto", "proxy").await;
 }
 
-/// The pod as `istio-aux inject` prints it, with the shim's container moved to this place among the init containers.
+/// Returns the pod as `istio-aux inject` prints it, with the shim's container moved to this place among the init containers.
 fn injected_with_shim_at(pod: &Value, place: usize) -> Value {
     let text = printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &pod.to_string()));
     let mut pod: Value = serde_json::from_str(&text).expect("it prints JSON");

@@ -1,13 +1,16 @@
 //! What goes wrong in a pod, and must not keep it from ending.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
 use contract::names::{
     MODE_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
 };
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, injected, job, pod, pod_spec, shell};
+use e2e::command::on_cluster;
+use e2e::kubectl::kubectl;
+use e2e::manifests::{annotated, injected, job, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
@@ -112,19 +115,26 @@ async fn slowly_draining_proxy_is_asked_once() {
 #[tokio::test]
 async fn exec_sessions_do_not_keep_the_pod() {
     scenario("exec", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(pod("two", &pod_spec("Never", &[shell("main", "sleep 6"), shell("other", "sleep 1")]))).await;
+        let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
+        ns.create_object(pod("two", &with_memory(pod_spec("Never", &[main, shell("other", "sleep 1")])))).await;
         ns.pod_until("two", "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
-        // Both outlive main: one in its own container, one in the proxy's.
+        // One in main's own container, one in the proxy's.
         let sessions = ["main", PROXY_CONTAINER].map(|container| {
-            let mut kubectl = Command::new("kubectl");
-            kubectl.args(["--namespace", ns.name(), "exec", "two", "--container", container, "--", "sleep", "1000"]);
-            kubectl.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("kubectl runs")
+            let exec = ["--namespace", ns.name(), "exec", "two", "--container", container, "--"];
+            let script = ["sh", "-c", "echo begun; exec sleep 1000"];
+            let mut kubectl = on_cluster("kubectl", &[&exec[..], &script].concat());
+            let mut session = kubectl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+            let session = session.as_mut().expect("kubectl runs").stdout.take().expect("it is piped");
+            let mut session = BufReader::new(session).lines();
+            assert_eq!(session.next().and_then(Result::ok).as_deref(), Some("begun"), "{container}");
+            session
         });
+        kubectl(&["-n", ns.name(), "exec", "two", "--container=main", "--", "touch", "/memory/end"]);
         assert_eq!(ns.final_phase("two").await, "Succeeded");
         let log = shim_log(ns, "two").await;
         assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
         for mut session in sessions {
-            session.wait().expect("the session has ended with its container");
+            assert!(session.next().is_none(), "the session has ended with its container");
         }
     })
     .await;

@@ -69,7 +69,7 @@ async fn pod_label_opts_one_pod_out() {
     .await;
 }
 
-/// A pod as Istio's injector makes it, without what the API server adds anew: what `istioctl kube-inject` writes.
+/// Returns a pod as Istio's injector makes it, without what the API server adds to each: what `istioctl kube-inject` writes.
 async fn injected_by_hand(mesh: &Namespace, pod: Value) -> Value {
     let pod = without_token(serde_json::to_value(mesh.dry_run(pod).await).expect("a pod is JSON"));
     let metadata = json!({"name": pod["metadata"]["name"], "labels": pod["metadata"]["labels"], "annotations": pod["metadata"]["annotations"]});
