@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-use crate::command::run;
 use crate::kubectl::kubectl;
 
 /// A part of a cluster or of the environment that tests need.
@@ -14,8 +13,6 @@ use crate::kubectl::kubectl;
 pub enum Need {
     /// A kind, as `kubectl api-resources --output=name` prints it.
     Kind(&'static str),
-    /// An object: kind and name.
-    Object(&'static str, &'static str),
     /// An environment variable.
     Variable(&'static str),
 }
@@ -44,6 +41,8 @@ macro_rules! group {
         }
     };
 }
+
+pub use crate::group;
 
 /// Runs a future to its end.
 pub fn block_on(future: impl Future<Output = ()>) {
@@ -84,10 +83,6 @@ impl Need {
     fn unmet(self, kinds: &BTreeSet<String>) -> Option<String> {
         match self {
             Self::Kind(kind) => (!kinds.contains(kind)).then(|| format!("kind {kind} is not in this cluster")),
-            Self::Object(kind, name) => {
-                let found = run("kubectl", &["get", kind, name], "").status.success();
-                (!found).then(|| format!("{kind} {name} is not in this cluster"))
-            }
             Self::Variable(name) => env::var_os(name).is_none().then(|| format!("{name} is not set")),
         }
     }

@@ -43,27 +43,6 @@ pub fn step(name: &str, script: &str) -> Value {
     json!({"name": name, "container": shell(script)})
 }
 
-/// Returns a workflow of three steps: one writes a word of its own, the next one has it and writes it again, the last one
-/// checks it.
-#[must_use]
-pub fn three_steps(name: &str) -> Value {
-    let given = |node: &str| json!({"parameters": [{"name": "word", "value": format!("{{{{steps.{node}.outputs.parameters.word}}}}")}]});
-    let all = json!({"name": "all", "steps": [
-        [{"name": "first", "template": "first"}],
-        [{"name": "second", "template": "second", "arguments": given("first")}],
-        [{"name": "third", "template": "third", "arguments": given("second")}],
-    ]});
-    let inputs = json!({"parameters": [{"name": "word"}]});
-    let outputs = json!({"parameters": [{"name": "word", "valueFrom": {"path": "/tmp/word"}}]});
-    let mut first = step("first", &format!("sleep 1; echo -n {name} > /tmp/word"));
-    first["outputs"] = outputs.clone();
-    let mut second = step("second", "echo -n '{{inputs.parameters.word}}' > /tmp/word");
-    (second["inputs"], second["outputs"]) = (inputs.clone(), outputs);
-    let mut third = step("third", &format!("test '{{{{inputs.parameters.word}}}}' = {name}"));
-    third["inputs"] = inputs;
-    workflow(name, &[all, first, second, third])
-}
-
 /// Returns the label of a workflow's pods.
 #[must_use]
 pub fn label_of(workflow: &str) -> String {

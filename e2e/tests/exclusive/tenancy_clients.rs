@@ -68,10 +68,10 @@ fn with_other_audience(script: &str) -> Value {
 #[tokio::test]
 async fn pod_in_the_mesh_reaches_its_profiles_services() {
     install();
-    scenario("profile", &[OPT_IN], async |ns: &Namespace| {
+    scenario("profile", &[MESH, OPT_IN], async |ns: &Namespace| {
         let [strict, web @ ..] = &server()[..] else { panic!("it has objects") };
-        ns.create_objects(web.iter().cloned()).await;
         apply(&profile(ns.name()));
+        ns.create_objects(web.iter().cloned()).await;
         wait_for_rollout(ns.name(), "deployment/web");
 
         let denied = until_said(&greets("web"), "*RBAC*403");

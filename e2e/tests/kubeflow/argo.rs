@@ -2,33 +2,13 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::{Group, Need};
 use e2e::kubeflow::argo::{executor_rights, final_phase, label_of, output, shell, step, workflow};
 use e2e::manifests::{deployment, payload_image, pod_spec, strict};
-use e2e::{Namespace, PodView, group, scenario};
+use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 /// Names the image of an S3 server whose arguments are gofakes3's.
-const S3_IMAGE: &str = "S3_IMAGE";
-const ARGO: Need = Need::Kind("workflows.argoproj.io");
-
-/// Returns the tests of steps.
-pub(crate) fn group() -> Group {
-    group!(
-        "argo",
-        &[ARGO],
-        [control_step_in_the_mesh_alone_runs_before_its_proxy, every_kind_of_step_ends_with_its_outputs]
-    )
-}
-
-/// Returns the tests of artifacts.
-pub(crate) fn group_of_artifacts() -> Group {
-    group!(
-        "argo-artifacts",
-        &[ARGO, Need::Variable(S3_IMAGE)],
-        [control_upload_in_the_mesh_alone_loses_its_proxy, artifact_is_uploaded_before_the_proxy_ends,]
-    )
-}
+pub(crate) const S3_IMAGE: &str = "S3_IMAGE";
 
 /// A workflow, its final phase, and the expected output: template, parameter, value.
 struct Case {
@@ -191,7 +171,7 @@ fn asks_at_once(name: &str) -> Value {
     template
 }
 
-async fn control_step_in_the_mesh_alone_runs_before_its_proxy() {
+pub(crate) async fn control_step_in_the_mesh_alone_runs_before_its_proxy() {
     scenario("control-argo", &[MESH], async |ns: &Namespace| {
         ns.create_objects(executor_rights()).await;
         let early = workflow("early", &[asks_at_once("early")]);
@@ -201,7 +181,7 @@ async fn control_step_in_the_mesh_alone_runs_before_its_proxy() {
     .await;
 }
 
-async fn every_kind_of_step_ends_with_its_outputs() {
+pub(crate) async fn every_kind_of_step_ends_with_its_outputs() {
     scenario("argo", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_objects(executor_rights()).await;
         let cases = cases();
@@ -282,7 +262,7 @@ fn artifact_workflow() -> Value {
 
 /// Argo's controller ends every container that is left when `main` ends (argo-workflows#12919).
 /// Then its executor reaches neither the S3 server nor the API server.
-async fn control_upload_in_the_mesh_alone_loses_its_proxy() {
+pub(crate) async fn control_upload_in_the_mesh_alone_loses_its_proxy() {
     scenario("control-s3", &[MESH], async |ns: &Namespace| {
         ns.create_objects(executor_rights()).await;
         start_s3(ns).await;
@@ -304,7 +284,7 @@ async fn control_upload_in_the_mesh_alone_loses_its_proxy() {
     .await;
 }
 
-async fn artifact_is_uploaded_before_the_proxy_ends() {
+pub(crate) async fn artifact_is_uploaded_before_the_proxy_ends() {
     scenario("argo-s3", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_objects(executor_rights()).await;
         start_s3(ns).await;

@@ -4,27 +4,12 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::Group;
 use e2e::manifests::{job, pod_spec, shell};
 use e2e::namespace::name_of;
-use e2e::{Namespace, PodView, group, has_condition, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
 use crate::{behind_gate, open_gate};
-
-/// Returns these tests.
-pub(crate) fn group() -> Group {
-    group!(
-        "jobs",
-        &[],
-        [
-            control_jobs_in_the_mesh_alone_do_not_end,
-            every_policy_of_a_job_takes_effect,
-            control_cron_job_in_the_mesh_alone_stays_active,
-            cron_job_succeeds,
-        ]
-    )
-}
 
 /// A Job, the condition in which it ends, and what its status then holds: a JSON pointer and the value there.
 struct Case {
@@ -113,7 +98,7 @@ fn pods_of(job: &str) -> String {
     format!("batch.kubernetes.io/job-name={job}")
 }
 
-async fn control_jobs_in_the_mesh_alone_do_not_end() {
+pub(crate) async fn control_jobs_in_the_mesh_alone_do_not_end() {
     scenario("control-jobs", &[MESH], async |ns: &Namespace| {
         let cases = cases();
         create_all(ns, &cases).await;
@@ -135,7 +120,7 @@ async fn control_jobs_in_the_mesh_alone_do_not_end() {
     .await;
 }
 
-async fn every_policy_of_a_job_takes_effect() {
+pub(crate) async fn every_policy_of_a_job_takes_effect() {
     scenario("jobs", &[MESH, OPT_IN], async |ns: &Namespace| {
         let cases = cases();
         create_all(ns, &cases).await;
@@ -174,7 +159,7 @@ fn cron_job() -> Value {
     })
 }
 
-async fn control_cron_job_in_the_mesh_alone_stays_active() {
+pub(crate) async fn control_cron_job_in_the_mesh_alone_stays_active() {
     scenario("control-cron", &[MESH], async |ns: &Namespace| {
         ns.create_object(cron_job()).await;
         ns.until_a_pod("batch.kubernetes.io/job-name", "the payload's end", |pod| pod.is_stuck("main")).await;
@@ -188,7 +173,7 @@ async fn control_cron_job_in_the_mesh_alone_stays_active() {
     .await;
 }
 
-async fn cron_job_succeeds() {
+pub(crate) async fn cron_job_succeeds() {
     scenario("cron", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(cron_job()).await;
         ns.until("a success of the CronJob", async || {

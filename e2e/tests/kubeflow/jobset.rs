@@ -3,35 +3,12 @@
 use std::time::Duration;
 
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::{Group, Need};
 use e2e::manifests::{payload_image, pod_spec, shell};
-use e2e::{Namespace, PodView, group, has_condition, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::{any, behind_gate, open_gate};
-
-/// Returns the tests of job sets.
-pub(crate) fn group() -> Group {
-    group!(
-        "jobset",
-        &[Need::Kind("jobsets.jobset.x-k8s.io")],
-        [
-            control_job_set_in_the_mesh_alone_does_not_complete,
-            job_set_completes_with_its_driver,
-            job_set_is_restarted_after_a_failure,
-        ]
-    )
-}
-
-/// Returns the tests of training jobs.
-pub(crate) fn group_of_trainer() -> Group {
-    group!(
-        "trainer",
-        &[Need::Kind("trainjobs.trainer.kubeflow.org")],
-        [control_train_job_in_the_mesh_alone_does_not_complete, train_job_completes,]
-    )
-}
 
 const PODS: &str = "jobset.sigs.k8s.io/jobset-name=set";
 
@@ -55,7 +32,7 @@ fn driver_and_worker() -> Value {
     job_set(json!({"successPolicy": {"operator": "All", "targetReplicatedJobs": ["driver"]}}), &[driver, worker])
 }
 
-async fn control_job_set_in_the_mesh_alone_does_not_complete() {
+pub(crate) async fn control_job_set_in_the_mesh_alone_does_not_complete() {
     scenario("control-jobset", &[MESH], async |ns: &Namespace| {
         let set = job_set(json!({}), &[replicated("main", 2, 0, "sleep 1")]);
         ns.create_object(set.clone()).await;
@@ -69,7 +46,7 @@ async fn control_job_set_in_the_mesh_alone_does_not_complete() {
     .await;
 }
 
-async fn job_set_completes_with_its_driver() {
+pub(crate) async fn job_set_completes_with_its_driver() {
     scenario("jobset", &[MESH, OPT_IN], async |ns: &Namespace| {
         let set = driver_and_worker();
         ns.create_object(set.clone()).await;
@@ -80,7 +57,7 @@ async fn job_set_completes_with_its_driver() {
     .await;
 }
 
-async fn job_set_is_restarted_after_a_failure() {
+pub(crate) async fn job_set_is_restarted_after_a_failure() {
     scenario("jobset-restart", &[MESH, OPT_IN], async |ns: &Namespace| {
         let set =
             job_set(json!({"failurePolicy": {"maxRestarts": 1}}), &[replicated("main", 1, 0, "test -e /gate/open")]);
@@ -128,7 +105,7 @@ async fn start_train_job(ns: &Namespace) {
         .await;
 }
 
-async fn control_train_job_in_the_mesh_alone_does_not_complete() {
+pub(crate) async fn control_train_job_in_the_mesh_alone_does_not_complete() {
     scenario("control-trainjob", &[MESH], async |ns: &Namespace| {
         start_train_job(ns).await;
         let stuck = |pod: PodView| pod.is_stuck("node");
@@ -141,7 +118,7 @@ async fn control_train_job_in_the_mesh_alone_does_not_complete() {
     .await;
 }
 
-async fn train_job_completes() {
+pub(crate) async fn train_job_completes() {
     scenario("trainjob", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_train_job(ns).await;
         ns.until_condition(&train_job(), &["Complete"]).await;

@@ -4,33 +4,16 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::{Group, Need};
 use e2e::kubeflow::argo;
 use e2e::kubeflow::katib::{
     COLLECT_METRICS, METRIC, TRAINING, experiment, label_of, metric_of, name_in, training_of, trial_job,
 };
 use e2e::manifests::{annotated, shell, tf_job};
 use e2e::namespace::name_of;
-use e2e::{Namespace, PodView, group, has_condition, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
 use crate::any;
-
-const KATIB: Need = Need::Kind("experiments.kubeflow.org");
-
-/// Returns the tests of Katib.
-pub(crate) fn group() -> Group {
-    group!(
-        "katib",
-        &[KATIB, Need::Kind("tfjobs.kubeflow.org")],
-        [control_trials_in_the_mesh_alone_do_not_end, trials_end_with_their_metrics,]
-    )
-}
-
-/// Returns the test of a trial that is a workflow of Argo.
-pub(crate) fn group_with_argo() -> Group {
-    group!("katib-argo", &[KATIB, Need::Kind("workflows.argoproj.io")], [workflow_trial_ends_with_its_metrics])
-}
 
 /// An experiment, the condition in which it ends, and how many of its trials succeed.
 struct Case {
@@ -154,7 +137,7 @@ async fn run(ns: &Namespace, cases: &[Case]) {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-async fn control_trials_in_the_mesh_alone_do_not_end() {
+pub(crate) async fn control_trials_in_the_mesh_alone_do_not_end() {
     scenario("control-katib", &[MESH, COLLECT_METRICS], async |ns: &Namespace| {
         let names = ["classic", "native-proxy"].map(|name| name_in(ns.name(), name));
         let trial = trial_job("Never", &training_of(8));
@@ -177,7 +160,7 @@ async fn control_trials_in_the_mesh_alone_do_not_end() {
     .await;
 }
 
-async fn trials_end_with_their_metrics() {
+pub(crate) async fn trials_end_with_their_metrics() {
     scenario("katib", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| run(ns, &cases(ns)).await).await;
 }
 
@@ -190,7 +173,7 @@ fn workflow_trial() -> Value {
     trial
 }
 
-async fn workflow_trial_ends_with_its_metrics() {
+pub(crate) async fn workflow_trial_ends_with_its_metrics() {
     scenario("katib-argo", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| {
         ns.create_objects(argo::executor_rights()).await;
         let mut case = Case::new("workflow", &workflow_trial());

@@ -4,24 +4,13 @@
 
 use e2e::clients::{greets, output_of, output_of_job, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::{Group, Need};
 use e2e::kubectl::{apply, kubectl, wait_for_rollout};
 use e2e::kubeflow::katib::{experiment, trial_job};
 use e2e::manifests::{GREETING, annotated, pod, pod_spec, server, shell};
 use e2e::namespace::unique_name;
 use e2e::tenancy::{TENANT, TOKEN, WITH_TOKEN, asks, install, label, reviewer, stand_in, until_bound};
-use e2e::{Namespace, group, has_condition, scenario};
+use e2e::{Namespace, has_condition, scenario};
 use serde_json::json;
-
-/// Returns the test.
-pub(crate) fn group() -> Group {
-    let needs = &[
-        Need::Kind("profiles.kubeflow.org"),
-        Need::Kind("poddefaults.kubeflow.org"),
-        Need::Kind("experiments.kubeflow.org"),
-    ];
-    group!("profiles", needs, [profiles_pods_reach_pipelines_and_own_services])
-}
 
 /// Creates a profile, and waits for its namespace.
 async fn profile(name: &str) -> Namespace {
@@ -43,7 +32,7 @@ async fn end(ns: Namespace) {
     ns.until_removed().await;
 }
 
-async fn profiles_pods_reach_pipelines_and_own_services() {
+pub(crate) async fn profiles_pods_reach_pipelines_and_own_services() {
     install();
     scenario("pipelines", &[MESH], async |pipelines: &Namespace| {
         let there = pipelines.name();

@@ -4,24 +4,9 @@ use std::time::Duration;
 
 use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::Group;
-use e2e::manifests::{annotated, job, native_sidecar, pod_spec, shell, with_init};
-use e2e::{Namespace, PodView, group, is_complete, scenario};
+use e2e::manifests::{annotated, job, pod_spec, shell};
+use e2e::{Namespace, PodView, is_complete, scenario};
 use serde_json::Value;
-
-/// Returns these tests.
-pub(crate) fn group() -> Group {
-    group!(
-        "siblings",
-        &[],
-        [
-            control_cloud_sql_proxy_keeps_a_job_of_the_mesh,
-            cloud_sql_proxy_is_asked_to_quit,
-            native_log_shipper_ends_with_the_payload,
-            log_shipper_without_endpoint_keeps_the_pod,
-        ]
-    )
-}
 
 /// Serves as the Cloud SQL Auth Proxy 2 does with `--quitquitquit`: a database's port, and an admin port whose `POST /quitquitquit` ends
 /// it.
@@ -47,7 +32,7 @@ fn job_with_a_database() -> Value {
     annotated(job, QUIT_ANNOTATION, "http://127.0.0.1:9091/quitquitquit")
 }
 
-async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh() {
+pub(crate) async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh() {
     scenario("control-sql", &[MESH], async |ns: &Namespace| {
         ns.create_object(job_with_a_database()).await;
         let pod = ns.pod_of_job("sync").await;
@@ -61,7 +46,7 @@ async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh() {
     .await;
 }
 
-async fn cloud_sql_proxy_is_asked_to_quit() {
+pub(crate) async fn cloud_sql_proxy_is_asked_to_quit() {
     scenario("sql", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(job_with_a_database()).await;
         ns.until_complete("sync").await;
@@ -72,17 +57,8 @@ async fn cloud_sql_proxy_is_asked_to_quit() {
     .await;
 }
 
-async fn native_log_shipper_ends_with_the_payload() {
-    scenario("shipper-native", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let spec = with_init(pod_spec("Never", &[shell("main", "sleep 1")]), &[native_sidecar("shipper")]);
-        ns.create_object(job("ship", &spec)).await;
-        ns.until_complete("ship").await;
-    })
-    .await;
-}
-
 /// Nothing outside of its container may end it: a limit (docs/limitations.md).
-async fn log_shipper_without_endpoint_keeps_the_pod() {
+pub(crate) async fn log_shipper_without_endpoint_keeps_the_pod() {
     scenario("shipper", &[MESH, OPT_IN], async |ns: &Namespace| {
         let job = job("ship", &pod_spec("Never", &[shell("main", "sleep 1"), log_shipper()]));
         ns.create_object(annotated(job, WAIT_FOR_ANNOTATION, "main")).await;

@@ -5,31 +5,12 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::harness::{Group, Need};
 use e2e::manifests::{shell, strict, tf_job};
 use e2e::namespace::name_of;
-use e2e::{Namespace, PodView, group, has_condition, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
 use crate::{any, behind_gate, open_gate};
-
-/// Returns these tests.
-pub(crate) fn group() -> Group {
-    group!(
-        "training-operator",
-        &[Need::Kind("tfjobs.kubeflow.org"), Need::Kind("pytorchjobs.kubeflow.org")],
-        [
-            control_tf_job_in_the_mesh_alone_stays_not_ready,
-            tf_job_succeeds,
-            control_tf_job_in_the_mesh_alone_is_not_cleaned_up,
-            clean_pod_policy_deletes_its_pods,
-            control_failed_tf_jobs_in_the_mesh_alone_run_on,
-            exit_code_policy_retries_retryable_codes,
-            control_py_torch_job_in_the_mesh_alone_does_not_end,
-            py_torch_job_trains_through_the_mesh,
-        ]
-    )
-}
 
 const WORKERS: usize = 2;
 
@@ -47,7 +28,7 @@ async fn workers_in(ns: &Namespace, is_so: impl Fn(PodView) -> bool) -> bool {
     pods.len() == WORKERS && pods.iter().all(|pod| is_so(PodView(pod)))
 }
 
-async fn control_tf_job_in_the_mesh_alone_stays_not_ready() {
+pub(crate) async fn control_tf_job_in_the_mesh_alone_stays_not_ready() {
     scenario("control-tfjob", &[MESH], async |ns: &Namespace| {
         ns.create_object(train()).await;
         let stuck = |pod: PodView| pod.is_stuck("tensorflow");
@@ -60,7 +41,7 @@ async fn control_tf_job_in_the_mesh_alone_stays_not_ready() {
     .await;
 }
 
-async fn tf_job_succeeds() {
+pub(crate) async fn tf_job_succeeds() {
     scenario("tfjob", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_object(train()).await;
         ns.until_condition(&train(), &["Succeeded"]).await;
@@ -82,7 +63,7 @@ fn with_parameter_server(policy: &str) -> Value {
 /// Which pods a policy leaves: how many, and how many of these run.
 const LEFT: [(&str, usize, usize); 3] = [("None", 2, 1), ("Running", 1, 0), ("All", 0, 0)];
 
-async fn control_tf_job_in_the_mesh_alone_is_not_cleaned_up() {
+pub(crate) async fn control_tf_job_in_the_mesh_alone_is_not_cleaned_up() {
     scenario("control-clean", &[MESH], async |ns: &Namespace| {
         let job = with_parameter_server("All");
         ns.create_object(job.clone()).await;
@@ -96,7 +77,7 @@ async fn control_tf_job_in_the_mesh_alone_is_not_cleaned_up() {
     .await;
 }
 
-async fn clean_pod_policy_deletes_its_pods() {
+pub(crate) async fn clean_pod_policy_deletes_its_pods() {
     scenario("clean", &[MESH, OPT_IN], async |ns: &Namespace| {
         for (policy, ..) in LEFT {
             ns.create_object(with_parameter_server(policy)).await;
@@ -127,7 +108,7 @@ fn failing_with(code: i32) -> Value {
     job
 }
 
-async fn control_failed_tf_jobs_in_the_mesh_alone_run_on() {
+pub(crate) async fn control_failed_tf_jobs_in_the_mesh_alone_run_on() {
     scenario("control-exit-code", &[MESH], async |ns: &Namespace| {
         let jobs = [failing_with(138), failing_with(1)];
         for (job, code) in jobs.iter().zip([138, 1]) {
@@ -144,7 +125,7 @@ async fn control_failed_tf_jobs_in_the_mesh_alone_run_on() {
     .await;
 }
 
-async fn exit_code_policy_retries_retryable_codes() {
+pub(crate) async fn exit_code_policy_retries_retryable_codes() {
     scenario("exit-code", &[MESH, OPT_IN], async |ns: &Namespace| {
         // 138 is SIGUSR1, by which a training asks for a retry; 1 is for good.
         let (retried, for_good) = (failing_with(138), failing_with(1));
@@ -173,7 +154,7 @@ fn py_torch_job() -> Value {
     })
 }
 
-async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
+pub(crate) async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
     scenario("control-torch", &[MESH], async |ns: &Namespace| {
         // A worker's requests reach the master through both proxies or not at all.
         ns.create_objects([strict(), py_torch_job()]).await;
@@ -188,7 +169,7 @@ async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
     .await;
 }
 
-async fn py_torch_job_trains_through_the_mesh() {
+pub(crate) async fn py_torch_job_trains_through_the_mesh() {
     scenario("torch", &[MESH, OPT_IN], async |ns: &Namespace| {
         ns.create_objects([strict(), py_torch_job()]).await;
         ns.until_condition(&py_torch_job(), &["Succeeded"]).await;

@@ -13,7 +13,6 @@ mod liveness;
 mod modes;
 mod native_sidecars;
 mod resilience;
-mod restarts;
 mod selection;
 mod start;
 

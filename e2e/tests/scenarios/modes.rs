@@ -13,7 +13,9 @@ use crate::{NEEDS_PROXY, as_root, shim_container, shim_modes, start_server};
 async fn retry_has_the_network_in_each_mode() {
     scenario("mode-retry", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
-        let script = "[ -e /memory/once ] && exec curl -sSf http://web/; touch /memory/once; exit 7";
+        // Two attempts fail, and each needs the network.
+        let script = "curl -sSf --max-time 10 http://web/ || exit 99
+echo x >> /memory/attempts; test $(wc -l < /memory/attempts) -ge 3 || exit 7";
         for mode in shim_modes() {
             let spec = with_memory(pod_spec("OnFailure", &[shell("main", script), shell("short", "true")]));
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
@@ -23,12 +25,16 @@ async fn retry_has_the_network_in_each_mode() {
             let pod = ns.pod(mode).await;
             let view = PodView(&pod);
             assert_eq!(PodView(&pod).shim_mode(), Some(mode));
-            assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(1), Some(0)), "{mode}");
+            assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(2), Some(0)), "{mode}");
             let log = ns.logs(mode, shim_container(mode)).await;
-            for line in
-                ["exited container=main code=7", "exited container=main code=0", "exited container=short code=0"]
-            {
-                assert!(log.contains(line), "{mode}: no {line:?} in\n{log}");
+            let lines = [
+                ("exited container=main code=7", 2),
+                ("exited container=main code=0", 1),
+                ("exited container=short code=0", 1),
+                ("asked istio-proxy to quit", 1),
+            ];
+            for (line, count) in lines {
+                assert_eq!(log.matches(line).count(), count, "{mode}: {line:?} in\n{log}");
             }
         }
     })
