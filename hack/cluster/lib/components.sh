@@ -43,7 +43,7 @@ add_component() {
     python) add_image python "$(image_archive python)" rootfs_python; return ;;
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
-    node) add_image etcd "$(image_archive etcd)" rootfs_etcd && add_node_proxy; return ;;
+    node) add_node_proxy; return ;;
   esac
   add_images_of "$name"
   if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi

@@ -10,7 +10,7 @@ image_hash() {
     cat "$REPO/deploy/images/pack"
     part_directory istio
     echo "$ENVOY_WHEEL"
-    dpkg-query -W busybox-static catatonit curl etcd-server iptables libc6 ca-certificates 2>/dev/null
+    dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
   } | sha256sum | cut -c1-16
 }
 
@@ -78,15 +78,6 @@ rootfs_payload() {
   echo 'root:x:0:0:root:/:/bin/sh' >etc/passwd
   echo 'hello from the mesh' >www/index.html
   CONFIG='USER 65532:65532'
-}
-
-# A server of gRPC's health checks.
-# shellcheck disable=SC2329
-rootfs_etcd() {
-  copy_programs /usr/bin /usr/bin/etcd
-  mkdir tmp
-  chmod 1777 tmp
-  CONFIG='ENTRYPOINT ["/usr/bin/etcd"]'
 }
 
 # shellcheck disable=SC2329
