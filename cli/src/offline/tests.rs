@@ -94,10 +94,7 @@ fn guaranteed_pod_stays_guaranteed() {
 
 #[test]
 fn json_stays_json() {
-    let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"},
-        "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}})
-    .to_string();
-    let injected = injected(&text, true).text;
+    let injected = injected(&object("v1", "Pod", "", Some("Never")).to_string(), true).text;
     let value: Value = serde_json::from_str(&injected).unwrap();
     assert_eq!(value["spec"]["initContainers"][0]["name"], "aux-shim");
 }
@@ -119,26 +116,15 @@ fn object(api_version: &str, kind: &str, place: &str, policy: Option<&str>) -> V
 
 #[test]
 fn every_kind_has_its_templates() {
+    const REPLICATED_JOB: &str = "/spec/replicatedJobs/0/template/spec/template";
     let cases = [
         ("v1", "Pod", "", Some("Never"), Some("Never")),
         ("v1", "Pod", "", None, None),
         ("batch/v1", "Job", "/spec/template", Some("OnFailure"), Some("OnFailure")),
         ("batch/v1", "CronJob", "/spec/jobTemplate/spec/template", Some("Never"), Some("Never")),
         ("apps/v1", "Deployment", "/spec/template", None, None),
-        (
-            "jobset.x-k8s.io/v1alpha2",
-            "JobSet",
-            "/spec/replicatedJobs/0/template/spec/template",
-            Some("Never"),
-            Some("Never"),
-        ),
-        (
-            "jobset.x-k8s.io/v1alpha2",
-            "JobSet",
-            "/spec/replicatedJobs/0/template/spec/template",
-            None,
-            Some("OnFailure"),
-        ),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", REPLICATED_JOB, Some("Never"), Some("Never")),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", REPLICATED_JOB, None, Some("OnFailure")),
         ("kubeflow.org/v2beta1", "MPIJob", "/spec/mpiReplicaSpecs/Launcher/template", None, Some("OnFailure")),
         ("kubeflow.org/v2beta1", "MPIJob", "/spec/mpiReplicaSpecs/Worker/template", None, Some("Never")),
         ("kubeflow.org/v1", "TFJob", "/spec/tfReplicaSpecs/Worker/template", None, Some("Never")),

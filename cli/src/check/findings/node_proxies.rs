@@ -83,7 +83,6 @@ fn agent(snapshot: &Snapshot) -> Option<Finding> {
 mod tests {
     use serde_json::json;
 
-    use super::super::super::finding::Severity;
     use super::*;
 
     /// Returns a cluster in which a namespace has the label, and all that it needs is installed.
@@ -98,50 +97,38 @@ mod tests {
         }
     }
 
-    fn problems(snapshot: &Snapshot) -> Vec<String> {
-        let findings = of(snapshot).into_iter();
-        findings.filter(|finding| finding.severity == Severity::Problem).map(|finding| finding.message).collect()
-    }
-
     #[test]
     fn namespace_with_everything_is_ok() {
-        let findings = of(&ready());
-        assert_eq!(findings, [Finding::ok(Id::NodeProxy, "namespaces whose pods use the node's proxies: team")]);
+        let message = "namespaces whose pods use the node's proxies: team";
+        assert_eq!(of(&ready()), [Finding::ok(Id::NodeProxy, message)]);
     }
 
     #[test]
     fn each_missing_part_is_a_problem() {
-        let cases = [
+        type Change = fn(&mut Snapshot);
+        let no_entry = "the label istio-aux.io/proxy does nothing: the webhook's configuration has no entry for it";
+        let cases: [(Change, &str); 6] = [
+            (|s| s.configurations = Some(Vec::new()), no_entry),
+            (|s| s.configurations.as_mut().unwrap()[0]["webhooks"] = json!([]), no_entry),
             (
-                Snapshot { configurations: Some(Vec::new()), ..ready() },
-                "the label istio-aux.io/proxy does nothing: the webhook's configuration has no entry for it",
-            ),
-            (
-                Snapshot { configurations: Some(vec![json!({"metadata": {"name": OURS}, "webhooks": []})]), ..ready() },
-                "the label istio-aux.io/proxy does nothing: the webhook's configuration has no entry for it",
-            ),
-            (
-                Snapshot { has_node_runtime_class: Some(false), ..ready() },
+                |s| s.has_node_runtime_class = Some(false),
                 "there is no RuntimeClass istio-aux, so pods with istio-aux.io/proxy are rejected",
             ),
-            (Snapshot { node_agents: Some(Vec::new()), ..ready() }, "no node has the node agent; pods wait for it"),
+            (|s| s.node_agents = Some(Vec::new()), "no node has the node agent; pods wait for it"),
             (
-                Snapshot {
-                    node_agents: Some(vec![json!({"status": {"numberReady": 1, "desiredNumberScheduled": 2}})]),
-                    ..ready()
-                },
+                |s| s.node_agents.as_mut().unwrap()[0]["status"]["numberReady"] = json!(1),
                 "the node agent is ready on 1 of 2 nodes; pods wait for it on the others",
             ),
             (
-                Snapshot {
-                    namespaces: vec![json!({"metadata": {"name": "team", "labels": {"istio-aux.io/proxy": "Node"}}})],
-                    ..ready()
-                },
+                |s| s.namespaces[0]["metadata"]["labels"]["istio-aux.io/proxy"] = json!("Node"),
                 "namespace team: label istio-aux.io/proxy: invalid value \"Node\"; use node",
             ),
         ];
-        for (snapshot, message) in cases {
-            assert_eq!(problems(&snapshot), [message]);
+        for (change, message) in cases {
+            let mut snapshot = ready();
+            change(&mut snapshot);
+            let lines: Vec<String> = of(&snapshot).iter().map(Finding::line).collect();
+            assert_eq!(lines, [format!("problem node-proxy: {message}")]);
         }
     }
 
