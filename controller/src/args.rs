@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use webhook::log::LogArgs;
 
-use crate::controller::{self, Options};
+use crate::controller;
 
 /// Keep what Kubeflow's tenants need in their namespaces
 #[derive(Debug, Parser)]
@@ -23,16 +23,16 @@ docs/tenancy.md says what a user types and sees.",
 pub struct ControllerArgs {
     /// The namespace of the Lease; by default the namespace of the pod
     #[arg(long, value_name = "NAME")]
-    namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// The Lease that elects a replica, which must exist
     #[arg(long, value_name = "NAME", default_value = "istio-aux-tenancy")]
-    lease: String,
+    pub(crate) lease: String,
     /// This replica's name, which must be unique: the name of its pod
     #[arg(long, value_name = "NAME", env = "POD_NAME", hide_env_values = true)]
-    identity: String,
+    pub(crate) identity: String,
     /// Where /healthz, /readyz and /metrics are served, in plain HTTP
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
-    health_listen: SocketAddr,
+    pub(crate) health_listen: SocketAddr,
     #[command(flatten)]
     log: LogArgs,
 }
@@ -42,16 +42,10 @@ impl ControllerArgs {
     #[must_use]
     pub fn run(self) -> ExitCode {
         self.log.start();
-        let options = Options {
-            namespace: self.namespace,
-            lease: self.lease,
-            identity: self.identity,
-            health_listen: self.health_listen,
-        };
-        match controller::run(options) {
+        match controller::run(&self) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(reason) => {
-                eprintln!("istio-aux-controller: {reason}");
+            Err(error) => {
+                eprintln!("istio-aux-controller: {}", api::describe_error(error.as_ref()));
                 ExitCode::FAILURE
             }
         }

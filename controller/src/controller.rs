@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, anyhow};
 use contract::error_chain::display_chain;
 use futures::StreamExt;
 use inject::tenancy::wish::{Wish, unknown_values, wish};
@@ -18,6 +18,7 @@ use kube::runtime::{Controller, watcher};
 use kube::{Client, ResourceExt};
 use webhook::serve;
 
+use crate::args::ControllerArgs;
 use crate::cluster::{self, Outcome};
 use crate::election::Candidate;
 use crate::metrics::{Reconciliation, TenancyMetrics};
@@ -33,45 +34,31 @@ const BACKOFF_MAX: Duration = Duration::from_mins(5);
 /// Limits the namespaces that are checked at the same time.
 const CONCURRENCY: u16 = 8;
 
-/// Configures the controller.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// Has the Lease; `None` for the namespace of the pod.
-    pub(crate) namespace: Option<String>,
-    /// Names the Lease by which one replica is elected, which must exist.
-    pub(crate) lease: String,
-    pub(crate) identity: String,
-    pub(crate) health_listen: SocketAddr,
-}
-
 /// Runs until SIGTERM or SIGINT.
-pub(crate) fn run(options: Options) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
-    let result = runtime.block_on(serve_until_stopped(options));
+pub(crate) fn run(arguments: &ControllerArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    let result = runtime.block_on(serve_until_stopped(arguments));
     runtime.shutdown_background();
     result
 }
 
-async fn serve_until_stopped(options: Options) -> Result<(), String> {
-    let client = Client::try_default().await;
-    let client = client.map_err(|error| format!("no cluster: {}", display_chain(&error)))?;
+async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
+    let client = Client::try_default().await.context("no cluster")?;
     let metrics = Arc::new(TenancyMetrics::new());
     let is_ready = Arc::new(AtomicBool::new(false));
-    let shutdown = serve::shutdown_signal().map_err(|error| format!("cannot start: {error}"))?;
+    let shutdown = serve::shutdown_signal().context("cannot start")?;
     let (text, ready) = (metrics.clone(), is_ready.clone());
     let readiness =
         move || if ready.load(Ordering::Relaxed) { Ok(()) } else { Err("the Lease was not read yet".to_owned()) };
-    let health = serve::health(options.health_listen, readiness, move || text.text());
-    let (address, health) = health.map_err(|error| display_chain(&error))?;
-    let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let leases = Api::namespaced(client.clone(), &namespace);
-    let mut candidate = Candidate::new(leases, &options.lease, &options.identity);
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = options.identity, health = %address, "started");
-    let worker = Worker { client: &client, identity: &options.identity, metrics: metrics.clone() };
+    let (address, health) = serve::health(arguments.health_listen, readiness, move || text.text())?;
+    let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
+    let leases = Api::namespaced(client.clone(), namespace);
+    let mut candidate = Candidate::new(leases, &arguments.lease, &arguments.identity);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = arguments.identity, health = %address, "started");
+    let worker = Worker { client: &client, identity: &arguments.identity, metrics: metrics.clone() };
     let result = tokio::select! {
         never = worker.lead(&mut candidate, &is_ready) => match never {},
-        ended = health => Err(format!("the health listener ended unexpectedly: {ended:?}")),
+        ended = health => Err(anyhow!("the health listener ended unexpectedly: {ended:?}")),
         () = shutdown => Ok(()),
     };
     candidate.release().await;

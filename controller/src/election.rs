@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow};
 use api::describe_error;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -68,11 +69,13 @@ impl Candidate {
                     reached();
                     reported.clear();
                 }
-                Err(reason) if reason != reported => {
-                    tracing::warn!(reason, lease = self.name, "cannot stand for election");
+                Err(error) => {
+                    let reason = describe_error(error.as_ref());
+                    if reason != reported {
+                        tracing::warn!(reason, lease = self.name, "cannot stand for election");
+                    }
                     reported = reason;
                 }
-                Err(_) => {}
             }
             sleep(ACQUIRE_INTERVAL).await;
         }
@@ -86,11 +89,14 @@ impl Candidate {
             match self.step().await {
                 Ok(true) => renewed = Instant::now(),
                 Ok(false) => return "another replica took over".to_owned(),
-                Err(reason) if renewed.elapsed() + RENEW_INTERVAL >= RENEW_DEADLINE => {
-                    self.is_leader = false;
-                    return reason;
+                Err(error) => {
+                    let reason = describe_error(error.as_ref());
+                    if renewed.elapsed() + RENEW_INTERVAL >= RENEW_DEADLINE {
+                        self.is_leader = false;
+                        return reason;
+                    }
+                    tracing::warn!(reason, lease = self.name, "cannot renew the lease yet");
                 }
-                Err(reason) => tracing::warn!(reason, lease = self.name, "cannot renew the lease yet"),
             }
         }
     }
@@ -109,17 +115,17 @@ impl Candidate {
     }
 
     /// Reads the Lease and, if it is this replica's turn, writes it. Returns true if this replica is the leader.
-    async fn step(&mut self) -> Result<bool, String> {
+    async fn step(&mut self) -> Result<bool> {
         let step = timeout(REQUEST_TIMEOUT, self.try_step()).await;
-        let step = step.unwrap_or_else(|_| Err(format!("no answer within {REQUEST_TIMEOUT:?}")));
+        let step = step.unwrap_or_else(|_| Err(anyhow!("no answer within {REQUEST_TIMEOUT:?}")));
         if let Ok(is_leader) = step {
             self.is_leader = is_leader;
         }
         step
     }
 
-    async fn try_step(&mut self) -> Result<bool, String> {
-        let lease = self.leases.get(&self.name).await.map_err(|error| describe_error(&error))?;
+    async fn try_step(&mut self) -> Result<bool> {
+        let lease = self.leases.get(&self.name).await?;
         let version = lease.metadata.resource_version.unwrap_or_default();
         let spec = lease.spec.unwrap_or_default();
         let since = match &self.observed {
@@ -148,7 +154,7 @@ impl Candidate {
             Ok(_) => Ok(true),
             // Another replica was first.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(describe_error(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -191,7 +197,7 @@ mod tests {
         for (holder, expected, writes) in [("", true, 1), ("me", true, 1), ("other", false, 0)] {
             let answers = [Answer::ok(&format!("GET {LEASE}"), lease(holder)), Answer::ok("PATCH ", lease("me"))];
             let (mut candidate, requests) = candidate(answers);
-            assert_eq!(candidate.step().await, Ok(expected), "{holder}");
+            assert_eq!(candidate.step().await.unwrap(), expected, "{holder}");
             let patches = requests.all().iter().filter(|line| line.starts_with("PATCH")).count();
             assert_eq!(patches, writes, "{holder}");
         }
@@ -201,11 +207,12 @@ mod tests {
     async fn second_replica_is_not_the_leader() {
         let answers =
             [Answer::ok(&format!("GET {LEASE}"), lease("")), Answer::failure("PATCH ", 409, "the object has changed")];
-        assert_eq!(candidate(answers).0.step().await, Ok(false));
+        assert!(!candidate(answers).0.step().await.unwrap());
     }
 
     #[tokio::test]
     async fn missing_lease_is_an_error() {
-        assert_eq!(candidate([]).0.step().await, Err("not found".to_owned()));
+        let error = candidate([]).0.step().await.unwrap_err();
+        assert_eq!(describe_error(error.as_ref()), "not found");
     }
 }
