@@ -23,7 +23,7 @@ pub(super) async fn run(client: &Client, snapshot: &Snapshot) -> Vec<Finding> {
 }
 
 fn state(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings = vec![server(snapshot.server)];
+    let mut findings = vec![server(snapshot)];
     findings.extend(findings::nodes(snapshot));
     if let Some(configurations) = &snapshot.configurations {
         let is_installed = configurations.iter().any(|configuration| configuration["metadata"]["name"] == OURS);
@@ -39,21 +39,14 @@ fn state(snapshot: &Snapshot) -> Vec<Finding> {
     findings
 }
 
-fn server(version: Option<Version>) -> Finding {
-    match version {
+fn server(snapshot: &Snapshot) -> Finding {
+    match snapshot.server {
         Some(version) if version < FIRST_VERSION => Finding::problem(
             Id::ServerVersion,
             format!("Kubernetes {version} is too old: webhook configurations have no matchConditions"),
             format!("upgrade the cluster to Kubernetes {FIRST_VERSION} or newer"),
         ),
-        Some(version) if version.has_native_sidecars() => {
-            Finding::ok(Id::ServerVersion, format!("Kubernetes {version} has native sidecars"))
-        }
-        Some(version) => Finding::info(
-            Id::ServerVersion,
-            format!("Kubernetes {version} has no native sidecars: the shim becomes istio-proxy's parent (mode proxy)"),
-        ),
-        None => Finding::info(Id::ServerVersion, "the API server reports a version that cannot be read"),
+        _ => findings::server(snapshot),
     }
 }
 

@@ -11,7 +11,7 @@ mod tenants;
 use serde_json::Value;
 
 pub(super) use self::installation::order;
-pub(super) use self::servers::nodes;
+pub(super) use self::servers::{nodes, server};
 use super::finding::{Finding, Id};
 use super::snapshot::Snapshot;
 
@@ -20,8 +20,8 @@ const NAMES_LIMIT: usize = 20;
 
 /// Returns all findings for a snapshot. `now` is in seconds since 1970.
 pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<Finding> {
-    let mut findings = servers::server(snapshot);
-    findings.extend(servers::nodes(snapshot));
+    let mut findings = vec![server(snapshot)];
+    findings.extend(nodes(snapshot));
     findings.extend(installation::of(snapshot, now));
     findings.extend(istio::of(snapshot));
     findings.extend(namespaces::of(snapshot));

@@ -10,16 +10,18 @@ use super::{name, some, text};
 /// Is the first Linux version that reports the exit codes of sibling processes.
 const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };
 
-pub(super) fn server(snapshot: &Snapshot) -> Vec<Finding> {
-    let Some(version) = snapshot.server else {
-        return vec![Finding::info(Id::ServerVersion, "the API server reports a version that cannot be read")];
-    };
-    let message = if version.has_native_sidecars() {
-        format!("Kubernetes {version} has native sidecars")
-    } else {
-        format!("Kubernetes {version} has no native sidecars: the shim becomes istio-proxy's parent (mode proxy)")
-    };
-    vec![Finding::ok(Id::ServerVersion, message)]
+/// Judges the API server.
+pub(crate) fn server(snapshot: &Snapshot) -> Finding {
+    match snapshot.server {
+        Some(version) if version.has_native_sidecars() => {
+            Finding::ok(Id::ServerVersion, format!("Kubernetes {version} has native sidecars"))
+        }
+        Some(version) => Finding::info(
+            Id::ServerVersion,
+            format!("Kubernetes {version} has no native sidecars: the shim becomes istio-proxy's parent (mode proxy)"),
+        ),
+        None => Finding::info(Id::ServerVersion, "the API server reports a version that cannot be read"),
+    }
 }
 
 /// Judges the kubelets and kernels of the nodes.

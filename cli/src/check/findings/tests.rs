@@ -92,7 +92,7 @@ fn ours(snapshot: &mut Snapshot) -> &mut Value {
 fn old_servers_and_kernels_are_found() {
     assert_found(&[
         (|s| s.server = None, "info server-version: the API server reports a version that cannot"),
-        (|s| s.server = Version::parse("1.28"), "ok server-version: Kubernetes 1.28 has no native sidecars"),
+        (|s| s.server = Version::parse("1.28"), "info server-version: Kubernetes 1.28 has no native sidecars"),
         (|s| s.nodes = vec![node("v1.28.1", "6.18")], "problem kubelet-version: nodes older than Kubernetes 1.29"),
         (|s| s.nodes = vec![node("v1.34.1", "6.8.0-45-generic")], "info kernel-version: Linux before 6.15"),
     ]);
