@@ -11,7 +11,7 @@ use inject::args::ShimArgs;
 
 use super::CliResult;
 use super::output::print;
-use crate::offline::{self, Rewritten};
+use crate::offline;
 
 /// Lists the extensions of manifests in a directory, as kubectl has them.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
@@ -31,8 +31,9 @@ folded scalars become one line, and quotes may change.",
   kustomize build . | istio-aux inject -f - --assume-proxy > all.yaml"
 )]
 pub(super) struct InjectArgs {
-    #[command(flatten)]
-    files: Files,
+    /// A file or directory of manifests, or - for standard input; repeatable
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    filenames: Vec<PathBuf>,
     /// Add the shim too: Istio's injector will add its proxy in the cluster. Without it, only the startup hold
     #[arg(long)]
     assume_proxy: bool,
@@ -44,48 +45,35 @@ pub(super) struct InjectArgs {
     shim: ShimArgs,
 }
 
-#[derive(Debug, Args)]
-struct Files {
-    /// A file or directory of manifests, or - for standard input; repeatable
-    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
-    filenames: Vec<PathBuf>,
-}
-
+/// Prints all files, injected. Nothing is printed if one of them cannot be read.
 pub(super) fn inject(arguments: InjectArgs) -> CliResult {
     let settings = arguments.shim.settings(arguments.native_sidecars == "enabled");
-    arguments.files.rewrite(|text| offline::inject(text, &settings, arguments.assume_proxy))
+    let (mut all, mut warnings) = (String::new(), Vec::new());
+    for file in expand(&arguments.filenames)? {
+        let name = file.display();
+        let text = read(&file).with_context(|| format!("{name} cannot be read"))?;
+        let injected = offline::inject(&text, &settings, arguments.assume_proxy).with_context(|| name.to_string())?;
+        append(&mut all, &injected.text);
+        warnings.extend(injected.warnings);
+    }
+    for warning in warnings {
+        eprintln!("istio-aux: {warning}");
+    }
+    print(&all)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-impl Files {
-    /// Prints all files after an edit. Nothing is printed where one of them cannot be read.
-    fn rewrite(&self, edit: impl Fn(&str) -> Result<Rewritten>) -> CliResult {
-        let (mut all, mut warnings) = (String::new(), Vec::new());
-        for file in self.expanded()? {
-            let name = file.display();
-            let text = read(&file).with_context(|| format!("{name} cannot be read"))?;
-            let rewritten = edit(&text).with_context(|| name.to_string())?;
-            append(&mut all, &rewritten.text);
-            warnings.extend(rewritten.warnings);
+/// Returns the files, with each directory replaced by its manifests in the order of their names.
+fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            files.extend(manifests_in(path)?);
+        } else {
+            files.push(path.clone());
         }
-        for warning in warnings {
-            eprintln!("istio-aux: {warning}");
-        }
-        print(&all)?;
-        Ok(ExitCode::SUCCESS)
     }
-
-    /// Returns the files, with each directory replaced by its manifests in the order of their names.
-    fn expanded(&self) -> Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for path in &self.filenames {
-            if path.is_dir() {
-                files.extend(manifests_in(path)?);
-            } else {
-                files.push(path.clone());
-            }
-        }
-        Ok(files)
-    }
+    Ok(files)
 }
 
 fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -135,18 +123,15 @@ mod tests {
         for name in ["b.yaml", "a.json", "c.yml", "readme.md"] {
             std::fs::write(directory.path().join(name), "").unwrap();
         }
-        let files = Files { filenames: vec![PathBuf::from("-"), directory.path().to_owned()] };
-        let names: Vec<_> =
-            files.expanded().unwrap().into_iter().map(|file| file.file_name().map(OsStr::to_owned)).collect();
-        let expected = ["-", "a.json", "b.yaml", "c.yml"].map(|name| Some(name.into()));
-        assert_eq!(names, expected);
+        let files = expand(&[PathBuf::from("-"), directory.path().to_owned()]).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap()).collect();
+        assert_eq!(names, ["-", "a.json", "b.yaml", "c.yml"]);
     }
 
     #[test]
     fn directory_without_manifests_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
-        let files = Files { filenames: vec![directory.path().to_owned()] };
-        assert!(files.expanded().unwrap_err().to_string().contains("has no manifests"));
+        assert!(expand(&[directory.path().to_owned()]).unwrap_err().to_string().contains("has no manifests"));
     }
 
     #[test]

@@ -76,10 +76,11 @@ pub(crate) async fn explain(
     let template = templates.first();
     let template = template
         .with_context(|| format!("{target} has no pod template that istio-aux knows; next: istio-aux why pod/NAME"))?;
-    let read = read::get(client, NAMESPACES, None, namespace).await;
-    let labels = read.and_then(|object| object.ok_or_else(|| anyhow!("there is no namespace {namespace}")));
-    let opt_in = labels.as_ref().map(|namespace| opt_in(namespace, template));
-    let context = Context { client, namespace, labels: labels.as_ref().ok(), settings };
+    let namespace_object = read::get(client, NAMESPACES, None, namespace).await;
+    let namespace_object =
+        namespace_object.and_then(|object| object.ok_or_else(|| anyhow!("there is no namespace {namespace}")));
+    let opt_in = namespace_object.as_ref().map(|namespace| opt_in(namespace, template));
+    let context = Context { client, namespace, namespace_object: namespace_object.as_ref().ok(), settings };
     let pods = if target.kind == PODS { vec![context.explained(&object)] } else { context.pods(&object).await? };
     let mut now = Vec::new();
     for template in &templates {
@@ -90,7 +91,7 @@ pub(crate) async fn explain(
         namespace: namespace.to_owned(),
         opted_in: opt_in.as_ref().ok().map(|opt_in| opt_in.is_in()),
         opt_in: opt_in.map_or_else(|error| describe_error(error.as_ref()), OptIn::describe),
-        in_mesh: labels.as_ref().ok().map(is_in_mesh),
+        in_mesh: namespace_object.as_ref().ok().map(is_in_mesh),
         pods,
         now,
     })
@@ -111,7 +112,7 @@ struct Context<'a> {
     client: &'a Client,
     namespace: &'a str,
     /// Has the namespace's object, if it can be read.
-    labels: Option<&'a Value>,
+    namespace_object: Option<&'a Value>,
     settings: &'a Settings,
 }
 
@@ -131,7 +132,7 @@ impl Context<'_> {
     }
 
     fn explained(&self, pod: &Value) -> ExplainedPod {
-        ExplainedPod::of(pod, self.labels, self.settings)
+        ExplainedPod::of(pod, self.namespace_object, self.settings)
     }
 
     /// Asks by a dry run what would become of a pod of a template.
@@ -151,7 +152,7 @@ impl Context<'_> {
                 None => Verdict::NotInjected {
                     reason: why_unchanged(
                         &admitted.pod,
-                        self.labels,
+                        self.namespace_object,
                         self.settings,
                         "the webhook was not called, or did not answer",
                     ),

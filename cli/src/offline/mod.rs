@@ -13,7 +13,7 @@ use self::injector::ManifestInjector;
 
 /// Holds manifests after a mutation.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Rewritten {
+pub struct Injected {
     /// Has the manifests, in the order of the input.
     pub text: String,
     /// Says what could not be done, and why: one line each, with the object.
@@ -22,39 +22,32 @@ pub struct Rewritten {
 
 /// Mutates every pod template in YAML or JSON manifests as the webhook would before Istio's injector: only the startup hold.
 /// With `assume_proxy` it adds the shim, too, as a native sidecar. The other modes change the proxy, which is not there.
-pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Rewritten> {
+pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Injected> {
     let mut injector = ManifestInjector::new(settings, assume_proxy);
-    let text = rewrite(text, |object| injector.inject(object))?;
-    Ok(Rewritten { text, warnings: injector.into_warnings() })
-}
-
-/// Applies an edit to every object of a text.
-fn rewrite(text: &str, mut edit: impl FnMut(&mut Value) -> Result<()>) -> Result<String> {
-    let mut rewritten = String::new();
     // Some editors write a byte order mark first, which belongs to no document.
     let content = text.trim_start_matches('\u{feff}');
-    rewritten.push_str(&text[..text.len() - content.len()]);
+    let mut rewritten = text[..text.len() - content.len()].to_owned();
     for document in split(content) {
         let place = || format!("document {} (line {})", document.number, document.line);
         let before = document.parse().with_context(place)?;
         let mut after = before.clone();
-        for_each_object(&mut after, &mut edit).with_context(place)?;
+        inject_each(&mut after, &mut injector).with_context(place)?;
         if after == before {
             rewritten.push_str(document.text);
         } else {
             rewritten.push_str(&document.render(&after).with_context(place)?);
         }
     }
-    Ok(rewritten)
+    Ok(Injected { text: rewritten, warnings: injector.into_warnings() })
 }
 
-/// Applies an edit to an object, or to each item of a list.
-fn for_each_object(object: &mut Value, edit: &mut impl FnMut(&mut Value) -> Result<()>) -> Result<()> {
+/// Injects an object, or each item of a list.
+fn inject_each(object: &mut Value, injector: &mut ManifestInjector<'_>) -> Result<()> {
     if object["kind"] != "List" {
-        return edit(object);
+        return injector.inject(object);
     }
     let items = object.get_mut("items").and_then(Value::as_array_mut);
-    items.into_iter().flatten().try_for_each(|item| for_each_object(item, edit))
+    items.into_iter().flatten().try_for_each(|item| inject_each(item, injector))
 }
 
 /// Returns kind and name, for messages.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-fn injected(text: &str, assume_proxy: bool) -> Rewritten {
+fn injected(text: &str, assume_proxy: bool) -> Injected {
     inject(text, &Settings::new("shim:1"), assume_proxy).unwrap()
 }
 
