@@ -30,15 +30,10 @@ const NO_ANSWER: &str = "pilot-agent cannot be asked";
 /// Selects the pods to finish.
 #[derive(Debug, Clone)]
 pub(crate) enum PodSelection {
-    Named {
-        namespace: String,
-        names: Vec<String>,
-    },
+    /// Selects these pods of a namespace.
+    Named { namespace: String, names: Vec<String> },
     /// Selects all stuck pods with these labels, of one namespace or of all.
-    AllStuck {
-        namespace: Option<String>,
-        selector: String,
-    },
+    AllStuck { namespace: Option<String>, selector: String },
 }
 
 /// Holds the result for one pod.

@@ -87,7 +87,7 @@ impl Plan {
             let text = format!(
                 "RoleBinding {ROLE_BINDING_NAME} is not managed by istio-aux; left unchanged; delete it, or give it another name"
             );
-            self.notices.push(EventNote::warning("RoleBindingNotOurs", text));
+            self.notices.push(EventNote::warning("RoleBindingNotManaged", text));
         } else if !observed.has_role {
             let text = format!(
                 "there is no ClusterRole {PIPELINES_ROLE}, which comes with Kubeflow Pipelines; no account is bound to it"
@@ -101,7 +101,7 @@ impl Plan {
     fn keep_pod_default(&mut self, desired: Value, found: Option<&Value>) {
         match found {
             Some(found) if !is_ours(found) => self.notices.push(EventNote {
-                reason: "PodDefaultNotOurs",
+                reason: "PodDefaultNotManaged",
                 // It gives pods a token, too.
                 is_warning: false,
                 text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is not managed by istio-aux; left unchanged"),
@@ -177,12 +177,12 @@ mod tests {
                 Observed { has_role: false, ..up_to_date() },
                 &["ClusterRoleMissing"],
             ),
-            ("unmanaged", wish(&["default"]), foreign.clone(), &["RoleBindingNotOurs", "PodDefaultNotOurs"]),
+            ("unmanaged", wish(&["default"]), foreign.clone(), &["RoleBindingNotManaged", "PodDefaultNotManaged"]),
             (
                 "another role",
                 wish(&["default"]),
                 Observed { role_binding: Some(other_role), ..up_to_date() },
-                &["RoleBindingNotOurs"],
+                &["RoleBindingNotManaged"],
             ),
             (
                 "opted out",

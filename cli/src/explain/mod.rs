@@ -50,17 +50,12 @@ pub(crate) enum Verdict {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         warnings: Vec<String>,
     },
-    Rejected {
-        message: String,
-    },
+    /// Rejected with this message.
+    Rejected { message: String },
     /// Decided here for the pod as it is, without a dry run.
-    Unasked {
-        reason: String,
-        decision: Decision,
-    },
-    Unknown {
-        reason: String,
-    },
+    Unasked { reason: String, decision: Decision },
+    /// Unknown for this reason.
+    Unknown { reason: String },
 }
 
 /// Explains one object. `Err` if it cannot be read, or has no pod template.
