@@ -100,11 +100,14 @@ pub(crate) fn why_unchanged(pod: &Value, namespace: Option<&Value>, settings: &S
     }
 }
 
+/// Returns how Istio's proxy is in a pod; `None` if the pod cannot be read.
+pub(crate) fn sidecar(pod: &Value) -> Sidecar {
+    serde_json::from_str(&pod.to_string()).map_or(Sidecar::None, |pod| Sidecar::of(&pod))
+}
+
 /// Returns true if Istio's injector, or `istioctl kube-inject`, has added its proxy to a pod.
 pub(crate) fn is_rendered(pod: &Value) -> bool {
-    let text = pod.to_string();
-    let sidecar = serde_json::from_str(&text).map(|pod| Sidecar::of(&pod));
-    matches!(sidecar, Ok(Sidecar::Classic { .. } | Sidecar::Native))
+    matches!(sidecar(pod), Sidecar::Classic { .. } | Sidecar::Native)
 }
 
 #[cfg(test)]

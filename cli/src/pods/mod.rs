@@ -6,7 +6,7 @@ mod stuck;
 pub(crate) mod templates;
 
 pub(crate) use self::decision::{
-    Decision, ExplainedPod, decide_now, is_rendered, recorded, why_unchanged, with_warnings,
+    Decision, ExplainedPod, decide_now, is_rendered, recorded, sidecar, why_unchanged, with_warnings,
 };
 pub(crate) use self::opt_in::{OptIn, is_in_mesh, label, namespace_opt_in, opt_in};
 pub(crate) use self::stuck::{StuckPod, check_stuck, is_proxy};
