@@ -11,18 +11,11 @@ use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
 
-/// Holds a pod as the server would store it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DryRunPod {
-    pub(crate) pod: Value,
-    /// Has the warnings of admission, which `kubectl` prints when it creates a pod.
-    pub(crate) warnings: Vec<String>,
-}
-
 /// Holds the server's verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DryRun {
-    Admitted(DryRunPod),
+    /// Has the pod as the server would store it, and the warnings of admission, which `kubectl` prints.
+    Admitted { pod: Value, warnings: Vec<String> },
     /// Has the message by which the server would reject the pod.
     Rejected(String),
     /// Has the message that denies the caller the right to create pods.
@@ -44,7 +37,7 @@ pub(crate) async fn dry_run_pod(client: &Client, namespace: &str, pod: &Value) -
         serde_json::from_slice(&body).with_context(|| format!("the API server answered {status} without JSON"))?;
     let message = || body["message"].as_str().unwrap_or(status.as_str()).to_owned();
     match status.as_u16() {
-        200..=299 => Ok(DryRun::Admitted(DryRunPod { pod: body, warnings })),
+        200..=299 => Ok(DryRun::Admitted { pod: body, warnings }),
         // Admission rejects with 403, too; only the authorizer's message names the user.
         403 if message().contains("cannot create resource \"pods\"") => Ok(DryRun::Forbidden(message())),
         400..=499 => Ok(DryRun::Rejected(message())),
@@ -73,8 +66,8 @@ mod tests {
     async fn admitted_pod_has_its_warnings() {
         let answer = Answer::ok(CREATE, json!({"kind": "Pod"})).warning("299 - \"not \\\"main\\\"\"");
         let (client, _) = client([answer]);
-        let admitted = DryRunPod { pod: json!({"kind": "Pod"}), warnings: vec!["not \"main\"".to_owned()] };
-        assert_eq!(dry_run_pod(&client, "team", &json!({})).await.unwrap(), DryRun::Admitted(admitted));
+        let admitted = DryRun::Admitted { pod: json!({"kind": "Pod"}), warnings: vec!["not \"main\"".to_owned()] };
+        assert_eq!(dry_run_pod(&client, "team", &json!({})).await.unwrap(), admitted);
     }
 
     #[tokio::test]

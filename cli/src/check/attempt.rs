@@ -30,17 +30,17 @@ pub(super) async fn run(client: &Client, snapshot: &Snapshot, settings: &Setting
 fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
     let why = || format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own");
     match dry_run {
-        Ok(DryRun::Admitted(admitted)) if has_lost_its_restart_policy(&admitted.pod) => Finding::problem(
+        Ok(DryRun::Admitted { pod, .. }) if has_lost_its_restart_policy(&pod) => Finding::problem(
             Id::DryRun,
             format!("dry run in {namespace}: the API server drops the shim's restartPolicy, so the pod never starts"),
             "the feature gate SidecarContainers is disabled: give the webhook --native-sidecars=disabled",
         ),
-        Ok(DryRun::Admitted(admitted)) => match recorded(&admitted.pod) {
+        Ok(DryRun::Admitted { pod, .. }) => match recorded(&pod) {
             Some(Decision { mode, reason, .. }) => {
                 let what = "a pod that runs to completion gets mode";
                 Finding::ok(Id::DryRun, format!("dry run in {namespace}: {what} {mode}: {reason}"))
             }
-            None if is_rendered(&admitted.pod) => Finding::problem(
+            None if is_rendered(&pod) => Finding::problem(
                 Id::DryRun,
                 format!("dry run in {namespace}: a pod that runs to completion gets istio-proxy and no shim"),
                 "look for problems above, and at the webhook's log",

@@ -137,22 +137,24 @@ impl Context<'_> {
             return self.unasked(template, "the pod has its proxy already".to_owned());
         }
         match dry_run_pod(self.client, self.namespace, &new_pod(template)).await {
-            Ok(DryRun::Admitted(admitted)) => match recorded(&admitted.pod) {
+            Ok(DryRun::Admitted { pod, warnings }) => match recorded(&pod) {
                 Some(mut decision) => {
-                    let new = admitted.warnings.into_iter().filter(|warning| !decision.warnings.contains(warning));
-                    let new: Vec<String> = new.collect();
-                    decision.warnings.extend(new);
+                    for warning in warnings {
+                        if !decision.warnings.contains(&warning) {
+                            decision.warnings.push(warning);
+                        }
+                    }
                     Verdict::Injected(decision)
                 }
                 None => Verdict::NotInjected {
                     reason: why_unchanged(
-                        &admitted.pod,
+                        &pod,
                         self.namespace_object,
                         self.settings,
                         "the webhook was not called, or did not answer",
                     ),
-                    has_proxy: is_rendered(&admitted.pod),
-                    warnings: admitted.warnings,
+                    has_proxy: is_rendered(&pod),
+                    warnings,
                 },
             },
             Ok(DryRun::Rejected(message)) => Verdict::Rejected { message },
