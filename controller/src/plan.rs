@@ -149,54 +149,38 @@ mod tests {
     fn plan_changes_only_managed_objects() {
         const BIND: &str = "apply RoleBinding istio-aux-pipelines";
         const POD_DEFAULT: &str = "apply PodDefault access-ml-pipeline";
+        const UNBIND: &str = "delete RoleBinding istio-aux-pipelines";
+        const DELETE_POD_DEFAULT: &str = "delete PodDefault access-ml-pipeline";
         let empty = Observed { has_role: true, ..Observed::default() };
-        let binding = || up_to_date().role_binding.unwrap();
-        let mut other_role = binding();
-        other_role["roleRef"]["name"] = json!("cluster-admin");
-        let mut drifted = up_to_date().pod_default.unwrap();
-        drifted["spec"]["env"] = json!([]);
-        let foreign = Observed {
-            role_binding: Some(unmanaged(binding())),
-            pod_default: Some(unmanaged(pod_default(NAMESPACE))),
-            has_role: true,
+        let changed = |change: fn(&mut Observed)| {
+            let mut observed = up_to_date();
+            change(&mut observed);
+            observed
         };
-        let cases: [(&str, Wish, Observed, &[&str]); 13] = [
-            ("first", wish(&["default"]), empty.clone(), &[BIND, POD_DEFAULT]),
-            ("up to date", wish(&["default"]), up_to_date(), &[]),
-            ("another account", wish(&["default", "trainer"]), up_to_date(), &[BIND]),
-            (
-                "an edited PodDefault",
-                wish(&["default"]),
-                Observed { pod_default: Some(drifted), ..up_to_date() },
-                &[POD_DEFAULT],
-            ),
-            ("no role yet", wish(&["default"]), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
-            (
-                "the role went",
-                wish(&["default"]),
-                Observed { has_role: false, ..up_to_date() },
-                &["ClusterRoleMissing"],
-            ),
-            ("unmanaged", wish(&["default"]), foreign.clone(), &["RoleBindingNotManaged", "PodDefaultNotManaged"]),
-            (
-                "another role",
-                wish(&["default"]),
-                Observed { role_binding: Some(other_role), ..up_to_date() },
-                &["RoleBindingNotManaged"],
-            ),
-            (
-                "opted out",
-                Wish::Nothing,
-                up_to_date(),
-                &["delete RoleBinding istio-aux-pipelines", "delete PodDefault access-ml-pipeline"],
-            ),
-            ("opted out, unmanaged", Wish::Nothing, foreign, &[]),
-            ("never opted in", Wish::Nothing, empty, &[]),
-            ("unclear", Wish::Unclear("label".to_owned()), up_to_date(), &["InvalidValue"]),
-            ("unclear, and nothing there", Wish::Unclear("label".to_owned()), Observed::default(), &["InvalidValue"]),
+        let foreign = changed(|o| {
+            o.role_binding = o.role_binding.take().map(unmanaged);
+            o.pod_default = o.pod_default.take().map(unmanaged);
+        });
+        let other_role = changed(|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("cluster-admin"));
+        let edited_pod_default = changed(|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
+        let unclear = || Wish::Unclear("label".to_owned());
+        let cases: [(Wish, Observed, &[&str]); 13] = [
+            (wish(&["default"]), empty.clone(), &[BIND, POD_DEFAULT]),
+            (wish(&["default"]), up_to_date(), &[]),
+            (wish(&["default", "trainer"]), up_to_date(), &[BIND]),
+            (wish(&["default"]), edited_pod_default, &[POD_DEFAULT]),
+            (wish(&["default"]), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
+            (wish(&["default"]), changed(|o| o.has_role = false), &["ClusterRoleMissing"]),
+            (wish(&["default"]), foreign.clone(), &["RoleBindingNotManaged", "PodDefaultNotManaged"]),
+            (wish(&["default"]), other_role, &["RoleBindingNotManaged"]),
+            (Wish::Nothing, up_to_date(), &[UNBIND, DELETE_POD_DEFAULT]),
+            (Wish::Nothing, foreign, &[]),
+            (Wish::Nothing, empty, &[]),
+            (unclear(), up_to_date(), &["InvalidValue"]),
+            (unclear(), Observed::default(), &["InvalidValue"]),
         ];
-        for (name, wish, observed, expected) in cases {
-            assert_eq!(lines(&plan(NAMESPACE, &wish, &observed)), expected, "{name}");
+        for (wish, observed, expected) in cases {
+            assert_eq!(lines(&plan(NAMESPACE, &wish, &observed)), expected, "{wish:?} {observed:?}");
         }
     }
 
