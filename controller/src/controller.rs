@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use contract::error_chain::display_chain;
+use api::describe_error;
 use futures::StreamExt;
 use inject::tenancy::wish::{Wish, unknown_values, wish};
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
@@ -107,7 +107,7 @@ impl Worker<'_> {
             .run(reconcile, back_off, Arc::new(context))
             .for_each(async |reconciled| {
                 if let Err(error) = reconciled {
-                    tracing::debug!(error = display_chain(&error), "a namespace will be checked again");
+                    tracing::debug!(error = describe_error(&error), "a namespace will be checked again");
                 }
             })
             .await;
@@ -122,18 +122,7 @@ struct Context {
     failures: Mutex<HashMap<String, u32>>,
 }
 
-/// Wraps an error of the API server.
-#[derive(Debug, thiserror::Error)]
-#[error("the API server returned an error")]
-struct Error(#[source] Box<kube::Error>);
-
-impl From<kube::Error> for Error {
-    fn from(error: kube::Error) -> Self {
-        Self(Box::new(error))
-    }
-}
-
-async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Result<Requeue, Error> {
+async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> kube::Result<Requeue> {
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
         context.forget(&name);
@@ -193,7 +182,7 @@ fn describe(action: &Action) -> String {
 
 /// Returns the pause after a failure, which doubles with each in a row.
 #[expect(clippy::needless_pass_by_value, reason = "as kube's controller passes them")]
-fn back_off(namespace: Arc<NamespaceMeta>, error: &Error, context: Arc<Context>) -> Requeue {
+fn back_off(namespace: Arc<NamespaceMeta>, error: &kube::Error, context: Arc<Context>) -> Requeue {
     let name = namespace.name_any();
     let pause = {
         let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +191,7 @@ fn back_off(namespace: Arc<NamespaceMeta>, error: &Error, context: Arc<Context>)
         pause_after(*count)
     };
     context.metrics.count(Reconciliation::Failed);
-    tracing::warn!(namespace = name, error = display_chain(error), ?pause, "cannot keep a tenant's objects yet");
+    tracing::warn!(namespace = name, error = describe_error(error), ?pause, "cannot keep a tenant's objects yet");
     Requeue::requeue(pause)
 }
 
@@ -261,7 +250,7 @@ impl Context {
             ..ObjectReference::default()
         };
         if let Err(error) = self.recorder.publish(&event, &regarding).await {
-            tracing::debug!(namespace = name, error = display_chain(&error), "an event was not recorded");
+            tracing::debug!(namespace = name, error = describe_error(&error), "an event was not recorded");
         }
     }
 }
