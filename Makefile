@@ -39,6 +39,7 @@ else
   ADD = $(CLUSTER_COMMAND) add $(1)
   FEATURES := one-node,kubeflow
   INSTALL_NODE = deploy/images/build node && $(IN_CLUSTER) hack/install-node
+  export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
 endif
 
 # Of WITH: what the one-node cluster builds, and what deploy/install switches on.

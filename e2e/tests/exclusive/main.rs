@@ -10,6 +10,8 @@ mod ca_bundle_only;
 #[cfg(feature = "one-node")]
 mod disruption;
 #[cfg(feature = "one-node")]
+mod dry_run;
+#[cfg(feature = "one-node")]
 mod openshift;
 #[cfg(feature = "one-node")]
 mod pod_default;

@@ -70,7 +70,7 @@ async fn profile_has_its_objects_while_labeled() {
         let bound = until_bound(ns).await;
         assert_eq!(accounts(&bound), ["default"]);
         assert_eq!(bound["roleRef"]["name"], ROLE);
-        assert!(until_event(ns, "Kept").await.starts_with("applied RoleBinding istio-aux-pipelines"));
+        assert!(until_event(ns, "Reconciled").await.starts_with("applied RoleBinding istio-aux-pipelines"));
 
         kubectl(&["annotate", "namespace", ns.name(), "istio-aux.io/pipelines-accounts=trainer,default-editor"]);
         ns.until("both accounts", async || {
@@ -95,10 +95,10 @@ async fn refusal_is_an_event_and_leaves_foreign_objects() {
         let before = ns.get(&theirs).await;
 
         label(ns, "yes");
-        let said = until_event(ns, "NotUnderstood").await;
-        assert_eq!(said, "label istio-aux.io/tenancy: \"yes\" counts for nothing; it takes enabled or disabled");
+        let said = until_event(ns, "InvalidValue").await;
+        assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"yes\"; use enabled or disabled");
         label(ns, "enabled");
-        assert!(until_event(ns, "RoleBindingNotOurs").await.contains("is left as it is"));
+        assert!(until_event(ns, "RoleBindingNotManaged").await.contains("left unchanged"));
         label(ns, "disabled");
         ns.holds_for(Duration::from_secs(3), "their binding", async || ns.get(&theirs).await == before).await;
         ns.delete(&theirs).await;

@@ -25,6 +25,7 @@ const EXPERIMENTS: Need = Kind("experiments.kubeflow.org");
 const WORKFLOWS: Need = Kind("workflows.argoproj.io");
 const PROFILES: Need = Kind("profiles.kubeflow.org");
 const POD_DEFAULTS: Need = Kind("poddefaults.kubeflow.org");
+const PYTHON: Need = Variable(training::PYTHON_IMAGE);
 const S3: Need = Variable(argo::S3_IMAGE);
 
 /// Each group with its needs and its tests.
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
             training::control_tf_job_in_the_mesh_alone_is_not_cleaned_up, training::clean_pod_policy_deletes_its_pods,
             training::control_failed_tf_jobs_in_the_mesh_alone_run_on, training::exit_code_policy_retries_retryable_codes,
         ]),
-        group!("py-torch-jobs", &[PY_TORCH_JOBS], [
+        group!("py-torch-jobs", &[PY_TORCH_JOBS, PYTHON], [
             training::control_py_torch_job_in_the_mesh_alone_does_not_end, training::py_torch_job_trains_through_the_mesh,
         ]),
         group!("job-sets", &[JOB_SETS], [

@@ -60,8 +60,8 @@ fn namespace_reaches_service_certificate_and_rights() {
 
 #[test]
 fn embedded_manifests_equal_the_overlay() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../webhook/src/installation/webhook.yaml");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/src/installation/webhook.yaml");
     let embedded = objects(&fs::read_to_string(file).expect("the file is there"));
-    let next = "next: kubectl kustomize deploy/overlays/self-signed > webhook/src/installation/webhook.yaml";
+    let next = "next: kubectl kustomize deploy/overlays/self-signed > cli/src/installation/webhook.yaml";
     assert!(embedded == overlay("overlays/self-signed"), "webhook.yaml is older; {next}");
 }

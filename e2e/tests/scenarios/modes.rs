@@ -2,22 +2,24 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{annotated, job, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::{NEEDS_PROXY, as_root, shim_container, shim_modes, start_server};
 
+/// Fails twice with 7, then succeeds. Each attempt needs the network, and ends with 99 without it.
+const THIRD_ATTEMPT_SUCCEEDS: &str = "curl -sSf --max-time 10 http://web/ || exit 99
+echo x >> /memory/attempts; test $(wc -l < /memory/attempts) -ge 3 || exit 7";
+
 #[tokio::test]
 async fn retry_has_the_network_in_each_mode() {
     scenario("mode-retry", &[MESH, OPT_IN], async |ns: &Namespace| {
         start_server(ns).await;
-        // Two attempts fail, and each needs the network.
-        let script = "curl -sSf --max-time 10 http://web/ || exit 99
-echo x >> /memory/attempts; test $(wc -l < /memory/attempts) -ge 3 || exit 7";
         for mode in shim_modes() {
-            let spec = with_memory(pod_spec("OnFailure", &[shell("main", script), shell("short", "true")]));
+            let spec =
+                with_memory(pod_spec("OnFailure", &[shell("main", THIRD_ATTEMPT_SUCCEEDS), shell("short", "true")]));
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
         }
         for mode in shim_modes() {
@@ -37,6 +39,19 @@ echo x >> /memory/attempts; test $(wc -l < /memory/attempts) -ge 3 || exit 7";
                 assert_eq!(log.matches(line).count(), count, "{mode}: {line:?} in\n{log}");
             }
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn job_that_is_retried_completes() {
+    scenario("on-failure", &[MESH, OPT_IN], async |ns: &Namespace| {
+        start_server(ns).await;
+        let spec = with_memory(pod_spec("OnFailure", &[shell("main", THIRD_ATTEMPT_SUCCEEDS)]));
+        ns.create_object(job("lucky", &spec)).await;
+        ns.until_complete("lucky").await;
+        let pod = ns.pod_of_job("lucky").await;
+        assert_eq!(PodView(&ns.pod(&pod).await).restarts("main"), Some(2));
     })
     .await;
 }

@@ -4,7 +4,7 @@
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::printed;
-use e2e::manifests::{annotated, native_sidecar, pod, pod_spec, shell, with_default_grace, with_init};
+use e2e::manifests::{annotated, job, native_sidecar, pod, pod_spec, shell, with_default_grace, with_init};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -82,6 +82,16 @@ fn injected_with_shim_at(pod: &Value, place: usize) -> Value {
     assert!(shim["args"].as_array().is_some_and(|args| args.contains(&json!("--stay"))), "{shim}");
     init_containers.insert(place, shim);
     pod
+}
+
+#[tokio::test]
+async fn job_with_a_native_sidecar_completes() {
+    scenario("shipper-native", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let spec = with_init(pod_spec("Never", &[shell("main", "sleep 1")]), &[native_sidecar("shipper")]);
+        ns.create_object(job("ship", &spec)).await;
+        ns.until_complete("ship").await;
+    })
+    .await;
 }
 
 #[tokio::test]

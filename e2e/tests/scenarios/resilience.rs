@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 
-use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION};
+use contract::names::{
+    MODE_ANNOTATION, PROXY_CONTAINER, QUIT_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION, WAIT_FOR_ANNOTATION,
+};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::on_cluster;
 use e2e::kubectl::kubectl;
@@ -13,6 +15,23 @@ use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
 use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_log, shim_modes};
+
+#[tokio::test]
+async fn killed_shim_continues_from_its_state() {
+    scenario("killed-shim", &[MESH, OPT_IN], async |ns: &Namespace| {
+        // The other has succeeded before the kill, and will never be seen again.
+        let killer = as_root(shell("killer", "sleep 3; kill -9 $(pidof aux-shim); sleep 4"));
+        let spec = pod_spec("OnFailure", &[shell("main", "sleep 1"), killer]);
+        ns.create_object(pod("two", &spec)).await;
+        assert_eq!(ns.final_phase("two").await, "Succeeded");
+        let pod = ns.pod("two").await;
+        assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
+        let log = shim_log(ns, "two").await;
+        assert!(log.contains("restored what was observed before"), "{log}");
+        assert!(log.contains("asked istio-proxy to quit"), "{log}");
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn killed_proxy_is_not_awaited() {

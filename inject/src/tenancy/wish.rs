@@ -77,7 +77,7 @@ fn is_account_name(name: &str) -> bool {
     name.len() <= NAME_LENGTH_LIMIT && name.split('.').all(is_label)
 }
 
-/// Returns a line for each label of ours that has a value that counts for nothing.
+/// Returns a line for each label of ours that has an invalid value.
 #[must_use]
 pub fn unknown_values(labels: &Map) -> Vec<String> {
     let known = [(TENANCY_LABEL, ENABLED), (PIPELINES_TOKEN_LABEL, ENABLED), (MESH_LABEL, RUN_TO_COMPLETION)];
@@ -89,7 +89,7 @@ pub fn unknown_values(labels: &Map) -> Vec<String> {
 }
 
 fn unknown(label: &str, given: &str, takes: &str) -> String {
-    format!("label {label}: {given:?} counts for nothing; it takes {takes} or {DISABLED}")
+    format!("label {label}: invalid value {given:?}; use {takes} or {DISABLED}")
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
             (
                 Some("true"),
                 None,
-                unclear("label istio-aux.io/tenancy: \"true\" counts for nothing; it takes enabled or disabled"),
+                unclear("label istio-aux.io/tenancy: invalid value \"true\"; use enabled or disabled"),
             ),
         ];
         for (label, annotation, expected) in cases {
@@ -157,8 +157,8 @@ mod tests {
         assert_eq!(
             unknown_values(&labels),
             [
-                "label istio-aux.io/pipelines-token: \"yes\" counts for nothing; it takes enabled or disabled",
-                "label istio-aux.io/mesh: \"enabled\" counts for nothing; it takes run-to-completion or disabled",
+                "label istio-aux.io/pipelines-token: invalid value \"yes\"; use enabled or disabled",
+                "label istio-aux.io/mesh: invalid value \"enabled\"; use run-to-completion or disabled",
             ]
         );
         assert!(unknown_values(&map(&[("istio-aux.io/mesh", "disabled")])).is_empty());
