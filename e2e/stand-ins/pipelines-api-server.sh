@@ -1,5 +1,5 @@
 #!/bin/sh
-# A stand-in for the API server of Kubeflow Pipelines (2.5), as a CGI program. Like that server it answers 401 unless a TokenReview
+# A stand-in for the API server of Kubeflow Pipelines, as a CGI program. Like that server it answers 401 unless a TokenReview
 # accepts the token for the audience pipelines.kubeflow.org, and 403 unless a SubjectAccessReview lets the token's user list
 # pipelines.kubeflow.org/runs in the namespace of the query. It lists nothing.
 account=/var/run/secrets/kubernetes.io/serviceaccount

@@ -97,9 +97,7 @@ struct SelfSignedArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum NativeSidecars {
     Auto,
-    #[value(alias = "on")]
     Enabled,
-    #[value(alias = "off")]
     Disabled,
 }
 
