@@ -12,7 +12,6 @@ use serde_json::json;
 
 /// The ways in which this crate reaches a cluster.
 const CALLS: [&str; 4] = ["scenario", "client_as", "kubectl", "script"];
-const CALL: &str = "CALL";
 
 /// A server that ends each connection, and the directory of a kubeconfig whose current context is `production`.
 struct Recorder {
@@ -46,12 +45,10 @@ impl Recorder {
         Self { connections, directory }
     }
 
-    /// Runs [`call_of_another_process`] in a process of its own. Returns its output, and the number of connections since the
-    /// start.
+    /// Reaches for the cluster in a process of its own. Returns its output, and the number of connections since the start.
     fn call(&self, call: &str, context: Option<&str>) -> (Output, usize) {
-        let mut command = Command::new(std::env::current_exe().expect("this is a program"));
-        command.args(["--exact", "context::call_of_another_process", "--ignored", "--nocapture"]);
-        command.env("KUBECONFIG", self.directory.join("kubeconfig")).env(CALL, call);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_reach"));
+        command.arg(call).env("KUBECONFIG", self.directory.join("kubeconfig"));
         command.env("PATH", format!("{}:{}", self.directory.display(), std::env::var("PATH").unwrap_or_default()));
         command
             .env_remove("ONE_NODE_CLUSTER")
@@ -72,18 +69,6 @@ fn stand_in(path: &Path, address: &str) {
     use std::os::unix::fs::PermissionsExt;
     fs::write(path, format!("#!/bin/bash\nexec 3<>/dev/tcp/{address}; cat <&3\n")).expect("the program is written");
     fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("it is a program");
-}
-
-#[tokio::test]
-#[ignore = "run by the tests below, in a process of its own"]
-async fn call_of_another_process() {
-    match std::env::var(CALL).expect("a call is named").as_str() {
-        "scenario" => e2e::scenario("context", &[], async |_: &e2e::Namespace| ()).await,
-        "client_as" => drop(e2e::rights::rules("default", "default", "default").await),
-        "kubectl" => drop(e2e::kubectl::kubectl(&["get", "pods"])),
-        "script" => drop(e2e::command::run("sh", &["-c", "kubectl get pods"], "")),
-        other => panic!("there is no call {other}"),
-    }
 }
 
 #[test]
