@@ -28,7 +28,7 @@ for pid in $all; do
   if [ -z "$main" ] || tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qF "$marker"; then main=$pid; fi
 done
 [ -n "$main" ] || { echo "unable to find main pid"; exit 1; }
-echo "main is $main of" $all
+echo "main is $main of $all"
 if [ "$wait_all" = true ]; then awaited=$all; else awaited=$main; fi
 for pid in $main $awaited; do
   while [ -e "/proc/$pid" ]; do sleep 1; done
