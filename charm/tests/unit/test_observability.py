@@ -131,7 +131,7 @@ def exposed() -> set[str]:
     source = "".join((REPOSITORY / file / "src/metrics.rs").read_text() for file in ("webhook", "controller"))
     prefix = re.search(r'Registry::with_prefix\("(\w+)"\)', source)
     assert prefix
-    registered = re.findall(r'registry\.register\(\s*"(\w+)"', source)
+    registered = re.findall(r'registry(?:\.register\(|,)\s*"(\w+)"', source)
     documented = set(re.findall(r"^\| `(istio_aux_\w+)` \|", (REPOSITORY / "docs/configuration.md").read_text(), re.M))
     names = {f"{prefix[1]}_{name}" for name in registered}
     assert {re.sub("_(total|info)$", "", name) for name in documented} == names
