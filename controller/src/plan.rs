@@ -30,7 +30,7 @@ pub(crate) enum Action {
     /// Applies the object. It replaces only an object that istio-aux manages; otherwise another client that creates the object
     /// first wins.
     Apply { kind: Kind, object: Value, replaces: bool },
-    /// Deletes the object of this name that has this UID, which is ours.
+    /// Deletes the managed object of this name and UID.
     Delete { kind: Kind, name: &'static str, uid: String },
 }
 

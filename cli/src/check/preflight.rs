@@ -9,7 +9,7 @@ use kube::api::{Api, PostParams};
 
 use super::finding::{Finding, Id};
 use super::findings;
-use super::snapshot::{OURS, Snapshot};
+use super::snapshot::{CONFIGURATION_NAME, Snapshot};
 use crate::installation;
 
 /// Is the first version whose webhook configurations have `matchConditions`.
@@ -26,14 +26,15 @@ fn state(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = vec![server(snapshot)];
     findings.extend(findings::nodes(snapshot));
     if let Some(configurations) = &snapshot.configurations {
-        let is_installed = configurations.iter().any(|configuration| configuration["metadata"]["name"] == OURS);
+        let is_installed =
+            configurations.iter().any(|configuration| configuration["metadata"]["name"] == CONFIGURATION_NAME);
         let message = if is_installed || snapshot.has_policy {
             "istio-aux is installed already: installing again is an upgrade"
         } else {
             "istio-aux is not installed yet"
         };
         findings.push(Finding::ok(Id::Installation, message));
-        findings.extend(findings::order(configurations, OURS));
+        findings.extend(findings::order(configurations, CONFIGURATION_NAME));
     }
     findings.extend(findings::unreadable(snapshot));
     findings

@@ -33,7 +33,7 @@ const fn policies(version: &'static str) -> Kind {
 /// Names the policy for pods that run to completion.
 const POLICY: &str = "istio-aux-run-to-completion";
 /// Names the webhook configuration of istio-aux.
-pub(crate) const OURS: &str = "istio-aux";
+pub(crate) const CONFIGURATION_NAME: &str = "istio-aux";
 
 /// Holds the state of a cluster. What could not be read is `None` or empty.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ pub(super) async fn take_without_pods(client: &Client, server: Option<Version>) 
     let mut snapshot = Snapshot { server, ..Snapshot::default() };
     let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await;
     snapshot.configurations = snapshot.note(configurations);
-    if let Some((namespace, name)) = snapshot.configurations.as_deref().and_then(service_of_ours) {
+    if let Some((namespace, name)) = snapshot.configurations.as_deref().and_then(webhook_service) {
         let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
         let endpoints = read::list(client, ENDPOINT_SLICES, Some(&namespace), &slices).await;
         snapshot.endpoints = snapshot.note(endpoints);
@@ -138,8 +138,8 @@ pub(crate) fn note<T>(unreadable: &mut Vec<String>, read: Result<T>) -> Option<T
 }
 
 /// Returns namespace and name of the Service that our configuration calls.
-pub(crate) fn service_of_ours(configurations: &[Value]) -> Option<(String, String)> {
-    let ours = configurations.iter().find(|configuration| configuration["metadata"]["name"] == OURS)?;
+pub(crate) fn webhook_service(configurations: &[Value]) -> Option<(String, String)> {
+    let ours = configurations.iter().find(|configuration| configuration["metadata"]["name"] == CONFIGURATION_NAME)?;
     let service = &ours["webhooks"][0]["clientConfig"]["service"];
     Some((service["namespace"].as_str()?.to_owned(), service["name"].as_str()?.to_owned()))
 }

@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::check::{UNFINISHED, note, service_of_ours};
+use crate::check::{UNFINISHED, note, webhook_service};
 use crate::read::{self, selector_of};
 
 /// Holds the versions in a cluster. Images are counted by pods.
@@ -51,7 +51,7 @@ pub(crate) async fn versions(client: &Client) -> Versions {
 async fn webhook_images(client: &Client) -> Result<BTreeMap<String, usize>> {
     let mut images = BTreeMap::new();
     let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await?;
-    let Some((namespace, service)) = service_of_ours(&configurations) else { return Ok(images) };
+    let Some((namespace, service)) = webhook_service(&configurations) else { return Ok(images) };
     let Some(service) = read::get(client, SERVICES, Some(&namespace), &service).await? else { return Ok(images) };
     let Some(selector) = selector_of(&service["spec"]["selector"]) else { return Ok(images) };
     let selection = ListParams::default().labels(&selector).fields(UNFINISHED);

@@ -84,9 +84,9 @@ fn of_job_set(object: &Value) -> Vec<Template> {
     let jobs = object["spec"]["replicatedJobs"].as_array().map_or(0, Vec::len);
     let at = |job| format!("/spec/replicatedJobs/{job}/template/spec/template");
     let policy = |place: &str| {
-        let said = object.pointer(place).and_then(|template| template["spec"]["restartPolicy"].as_str());
+        let policy = object.pointer(place).and_then(|template| template["spec"]["restartPolicy"].as_str());
         // The default of JobSet's webhook.
-        said.unwrap_or("OnFailure").to_owned()
+        policy.unwrap_or("OnFailure").to_owned()
     };
     (0..jobs).map(at).map(|place| Template { policy: Some(policy(&place)), ..Template::at(place) }).collect()
 }

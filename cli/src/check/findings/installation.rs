@@ -9,7 +9,7 @@ use x509_parser::certificate::Validity;
 use x509_parser::pem::Pem;
 
 use super::super::finding::{Finding, Id};
-use super::super::snapshot::{OURS, Snapshot};
+use super::super::snapshot::{CONFIGURATION_NAME, Snapshot};
 use super::{items, name, some, text};
 
 /// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
@@ -17,7 +17,7 @@ const OVERDUE_DIVISOR: i64 = 5;
 
 pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let Some(configurations) = &snapshot.configurations else { return Vec::new() };
-    let Some(ours) = configurations.iter().find(|configuration| name(configuration) == OURS) else {
+    let Some(ours) = configurations.iter().find(|configuration| name(configuration) == CONFIGURATION_NAME) else {
         return without_webhook(snapshot, configurations);
     };
     let namespace = text(ours, "/webhooks/0/clientConfig/service/namespace");
@@ -30,7 +30,7 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     }
     findings.extend(ca_bundle(ours, namespace, now));
     findings.extend(replicas(snapshot, namespace));
-    findings.extend(order(configurations, OURS));
+    findings.extend(order(configurations, CONFIGURATION_NAME));
     findings
 }
 

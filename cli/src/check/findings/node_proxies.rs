@@ -4,7 +4,7 @@ use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
 use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
-use super::super::snapshot::{OURS, Snapshot};
+use super::super::snapshot::{CONFIGURATION_NAME, Snapshot};
 use super::{items, name, some, text};
 use crate::pods::label;
 
@@ -45,9 +45,11 @@ fn invalid_value(namespace: &str, value: &str) -> Finding {
 }
 
 fn entry(snapshot: &Snapshot) -> Option<Finding> {
-    let mut ours = snapshot.configurations.as_ref()?.iter().filter(|configuration| name(configuration) == OURS);
-    let has_entry =
-        ours.any(|ours| items(&ours["webhooks"]).any(|entry| text(entry, "/clientConfig/service/path") == PATH));
+    let mut configurations =
+        snapshot.configurations.as_ref()?.iter().filter(|configuration| name(configuration) == CONFIGURATION_NAME);
+    let has_entry = configurations.any(|configuration| {
+        items(&configuration["webhooks"]).any(|entry| text(entry, "/clientConfig/service/path") == PATH)
+    });
     (!has_entry).then(|| {
         let message = format!("the label {PROXY_LABEL} does nothing: the webhook's configuration has no entry for it");
         Finding::problem(Id::NodeProxy, message, "NODE_PROXY=yes deploy/install (docs/node.md)")
@@ -89,7 +91,7 @@ mod tests {
     fn ready() -> Snapshot {
         let entry = json!({"clientConfig": {"service": {"path": PATH}}});
         Snapshot {
-            configurations: Some(vec![json!({"metadata": {"name": OURS}, "webhooks": [entry]})]),
+            configurations: Some(vec![json!({"metadata": {"name": CONFIGURATION_NAME}, "webhooks": [entry]})]),
             namespaces: vec![json!({"metadata": {"name": "team", "labels": {"istio-aux.io/proxy": "node"}}})],
             has_node_runtime_class: Some(true),
             node_agents: Some(vec![json!({"status": {"numberReady": 2, "desiredNumberScheduled": 2}})]),
