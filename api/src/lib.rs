@@ -69,6 +69,13 @@ mod tests {
         assert_eq!(describe_error(&error), "pods is forbidden");
     }
 
+    #[test]
+    fn cause_that_the_error_repeats_is_printed_once() {
+        let error = kube::Error::SerdeError(serde_json::from_str::<u8>("x").unwrap_err());
+        assert_eq!(describe_error(&error), error.to_string());
+        assert!(error.source().is_some_and(|cause| error.to_string().contains(&cause.to_string())));
+    }
+
     #[tokio::test]
     async fn missing_object_or_kind_is_none() {
         let (client, _) = client([Answer::not_served("GET /api/v1/namespaces/team/pods/a")]);
