@@ -51,7 +51,7 @@ class IstioAuxCharm(ops.CharmBase):
         cluster = Cluster(self.model.name)
         self._resources = ClusterResources(self._application, cluster, self.unit.name)
         self._secret = self_signed.Secret(self)
-        # Before this charm's own observers, so that the libraries have read their relations when those run.
+        # Created before this charm observes events: the libraries then handle each event first.
         self._tls_relation = TlsRelation(self, self._application)
         self._ca_certificates = CertificateTransferRequires(self, CA_CERTIFICATES)
         self._observability = Observability(self)
@@ -130,7 +130,7 @@ class IstioAuxCharm(ops.CharmBase):
         return self._statuses[0].message or "see juju debug-log"
 
     def reconcile(self, *, rotate: bool = False) -> None:
-        """Applies the desired state, as far as this unit may, and records the statuses."""
+        """Applies the desired state, the cluster's objects only on the leader, and records the statuses."""
         self._statuses = list(self._reconcile(rotate=rotate)) or [ops.ActiveStatus()]
 
     def _reconcile(self, *, rotate: bool) -> Iterable[StatusBase]:

@@ -61,7 +61,7 @@ def problems(error: ValidationError) -> str:
     return "; ".join(_problem(each) for each in error.errors(include_url=False))
 
 
-def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's own type of it is private
+def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's type of an error is not public
     option = str(error["loc"][0]).replace("_", "-")
     if error["type"] == "value_error":
         return f"{option}: {error['ctx']['error']}"

@@ -1,4 +1,4 @@
-//! Installs the plugin and its network configuration: the primary network's, with the plugin appended.
+//! Installs the CNI plugin, and a CNI configuration: a copy of the primary network's, with the plugin appended.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub fn plugin(program: &Path, bin_dir: &Path) -> io::Result<()> {
     fs::rename(temporary, bin_dir.join(PLUGIN))
 }
 
-/// Writes the runtime class' configuration if the primary network's has changed.
+/// Writes the CNI configuration of the runtime class, unless it is up to date with the primary network's.
 pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<()> {
     let primary = first_configuration(primary_dir).context(primary_dir.display())?;
     let primary = primary.context(format_args!("{} has no network configuration", primary_dir.display()))?;
@@ -47,7 +47,7 @@ fn first_configuration(directory: &Path) -> io::Result<Option<PathBuf>> {
     Ok(files.into_iter().next())
 }
 
-/// Appends the plugin to the primary configuration, whose name stays: its plugins find their addresses by it.
+/// Appends the plugin to the primary CNI configuration. The network keeps its name: IPAM plugins store allocations under it.
 fn chained(primary: &str) -> Result<String> {
     let mut configuration: Value = serde_json::from_str(primary)?;
     if configuration.get("plugins").is_none() {

@@ -1,4 +1,4 @@
-"""The relation `certificates`: it takes over, changes its CA, and hands back; no unit is untrusted meanwhile."""
+"""The relation `certificates` is added, its CA changes, and it is removed; each unit stays trusted at all times."""
 
 import dataclasses
 import datetime

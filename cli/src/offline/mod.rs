@@ -21,7 +21,7 @@ pub struct Injected {
 }
 
 /// Mutates every pod template in YAML or JSON manifests as the webhook would before Istio's injector: only the startup hold.
-/// With `assume_proxy` it adds the shim, too, as a native sidecar. The other modes change the proxy, which is not there.
+/// With `assume_proxy` it also adds the shim as a native sidecar. The other modes patch istio-proxy, which manifests lack.
 pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Injected> {
     let mut injector = ManifestInjector::new(settings, assume_proxy);
     // Some editors write a byte order mark first, which belongs to no document.

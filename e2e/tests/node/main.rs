@@ -13,7 +13,7 @@ use e2e::{Namespace, cluster::MESH, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-/// Returns a Job whose pods opt out of Istio's injection, under an account of its own.
+/// Returns a Job whose pods opt out of Istio's injection, and run under the service account `client`.
 fn client_job(name: &str, spec: &Value) -> Value {
     let mut job = job(name, spec);
     let template = &mut job["spec"]["template"];
@@ -26,7 +26,7 @@ fn client_job(name: &str, spec: &Value) -> Value {
     job
 }
 
-/// Gives a Job's pods their proxy beside them.
+/// Sets the runtime class `istio-aux`, for which the node agent runs the proxy outside of the pod.
 fn beside(mut job: Value) -> Value {
     job["spec"]["template"]["spec"]["runtimeClassName"] = json!("istio-aux");
     job
@@ -36,7 +36,7 @@ fn account(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 }
 
-/// Admits one account of the namespace to the server.
+/// Returns a policy that allows requests from one service account of the namespace only.
 fn only(ns: &Namespace, account: &str) -> Value {
     let principal = format!("cluster.local/ns/{}/sa/{account}", ns.name());
     json!({

@@ -10,7 +10,7 @@ use crate::Soak;
 struct Shape {
     name: &'static str,
     spec: fn() -> Value,
-    /// How many pods that fail the Job may have.
+    /// Sets the Job's `backoffLimit`.
     retries: u32,
     /// The condition that the Job ends with.
     end: &'static str,

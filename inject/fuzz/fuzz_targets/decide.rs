@@ -1,4 +1,5 @@
-//! No bytes make a review or a decision panic, or cost more than 50 ms of CPU for each MiB; whatever pod is decided on takes its patch, and needs none after it.
+//! Fuzzes reviews and decisions: they do not panic, and take at most 50 ms of CPU time per MiB. The patch applies to the pod, and
+//! a second decision on the patched pod gives an empty patch.
 
 #![no_main]
 

@@ -25,7 +25,8 @@ pub(crate) struct Facts<'p> {
     pub(crate) restart_policy: Option<RestartPolicy>,
     /// True if there are native sidecars besides the proxy and the shim.
     pub(crate) has_other_native_sidecars: bool,
-    /// The mode in which the shim is in the pod already: by its containers, because annotations are copied with pods.
+    /// The mode of a shim that is already injected. It is read from the containers: annotations may have been copied from another
+    /// pod.
     pub(crate) present: Option<Mode>,
     /// The shim's own container, and its index among the init containers.
     pub(crate) native_shim: Option<(usize, &'p Container)>,

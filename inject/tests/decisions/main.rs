@@ -162,7 +162,7 @@ fn katib_collector_does_not_wait_for_the_proxy() {
         ("metrics-collector", &["--wait_all_processes=true"], false),
     ];
     for (name, args, is_disabled) in cases {
-        // With any proxy; without one nothing needs to be said.
+        // The argument is added beside a classic or a native proxy, and not to a pod without a proxy.
         for (pod, expected) in [(CLASSIC_PROXY, is_disabled), (NATIVE_PROXY, is_disabled), (BEFORE_ISTIO, false)] {
             let after = patched(&trial(pod, name, args));
             let collector = after["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == name).unwrap();
@@ -238,7 +238,7 @@ fn proxy_rendered_without_hold_is_made_to_hold() {
     assert!(shim_of(&after).is_some());
     let injected = json_of(CLASSIC_PROXY);
     assert_eq!(after["spec"]["containers"][0]["lifecycle"], injected["spec"]["containers"][0]["lifecycle"]);
-    // Where there is another hook, or a command that may be no pilot-agent, it is left alone.
+    // A proxy with a postStart hook of its own, or with a command that may not be pilot-agent, is not changed.
     for (field, value) in
         [("lifecycle", json!({"postStart": {"exec": {"command": ["true"]}}})), ("command", json!(["agent"]))]
     {

@@ -23,7 +23,7 @@ pub(crate) enum QuitResponse {
     Accepted(String),
     /// Rejected, with this status line.
     Rejected(String),
-    /// The connection was closed without a response: pilot-agent may be gone before its response is.
+    /// The connection was closed without a response: pilot-agent may exit before it has sent one.
     ConnectionClosed,
 }
 
@@ -82,7 +82,8 @@ impl QuitRequest {
 
     fn exchange(&mut self, now: Duration) -> io::Result<QuitResponse> {
         if !self.is_sent {
-            // A few bytes into the empty buffer of a new connection: all of them, or none while it is being made.
+            // The request fits into the empty send buffer: the write is never partial, and fails with EAGAIN until the
+            // connection is established.
             self.stream.write_all(self.request.as_bytes())?;
             self.is_sent = true;
             self.deadline = now + RESPONSE_TIMEOUT;

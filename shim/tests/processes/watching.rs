@@ -98,7 +98,7 @@ fn restarted_proxy_is_asked() {
     proxy.start(&pod);
     shim.until_logged_times(2, "container started container=istio-proxy");
     main.finish();
-    // The stand-in exits with 137, so that OnFailure restarts it; it is asked again then.
+    // The test's proxy exits with 137, so that OnFailure restarts it; the shim then asks it to quit again.
     shim.until_logged(&format!("istio-proxy ended {}", code(137)));
     assert_eq!(proxy.requests(), [QUIT]);
     proxy.start(&pod);

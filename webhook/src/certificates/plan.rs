@@ -1,5 +1,5 @@
 //! Decides the next write of the Secret's certificates or the webhook configuration's CA bundles, from values alone. Each action
-//! is one write, so another replica can continue after one that is killed between two of them.
+//! is one write, so another replica can continue if one is killed between two writes.
 //!
 //! Steps of a renewal:
 //! 1. Store a new certificate, with a CA of its own, as the next one.
