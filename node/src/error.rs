@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display};
 
+use contract::error_chain::display_chain;
+
 /// Says what failed and, after colons, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error(String);
@@ -26,16 +28,7 @@ impl Display for Error {
 impl<E: std::error::Error> From<E> for Error {
     /// Appends the causes that the error's own text does not have.
     fn from(error: E) -> Self {
-        let mut text = error.to_string();
-        let mut cause = error.source();
-        while let Some(inner) = cause {
-            let inner_text = inner.to_string();
-            if !text.contains(&inner_text) {
-                text = format!("{text}: {inner_text}");
-            }
-            cause = inner.source();
-        }
-        Self(text)
+        Self(display_chain(&error))
     }
 }
 
