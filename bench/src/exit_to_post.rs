@@ -20,7 +20,7 @@ fn probe_folder() -> PathBuf {
 }
 
 /// Lists modes and restart policies. Under `OnFailure` the exit code decides, which the kernel tells after the reaping.
-const KINDS: [(&str, &str); 3] = [("native", "Never"), ("native", "OnFailure"), ("wrap", "OnFailure")];
+const KINDS: [(&str, &str); 3] = [("native", "Never"), ("native", "OnFailure"), ("status", "OnFailure")];
 
 /// Runs so many rounds of a pod of each kind, and prints how long they took.
 pub(crate) async fn run(rounds: usize) {

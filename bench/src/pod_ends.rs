@@ -60,7 +60,7 @@ const HOLD: (&str, &str) = ("proxy.istio.io/config", "holdApplicationUntilProxyS
 /// Names the kind that needs image volumes, which are switched on for the whole run.
 const IMAGE_VOLUME: &str = "istio-aux-image-volume";
 /// Names the kinds that are measured with the shim copied: beside image volumes they would be something else.
-const COPYING: [&str; 2] = ["istio-aux-proxy", "istio-aux-wrap"];
+const COPYING: [&str; 1] = ["istio-aux-proxy"];
 /// Names the kind that needs the node agent.
 const NODE: &str = "istio-aux-node";
 
@@ -73,7 +73,7 @@ const KINDS: [Kind; 11] = [
     kind("istio-native-sidecar", &[MESH], Some(("sidecar.istio.io/nativeSidecar", "true"))),
     kind("istio-aux-native", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "native"))),
     kind("istio-aux-proxy", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "proxy"))),
-    kind("istio-aux-wrap", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "wrap"))),
+    kind("istio-aux-status", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "status"))),
     kind(IMAGE_VOLUME, &[MESH, OPT_IN], None),
     kind(NODE, &[BESIDE], None),
 ];

@@ -28,7 +28,7 @@ pub const TENANCY_MANAGER: &str = "istio-aux-tenancy";
 pub const WAIT_FOR_ANNOTATION: &str = "istio-aux.io/wait-for";
 /// Pod annotation: other endpoints to `POST` to before the proxy's, separated by commas.
 pub const QUIT_ANNOTATION: &str = "istio-aux.io/quit";
-/// Pod annotation: how the pod is to be ended. `auto`, `native`, `proxy`, `wrap`, `istio`, `hold` or `off`.
+/// Pod annotation: how the pod is to be ended. `auto`, `native`, `proxy`, `status`, `istio`, `hold` or `off`.
 pub const MODE_ANNOTATION: &str = "istio-aux.io/mode";
 /// Pod annotation: requests of the shim's containers, such as `cpu=10m,memory=8Mi`, over the installation's.
 pub const SHIM_REQUESTS_ANNOTATION: &str = "istio-aux.io/shim-requests";
@@ -36,6 +36,9 @@ pub const SHIM_REQUESTS_ANNOTATION: &str = "istio-aux.io/shim-requests";
 pub const SHIM_LIMITS_ANNOTATION: &str = "istio-aux.io/shim-limits";
 /// Pod annotation, written by the webhook: the decision and its reason in one line of JSON.
 pub const STATUS_ANNOTATION: &str = "istio-aux.io/status";
+/// Pod annotation, written by the webhook when the kubelet reports that the awaited containers have ended for good: their exit
+/// codes, such as `main=0,metrics=137`. Nobody else may write it.
+pub const ENDED_ANNOTATION: &str = "istio-aux.io/ended";
 /// Pod label, written by the webhook: the mode in which the shim was added.
 pub const SHIM_LABEL: &str = "istio-aux.io/shim";
 
@@ -46,20 +49,20 @@ pub const SHIM_CONTAINER: &str = "aux-shim";
 pub const SHIM_UID: u32 = 65_019;
 /// Name of the init container that copies the shim's binary into [`SHIM_VOLUME`].
 pub const INSTALL_CONTAINER: &str = "aux-shim-install";
-/// The volume that the webhook adds: in mode native for the shim's state file, an emptyDir on disk; else for the shim's binary.
+/// The volume of the shim's binary in other containers.
 pub const SHIM_VOLUME: &str = "istio-aux";
-/// The volume of the shim's binary in a Katib trial in whose pod [`SHIM_VOLUME`] does not hold it.
-pub const BINARY_VOLUME: &str = "istio-aux-binary";
-/// Mount path of [`SHIM_VOLUME`] in the shim's own container.
-pub const STATE_DIR: &str = "/state";
+/// The volume of the downward API with the pod's annotations.
+pub const ANNOTATIONS_VOLUME: &str = "istio-aux-annotations";
+/// Mount path of [`ANNOTATIONS_VOLUME`].
+pub const ANNOTATIONS_DIR: &str = "/istio-aux-annotations";
+/// The file in [`ANNOTATIONS_VOLUME`] and in Istio's own volume.
+pub const ANNOTATIONS_FILE: &str = "annotations";
+/// Mount path of Istio's own volume of the downward API, in istio-proxy.
+pub const ISTIO_POD_DIR: &str = "/etc/istio/pod";
 /// Mount path of the shim's binary in other containers.
 pub const BINARY_DIR: &str = "/istio-aux";
 /// The shim's binary in other containers.
 pub const SHIM_BINARY: &str = "/istio-aux/aux-shim";
-/// The volume in which wrapped containers report, each in a `subPath` of its name; an emptyDir on disk.
-pub const LOCK_VOLUME: &str = "istio-aux-locks";
-/// Mount path of [`LOCK_VOLUME`].
-pub const LOCK_DIR: &str = "/istio-aux-locks";
 /// Repository of the shim's image; its tag is the version. No registry has that name: each installation sets its own.
 pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
 
@@ -77,8 +80,6 @@ pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 pub const MANAGED_GATEWAY_LABEL: &str = "gateway.istio.io/managed";
 /// Pod annotation by which Istio's injector makes its proxy a native sidecar, or an ordinary container.
 pub const NATIVE_SIDECAR_ANNOTATION: &str = "sidecar.istio.io/nativeSidecar";
-/// Istio's volume for the proxy's own files, an emptyDir on disk.
-pub const ISTIO_DATA_VOLUME: &str = "istio-data";
 /// Entrypoint of Istio's proxy image.
 pub const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// Pod annotation that Istio merges into the proxy's configuration (a `ProxyConfig` in YAML).

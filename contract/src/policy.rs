@@ -85,98 +85,14 @@ impl FromStr for RestartPolicy {
     }
 }
 
-/// `POLICY[;ACTION:in|not-in:CODE[,CODE…]]…`, for example `Never;restart:in:42,43`.
-impl fmt::Display for ContainerPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.policy)?;
-        for rule in &self.rules {
-            let values: Vec<String> = rule.values.iter().map(i32::to_string).collect();
-            let operator = if rule.is_in { "in" } else { "not-in" };
-            write!(f, ";{}:{operator}:{}", rule.action.as_word(), values.join(","))?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for ContainerPolicy {
-    type Err = ParsePolicyError;
-
-    fn from_str(text: &str) -> Result<Self, ParsePolicyError> {
-        let mut parts = text.split(';');
-        let policy = parts.next().unwrap_or_default().parse()?;
-        let rules = parts.map(RestartRule::from_word).collect::<Result<_, _>>()?;
-        Ok(Self { policy, rules })
-    }
-}
-
-impl RuleAction {
-    fn as_word(self) -> &'static str {
-        match self {
-            Self::Restart => "restart",
-            Self::RestartAllContainers => "restart-all",
-        }
-    }
-}
-
-impl RestartRule {
-    fn from_word(word: &str) -> Result<Self, ParsePolicyError> {
-        let mut parts = word.splitn(3, ':');
-        let (action, operator, values) = (parts.next(), parts.next(), parts.next().ok_or(ParsePolicyError)?);
-        let actions = [RuleAction::Restart, RuleAction::RestartAllContainers];
-        let action = actions.into_iter().find(|known| Some(known.as_word()) == action).ok_or(ParsePolicyError)?;
-        let is_in = match operator {
-            Some("in") => true,
-            Some("not-in") => false,
-            _ => return Err(ParsePolicyError),
-        };
-        let values =
-            values.split(',').map(|code| code.parse().map_err(|_| ParsePolicyError)).collect::<Result<_, _>>()?;
-        Ok(Self { action, is_in, values })
-    }
-}
-
 /// The text is not a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsePolicyError;
 
 impl fmt::Display for ParsePolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("takes Always, Never or OnFailure, and rules like ;restart:in:42,43")
+        f.write_str("takes Always, Never or OnFailure")
     }
 }
 
 impl std::error::Error for ParsePolicyError {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn policy_parses_as_it_is_written() {
-        let codes = |action, is_in, values: &[i32]| RestartRule { action, is_in, values: values.to_vec() };
-        let cases = [
-            ("Never", RestartPolicy::Never, vec![]),
-            ("Always", RestartPolicy::Always, vec![]),
-            ("Never;restart:in:42,43", RestartPolicy::Never, vec![codes(RuleAction::Restart, true, &[42, 43])]),
-            (
-                "OnFailure;restart-all:not-in:0;restart:in:1",
-                RestartPolicy::OnFailure,
-                vec![codes(RuleAction::RestartAllContainers, false, &[0]), codes(RuleAction::Restart, true, &[1])],
-            ),
-        ];
-        for (text, policy, rules) in cases {
-            let expected = ContainerPolicy { policy, rules };
-            assert_eq!(text.parse::<ContainerPolicy>(), Ok(expected.clone()), "{text}");
-            assert_eq!(expected.to_string(), text);
-        }
-    }
-
-    #[test]
-    fn invalid_policy_is_rejected() {
-        for text in
-            ["", "never", "Never;", "Never;restart", "Never;restart:in:", "Never;restart:in:x", "Never;stop:in:1"]
-        {
-            assert_eq!(text.parse::<ContainerPolicy>(), Err(ParsePolicyError), "{text}");
-        }
-    }
-}

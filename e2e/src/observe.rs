@@ -123,6 +123,13 @@ impl<'a> PodView<'a> {
         self.0.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
     }
 
+    /// Returns the image of a regular container.
+    #[must_use]
+    pub fn image(self, container: &str) -> Option<&'a str> {
+        let containers = &self.0.spec.as_ref()?.containers;
+        containers.iter().find(|other| other.name == container)?.image.as_deref()
+    }
+
     /// Returns the names of the containers that have a status.
     pub fn container_names(self) -> impl Iterator<Item = &'a str> {
         self.containers().map(|status| status.name.as_str())

@@ -22,6 +22,8 @@ pub fn install_policies(name: &'static str, options: &[&str]) -> Applied {
     let version = format!("--api-version={}", policy_version());
     let text = printed(&run_offline(BINARY, &[&["policy", &version], options].concat()));
     let mut objects: Vec<Value> = serde_saphyr::from_str_multiple(&text).expect("manifests are YAML");
+    // What keeps others from the annotation is the same object as the installation's.
+    objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| kind.starts_with("Validating")));
     objects.retain(|object| object["kind"] != "MutatingAdmissionPolicyBinding" || is_for_namespaces(object));
     let renamed = |old: &Value| json!(format!("{name}-{}", old.as_str().unwrap_or_default()));
     for object in &mut objects {
@@ -37,7 +39,7 @@ pub fn install_policies(name: &'static str, options: &[&str]) -> Applied {
 
 fn is_for_namespaces(binding: &Value) -> bool {
     let name = binding["metadata"]["name"].as_str().unwrap_or_default();
-    name.ends_with("-namespace") && !name.ends_with("-legacy-namespace")
+    name.ends_with("-ended") || (name.ends_with("-namespace") && !name.ends_with("-legacy-namespace"))
 }
 
 /// Waits until the policies are effective: a pod of this kind then gets what they add.

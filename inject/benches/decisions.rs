@@ -44,6 +44,26 @@ fn decisions(criterion: &mut Criterion) {
             bencher.iter(|| answer(Entry::Injection, black_box(review.as_bytes()), &settings).expect("it is a review"));
         });
     }
+    let mut ended = pod(8 << 10);
+    ended["spec"]["initContainers"] =
+        json!([{"name": "aux-shim", "args": ["watch", "--await=main", "--await=metrics"]}]);
+    let end = |name: &str| json!({"name": name, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}});
+    ended["status"] = json!({"phase": "Running", "containerStatuses": [end("main"), end("metrics")]});
+    let review = status_review(&ended);
+    let mut group = criterion.benchmark_group(format!("report of the end ({} bytes)", review.len()));
+    group.bench_function("review to answer", |bencher| {
+        bencher.iter(|| answer(Entry::Ended, black_box(review.as_bytes()), &settings).expect("it is a review"));
+    });
+}
+
+/// Returns a review of a kubelet's status, which has the pod as it was, too.
+fn status_review(pod: &Value) -> String {
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {"uid": "1f", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "team",
+            "operation": "UPDATE", "subResource": "status", "object": pod, "oldObject": pod},
+    })
+    .to_string()
 }
 
 /// Measures pods that are made to cost as much as they can.

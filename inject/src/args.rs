@@ -19,6 +19,10 @@ pub struct ShimArgs {
     /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
     #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
     delivery: DeliveryChoice,
+    /// How pods are ended that do not ask for a mode themselves: at once where containers may share a PID namespace, or
+    /// always by the kubelet's report, about a second later
+    #[arg(long, value_enum, default_value_t = DefaultMode::Auto)]
+    default_mode: DefaultMode,
     /// What the shim's containers ask of the node, where a `LimitRange` wants other than this
     #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = ShimResources::parse_quantity)]
     shim_requests: Vec<(String, String)>,
@@ -60,6 +64,13 @@ enum DeliveryChoice {
     ImageVolume,
 }
 
+/// The mode of pods that do not ask for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DefaultMode {
+    Auto,
+    Status,
+}
+
 impl ShimArgs {
     /// Returns the settings, for a server with or without native sidecars.
     #[must_use]
@@ -72,6 +83,7 @@ impl ShimArgs {
                 DeliveryChoice::ImageVolume => Delivery::ImageVolume,
             },
             native_sidecars,
+            prefers_status: self.default_mode == DefaultMode::Status,
             proxy_command: self.proxy_command,
             user: self.shim_user,
             resources: ShimResources { requests: self.shim_requests, limits: self.shim_limits },

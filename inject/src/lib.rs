@@ -9,6 +9,7 @@
 
 #[cfg(feature = "args")]
 pub mod args;
+mod ended;
 mod facts;
 mod mode;
 mod node_proxy;
@@ -21,6 +22,7 @@ pub mod tenancy;
 
 use json_patch::Patch;
 
+pub use self::ended::report_ended;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
 pub use self::mode::Mode;

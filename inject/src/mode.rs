@@ -13,13 +13,13 @@ pub enum Mode {
     Native,
     /// The shim, as the parent of pilot-agent.
     Proxy,
-    /// The shim, as the parent of each awaited container's command, and of pilot-agent.
-    Wrap,
+    /// The shim, which looks at no process, and waits for the kubelet's report.
+    Status,
 }
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Self; 6] = [Self::Off, Self::Hold, Self::Istio, Self::Native, Self::Proxy, Self::Wrap];
+    pub const ALL: [Self; 6] = [Self::Off, Self::Hold, Self::Istio, Self::Native, Self::Proxy, Self::Status];
 
     /// Returns the name in annotations, labels, logs and metrics.
     #[must_use]
@@ -30,13 +30,13 @@ impl Mode {
             Self::Istio => "istio",
             Self::Native => "native",
             Self::Proxy => "proxy",
-            Self::Wrap => "wrap",
+            Self::Status => "status",
         }
     }
 
     /// Returns true if a shim is in the pod.
     #[must_use]
     pub fn has_shim(self) -> bool {
-        matches!(self, Self::Native | Self::Proxy | Self::Wrap)
+        matches!(self, Self::Native | Self::Proxy | Self::Status)
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide, move_proxy_to_node, tenancy};
+use crate::{Decision, Mode, Settings, decide, move_proxy_to_node, report_ended, tenancy};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -53,6 +53,8 @@ struct AdmissionRequest<O> {
     namespace: String,
     #[serde(default)]
     operation: String,
+    #[serde(default, rename = "subResource")]
+    sub_resource: String,
     kind: Kind,
     object: Option<O>,
 }
@@ -75,11 +77,13 @@ pub enum Entry {
     Mesh,
     /// The proxy on the pod's node.
     Node,
+    /// The end of the awaited containers, when the kubelet reports it.
+    Ended,
 }
 
 impl Entry {
     /// All entries.
-    pub const ALL: [Self; 4] = [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node];
+    pub const ALL: [Self; 5] = [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node, Self::Ended];
 
     /// Returns the name in logs and metrics.
     #[must_use]
@@ -89,6 +93,7 @@ impl Entry {
             Self::PipelinesToken => "pipelines-token",
             Self::Mesh => "mesh",
             Self::Node => "node",
+            Self::Ended => "ended",
         }
     }
 
@@ -98,6 +103,15 @@ impl Entry {
             Self::PipelinesToken => tenancy::add_pipelines_token(pod),
             Self::Mesh => tenancy::join_mesh(pod, settings),
             Self::Node => move_proxy_to_node(pod),
+            Self::Ended => report_ended(pod),
+        }
+    }
+
+    /// Returns the operation and the subresource that the entry decides about.
+    fn operation(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Injection | Self::PipelinesToken | Self::Mesh | Self::Node => ("CREATE", ""),
+            Self::Ended => ("UPDATE", "status"),
         }
     }
 }
@@ -129,7 +143,7 @@ pub struct Answered {
 /// Answers a review, and logs the decision in one line. A pod that cannot be parsed is admitted unchanged, with a warning.
 pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
-    let (request, pod) = read(body)?;
+    let (request, pod) = read(entry, body)?;
     let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings);
     let (body, outcome) = match &pod {
         Ok(Some(pod)) => {
@@ -148,19 +162,19 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
     Ok(Answered { body: body?, outcome })
 }
 
-/// The request, and the pod that is being created; `None` where the request is about anything else.
+/// The request, and its pod; `None` where the entry does not decide about such a request.
 type Read = (AdmissionRequest<()>, Result<Option<Pod>, serde_json::Error>);
 
-fn read(body: &[u8]) -> Result<Read, Error> {
+fn read(entry: Entry, body: &[u8]) -> Result<Read, Error> {
     let body = str::from_utf8(body)?;
     // Nearly always it is a pod, which is then parsed in one pass.
     if let Ok(review) = serde_json::from_str::<AdmissionReview<Pod>>(body) {
         let (request, object) = review.into_request()?;
-        let pod = object.filter(|_| request.creates_a_pod());
+        let pod = object.filter(|_| request.is_for(entry));
         return Ok((request, Ok(pod)));
     }
     let (request, object) = serde_json::from_str::<AdmissionReview<&RawValue>>(body)?.into_request()?;
-    let object = object.filter(|_| request.creates_a_pod());
+    let object = object.filter(|_| request.is_for(entry));
     let pod = object.map(|object| serde_json::from_str(object.get())).transpose();
     Ok((request, pod))
 }
@@ -171,14 +185,16 @@ impl<O> AdmissionReview<O> {
         if (api_version.as_str(), kind.as_str()) != (API_VERSION, KIND) {
             return Err(Error::OtherKind { kind, api_version });
         }
-        let AdmissionRequest { uid, namespace, operation, kind, object } = request.ok_or(Error::NoRequest)?;
-        Ok((AdmissionRequest { uid, namespace, operation, kind, object: None }, object))
+        let AdmissionRequest { uid, namespace, operation, sub_resource, kind, object } =
+            request.ok_or(Error::NoRequest)?;
+        Ok((AdmissionRequest { uid, namespace, operation, sub_resource, kind, object: None }, object))
     }
 }
 
 impl<O> AdmissionRequest<O> {
-    fn creates_a_pod(&self) -> bool {
-        self.kind.group.is_empty() && self.kind.kind == "Pod" && self.operation == "CREATE"
+    fn is_for(&self, entry: Entry) -> bool {
+        let is_pod = self.kind.group.is_empty() && self.kind.kind == "Pod";
+        is_pod && (self.operation.as_str(), self.sub_resource.as_str()) == entry.operation()
     }
 }
 
@@ -250,17 +266,38 @@ mod tests {
         assert_eq!(patch[1]["path"], "/metadata/annotations/proxy.istio.io~1config");
     }
 
+    /// Returns a review of an update of the pod's status.
+    fn status_review(object: &Value) -> Value {
+        let mut review = review(object);
+        review["request"]["operation"] = json!("UPDATE");
+        review["request"]["subResource"] = json!("status");
+        review
+    }
+
+    fn an_ended_pod() -> Value {
+        let mut pod = a_pod();
+        pod["spec"]["initContainers"] = json!([{"name": "aux-shim", "args": ["watch", "--await=main"]}]);
+        pod["status"] = json!({"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]});
+        pod
+    }
+
     #[test]
     fn each_entry_makes_a_patch_of_its_own() {
         let first_path = |entry: Entry| {
-            let answered = answer(entry, review(&a_pod()).to_string().as_bytes(), &settings()).unwrap();
+            let review = if entry == Entry::Ended { status_review(&an_ended_pod()) } else { review(&a_pod()) };
+            let answered = answer(entry, review.to_string().as_bytes(), &settings()).unwrap();
             let body: Value = serde_json::from_slice(&answered.body).unwrap();
             let patch = BASE64_STANDARD.decode(body["response"]["patch"].as_str().unwrap()).unwrap();
             let patch: Value = serde_json::from_slice(&patch).unwrap();
             patch[0]["path"].as_str().unwrap().to_owned()
         };
-        let expected =
-            ["/metadata/annotations", "/spec/containers/0/volumeMounts", "/metadata/labels", "/spec/runtimeClassName"];
+        let expected = [
+            "/metadata/annotations",
+            "/spec/containers/0/volumeMounts",
+            "/metadata/labels",
+            "/spec/runtimeClassName",
+            "/metadata/annotations",
+        ];
         assert_eq!(Entry::ALL.map(first_path), expected);
     }
 
@@ -272,8 +309,20 @@ mod tests {
         job["request"]["kind"] = json!({"group": "batch", "version": "v1", "kind": "Job"});
         let mut no_object = review(&Value::Null);
         no_object["request"]["operation"] = json!("DELETE");
-        for review in [update, job, no_object] {
+        for review in [update, status_review(&a_pod()), job, no_object] {
             assert_eq!(answered(&review)["response"], json!({"uid": "705ab4f5", "allowed": true}), "{review}");
+        }
+    }
+
+    #[test]
+    fn ends_are_reported_in_updates_of_the_status_only() {
+        let mut update = status_review(&an_ended_pod());
+        update["request"]["subResource"] = json!("");
+        for (review, is_patched) in
+            [(review(&an_ended_pod()), false), (update, false), (status_review(&an_ended_pod()), true)]
+        {
+            let outcome = answer(Entry::Ended, review.to_string().as_bytes(), &settings()).unwrap().outcome;
+            assert_eq!(outcome == Outcome::Patched(Mode::Off), is_patched, "{review}");
         }
     }
 

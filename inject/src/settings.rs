@@ -18,6 +18,8 @@ pub struct Settings {
     pub delivery: Delivery,
     /// True if the server keeps `restartPolicy` on init containers (KEP-753).
     pub native_sidecars: bool,
+    /// True if pods are to keep their PID namespaces apart: mode status in place of native and proxy.
+    pub prefers_status: bool,
     /// The entrypoint of istio-proxy, where its container has no command.
     pub proxy_command: String,
     /// The shim's requests and limits.
@@ -76,6 +78,7 @@ impl Settings {
             pull_policy: PullPolicy::IfNotPresent,
             delivery: Delivery::Copy,
             native_sidecars: true,
+            prefers_status: false,
             proxy_command: PILOT_AGENT.to_owned(),
             resources: ShimResources::default(),
             user: ShimUser::Uid(SHIM_UID),

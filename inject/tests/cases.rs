@@ -48,6 +48,7 @@ struct Case {
 struct CaseSettings {
     delivery: Option<String>,
     native_sidecars: Option<bool>,
+    default_mode: Option<String>,
 }
 
 fn yes() -> bool {
@@ -62,7 +63,8 @@ impl Case {
             Some(other) => panic!("{}: no delivery: {other}", self.name),
         };
         let native_sidecars = self.settings.native_sidecars.unwrap_or(true);
-        Settings { delivery, native_sidecars, ..Settings::new("shim:1") }
+        let prefers_status = self.settings.default_mode.as_deref() == Some("status");
+        Settings { delivery, native_sidecars, prefers_status, ..Settings::new("shim:1") }
     }
 }
 
@@ -136,6 +138,14 @@ fn check(case: &Case, base: &Value) -> Result<(), String> {
     if decision.warnings.len() != case.warnings.len() || !decision.warnings.iter().zip(&case.warnings).all(is_expected)
     {
         return Err(format!("warnings: expected {:?}, found {:?}", case.warnings, decision.warnings));
+    }
+    for list in ["volumes", "initContainers", "containers"] {
+        let mut names: Vec<_> =
+            pod["spec"][list].as_array().into_iter().flatten().map(|it| it["name"].as_str()).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        differs("names", &json!(names.len()), &json!(count))?;
     }
     let text = pod.to_string();
     let proxy = ["containers", "initContainers"].into_iter().filter_map(|list| pod["spec"][list].as_array()).flatten();

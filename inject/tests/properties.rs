@@ -45,9 +45,10 @@ fn key() -> impl Strategy<Value = String> {
 fn strings() -> impl Strategy<Value = Value> {
     let ours = prop_oneof![
         Just(("istio-aux.io/wait-for".to_owned(), "main,metrics-collector".to_owned())),
-        prop::sample::select(&["auto", "native", "proxy", "wrap", "istio", "hold", "off"])
+        prop::sample::select(&["auto", "native", "proxy", "status", "istio", "hold", "off"])
             .prop_map(|mode| ("istio-aux.io/mode".to_owned(), mode.to_owned())),
         Just(("istio-aux.io/status".to_owned(), "stale".to_owned())),
+        Just(("istio-aux.io/ended".to_owned(), "main=0".to_owned())),
         Just(("istio-aux.io/shim".to_owned(), "native".to_owned())),
         Just(("katib.kubeflow.org/trial".to_owned(), "trial".to_owned())),
         Just(("workflows.argoproj.io/workflow".to_owned(), "wf".to_owned())),
@@ -170,6 +171,7 @@ fn without_ours(before: &Value, after: &Value) -> Value {
             &[
                 "proxy.istio.io/config",
                 "istio-aux.io/status",
+                "istio-aux.io/ended",
                 "sidecar.istio.io/nativeSidecar",
                 "workflows.argoproj.io/kill-cmd-istio-proxy",
             ],
@@ -226,7 +228,7 @@ fn take_ours_off(after: &mut Value, before: &Value) {
     let Some(list) = after.as_array_mut() else { return };
     for ours in list.drain(had..) {
         let name = ours["name"].as_str().unwrap();
-        assert!(["aux-shim", "aux-shim-install", "istio-aux", "istio-aux-locks"].contains(&name), "{name}");
+        assert!(["aux-shim", "aux-shim-install", "istio-aux", "istio-aux-annotations"].contains(&name), "{name}");
     }
     if had == 0 {
         *after = before.clone();

@@ -7,11 +7,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use contract::args::{
-    ARGUMENT, AWAIT, CONTAINER_POLICY, HELPER, INSTALL, LOCK_DIR, MAY_RESTART, PROXY, QUIT, RESTART_POLICY,
-    RETRY_WINDOW, START_AFTER, STATE, STATUS_PORT, STAY, SUPERVISE, StartAfterArgs, WATCH, WRAP, WatchArgs, WrapArgs,
+    ALL_MAY_RESTART, ANNOTATIONS, ARGUMENT, AWAIT, HELPER, INSTALL, MAY_RESTART, PROXY, QUIT, REPORT_ONLY,
+    RESTART_POLICY, START_AFTER, STATUS_PORT, STAY, SUPERVISE, StartAfterArgs, WATCH, WatchArgs,
 };
 use contract::endpoint::ParseEndpointError;
-use contract::policy::{ContainerPolicy, RestartPolicy};
+use contract::policy::RestartPolicy;
 use lexopt::{Arg, Parser, ValueExt};
 
 const HELP: &str = "\
@@ -19,14 +19,12 @@ aux-shim ends a pod's Istio proxy when the containers it served have finished.
 
 usage: aux-shim watch --await NAME [--await NAME …] --restart-policy Never|OnFailure [options]
        aux-shim supervise --await NAME … --restart-policy Never|OnFailure [options] -- COMMAND …
-       aux-shim wrap --lock-dir DIRECTORY -- COMMAND …
        aux-shim start-after --argument ARGUMENT -- COMMAND …
        aux-shim install DIRECTORY
 
-watch      watches the containers of a pod with shareProcessNamespace: true
+watch      watches the containers of a pod, and asks its proxy to quit when those to wait for have ended for good: as it sees
+           itself where they share a PID namespace, and otherwise by the kubelet's report
 supervise  the same, as the parent of the proxy's COMMAND, whose exit status it passes on
-wrap       the parent of a container's COMMAND, whose exit status it passes on; supervise --lock-dir watches it
-           in a pod whose containers do not share a PID namespace
 start-after
            waits until a container of the pod has a process with this ARGUMENT, and that is idle; then becomes COMMAND
 install    copies this program into DIRECTORY
@@ -34,33 +32,25 @@ install    copies this program into DIRECTORY
 options of watch and supervise:
   --await NAME             a container to wait for; repeatable
   --helper NAME            a regular container not to wait for; repeatable
-  --may-restart NAME       a container that the kubelet may restart after any exit code, because of its probes or
-                           its resize policy; repeatable
+  --may-restart NAME       a container of whose end only the kubelet knows if it is final; repeatable
   --restart-policy POLICY  the pod's restart policy: Never or OnFailure
-  --container-policy NAME=POLICY[;ACTION:in|not-in:CODES]…
-                           the policy of a container that has its own; ACTION is restart or restart-all
   --proxy NAME             the proxy's container (istio-proxy)
   --status-port PORT       pilot-agent's port on localhost (15020); 0 if it is disabled: Envoy's admin port is used
   --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked to quit; repeatable
-  --state FILE             keeps what was observed, for a shim that is restarted
-  --retry-window SECONDS   how long an end is doubted: one with an unknown exit code (default: twice the kubelet's
-                           back-off, and a minute; kernels before 6.15 do not report exit codes), one that was not
-                           identified (150), and any doubtful one after an announced start was not seen (960)
+  --annotations FILE       the pod's annotations as the downward API writes them: istio-aux.io/ended is the kubelet's report
+  --report-only            looks at no process: only the kubelet's report ends the proxy
+  --all-may-restart        the end of another container may have every container started again: a report that is older than
+                           this process does not count
   --stay                   watch: wait for SIGTERM after the last container has exited
-  --lock-dir DIRECTORY     supervise: where wrapped containers report, each in a subdirectory of its name
-
-option of wrap:
-  --lock-dir DIRECTORY     where to report; no other container may write there
 
 option of start-after:
   --argument ARGUMENT      one argument of the other container's command, as a whole
 
-It uses no Kubernetes API. Exit status: of watch always 0; of supervise, wrap and start-after their COMMAND's, 127
+It uses no Kubernetes API. Exit status: of watch always 0; of supervise and start-after their COMMAND's, 127
 if it does not exist, 126 if it cannot be run; 2 for invalid arguments.
 
 example: aux-shim watch --await main --await metrics --restart-policy OnFailure
 example: aux-shim supervise --await main --restart-policy Never -- /usr/local/bin/pilot-agent proxy sidecar
-example: aux-shim wrap --lock-dir /istio-aux-locks -- python3 train.py
 example: aux-shim start-after --argument=-s-db -- python3 train.py
 ";
 
@@ -70,8 +60,6 @@ pub(crate) enum Command {
     Watch(WatchArgs),
     /// Watches as the parent of this command.
     Supervise(WatchArgs, Vec<OsString>),
-    /// Runs this command as its parent.
-    Wrap(WrapArgs, Vec<OsString>),
     /// Becomes this command once another container is idle.
     StartAfter(StartAfterArgs, Vec<OsString>),
     /// Copies this program into a directory.
@@ -85,7 +73,7 @@ pub(crate) enum Command {
 pub(crate) enum Error {
     #[error("no command: try aux-shim watch --await NAME --restart-policy Never, or --help")]
     NoCommand,
-    #[error("unknown command {0:?}: there are watch, supervise, wrap, start-after and install; see --help")]
+    #[error("unknown command {0:?}: there are watch, supervise, start-after and install; see --help")]
     UnknownCommand(String),
     #[error("{command}: {reason}")]
     Incomplete { command: &'static str, reason: &'static str },
@@ -107,7 +95,6 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         Some(Arg::Value(word)) => match word.to_str() {
             Some(WATCH) => watch(parser, false),
             Some(SUPERVISE) => watch(parser, true),
-            Some(WRAP) => wrap(parser),
             Some(START_AFTER) => start_after(parser),
             Some(INSTALL) => install(parser),
             _ => Err(Error::UnknownCommand(word.to_string_lossy().into_owned())),
@@ -141,43 +128,25 @@ fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
     }
     let watch = options.finish()?;
     match command {
-        None if watch.lock_dir.is_some() => Err(wrong(LOCK_DIR, "is for supervise and wrap")),
         None => Ok(Command::Watch(watch)),
         Some(_) if watch.stay => Err(wrong(STAY, "is for watch")),
         Some(command) => Ok(Command::Supervise(watch, command)),
     }
 }
 
-fn wrap(parser: Parser) -> Result<Command, Error> {
-    let Some((lock_dir, command)) = option_and_command(WRAP, LOCK_DIR, parser)? else { return Ok(help()) };
-    let lock_dir = lock_dir.ok_or_else(|| wrong(LOCK_DIR, "is missing; it takes the directory to report in"))?;
-    Ok(Command::Wrap(WrapArgs { lock_dir }, command))
-}
-
-fn start_after(parser: Parser) -> Result<Command, Error> {
-    let Some((argument, command)) = option_and_command(START_AFTER, ARGUMENT, parser)? else { return Ok(help()) };
-    let argument =
-        argument.ok_or_else(|| wrong(ARGUMENT, "is missing; it takes an argument of the other container"))?;
-    Ok(Command::StartAfter(StartAfterArgs { argument }, command))
-}
-
-/// Holds the value of a subcommand's only option, and the command.
-type OptionAndCommand = (Option<String>, Vec<OsString>);
-
-/// Parses the only option of a subcommand, and its command; `None` for `--help`.
-fn option_and_command(
-    subcommand: &'static str,
-    option: &'static str,
-    mut parser: Parser,
-) -> Result<Option<OptionAndCommand>, Error> {
-    let mut value = None;
+fn start_after(mut parser: Parser) -> Result<Command, Error> {
+    let mut argument = None;
     loop {
         match parser.next()? {
-            Some(Arg::Long("help") | Arg::Short('h')) => return Ok(None),
-            Some(Arg::Long(long)) if long == option => value = Some(name(option, &mut parser)?),
-            Some(Arg::Value(first)) => return Ok(Some((value, command_from(first, &mut parser)?))),
+            Some(Arg::Long("help") | Arg::Short('h')) => return Ok(help()),
+            Some(Arg::Long(ARGUMENT)) => argument = Some(name(ARGUMENT, &mut parser)?),
+            Some(Arg::Value(first)) => {
+                let missing = || wrong(ARGUMENT, "is missing; it takes an argument of the other container");
+                let arguments = StartAfterArgs { argument: argument.ok_or_else(missing)? };
+                return Ok(Command::StartAfter(arguments, command_from(first, &mut parser)?));
+            }
             Some(other) => return Err(other.unexpected().into()),
-            None => return Err(nothing_to_run(subcommand)),
+            None => return Err(nothing_to_run(START_AFTER)),
         }
     }
 }
@@ -220,13 +189,12 @@ impl WatchOptions {
             MAY_RESTART => watch.may_restart.push(name(MAY_RESTART, parser)?),
             PROXY => watch.proxy = name(PROXY, parser)?,
             RESTART_POLICY => self.policy = Some(pod_policy(parser)?),
-            CONTAINER_POLICY => watch.container_policies.push(container_policy(parser)?),
             STATUS_PORT => watch.status_port = parsed(STATUS_PORT, parser, "takes a port, 0 to 65535")?,
             QUIT => watch.quit.push(parsed(QUIT, parser, &ParseEndpointError.to_string())?),
-            STATE => watch.state = Some(name(STATE, parser)?),
-            RETRY_WINDOW => watch.retry_window = Some(parsed(RETRY_WINDOW, parser, "takes seconds")?),
+            ANNOTATIONS => watch.annotations = Some(name(ANNOTATIONS, parser)?),
+            REPORT_ONLY => watch.report_only = true,
+            ALL_MAY_RESTART => watch.all_may_restart = true,
             STAY => watch.stay = true,
-            LOCK_DIR => watch.lock_dir = Some(name(LOCK_DIR, parser)?),
             other => return Err(Arg::Long(other).unexpected().into()),
         }
         Ok(())
@@ -249,14 +217,6 @@ fn pod_policy(parser: &mut Parser) -> Result<RestartPolicy, Error> {
     }
 }
 
-fn container_policy(parser: &mut Parser) -> Result<(String, ContainerPolicy), Error> {
-    let text = parser.value()?.string()?;
-    let invalid = |reason: &str| wrong(CONTAINER_POLICY, format!("{reason}, and was given {text:?}"));
-    let (name, policy) = text.split_once('=').ok_or_else(|| invalid("takes NAME=POLICY"))?;
-    let policy = policy.parse().map_err(|error: contract::policy::ParsePolicyError| invalid(&error.to_string()))?;
-    Ok((name.to_owned(), policy))
-}
-
 fn reject_contradictions(watch: &WatchArgs) -> Result<(), Error> {
     if watch.awaited.is_empty() {
         return Err(wrong(AWAIT, "is missing; name at least one container"));
@@ -270,10 +230,8 @@ fn reject_contradictions(watch: &WatchArgs) -> Result<(), Error> {
         }
         seen.push(name);
     }
-    let policies = watch.container_policies.iter().map(|(name, _)| (CONTAINER_POLICY, name));
-    let unknown = policies.chain(watch.may_restart.iter().map(|name| (MAY_RESTART, name)));
-    match unknown.into_iter().find(|(_, name)| !seen.contains(&name.as_str())) {
-        Some((option, name)) => Err(wrong(option, format!("{name:?} is neither awaited, a helper nor the proxy"))),
+    match watch.may_restart.iter().find(|name| !seen.contains(&name.as_str())) {
+        Some(name) => Err(wrong(MAY_RESTART, format!("{name:?} is neither awaited, a helper nor the proxy"))),
         None => Ok(()),
     }
 }

@@ -8,3 +8,8 @@ use nix::time::{ClockId, clock_gettime};
 pub(crate) fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
+
+/// Returns the CPU time of this thread.
+pub(crate) fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
+}

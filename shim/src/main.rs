@@ -1,18 +1,18 @@
 //! `aux-shim`: ends a pod's Istio proxy when the containers it served have finished.
 //!
-//! Exit status: of `watch` always 0; of `supervise`, `wrap` and `start-after` their command's; 1 if `install` failed;
+//! Exit status: of `watch` always 0; of `supervise` and `start-after` their command's; 1 if `install` failed;
 //! 2 for invalid arguments.
 
 #![deny(unsafe_code)]
 
 mod args;
 mod clock;
+mod ended;
 mod log;
 mod observe;
 mod pod;
 mod proxy;
 mod run;
-mod state_file;
 mod syscalls;
 
 use std::process::ExitCode;
@@ -24,7 +24,6 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(args::Command::Supervise(arguments, command)) => run::supervise(&arguments, &command).exit_like_child(),
-        Ok(args::Command::Wrap(arguments, command)) => run::wrap::run(&arguments, &command).exit_like_child(),
         Ok(args::Command::StartAfter(arguments, command)) => {
             let error = run::start_after::run(&arguments, &command);
             eprintln!("aux-shim: {error}");

@@ -19,13 +19,13 @@ const OUTCOMES: [Outcome; 14] = [
     Outcome::Patched(Mode::Istio),
     Outcome::Patched(Mode::Native),
     Outcome::Patched(Mode::Proxy),
-    Outcome::Patched(Mode::Wrap),
+    Outcome::Patched(Mode::Status),
     Outcome::Unchanged(Mode::Off),
     Outcome::Unchanged(Mode::Hold),
     Outcome::Unchanged(Mode::Istio),
     Outcome::Unchanged(Mode::Native),
     Outcome::Unchanged(Mode::Proxy),
-    Outcome::Unchanged(Mode::Wrap),
+    Outcome::Unchanged(Mode::Status),
     Outcome::Unreadable,
     Outcome::Refused,
     Outcome::Failed,
@@ -44,6 +44,7 @@ pub struct Metrics {
     reviews: Family<Labels<2>, Counter>,
     tenancy_reviews: Family<Labels<2>, Counter>,
     node_reviews: Family<Labels<1>, Counter>,
+    status_reviews: Family<Labels<1>, Counter>,
     duration: Histogram,
     certificate_expiry: Gauge,
     certificate_start: Gauge,
@@ -94,6 +95,9 @@ impl Metrics {
         let help = "Admission reviews for pods whose proxy runs beside them, by result";
         let node_reviews =
             register(&mut registry, "node_reviews", help, counters(RESULTS.map(|result| [("result", result)])));
+        let help = "Admission reviews of statuses in which the awaited containers have ended, or run again, by result";
+        let status_reviews =
+            register(&mut registry, "status_reviews", help, counters(RESULTS.map(|result| [("result", result)])));
         // A decision takes microseconds. Much longer times are those of a busy machine.
         let duration = Histogram::new([10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]);
         let help = "Time from the last byte of a review to its response";
@@ -113,6 +117,7 @@ impl Metrics {
             reviews,
             tenancy_reviews,
             node_reviews,
+            status_reviews,
             duration,
             certificate_expiry,
             certificate_start,
@@ -127,6 +132,7 @@ impl Metrics {
         match entry {
             Entry::Injection => self.reviews.get_or_create(&[result, mode]).inc(),
             Entry::Node => self.node_reviews.get_or_create(&[result]).inc(),
+            Entry::Ended => self.status_reviews.get_or_create(&[result]).inc(),
             Entry::PipelinesToken | Entry::Mesh => {
                 self.tenancy_reviews.get_or_create(&[("entry", entry.as_str()), result]).inc()
             }
@@ -183,6 +189,7 @@ mod tests {
         }
         metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
         metrics.review(Entry::Node, Outcome::Unchanged(Mode::Off), Duration::from_micros(20));
+        metrics.review(Entry::Ended, Outcome::Patched(Mode::Off), Duration::from_micros(20));
         metrics.certificate(1_763_709_043, 1_795_245_043);
         let text = metrics.text();
         for line in [
@@ -191,7 +198,8 @@ mod tests {
             r#"istio_aux_tenancy_reviews_total{entry="mesh",result="patched"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
             r#"istio_aux_node_reviews_total{result="unchanged"} 1"#,
-            "istio_aux_admission_duration_seconds_count 5",
+            r#"istio_aux_status_reviews_total{result="patched"} 1"#,
+            "istio_aux_admission_duration_seconds_count 6",
             "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",

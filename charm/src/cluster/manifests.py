@@ -69,6 +69,8 @@ def _webhook_configuration(
         application,
         timeout=settings.webhook_timeout,
         ca_bundle=base64.b64encode(bundle.encode()).decode(),
+        failure_policy=settings.failure_policy.capitalize(),
+        with_shim=[{"key": names.SHIM_LABEL, "operator": "Exists"}],
         entries=[*(_tenant_entries(settings) if settings.tenancy else ()), *_entries(settings)],
         never=[_not_in("kubernetes.io/metadata.name", names.NEVER_INJECTED)],
         excluded=_excluded_pods(application),

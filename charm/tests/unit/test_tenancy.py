@@ -57,10 +57,10 @@ def test_webhook_is_called_for_tenants_only_with_the_option(with_tenancy: App, a
     def paths() -> set[str]:
         return {entry["clientConfig"]["service"]["path"] for entry in api.get(*CONFIGURATION)["webhooks"]}
 
-    assert paths() == {"/mutate", "/mutate/mesh", "/mutate/pipelines-token"}
+    assert paths() == {"/mutate", "/mutate/mesh", "/mutate/pipelines-token", "/mutate/ended"}
     with_tenancy.config = {}
     with_tenancy.update(0)
-    assert paths() == {"/mutate"}
+    assert paths() == {"/mutate", "/mutate/ended"}
 
 
 def test_controller_follows_image_and_log_level(with_tenancy: App, api: Api) -> None:

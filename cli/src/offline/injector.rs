@@ -69,7 +69,8 @@ impl<'a> ManifestInjector<'a> {
         }
         json_patch::merge(&mut with_proxy, &injection_status(&json!(PROXY_STATUS)));
         let decision = self.decide(&with_proxy, object_ref)?;
-        if matches!(decision.mode, Mode::Proxy | Mode::Wrap) {
+        let is_parent = decision.mode == Mode::Status && !self.settings.native_sidecars;
+        if is_parent || decision.mode == Mode::Proxy {
             let mode = decision.mode.as_str();
             let warning = format!("mode {mode} changes istio-proxy itself: the webhook does it, in the cluster");
             self.warn(object_ref, &warning);

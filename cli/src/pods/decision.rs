@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::opt_in::{label, opt_in};
 
 /// Lists the modes in which a pod gets the shim.
-const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "wrap"];
+const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "status"];
 
 /// Holds a decision of the webhook.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -7,6 +7,9 @@ use contract::names::{DEFAULT_STATUS_PORT, KATIB_COLLECTORS, SANDBOXED_RUNTIMES}
 use inject::{Settings, ShimUser};
 
 const TEXT: &str = include_str!("policy.yaml");
+const ENDED: &str = include_str!("ended.yaml");
+/// Keeps others from writing the annotation: the same object as in the webhook profile.
+const GUARD: &str = include_str!("../../../deploy/base/ended-policy.yaml");
 
 /// Pairs the name of each constant of a module of the contract with its value.
 macro_rules! named {
@@ -17,14 +20,15 @@ macro_rules! named {
 const NAMES: &[(&str, &str)] = named! {
     args:
         WATCH, SUPERVISE, INSTALL, START_AFTER, ARGUMENT, AWAIT, HELPER, MAY_RESTART, RESTART_POLICY,
-        CONTAINER_POLICY, PROXY, STATUS_PORT, QUIT, STATE, STAY, END_OF_OPTIONS;
+        PROXY, STATUS_PORT, QUIT, ANNOTATIONS, ALL_MAY_RESTART, REPORT_ONLY, STAY, END_OF_OPTIONS;
     names:
         SHIM_REQUESTS_ANNOTATION, SHIM_LIMITS_ANNOTATION, ISTIO_STATUS_ANNOTATION, TEMPLATES_ANNOTATION,
         GATEWAY_NAME_LABEL, MANAGED_GATEWAY_LABEL, INJECTION_LABEL, LEGACY_INJECTION_LABEL, ENABLED, DISABLED,
-        MODE_ANNOTATION, WAIT_FOR_ANNOTATION, QUIT_ANNOTATION, STATUS_ANNOTATION, SHIM_LABEL, ISTIO_INJECT,
+        MODE_ANNOTATION, WAIT_FOR_ANNOTATION, QUIT_ANNOTATION, STATUS_ANNOTATION, ENDED_ANNOTATION, SHIM_LABEL,
+        ISTIO_INJECT,
         NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION, HOLD_FIELD, STATUS_PORT_ANNOTATION, PROXY_CONTAINER,
-        SHIM_CONTAINER, INSTALL_CONTAINER, SHIM_BINARY, BINARY_DIR, STATE_DIR, SHIM_VOLUME, BINARY_VOLUME,
-        ISTIO_DATA_VOLUME, KATIB_TRIAL_LABEL, KATIB_COLLECTOR_OPTION, KATIB_COMPLETED_MARKER, ARGO_WORKFLOW_LABEL,
+        SHIM_CONTAINER, INSTALL_CONTAINER, SHIM_BINARY, BINARY_DIR, SHIM_VOLUME, ANNOTATIONS_VOLUME, ANNOTATIONS_DIR,
+        ANNOTATIONS_FILE, ISTIO_POD_DIR, KATIB_TRIAL_LABEL, KATIB_COLLECTOR_OPTION, KATIB_COMPLETED_MARKER, ARGO_WORKFLOW_LABEL,
         ARGO_KILL_PROXY_ANNOTATION, ARGO_NOOP_COMMAND;
 };
 
@@ -68,7 +72,8 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
         ("KATIB_COLLECTORS", &list(&KATIB_COLLECTORS)),
         ("SANDBOXED_RUNTIMES", &list(&SANDBOXED_RUNTIMES)),
     ];
-    Ok(fill(&fill(&by_kind().join("---\n"), settings), NAMES))
+    let [first, second] = by_kind();
+    Ok(fill(&fill(&[&first, &second, ENDED, GUARD].join("---\n"), settings), NAMES))
 }
 
 /// Renders the text for each kind of pod. As with the webhook, a failure rejects pods that run to completion only.

@@ -60,7 +60,7 @@ fn webhooks_account_changes_each_webhooks_ca_bundle() {
         "",
     ));
     let mut names: Vec<&str> = names.split(' ').collect();
-    assert_eq!(names.len(), 8, "{names:?}");
+    assert_eq!(names.len(), 9, "{names:?}");
     // The webhook sorts them by name, and the API server then stores them in that order.
     names.sort_unstable();
     for names in [names.clone(), names.into_iter().rev().collect()] {

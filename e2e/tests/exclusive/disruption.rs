@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 /// Runs pods of each mode, restarts a daemon, and asserts that they end as without.
 async fn pods_complete_over_a_restart_of(daemon: &str) {
     scenario(&format!("restart-{daemon}"), &[MESH, OPT_IN], async |ns: &Namespace| {
-        let modes = ["native", "proxy", "wrap"];
+        let modes = ["native", "proxy", "status"];
         for mode in modes {
             let containers = [shell("main", "sleep 15; exit 3"), shell("short", "sleep 1")];
             ns.create_object(annotated(pod(mode, &pod_spec("Never", &containers)), MODE_ANNOTATION, mode)).await;

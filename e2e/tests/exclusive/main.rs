@@ -12,6 +12,8 @@ mod disruption;
 #[cfg(feature = "one-node")]
 mod dry_run;
 #[cfg(feature = "one-node")]
+mod ended;
+#[cfg(feature = "one-node")]
 mod openshift;
 #[cfg(feature = "one-node")]
 mod pod_default;

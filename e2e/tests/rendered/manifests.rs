@@ -32,22 +32,22 @@ fn chart_and_overlays_render_the_same_objects() {
     let components = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]";
     let with_tenancy = "components: [../../deploy/components/monitoring, ../../deploy/components/tenancy]";
     let cases: [(&str, Objects, &[&str], usize); 6] = [
-        ("policy", overlay("overlays/policy"), &["--set=profile=policy"], 8),
+        ("policy", overlay("overlays/policy"), &["--set=profile=policy"], 12),
         (
             "components",
             on_top_of("with-components", "self-signed", components),
             &["--set=monitoring.enabled=true", "--set=networkPolicy=true"],
-            15,
+            17,
         ),
         (
             "tenancy",
             on_top_of("with-tenancy", "self-signed", with_tenancy),
             &["--set=monitoring.enabled=true", "--set=tenancy.enabled=true"],
-            23,
+            25,
         ),
-        ("self-signed", overlay("overlays/self-signed"), &[], 12),
-        ("failure-ignore", overlay("overlays/failure-ignore"), &["--set=failurePolicy=Ignore"], 12),
-        ("cert-manager", overlay("overlays/cert-manager"), &["--set=certificate.from=cert-manager"], 9),
+        ("self-signed", overlay("overlays/self-signed"), &[], 14),
+        ("failure-ignore", overlay("overlays/failure-ignore"), &["--set=failurePolicy=Ignore"], 14),
+        ("cert-manager", overlay("overlays/cert-manager"), &["--set=certificate.from=cert-manager"], 11),
     ];
     for (name, by_kustomize, values, count) in cases {
         let by_helm = without_helms_own(chart(values));
@@ -99,11 +99,11 @@ fn chart_objects_have_helms_and_the_common_labels() {
 }
 
 #[test]
-fn ca_bundle_policy_is_rendered_from_kubernetes_1_30() {
+fn validating_policies_are_rendered_from_kubernetes_1_30() {
     let policies = |version: &str| {
         let output = template(&[version, "--no-hooks", "--set=image.registry=registry.example/x"]);
         objects(&printed(&output)).keys().filter(|name| name.starts_with("ValidatingAdmissionPolicy")).count()
     };
-    assert_eq!(policies("--kube-version=1.30.0"), 2);
+    assert_eq!(policies("--kube-version=1.30.0"), 4);
     assert_eq!(policies("--kube-version=1.29.0"), 0);
 }

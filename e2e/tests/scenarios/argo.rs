@@ -61,7 +61,7 @@ async fn upload_ends_before_the_proxy() {
         assert_eq!(ns.final_phase("uploads").await, "Succeeded");
         let pod = ns.pod("uploads").await;
         let view = PodView(&pod);
-        assert_eq!((view.shim_mode(), view.exit_code(PROXY_CONTAINER)), (Some("wrap"), Some(0)));
+        assert_eq!((view.shim_mode(), view.exit_code(PROXY_CONTAINER)), (Some("status"), Some(0)));
         let ended_at = |container| view.ended_at(container).map_or(0, |time| time.0.as_second());
         let seconds = ended_at(EXECUTOR) - ended_at("main");
         assert!(seconds >= UPLOAD_SECONDS, "the upload was over {seconds} s after main, before the signals");

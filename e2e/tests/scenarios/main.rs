@@ -30,15 +30,10 @@ fn as_root(mut container: Value) -> Value {
     container
 }
 
-/// Returns the modes with a shim that the installation has: a policy cannot wrap commands (docs/policy.md), and without native
-/// sidecars there is no mode native. `hack/matrix` says so.
+/// Returns the modes with a shim that the installation has: without native sidecars there is no mode native. `hack/matrix` says so.
 fn shim_modes() -> Vec<&'static str> {
-    let mut modes = vec!["native", "proxy", "wrap"];
-    modes.retain(|mode| match *mode {
-        "native" => has_native_sidecars(),
-        "wrap" => !by_policy(),
-        _ => true,
-    });
+    let mut modes = vec!["native", "proxy", "status"];
+    modes.retain(|mode| *mode != "native" || has_native_sidecars());
     modes
 }
 
@@ -55,7 +50,7 @@ fn has_native_sidecars() -> bool {
 /// Returns the modes in which containers see each other's processes.
 fn shared_pid_modes() -> Vec<&'static str> {
     let mut modes = shim_modes();
-    modes.retain(|mode| *mode != "wrap");
+    modes.retain(|mode| *mode != "status");
     modes
 }
 
@@ -64,9 +59,9 @@ fn default_mode() -> &'static str {
     shim_modes()[0]
 }
 
-/// Returns the container in which the shim observes the others, in this mode.
+/// Returns the container that runs the shim in this mode.
 fn shim_container(mode: &str) -> &'static str {
-    if mode == "native" { SHIM_CONTAINER } else { PROXY_CONTAINER }
+    if mode != "proxy" && has_native_sidecars() { SHIM_CONTAINER } else { PROXY_CONTAINER }
 }
 
 /// Returns the log of a pod's shim.

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_log, shim_modes};
 
 #[tokio::test]
-async fn killed_shim_continues_from_its_state() {
+async fn killed_shim_reads_the_kubelets_report() {
     scenario("killed-shim", &[MESH, OPT_IN], async |ns: &Namespace| {
         // The other has succeeded before the kill, and will never be seen again.
         let killer = as_root(shell("killer", "sleep 3; kill -9 $(pidof aux-shim); sleep 4"));
@@ -27,7 +27,7 @@ async fn killed_shim_continues_from_its_state() {
         let pod = ns.pod("two").await;
         assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         let log = shim_log(ns, "two").await;
-        assert!(log.contains("restored what was observed before"), "{log}");
+        assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
         assert!(log.contains("asked istio-proxy to quit"), "{log}");
     })
     .await;

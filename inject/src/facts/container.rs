@@ -175,6 +175,11 @@ impl Container {
         words == [SHIM_BINARY, subcommand]
     }
 
+    /// Returns true if this is a word of its command or its arguments.
+    pub(crate) fn has_word(&self, word: &str) -> bool {
+        self.command.iter().chain(&self.args).flatten().any(|other| other == word)
+    }
+
     /// Returns true if it runs `aux-shim watch` without this option.
     pub(crate) fn is_watch_without(&self, option: &str) -> bool {
         let mut args = self.args.iter().flatten().map(String::as_str);

@@ -6,7 +6,7 @@ mod sidecar;
 
 use std::collections::HashSet;
 
-use contract::args::{SUPERVISE, WRAP};
+use contract::args::{REPORT_ONLY, SUPERVISE};
 use contract::names::{ARGO_WORKFLOW_LABEL, KATIB_TRIAL_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
 use contract::policy::RestartPolicy;
 
@@ -38,12 +38,13 @@ impl<'p> Facts<'p> {
     pub(crate) fn of(pod: &'p Pod) -> Self {
         let init = || pod.spec.init_containers.iter().flatten();
         let native_shim = init().enumerate().find(|(_, container)| container.is_named(SHIM_CONTAINER));
-        let is_run = |subcommand| pod.spec.containers.iter().any(|container| container.is_run_by_shim(subcommand));
-        let present = match native_shim {
-            Some(_) => Some(Mode::Native),
-            None if !is_run(SUPERVISE) => None,
-            None => Some(if is_run(WRAP) { Mode::Wrap } else { Mode::Proxy }),
-        };
+        let parent = pod.spec.containers.iter().find(|container| container.is_run_by_shim(SUPERVISE));
+        let shim = native_shim.map(|(_, shim)| shim).or(parent);
+        let present = shim.map(|shim| match native_shim {
+            _ if shim.has_word(&format!("--{REPORT_ONLY}")) => Mode::Status,
+            Some(_) => Mode::Native,
+            None => Mode::Proxy,
+        });
         let is_theirs = |container: &Container| {
             container.is_native_sidecar() && !container.is_named(PROXY_CONTAINER) && !container.is_named(SHIM_CONTAINER)
         };

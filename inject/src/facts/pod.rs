@@ -17,6 +17,59 @@ pub struct Pod {
     pub metadata: Option<Metadata>,
     /// The pod's specification.
     pub spec: Spec,
+    /// The pod's status, which the kubelet reports.
+    #[serde(default)]
+    pub status: Status,
+}
+
+/// `status`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    conditions: Option<Vec<Condition>>,
+    container_statuses: Option<Vec<ContainerStatus>>,
+    init_container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct ContainerStatus {
+    name: String,
+    #[serde(default)]
+    state: ContainerState,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct ContainerState {
+    terminated: Option<Terminated>,
+}
+
+/// The end of a container's last run.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Terminated {
+    /// The exit code, 0 to 255.
+    pub exit_code: i32,
+    /// The kubelet's reason, such as `Completed`.
+    pub reason: Option<String>,
+}
+
+impl Status {
+    /// Returns true if this condition holds.
+    pub(crate) fn has_condition(&self, kind: &str) -> bool {
+        self.conditions.iter().flatten().any(|condition| condition.r#type == kind && condition.status == "True")
+    }
+
+    /// Returns the ends of containers that have started and do not run, init containers too, by name.
+    pub(crate) fn ends(&self) -> HashMap<&str, &Terminated> {
+        let statuses = self.container_statuses.iter().chain(&self.init_container_statuses).flatten();
+        statuses.filter_map(|status| Some((status.name.as_str(), status.state.terminated.as_ref()?))).collect()
+    }
 }
 
 /// `metadata`.

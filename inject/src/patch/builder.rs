@@ -1,7 +1,7 @@
 //! The operations of a JSON Patch for one pod. Missing parents are created; nothing else of the pod is touched.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, MoveOperation, Patch, PatchOperation};
+use json_patch::{AddOperation, MoveOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
 
 use crate::facts::pod::{Container, Pod};
@@ -12,13 +12,15 @@ pub(crate) struct PatchBuilder<'p> {
     operations: Vec<PatchOperation>,
     /// The parents that an operation has created.
     created: Vec<PointerBuf>,
+    /// The names of init containers and volumes that an operation has added.
+    named: Vec<String>,
     /// The container that becomes the first.
     front: Option<usize>,
 }
 
 impl<'p> PatchBuilder<'p> {
     pub(crate) fn new(pod: &'p Pod) -> Self {
-        Self { pod, operations: Vec::new(), created: Vec::new(), front: None }
+        Self { pod, operations: Vec::new(), created: Vec::new(), named: Vec::new(), front: None }
     }
 
     pub(crate) fn finish(mut self) -> Patch {
@@ -34,6 +36,13 @@ impl<'p> PatchBuilder<'p> {
         if self.pod.annotation(key) != Some(value) {
             let exists = self.pod.metadata.as_ref().is_some_and(|metadata| metadata.annotations.is_some());
             self.set_metadata("annotations", exists, key, value);
+        }
+    }
+
+    pub(crate) fn remove_annotation(&mut self, key: &str) {
+        if self.pod.annotation(key).is_some() {
+            let path = pointer(&["metadata", "annotations", key]);
+            self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
         }
     }
 
@@ -53,15 +62,22 @@ impl<'p> PatchBuilder<'p> {
     /// Appends to `initContainers`, unless one of this name is there.
     pub(super) fn init_container(&mut self, container: Value) {
         let init = &self.pod.spec.init_containers;
-        if !init.iter().flatten().any(|other| container["name"] == other.name.as_str()) {
+        if !init.iter().flatten().any(|other| container["name"] == other.name.as_str()) && self.is_new(&container) {
             self.append(&["spec", "initContainers"], init.is_some(), container);
         }
+    }
+
+    fn is_new(&mut self, object: &Value) -> bool {
+        let name = object["name"].as_str().unwrap_or_default().to_owned();
+        let is_new = !self.named.contains(&name);
+        self.named.extend(is_new.then_some(name));
+        is_new
     }
 
     /// Appends to `volumes`, unless one of this name is there.
     pub(crate) fn volume(&mut self, volume: Value) {
         let volumes = &self.pod.spec.volumes;
-        if !volumes.iter().flatten().any(|other| volume["name"] == other.name.as_str()) {
+        if !volumes.iter().flatten().any(|other| volume["name"] == other.name.as_str()) && self.is_new(&volume) {
             self.append(&["spec", "volumes"], volumes.is_some(), volume);
         }
     }

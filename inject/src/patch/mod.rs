@@ -5,8 +5,8 @@ mod native;
 mod proxy;
 mod shim;
 mod start_after;
-mod wrap;
 
+use contract::names::ENDED_ANNOTATION;
 use json_patch::Patch;
 
 pub(crate) use self::builder::PatchBuilder;
@@ -17,6 +17,8 @@ use crate::{Mode, Settings};
 /// Renders a plan as a patch.
 pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
     let mut patch = PatchBuilder::new(facts.pod);
+    // A copy of another pod's: nothing has ended yet.
+    patch.remove_annotation(ENDED_ANNOTATION);
     for change in &plan.changes {
         match change {
             Change::Annotation { key, value } => patch.annotation(key, value),
@@ -25,14 +27,14 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
             Change::Args { index, words } => patch.append_args(*index, words),
             Change::StartAfterCollector { index, resources } => {
                 let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
-                start_after::add(&shim, *index, plan.mode, &mut patch);
+                start_after::add(&shim, *index, &mut patch);
             }
             Change::Stay { init_index } => patch.stay(*init_index),
             Change::Shim { watch, resources } => {
                 let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
                 match plan.mode {
-                    Mode::Proxy => proxy::add(&shim, watch, &mut patch),
-                    Mode::Wrap => wrap::add(&shim, watch, &mut patch),
+                    Mode::Status if settings.native_sidecars => native::add(&shim, watch, &mut patch),
+                    Mode::Proxy | Mode::Status => proxy::add(&shim, watch, &mut patch),
                     Mode::Native => native::add(&shim, watch, &mut patch),
                     // A plan adds a shim in the three modes that have one.
                     Mode::Off | Mode::Hold | Mode::Istio => {}

@@ -1,15 +1,19 @@
-//! Mode native: the shim is a container of its own, which sees the others in a shared PID namespace.
+//! Modes native and status: the shim is a container of its own. In mode native it sees the others in a shared PID namespace.
 
 use contract::args::WatchArgs;
-use contract::names::STATE_DIR;
+use contract::names::{ANNOTATIONS_DIR, ANNOTATIONS_FILE};
 
 use super::PatchBuilder;
 use super::shim::{self, Shim};
 
 pub(super) fn add(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
-    let state = Some(format!("{STATE_DIR}/seen"));
-    let watch = WatchArgs { state, stay: shim.facts.has_other_native_sidecars, ..watch.clone() };
+    let annotations = Some(format!("{ANNOTATIONS_DIR}/{ANNOTATIONS_FILE}"));
+    // A shim that looks at no process does not see when the last helper ends.
+    let stay = shim.facts.has_other_native_sidecars || (watch.report_only && !watch.helpers.is_empty());
+    let watch = WatchArgs { annotations, stay, ..watch.clone() };
     patch.init_container(shim.native_sidecar(&watch));
-    patch.volume(shim::state_volume());
-    patch.share_process_namespace();
+    patch.volume(shim::annotations_volume());
+    if !watch.report_only {
+        patch.share_process_namespace();
+    }
 }

@@ -2,7 +2,9 @@
 //! is added on reinvocation, but does not default it, so the fields that matter are set.
 
 use contract::args::{INSTALL, WatchArgs};
-use contract::names::{BINARY_DIR, INSTALL_CONTAINER, LOCK_DIR, LOCK_VOLUME, SHIM_CONTAINER, SHIM_VOLUME, STATE_DIR};
+use contract::names::{
+    ANNOTATIONS_DIR, ANNOTATIONS_FILE, ANNOTATIONS_VOLUME, BINARY_DIR, INSTALL_CONTAINER, SHIM_CONTAINER, SHIM_VOLUME,
+};
 use serde_json::{Value, json};
 
 use crate::facts::Facts;
@@ -19,23 +21,24 @@ pub(super) struct Shim<'a> {
 impl Shim<'_> {
     /// Returns the shim's own container.
     pub(super) fn native_sidecar(&self, watch: &WatchArgs) -> Value {
-        let mut container = self.container(SHIM_CONTAINER, &watch.to_args(), SHIM_VOLUME, STATE_DIR);
+        let mut container = self.container(SHIM_CONTAINER, &watch.to_args(), &annotations_mount());
         container["restartPolicy"] = "Always".into();
         container
     }
 
     /// Returns the init container that copies the binary into the volume of [`binary_mount`].
-    pub(super) fn installer(&self, volume: &str) -> Value {
-        self.container(INSTALL_CONTAINER, &[INSTALL.to_owned(), BINARY_DIR.to_owned()], volume, BINARY_DIR)
+    pub(super) fn installer(&self) -> Value {
+        let mount = json!({"name": SHIM_VOLUME, "mountPath": BINARY_DIR});
+        self.container(INSTALL_CONTAINER, &[INSTALL.to_owned(), BINARY_DIR.to_owned()], &mount)
     }
 
-    fn container(&self, name: &str, args: &[String], volume: &str, mount_path: &str) -> Value {
+    fn container(&self, name: &str, args: &[String], mount: &Value) -> Value {
         let mut container = json!({
             "name": name,
             "image": self.settings.shim_image,
             "imagePullPolicy": self.settings.pull_policy.as_str(),
             "args": args,
-            "volumeMounts": [{"name": volume, "mountPath": mount_path}],
+            "volumeMounts": [mount],
             "securityContext": self.security_context(),
         });
         if let Some(resources) = self.resources {
@@ -69,43 +72,29 @@ impl Shim<'_> {
     }
 }
 
-/// Returns the volume of the state file. It is on disk: after a reboot a memory-backed one is empty, and a shim without its
-/// state would wait for a container that has succeeded.
-pub(super) fn state_volume() -> Value {
-    empty_dir(SHIM_VOLUME, "1Mi")
+/// Returns the volume with the pod's annotations, which the kubelet keeps up to date.
+pub(super) fn annotations_volume() -> Value {
+    let items = json!([{"path": ANNOTATIONS_FILE, "fieldRef": {"fieldPath": "metadata.annotations"}}]);
+    json!({"name": ANNOTATIONS_VOLUME, "downwardAPI": {"items": items}})
+}
+
+/// Returns the mount of the annotations.
+pub(super) fn annotations_mount() -> Value {
+    json!({"name": ANNOTATIONS_VOLUME, "mountPath": ANNOTATIONS_DIR, "readOnly": true})
 }
 
 /// Returns the volume of the shim's binary.
-pub(super) fn binary_volume(name: &str, settings: &Settings) -> Value {
+pub(super) fn binary_volume(settings: &Settings) -> Value {
     match settings.delivery {
-        Delivery::Copy => empty_dir(name, "2Mi"),
+        Delivery::Copy => json!({"name": SHIM_VOLUME, "emptyDir": {"sizeLimit": "2Mi"}}),
         Delivery::ImageVolume => json!({
-            "name": name,
+            "name": SHIM_VOLUME,
             "image": {"reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str()},
         }),
     }
 }
 
 /// Returns the mount of the binary.
-pub(super) fn binary_mount(volume: &str) -> Value {
-    json!({"name": volume, "mountPath": BINARY_DIR, "readOnly": true})
-}
-
-/// Returns the volume in which wrapped containers report. It is on disk, as the state file is.
-pub(super) fn lock_volume() -> Value {
-    empty_dir(LOCK_VOLUME, "1Mi")
-}
-
-/// Returns the mount in which a wrapped container reports: the subdirectory of its own name only.
-pub(super) fn lock_mount(container: &str) -> Value {
-    json!({"name": LOCK_VOLUME, "mountPath": LOCK_DIR, "subPath": container})
-}
-
-/// Returns the mount in which the proxy's container reads all reports.
-pub(super) fn all_locks_mount() -> Value {
-    json!({"name": LOCK_VOLUME, "mountPath": LOCK_DIR, "readOnly": true})
-}
-
-fn empty_dir(name: &str, size_limit: &str) -> Value {
-    json!({"name": name, "emptyDir": {"sizeLimit": size_limit}})
+pub(super) fn binary_mount() -> Value {
+    json!({"name": SHIM_VOLUME, "mountPath": BINARY_DIR, "readOnly": true})
 }

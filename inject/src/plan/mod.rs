@@ -14,6 +14,7 @@ mod warnings;
 use contract::args::WatchArgs;
 
 pub(crate) use self::resources::ResourceRequirements;
+pub(crate) use self::restarts::own_policy;
 pub(crate) use self::rules::{plan, reason_without_shim};
 use self::warnings::Warnings;
 use crate::Mode;

@@ -1,47 +1,48 @@
-//! The kubelet's restarts, for the shim's arguments: containers' own restart policies (`restartPolicy` and
-//! `restartPolicyRules`, KEP-5307), and containers that it may restart after any exit code.
+//! The kubelet's restarts: containers' own restart policies (`restartPolicy` and `restartPolicyRules`, KEP-5307), and
+//! containers that it may start again after any exit code.
 
 use contract::policy::{ContainerPolicy, RestartPolicy, RestartRule, RuleAction};
 
 use super::Warnings;
 use crate::facts::Facts;
-use crate::facts::pod::{Container, Pod, RestartPolicyRule};
+use crate::facts::pod::{Container, RestartPolicyRule};
 
-/// Returns the restart policies of the regular containers that have their own, the proxy's too.
-pub(super) fn own_policies(
-    pod: &Pod,
-    policy: RestartPolicy,
-    warnings: &mut Warnings,
-) -> Vec<(String, ContainerPolicy)> {
-    let mut policies = Vec::new();
-    for container in &pod.spec.containers {
-        let name = container.name.as_str();
-        match own_policy(container, policy) {
-            Ok(None) => {}
-            Ok(Some(own)) => policies.push((name.to_owned(), own)),
-            Err(unknown) => {
-                warnings.push(format_args!("container {name}: {unknown}; using the pod's restartPolicy"));
-            }
+/// Returns the regular containers but the proxy of whose end only the kubelet knows if it is final: it may start them again
+/// after any exit code, because of a probe or a `resizePolicy` (`computePodActions`), or they have a policy or rules of their
+/// own. Where the end of one may have all started again, these are all.
+pub(super) fn may_restart(facts: &Facts, policy: RestartPolicy, warnings: &mut Warnings) -> Vec<String> {
+    let is_ended_by_kubelet = |it: &Container| it.may_be_ended_by_kubelet() && policy != RestartPolicy::Never;
+    let restarts_all = facts.pod.all_containers().any(has_rule_for_all);
+    let mut names = Vec::new();
+    for container in &facts.payload {
+        let own = own_policy(container, policy);
+        if let Err(unknown) = &own {
+            let name = &container.name;
+            warnings.push(format_args!(
+                "container {name}: {unknown}, so istio-aux cannot tell when it has ended for good; next: istio-aux finish"
+            ));
+        }
+        if restarts_all || is_ended_by_kubelet(container) || own != Ok(None) {
+            names.push(container.name.clone());
         }
     }
-    policies
+    names
 }
 
-/// Returns the regular containers but the proxy that the kubelet may restart after any exit code. It does not restart those
-/// whose restart policy is `Never` (`computePodActions`).
-pub(super) fn may_restart(facts: &Facts, policy: RestartPolicy) -> Vec<String> {
-    let is_never = |container: &Container| {
-        let own = container.restart_policy.as_deref();
-        own.unwrap_or(policy.as_str()) == RestartPolicy::Never.as_str()
-    };
-    let restarted =
-        facts.payload.iter().filter(|container| container.may_be_ended_by_kubelet() && !is_never(container));
-    restarted.map(|container| container.name.as_str().to_owned()).collect()
+/// Returns true if the end of a container that is not awaited may have every container started again (KEP-5532).
+pub(super) fn all_may_restart(facts: &Facts, awaited: &[String]) -> bool {
+    facts.pod.all_containers().any(|container| has_rule_for_all(container) && !awaited.contains(&container.name))
 }
+
+fn has_rule_for_all(container: &Container) -> bool {
+    container.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL)
+}
+
+const RESTART_ALL: &str = "RestartAllContainers";
 
 /// A restart policy that a newer Kubernetes may have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum UnknownPolicy {
+pub(crate) enum UnknownPolicy {
     #[error("unknown restartPolicy {0}")]
     Policy(String),
     #[error("unknown action {0}")]
@@ -53,7 +54,7 @@ enum UnknownPolicy {
 }
 
 /// Returns the policy of a container that has its own; the pod's is used where it has rules only.
-fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<ContainerPolicy>, UnknownPolicy> {
+pub(crate) fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<ContainerPolicy>, UnknownPolicy> {
     let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     let policy = match &container.restart_policy {
         None if rules.is_empty() => return Ok(None),
@@ -67,7 +68,7 @@ fn own_policy(container: &Container, pod: RestartPolicy) -> Result<Option<Contai
 fn rule(rule: &RestartPolicyRule) -> Result<RestartRule, UnknownPolicy> {
     let action = match rule.action.as_str() {
         "Restart" => RuleAction::Restart,
-        "RestartAllContainers" => RuleAction::RestartAllContainers,
+        RESTART_ALL => RuleAction::RestartAllContainers,
         other => return Err(UnknownPolicy::Action(other.to_owned())),
     };
     let codes = rule.exit_codes.as_ref().ok_or(UnknownPolicy::NoExitCodes)?;
@@ -84,15 +85,20 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
+    fn in_words(policy: &ContainerPolicy) -> String {
+        let rules = policy.rules.iter().map(|rule| format!(";{:?} {} {:?}", rule.action, rule.is_in, rule.values));
+        format!("{}{}", policy.policy, rules.collect::<String>())
+    }
+
     fn policy_of(mut container: Value) -> Result<Option<String>, UnknownPolicy> {
         container["name"] = json!("main");
         let text = container.to_string();
         let container = serde_json::from_str(&text).unwrap();
-        own_policy(&container, RestartPolicy::OnFailure).map(|own| own.map(|policy| policy.to_string()))
+        own_policy(&container, RestartPolicy::OnFailure).map(|own| own.map(|policy| in_words(&policy)))
     }
 
     #[test]
-    fn container_policy_is_passed_on() {
+    fn policy_and_rules_of_a_container_are_read() {
         let rule = |action: &str, operator: &str| json!([{"action": action, "exitCodes": {"operator": operator, "values": [42, 43]}}]);
         let cases = [
             (json!({}), Ok(None)),
@@ -100,11 +106,11 @@ mod tests {
             (json!({"restartPolicy": "Never"}), Ok(Some("Never"))),
             (
                 json!({"restartPolicy": "Never", "restartPolicyRules": rule("Restart", "In")}),
-                Ok(Some("Never;restart:in:42,43")),
+                Ok(Some("Never;Restart true [42, 43]")),
             ),
             (
                 json!({"restartPolicyRules": rule("RestartAllContainers", "NotIn")}),
-                Ok(Some("OnFailure;restart-all:not-in:42,43")),
+                Ok(Some("OnFailure;RestartAllContainers false [42, 43]")),
             ),
             (json!({"restartPolicy": "Sometimes"}), Err(UnknownPolicy::Policy("Sometimes".to_owned()))),
             (json!({"restartPolicyRules": rule("Stop", "In")}), Err(UnknownPolicy::Action("Stop".to_owned()))),

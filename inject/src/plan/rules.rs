@@ -36,8 +36,7 @@ pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<
         RequestedMode::This(Mode::Istio) => return None,
         RequestedMode::This(_) | RequestedMode::Auto => {}
     }
-    let split = wait_for::split(facts, &mut warnings);
-    let choice = mode::choose(requested, facts, &split.awaited, settings, &mut warnings);
+    let choice = mode::choose(requested, facts, settings, &mut warnings);
     (!choice.mode.has_shim()).then_some(choice.reason)
 }
 
@@ -153,9 +152,7 @@ fn unsupported(facts: &Facts, reason: &'static str) -> Plan {
 
 fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
     let spec = &facts.pod.spec;
-    if spec.host_pid == Some(true) {
-        Some("hostPID shows every process of the node, not the pod's")
-    } else if spec.host_network == Some(true) {
+    if spec.host_network == Some(true) {
         Some("hostNetwork pods get no Istio sidecar")
     } else if spec.is_windows() {
         Some("Windows pods get no Istio sidecar")
@@ -232,14 +229,15 @@ fn end_proxy(
         return Outcome::Final(Mode::Hold, reason);
     };
     let split = wait_for::split(facts, &mut plan.warnings);
-    let ModeChoice { mode, reason } = mode::choose(requested, facts, &split.awaited, settings, &mut plan.warnings);
+    let ModeChoice { mode, reason } = mode::choose(requested, facts, settings, &mut plan.warnings);
     if !mode.has_shim() {
         return Outcome::Final(mode, reason);
     }
     let watch = WatchArgs {
+        may_restart: restarts::may_restart(facts, policy, &mut plan.warnings),
+        all_may_restart: restarts::all_may_restart(facts, &split.awaited),
         helpers: split.helpers,
-        may_restart: restarts::may_restart(facts, policy),
-        container_policies: restarts::own_policies(facts.pod, policy, &mut plan.warnings),
+        report_only: mode == Mode::Status,
         status_port,
         quit: quit::endpoints(facts.pod, &mut plan.warnings),
         ..WatchArgs::new(split.awaited, policy)

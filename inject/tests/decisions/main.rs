@@ -90,11 +90,7 @@ fn image_volume_replaces_the_install_container() {
     training["spec"]["shareProcessNamespace"] = json!(true);
     training["spec"]["containers"][1]["command"] = json!(["sh", "-c"]);
     training["spec"]["containers"][1]["args"] = json!(["train && echo completed > /var/log/katib/$$$$.pid"]);
-    for (mode, pod, volume) in [
-        ("proxy", json_of(CLASSIC_PROXY), "istio-aux"),
-        ("wrap", json_of(CLASSIC_PROXY), "istio-aux"),
-        ("native", training, "istio-aux-binary"),
-    ] {
+    for (mode, pod) in [("proxy", json_of(CLASSIC_PROXY)), ("native", training)] {
         let mut pod = pod;
         pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!(mode);
         let decision = decided_by(&pod, &settings);
@@ -102,8 +98,8 @@ fn image_volume_replaces_the_install_container() {
         json_patch::patch(&mut pod, &decision.patch).unwrap();
         let image = json!({"reference": "docker.io/istio-aux/shim:0.1.0", "pullPolicy": "Always"});
         let volumes = pod["spec"]["volumes"].as_array().unwrap();
-        assert!(volumes.contains(&json!({"name": volume, "image": image})), "{mode}: {volumes:?}");
-        let mount = json!({"name": volume, "mountPath": "/istio-aux", "readOnly": true});
+        assert!(volumes.contains(&json!({"name": "istio-aux", "image": image})), "{mode}: {volumes:?}");
+        let mount = json!({"name": "istio-aux", "mountPath": "/istio-aux", "readOnly": true});
         let mounts = pod["spec"]["containers"][1]["volumeMounts"].as_array().unwrap();
         assert_eq!(mounts.contains(&mount), mode != "proxy", "{mode}: {mounts:?}");
         assert!(!pod.to_string().contains("aux-shim-install"), "{mode}");
@@ -111,22 +107,34 @@ fn image_volume_replaces_the_install_container() {
 }
 
 #[test]
-fn mode_wrap_runs_awaited_commands_by_the_shim() {
-    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap");
-    pod["metadata"]["annotations"]["istio-aux.io/wait-for"] = json!("main");
+fn mode_status_shares_no_pid_namespace() {
+    let pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "status");
     insta::assert_json_snapshot!(decided(&pod).patch);
+    let old = Settings { native_sidecars: false, ..settings() };
+    let mut by_parent = pod;
+    let decision = decided_by(&by_parent, &old);
+    json_patch::patch(&mut by_parent, &decision.patch).unwrap();
+    assert_eq!((decision.mode, &by_parent["spec"]["shareProcessNamespace"]), (Mode::Status, &Value::Null));
+    let command = by_parent["spec"]["containers"][0]["command"].as_array().unwrap();
+    assert!(command.contains(&json!("supervise")) && command.contains(&json!("--report-only")), "{command:?}");
+}
+
+#[test]
+fn report_of_another_pod_is_removed() {
+    for before in [BEFORE_ISTIO, CLASSIC_PROXY] {
+        let after = patched(&noted(before, "istio-aux.io/ended", "main=0"));
+        assert_eq!(after["metadata"]["annotations"].get("istio-aux.io/ended"), None);
+    }
 }
 
 #[test]
 fn rendered_again_proxy_is_supervised_again() {
     let rendered = json_of(CLASSIC_PROXY)["spec"]["containers"][0].clone();
-    for mode in ["proxy", "wrap"] {
-        let before = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", mode));
-        let mut pod = before.clone();
-        pod["spec"]["containers"][0] = rendered.clone();
-        assert_ne!(pod, before);
-        assert_eq!(patched(&pod), before, "{mode}");
-    }
+    let before = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy"));
+    let mut pod = before.clone();
+    pod["spec"]["containers"][0] = rendered;
+    assert_ne!(pod, before);
+    assert_eq!(patched(&pod), before);
 }
 
 #[test]
@@ -176,11 +184,7 @@ fn katib_collector_does_not_wait_for_the_proxy() {
 fn katib_training_starts_after_its_collector() {
     let reports = ["-s-db", "katib-db-manager:6789", "-w", "false"];
     let marked = json!(["python train.py 1>/m 2>&1 && echo completed > /var/log/katib/$$$$.pid"]);
-    for (before, mode, volume) in [
-        (CLASSIC_PROXY, "native", "istio-aux-binary"),
-        (CLASSIC_PROXY, "proxy", "istio-aux"),
-        (NATIVE_PROXY, "off", "istio-aux-binary"),
-    ] {
+    for (before, mode) in [(CLASSIC_PROXY, "native"), (CLASSIC_PROXY, "proxy"), (NATIVE_PROXY, "off")] {
         let mut pod = trial(before, "collector", &reports);
         pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!(if mode == "off" { "auto" } else { mode });
         pod["spec"]["shareProcessNamespace"] = json!(true);
@@ -193,11 +197,11 @@ fn katib_training_starts_after_its_collector() {
         let training = containers.iter().find(|container| container["name"] == "main").unwrap();
         let command = ["/istio-aux/aux-shim", "start-after", "--argument=-s-db", "--", "sh", "-c"];
         assert_eq!((&training["command"], &training["args"]), (&json!(command), &marked), "{mode}");
-        let mount = json!({"name": volume, "mountPath": "/istio-aux", "readOnly": true});
+        let mount = json!({"name": "istio-aux", "mountPath": "/istio-aux", "readOnly": true});
         assert!(training["volumeMounts"].as_array().unwrap().contains(&mount), "{mode}");
         let installer =
             after["spec"]["initContainers"].as_array().unwrap().iter().find(|c| c["name"] == "aux-shim-install");
-        assert_eq!(installer.unwrap()["volumeMounts"][0]["name"], volume, "{mode}");
+        assert_eq!(installer.unwrap()["volumeMounts"][0]["name"], "istio-aux", "{mode}");
         for (field, value) in [("shareProcessNamespace", json!(false)), ("restartPolicy", json!("Always"))] {
             let mut other = pod.clone();
             other["spec"][field] = value;
@@ -207,12 +211,12 @@ fn katib_training_starts_after_its_collector() {
 }
 
 #[test]
-fn argo_step_is_wrapped_and_its_proxy_kept() {
+fn argo_step_keeps_its_proxy() {
     let kill = "workflows.argoproj.io/kill-cmd-istio-proxy";
     let step = with(CLASSIC_PROXY, "/metadata/labels", json!({"workflows.argoproj.io/workflow": "wf"}));
     let after = patched(&step);
     assert_eq!(after["metadata"]["annotations"][kill], r#"["pilot-agent","version"]"#);
-    assert_eq!(after["metadata"]["labels"]["istio-aux.io/shim"], "wrap");
+    assert_eq!(after["metadata"]["labels"]["istio-aux.io/shim"], "status");
     assert_eq!(after["spec"]["shareProcessNamespace"], Value::Null);
     let mut step = step;
     step["metadata"]["annotations"][kill] = json!("[]");
@@ -273,22 +277,6 @@ fn noted(pod: &str, key: &str, value: &str) -> Value {
     let mut pod = json_of(pod);
     pod["metadata"]["annotations"][key] = json!(value);
     pod
-}
-
-#[test]
-fn lock_mounts_are_separate_and_proxy_reads_all() {
-    let after = patched(&noted(CLASSIC_PROXY, "istio-aux.io/mode", "wrap"));
-    let locks = |container: &Value| {
-        let mounts = container["volumeMounts"].as_array().unwrap();
-        mounts.iter().find(|mount| mount["name"] == "istio-aux-locks").cloned().unwrap_or_default()
-    };
-    let mounts: Vec<Value> = after["spec"]["containers"].as_array().unwrap().iter().map(locks).collect();
-    let expected = json!([
-        {"name": "istio-aux-locks", "mountPath": "/istio-aux-locks", "readOnly": true},
-        {"name": "istio-aux-locks", "mountPath": "/istio-aux-locks", "subPath": "main"},
-        {"name": "istio-aux-locks", "mountPath": "/istio-aux-locks", "subPath": "metrics"},
-    ]);
-    assert_eq!(json!(mounts), expected);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn wait_for_and_status_port_reach_the_shim() {
         "--restart-policy=OnFailure",
         "--proxy=istio-proxy",
         "--status-port=15999",
-        "--state=/state/seen",
+        "--annotations=/istio-aux-annotations/annotations",
     ]);
     assert_eq!(shim_of(&patched).unwrap()["args"], expected);
 }
@@ -36,21 +36,42 @@ fn shim_args(pod: &Value) -> Vec<String> {
 }
 
 #[test]
-fn container_restart_policies_reach_the_shim() {
-    let mut pod = json_of(CLASSIC_PROXY);
-    let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]);
-    pod["spec"]["containers"][1]["restartPolicy"] = json!("Never");
-    pod["spec"]["containers"][1]["restartPolicyRules"] = rules;
-    assert!(shim_args(&pod).contains(&"--container-policy=main=Never;restart:in:42".to_owned()));
+fn only_the_kubelet_judges_containers_with_rules_of_their_own() {
+    let rule = |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [42]}}]);
+    let cases = [
+        (
+            "containers",
+            1,
+            json!({"restartPolicy": "Never", "restartPolicyRules": rule("Restart")}),
+            &["main"][..],
+            false,
+        ),
+        ("containers", 1, json!({"restartPolicy": "Never"}), &["main"], false),
+        ("containers", 1, json!({"restartPolicy": "Sometimes"}), &["main"], false),
+        ("containers", 1, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main", "metrics"], false),
+        ("containers", 2, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main", "metrics"], true),
+        ("initContainers", 0, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main", "metrics"], true),
+    ];
+    for (list, index, fields, names, all_may_restart) in cases {
+        let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "main");
+        pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!("native");
+        pod["spec"][list][index].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let args = shim_args(&pod);
+        let found: Vec<&str> = args.iter().filter_map(|arg| arg.strip_prefix("--may-restart=")).collect();
+        assert_eq!((&found[..], args.contains(&"--all-may-restart".to_owned())), (names, all_may_restart), "{fields}");
+    }
 }
 
 #[test]
 fn native_shim_stays_beside_native_sidecars() {
     let native = || noted(CLASSIC_PROXY, "istio-aux.io/mode", "native");
     let last_args = |pod: &Value| shim_args(pod).split_off(6);
-    assert_eq!(last_args(&native()), ["--state=/state/seen"]);
+    assert_eq!(last_args(&native()), ["--annotations=/istio-aux-annotations/annotations"]);
     for comes_first in [true, false] {
-        assert_eq!(last_args(&with_sidecar(native(), comes_first)), ["--state=/state/seen", "--stay"]);
+        assert_eq!(
+            last_args(&with_sidecar(native(), comes_first)),
+            ["--annotations=/istio-aux-annotations/annotations", "--stay"]
+        );
     }
     // In mode proxy the shim is not a native sidecar, and supervise does not have the option.
     let proxy = patched(&with_sidecar(json_of(CLASSIC_PROXY), true));
@@ -86,14 +107,13 @@ fn restartable_containers_are_passed_on() {
         (1, json!({"livenessProbe": null, "startupProbe": null, "resizePolicy": null}), false),
         (1, json!({"resizePolicy": resize("RestartContainer")}), true),
         (1, json!({"resizePolicy": resize("NotRequired")}), false),
-        (1, json!({"livenessProbe": probe, "restartPolicy": "Never"}), false),
         (0, json!({"livenessProbe": probe}), false),
     ];
     for (index, fields, is_named) in cases {
         for (policy, own, expected) in [
             ("OnFailure", Value::Null, is_named),
             ("Never", Value::Null, false),
-            ("Never", json!("OnFailure"), is_named && fields["restartPolicy"].is_null()),
+            ("Never", json!("OnFailure"), index != 0),
         ] {
             let mut pod = with(CLASSIC_PROXY, "/spec/restartPolicy", json!(policy));
             let container = pod["spec"]["containers"][index].as_object_mut().unwrap();

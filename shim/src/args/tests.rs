@@ -11,22 +11,18 @@ fn written_arguments_are_parsed() {
     let mut watch = WatchArgs::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure);
     watch.helpers.push("cloud-sql-proxy".into());
     watch.status_port = 15_999;
-    watch.container_policies.push(("main".into(), "Never;restart:in:42".parse().unwrap()));
     watch.quit.push("http://127.0.0.1:9091/quitquitquit".parse().unwrap());
-    watch.state = Some("/state/seen".into());
-    watch.retry_window = Some(30);
+    watch.annotations = Some("/pod/annotations".into());
+    watch.all_may_restart = true;
+    watch.report_only = true;
     watch.may_restart.push("metrics".into());
     watch.stay = true;
     let words = std::iter::once("aux-shim".to_owned()).chain(watch.to_args()).map(OsString::from);
     assert_eq!(parse(words).unwrap(), Command::Watch(watch.clone()));
     watch.stay = false;
-    watch.lock_dir = Some("/locks".into());
     let command = ["pilot-agent", "proxy", "--await=x", "--", "-h"].map(OsString::from);
     let words = watch.to_supervising_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
     assert_eq!(parse(words).unwrap(), Command::Supervise(watch, command.to_vec()));
-    let wrap = WrapArgs { lock_dir: "/locks".into() };
-    let words = wrap.to_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
-    assert_eq!(parse(words).unwrap(), Command::Wrap(wrap, command.to_vec()));
     let after = StartAfterArgs { argument: "-s-db".into() };
     let words = after.to_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
     assert_eq!(parse(words).unwrap(), Command::StartAfter(after, command.to_vec()));
@@ -38,7 +34,7 @@ fn invalid_arguments_are_reported_in_one_line() {
         ("aux-shim", "no command: try aux-shim watch --await NAME --restart-policy Never, or --help"),
         (
             "aux-shim sleep",
-            "unknown command \"sleep\": there are watch, supervise, wrap, start-after and install; see --help",
+            "unknown command \"sleep\": there are watch, supervise, start-after and install; see --help",
         ),
         ("aux-shim watch", "--restart-policy: is missing; it takes Never or OnFailure"),
         ("aux-shim watch --restart-policy Never", "--await: is missing; name at least one container"),
@@ -61,20 +57,8 @@ fn invalid_arguments_are_reported_in_one_line() {
             "--quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given \"http://10.0.0.1:80/quit\"",
         ),
         (
-            "aux-shim watch --await a --restart-policy Never --container-policy b=Never",
-            "--container-policy: \"b\" is neither awaited, a helper nor the proxy",
-        ),
-        (
-            "aux-shim watch --await a --restart-policy Never --container-policy a=Sometimes",
-            "--container-policy: takes Always, Never or OnFailure, and rules like ;restart:in:42,43, and was given \"a=Sometimes\"",
-        ),
-        (
             "aux-shim watch --await a --restart-policy Never --may-restart b",
             "--may-restart: \"b\" is neither awaited, a helper nor the proxy",
-        ),
-        (
-            "aux-shim watch --await a --restart-policy Never --retry-window soon",
-            "--retry-window: takes seconds, and was given \"soon\"",
         ),
         ("aux-shim watch --await", "missing argument for option '--await'; see --help"),
         ("aux-shim watch --no-such", "invalid option '--no-such'; see --help"),
@@ -86,7 +70,10 @@ fn invalid_arguments_are_reported_in_one_line() {
 #[test]
 fn invalid_arguments_of_subcommands_are_reported_in_one_line() {
     let cases = [
-        ("aux-shim watch --await a --restart-policy Never --lock-dir /x", "--lock-dir: is for supervise and wrap"),
+        (
+            "aux-shim wrap -- true",
+            "unknown command \"wrap\": there are watch, supervise, start-after and install; see --help",
+        ),
         ("aux-shim supervise --await a --restart-policy Never --stay -- agent", "--stay: is for watch"),
         (
             "aux-shim supervise --await a --restart-policy Never",
@@ -98,11 +85,9 @@ fn invalid_arguments_of_subcommands_are_reported_in_one_line() {
         ),
         ("aux-shim supervise --no-such -- agent", "invalid option '--no-such'; see --help"),
         ("aux-shim supervise -x -- agent", "invalid option '-x'; see --help"),
-        ("aux-shim wrap --lock-dir /x", "wrap: no command to run; put it at the end, after --"),
-        ("aux-shim wrap --lock-dir /x --other", "invalid option '--other'; see --help"),
+        ("aux-shim start-after --argument=-x --other", "invalid option '--other'; see --help"),
         ("aux-shim start-after -- true", "--argument: is missing; it takes an argument of the other container"),
         ("aux-shim start-after --argument=-x", "start-after: no command to run; put it at the end, after --"),
-        ("aux-shim wrap -- true", "--lock-dir: is missing; it takes the directory to report in"),
         ("aux-shim install", "install: takes a directory"),
     ];
     assert_errors(&cases);
@@ -118,7 +103,7 @@ fn assert_errors(cases: &[(&str, &str)]) {
 fn help_shows_examples_that_parse() {
     let Command::Show(help) = parse_line("aux-shim --help").unwrap() else { panic!("no help") };
     let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("example: ")).collect();
-    assert_eq!(examples.len(), 4);
+    assert_eq!(examples.len(), 3);
     for example in examples {
         assert!(!matches!(parse_line(example), Err(_) | Ok(Command::Show(_))), "{example}");
     }

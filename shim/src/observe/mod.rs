@@ -1,253 +1,260 @@
-//! Observers report what happens to the pod's containers as events. They decide nothing.
+//! Observes the pod's containers in its shared PID namespace: a listing of what is alive, compared with the last one.
+//!
+//! Descriptors of processes only tell when to look, and exit codes. What was missed is found by the next listing, or reported
+//! by the kubelet.
 
-mod hosts_watch;
-mod lock_dir;
+mod notifier;
 mod process;
 mod procfs;
-mod start_detector;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::time::Duration;
 
 use nix::poll::PollFd;
 
+use crate::clock::cpu_time;
 use crate::log;
-use crate::pod::{ContainerState, Event, Instance, PodState};
-use crate::syscalls::pidfd_open;
-use hosts_watch::HostsFileWatch;
-use process::{Process, ProcessEvent};
+use crate::pod::{Event, Exit, PodState};
+use process::{Process, Reaped};
 use procfs::ContainerInstance;
-use start_detector::{NamedProcess, StartDetector};
 
-pub(crate) use lock_dir::{ContainerLock, LockDir};
+pub(crate) use notifier::Notifier;
 pub(crate) use process::exit_code;
 pub(crate) use procfs::{Activity, Procfs};
 
-/// The file that the kubelet writes before each start.
-const HOSTS_FILE: &str = "/etc/hosts";
+/// Time after a sign of a start in which looks are frequent: the runtime takes a fraction of a second to start a container.
+const START_EXPECTED_FOR: Duration = Duration::from_secs(30);
+/// Pauses between two looks: while a process is being created, while a start is expected, and while one is possible.
+const CREATION_PAUSE: Duration = Duration::from_millis(5);
+const EXPECTED_PAUSE: Duration = Duration::from_millis(10);
+const POSSIBLE_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two looks for the kubelet's report where its writing is usually noticed.
+const UNNOTIFIED_PAUSE: Duration = Duration::from_secs(5);
+/// Time in which a process in creation usually gets its container's mounts.
+const CREATION_EXPECTED_WITHIN: Duration = Duration::from_secs(2);
+/// In this time no runtime starts a container, ends it, and leaves an exec session of it behind.
+const SHORTEST_LIFE: Duration = Duration::from_millis(50);
+/// The pause after a look is at least this multiple of the CPU time that it took, so that looks use a tenth of a CPU at most.
+const LISTING_PAUSE_FACTOR: u32 = 9;
 
-/// Observes the pod's containers.
+/// Observes containers by the processes that have no parent in the pod.
 #[derive(Debug)]
-pub(crate) enum Observer {
-    /// Observes processes, in the pod's shared PID namespace.
-    Processes(ProcessObserver),
-    /// Observes the reports of wrappers.
-    Locks(LockDir),
+pub(crate) struct Observer {
+    procfs: Procfs,
+    notifier: Option<Notifier>,
+    own_pid: i32,
+    own_instance: Option<ContainerInstance>,
+    /// True if the containers share a PID namespace.
+    is_shared: bool,
+    roots: Vec<Root>,
+    last_pid: Option<i32>,
+    last_listing: Duration,
+    last_look: Duration,
+    next_look: Duration,
+    expected_until: Duration,
+    slowest_reaping: Duration,
+}
+
+/// Holds a process without a parent in the pod: a container's init process, or an exec session.
+#[derive(Debug)]
+struct Root {
+    pid: i32,
+    /// Clock ticks between the machine's boot and its start. PID and start time together identify a process.
+    started: u64,
+    /// `None` if it is of no container that counts.
+    process: Option<Process>,
+    /// `None` while the runtime is creating it.
+    instance: Option<ContainerInstance>,
+    has_executed: bool,
+    /// False for an exec session. One that is found in place of a missed init process has an exit code of its own.
+    is_init: bool,
+    since: Duration,
 }
 
 impl Observer {
-    pub(crate) fn of_processes(procfs: Procfs) -> Self {
-        Self::Processes(ProcessObserver::new(procfs, HOSTS_FILE))
+    /// Observes the processes of `procfs`, unless the containers do not share a PID namespace. The notifier tells when to look;
+    /// without one, the observer looks by time only.
+    pub(crate) fn new(procfs: Procfs, is_shared: bool, notifier: Option<Notifier>, now: Duration) -> Self {
+        let own_pid = std::process::id().cast_signed();
+        let own_instance = procfs.own_instance();
+        if is_shared && own_instance.is_none() {
+            log::warn("containers have no names in /proc here, so the kubelet's report alone ends the proxy", &[]);
+        }
+        Self {
+            procfs,
+            notifier,
+            own_pid,
+            own_instance,
+            is_shared,
+            roots: Vec::new(),
+            last_pid: None,
+            last_listing: Duration::ZERO,
+            last_look: Duration::ZERO,
+            next_look: Duration::ZERO,
+            expected_until: now + START_EXPECTED_FOR,
+            slowest_reaping: Duration::ZERO,
+        }
     }
 
-    pub(crate) fn of_locks(directory: &Path) -> Self {
-        Self::Locks(LockDir::new(directory))
+    /// Returns the longest time between the end of a container's process and its reaping.
+    pub(crate) fn slowest_reaping(&self) -> Duration {
+        self.slowest_reaping
+    }
+
+    /// Returns true if the containers share a PID namespace.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Returns what has happened since the last call.
     pub(crate) fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
-        match self {
-            Self::Processes(processes) => processes.check(pod, now),
-            Self::Locks(locks) => locks.check(pod, now),
+        if self.notifier.as_ref().is_some_and(Notifier::drain) {
+            (self.expected_until, self.next_look) = (now + START_EXPECTED_FOR, now);
         }
-    }
-
-    /// Watches containers that an earlier run of the shim saw running. Returns what may have happened since.
-    pub(crate) fn reattach(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
-        match self {
-            Self::Processes(processes) => processes.reattach(pod),
-            // The lock file shows if the container runs.
-            Self::Locks(locks) => locks.check(pod, now),
+        if !self.is_shared {
+            return Vec::new();
         }
+        let mut events = self.ended(pod, now);
+        if self.looks(pod, now) && now >= self.next_look {
+            let began = cpu_time();
+            // The last PID of the namespace shows if there is anything new.
+            let last_pid = self.procfs.last_pid();
+            let is_new = last_pid.is_none() || last_pid != self.last_pid;
+            if is_new || self.creation(now).is_some() || now >= self.last_listing + POSSIBLE_PAUSE {
+                self.last_pid = last_pid;
+                self.list(pod, now, &mut events);
+                events.extend(self.ended(pod, now));
+            }
+            self.last_look = now;
+            self.next_look = now + self.pause(now).max(cpu_time().saturating_sub(began) * LISTING_PAUSE_FACTOR);
+        }
+        events
     }
 
     /// Returns the descriptors for a poll that wakes when something happens.
-    pub(crate) fn poll_fds(&self, pod: &PodState, now: Duration) -> Vec<PollFd<'_>> {
-        match self {
-            Self::Processes(processes) => processes.poll_fds(pod, now),
-            Self::Locks(locks) => locks.poll_fd().into_iter().collect(),
-        }
+    pub(crate) fn poll_fds(&self, now: Duration) -> Vec<PollFd<'_>> {
+        let processes = self.roots.iter().filter_map(|root| root.process.as_ref()?.poll_fd());
+        // While looks are frequent, nothing needs to announce a start: a payload can write its hosts file all the time.
+        let notifier = self.notifier.iter().filter(|_| !self.is_shared || now >= self.expected_until);
+        processes.chain(notifier.map(Notifier::poll_fd)).collect()
     }
 
     /// Returns the longest wait until the next [`check`](Self::check).
     pub(crate) fn poll_interval(&self, pod: &PodState, now: Duration) -> Option<Duration> {
-        match self {
-            Self::Processes(processes) => processes.poll_interval(pod, now),
-            Self::Locks(locks) => locks.poll_interval(now),
+        if !self.is_shared {
+            // Only the kubelet's report is waited for. Not every runtime passes on what the node's kubelet has written.
+            return Some(if self.notifier.is_some() { UNNOTIFIED_PAUSE } else { POSSIBLE_PAUSE });
         }
-    }
-}
-
-/// Observes containers by their init processes.
-#[derive(Debug)]
-pub(crate) struct ProcessObserver {
-    procfs: Procfs,
-    hosts: Option<HostsFileWatch>,
-    detector: StartDetector,
-    last_scan: Duration,
-    observed: Vec<Observed>,
-}
-
-/// Holds a process whose end is awaited.
-#[derive(Debug)]
-struct Observed {
-    process: Process,
-    /// The container's instance, or PID and start time of an unidentified process.
-    id: String,
-    is_identified: bool,
-    /// False for an exec session that was found instead of a missed init process: its exit code is not the container's.
-    is_init: bool,
-}
-
-impl ProcessObserver {
-    fn new(procfs: Procfs, hosts: &str) -> Self {
-        if procfs.own_instance().is_none() {
-            let next = "use mode wrap, by the annotation istio-aux.io/mode";
-            log::warn("containers have no names in /proc here, so none will be seen", &[("next", &next)]);
-        }
-        let hosts = HostsFileWatch::new(hosts).inspect_err(|error| {
-            let what = "cannot watch /etc/hosts: scanning /proc 50 times a second while a container may start";
-            log::warn(what, &[("error", error)]);
-        });
-        let own_pid = std::process::id().cast_signed();
-        if let Err(error) = pidfd_open(own_pid) {
-            let what =
-                "pidfd_open fails: ends of containers are looked for twice a second, and exit codes stay unknown";
-            log::warn(what, &[("error", &error)]);
-        }
-        Self {
-            procfs,
-            hosts: hosts.ok(),
-            detector: StartDetector::new(own_pid),
-            last_scan: Duration::ZERO,
-            observed: Vec::new(),
-        }
+        let look = self.looks(pod, now).then(|| self.next_look.saturating_sub(now));
+        self.roots.iter().filter_map(|root| root.process.as_ref()?.poll_interval()).chain(look).min()
     }
 
-    fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
-        let mut events = self.check_observed();
-        // Announcements are read after the scan, so that each found start has been announced, even if this process was
-        // kept from running for long.
-        let scan = self.scan(pod, now);
-        let announced = self.hosts.as_mut().map_or(0, HostsFileWatch::drain);
-        if announced > 0 {
-            events.push(Event::StartsAnnounced(announced));
-        }
-        events.extend(scan);
-        events
+    /// Returns true if something may start.
+    fn looks(&self, pod: &PodState, now: Duration) -> bool {
+        pod.expects_start() || self.creation(now).is_some()
     }
 
-    fn check_observed(&mut self) -> Vec<Event> {
-        let (mut events, procfs) = (Vec::new(), &self.procfs);
-        self.observed.retain_mut(|observed| {
-            let (id, is_identified) = (observed.id.clone(), observed.is_identified);
-            match observed.process.check(procfs) {
-                None => return true,
-                Some(ProcessEvent::Ended) => {
-                    events.extend(is_identified.then_some(Event::Ended { instance: id }));
-                    return true;
+    fn pause(&self, now: Duration) -> Duration {
+        self.creation(now).unwrap_or(if now < self.expected_until { EXPECTED_PAUSE } else { POSSIBLE_PAUSE })
+    }
+
+    /// Returns the pause between two looks at processes in creation; `None` if there are none. Creation ends when the
+    /// container's command is executed.
+    fn creation(&self, now: Duration) -> Option<Duration> {
+        let in_creation = |root: &&Root| root.process.is_some() && (root.instance.is_none() || !root.has_executed);
+        let pauses = self
+            .roots
+            .iter()
+            .filter(in_creation)
+            .map(|root| if now < root.since + CREATION_EXPECTED_WITHIN { CREATION_PAUSE } else { POSSIBLE_PAUSE });
+        pauses.min()
+    }
+
+    /// Takes in a listing of what is alive, in the order of the starts.
+    fn list(&mut self, pod: &PodState, now: Duration, events: &mut Vec<Event>) {
+        self.last_listing = now;
+        let mut listed = self.procfs.roots();
+        listed.retain(|found| found.pid != self.own_pid);
+        listed.sort_by_key(|found| (found.started, found.pid));
+        let is_listed = |root: &Root| listed.iter().any(|found| (found.pid, found.started) == (root.pid, root.started));
+        // The end of one with a descriptor is yet to be reported.
+        self.roots.retain(|root| root.process.is_some() || is_listed(root));
+        for found in &listed {
+            let known = self.roots.iter().position(|root| (root.pid, root.started) == (found.pid, found.started));
+            let index = known.or_else(|| {
+                let process = Some(Process::open(found.pid, found.started, &self.procfs)?);
+                let &procfs::RootProcess { pid, started, has_executed } = found;
+                self.roots.push(Root {
+                    pid,
+                    started,
+                    process,
+                    instance: None,
+                    has_executed,
+                    is_init: true,
+                    since: now,
+                });
+                Some(self.roots.len() - 1)
+            });
+            if let Some(index) = index {
+                self.roots[index].has_executed |= found.has_executed;
+                if self.roots[index].instance.is_none() {
+                    events.extend(self.name(index, known.is_some(), pod, now));
                 }
-                Some(ProcessEvent::Reaped(code)) if is_identified => {
-                    events.push(Event::Reaped { instance: id, code: code.filter(|_| observed.is_init) });
-                }
-                Some(ProcessEvent::Reaped(code)) => events.push(Event::UnidentifiedExit { process: id, code }),
+            }
+        }
+    }
+
+    /// Names the container of a process, if it has its mounts.
+    fn name(&mut self, index: usize, was_in_creation: bool, pod: &PodState, now: Duration) -> Option<Event> {
+        let pid = self.roots[index].pid;
+        let instance = self.procfs.instance_of(pid)?;
+        let is_of_instance = |root: &Root| root.instance.as_ref() == Some(&instance);
+        let is_first = !self.roots.iter().any(is_of_instance);
+        let ContainerInstance { container, id } = instance.clone();
+        let is_ours =
+            self.own_instance.as_ref() != Some(&instance) && pod.containers.iter().any(|known| known.name == container);
+        let root = &mut self.roots[index];
+        // Exec sessions begin with their container's mounts.
+        root.is_init = is_first && (was_in_creation || now <= self.last_look + SHORTEST_LIFE);
+        root.instance = Some(instance);
+        if !is_ours {
+            root.process = None;
+        }
+        if !is_ours || !is_first || pod.knows(&id) {
+            return None;
+        }
+        // The kubelet starts one container after the other, and announces each where that is noticed.
+        self.expected_until = if self.notifier.is_some() { now } else { now + START_EXPECTED_FOR };
+        Some(Event::Started { container, id, pid })
+    }
+
+    /// Returns the containers that have ended.
+    fn ended(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
+        let (mut ended, procfs, slowest) = (Vec::new(), &self.procfs, &mut self.slowest_reaping);
+        self.roots.retain_mut(|root| {
+            let Some(process) = &mut root.process else { return true };
+            let Some(Reaped { code }) = process.check(procfs, &mut root.has_executed) else { return true };
+            *slowest = process.time_since_end().max(*slowest);
+            if let Some(ContainerInstance { id, .. }) = root.instance.take() {
+                ended.push((id, root.is_init, Exit { code, has_executed: root.has_executed }));
             }
             false
         });
-        events
-    }
-
-    /// Scans for new processes if that is due.
-    fn scan(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
-        let Some(interval) = self.scan_interval(pod, now) else { return Vec::new() };
-        if now < self.last_scan + interval {
-            return Vec::new();
-        }
-        self.last_scan = now;
-        let found = self.detector.scan(&self.procfs, pod.scan_interval(now).is_some(), now);
         let mut events = Vec::new();
-        if found.pid_missed {
-            events.push(Event::PidMissed);
-        }
-        for named in found.named {
-            self.start(named, pod, &mut events);
-        }
-        self.observed.extend(found.unidentified.into_iter().map(|process| {
-            let id = format!("{}-{}", process.pid, process.started);
-            Observed { process, id, is_identified: false, is_init: true }
-        }));
-        events.extend(self.check_observed());
-        events.push(Event::Scanned);
-        events
-    }
-
-    /// Reports a container's start, unless the process is an exec session in a container that is known.
-    fn start(
-        &mut self,
-        NamedProcess { root, process, is_init }: NamedProcess,
-        pod: &PodState,
-        events: &mut Vec<Event>,
-    ) {
-        let Some(ContainerInstance { container, id }) = root.instance else { return };
-        let is_observed = self.observed.iter().any(|observed| observed.id == id);
-        if is_observed || pod.containers.iter().any(|known| known.instance.as_ref().is_some_and(|last| last.id == id)) {
-            return;
-        }
-        let is_ours = pod.containers.iter().any(|known| known.name == container);
-        let instance = Instance { id: id.clone(), pid: root.pid, started: started(root.started) };
-        events.push(Event::Started { container, instance });
-        match process.or_else(|| Process::open(root.pid, root.started, &self.procfs)) {
-            Some(process) if is_ours => self.observed.push(Observed { process, id, is_identified: true, is_init }),
-            Some(_) => {}
-            None => events.push(Event::Reaped { instance: id, code: None }),
-        }
-    }
-
-    fn reattach(&mut self, pod: &PodState) -> Vec<Event> {
-        // A start may have been announced while the shim did not run.
-        let mut events = vec![Event::StartsAnnounced(1)];
-        for container in &pod.containers {
-            let (ContainerState::Running, Some(instance)) = (container.state, &container.instance) else { continue };
-            match Process::open(instance.pid, ticks(instance.started), &self.procfs) {
-                Some(process) => {
-                    self.observed.push(Observed {
-                        process,
-                        id: instance.id.clone(),
-                        is_identified: true,
-                        is_init: true,
-                    });
+        for (id, is_init, exit) in ended {
+            if is_init {
+                events.push(Event::Ended { id, exit });
+            } else if pod.runs(&id) {
+                // Of a container whose init process was missed, something may still run.
+                let mut found = Vec::new();
+                self.list(pod, now, &mut found);
+                if !self.roots.iter().any(|root| root.instance.as_ref().is_some_and(|instance| instance.id == id)) {
+                    events.push(Event::Ended { id, exit: Exit { code: None, ..exit } });
                 }
-                None => events.push(Event::Reaped { instance: instance.id.clone(), code: None }),
+                events.extend(found);
             }
         }
         events
     }
-
-    fn poll_fds(&self, pod: &PodState, now: Duration) -> Vec<PollFd<'_>> {
-        let observed = self.observed.iter().filter_map(|observed| observed.process.poll_fd());
-        // Scans are frequent, so no announcement needs to wake the poll.
-        let is_scanning = self.scan_interval(pod, now).is_some_and(|interval| interval < Duration::from_millis(20));
-        let hosts = self.hosts.iter().filter(|_| !is_scanning).map(HostsFileWatch::poll_fd);
-        observed.chain(hosts).collect()
-    }
-
-    fn poll_interval(&self, pod: &PodState, now: Duration) -> Option<Duration> {
-        let scan = self.scan_interval(pod, now).map(|interval| (self.last_scan + interval).saturating_sub(now));
-        self.observed.iter().filter_map(|observed| observed.process.poll_interval()).chain(scan).min()
-    }
-
-    fn scan_interval(&self, pod: &PodState, now: Duration) -> Option<Duration> {
-        pod.scan_interval(now).into_iter().chain(self.detector.scan_interval(now)).min()
-    }
-}
-
-/// Converts a start time in clock ticks. The kernel reports hundredths of a second (`USER_HZ`).
-fn started(ticks: u64) -> Duration {
-    Duration::from_millis(ticks.saturating_mul(10))
-}
-
-fn ticks(started: Duration) -> u64 {
-    u64::try_from(started.as_millis() / 10).unwrap_or_default()
 }

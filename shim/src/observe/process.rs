@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::procfs::Procfs;
+use crate::clock::now;
 use crate::syscalls::{pidfd_open, pidfd_wait_status};
 
 /// Interval at which `/proc` is checked for the end of a process without a pidfd.
@@ -17,21 +18,19 @@ const REAP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Holds a process that was seen running.
 #[derive(Debug)]
 pub(crate) struct Process {
-    pub(super) pid: i32,
-    /// Clock ticks between the machine's boot and its start. PID and start time together identify a process.
-    pub(super) started: u64,
+    pid: i32,
+    started: u64,
     /// `None` if `pidfd_open` failed: kernels before 5.3, old seccomp profiles, no memory.
     pidfd: Option<OwnedFd>,
-    has_ended: bool,
+    /// Time at which it was seen to have ended.
+    ended: Option<Duration>,
 }
 
-/// A change of a process.
+/// The exit of a process whose parent has reaped it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ProcessEvent {
-    /// The process has ended; its parent has not reaped it.
-    Ended,
-    /// The process has been reaped. The exit code is `None` if the kernel does not report it.
-    Reaped(Option<i32>),
+pub(crate) struct Reaped {
+    /// `None` if the kernel does not report it.
+    pub(crate) code: Option<i32>,
 }
 
 impl Process {
@@ -39,30 +38,31 @@ impl Process {
     pub(crate) fn open(pid: i32, started: u64, procfs: &Procfs) -> Option<Self> {
         let pidfd = pidfd_open(pid).ok();
         // An error of pidfd_open does not prove that the process is gone, and the PID may have been reused: /proc shows it.
-        (!procfs.is_gone(pid, started)).then_some(Self { pid, started, pidfd, has_ended: false })
+        (!procfs.is_gone(pid, started)).then_some(Self { pid, started, pidfd, ended: None })
     }
 
-    /// Returns what happened since the last call.
-    pub(crate) fn check(&mut self, procfs: &Procfs) -> Option<ProcessEvent> {
+    /// Returns the exit once the process has ended and its parent has reaped it. Sets `has_executed` if the process has executed a command since it was forked.
+    pub(crate) fn check(&mut self, procfs: &Procfs, has_executed: &mut bool) -> Option<Reaped> {
         let is_gone = || procfs.is_gone(self.pid, self.started);
-        let Some(pidfd) = &self.pidfd else { return is_gone().then_some(ProcessEvent::Reaped(None)) };
+        let Some(pidfd) = &self.pidfd else { return is_gone().then_some(Reaped { code: None }) };
         let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         let ready = poll(&mut fds, PollTimeout::ZERO).ok().and_then(|_| fds[0].revents()).unwrap_or(PollFlags::empty());
-        let has_ended = self.has_ended || ready.contains(PollFlags::POLLIN);
-        if ready.contains(PollFlags::POLLHUP) || (has_ended && is_gone()) {
-            return Some(ProcessEvent::Reaped(pidfd_wait_status(pidfd).map(exit_code)));
+        if ready.contains(PollFlags::POLLIN) && self.ended.replace(self.ended.unwrap_or_else(now)).is_none() {
+            // It can still be read, unless it has just been reaped.
+            *has_executed |= procfs.has_executed(self.pid, self.started);
         }
-        (has_ended && !std::mem::replace(&mut self.has_ended, has_ended)).then_some(ProcessEvent::Ended)
+        let is_reaped = ready.contains(PollFlags::POLLHUP) || (self.ended.is_some() && is_gone());
+        is_reaped.then(|| Reaped { code: pidfd_wait_status(pidfd).map(exit_code) })
     }
 
-    /// Returns true if the process has ended, reaped or not.
-    pub(super) fn has_ended(&mut self, procfs: &Procfs) -> bool {
-        self.has_ended || self.check(procfs).is_some()
+    /// Returns the time since it was seen to have ended.
+    pub(crate) fn time_since_end(&self) -> Duration {
+        self.ended.map_or(Duration::ZERO, |ended| now().saturating_sub(ended))
     }
 
     /// Returns the descriptor for a poll that wakes at the end, and then at the reaping if the kernel reports it.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        let events = if self.has_ended { PollFlags::empty() } else { PollFlags::POLLIN };
+        let events = if self.ended.is_some() { PollFlags::empty() } else { PollFlags::POLLIN };
         self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), events))
     }
 
@@ -70,7 +70,7 @@ impl Process {
     pub(crate) fn poll_interval(&self) -> Option<Duration> {
         match &self.pidfd {
             None => Some(PROC_POLL_INTERVAL),
-            Some(_) => self.has_ended.then_some(REAP_POLL_INTERVAL),
+            Some(_) => self.ended.map(|_| REAP_POLL_INTERVAL),
         }
     }
 }
@@ -105,18 +105,19 @@ mod tests {
     }
 
     #[test]
-    fn end_and_reaping_are_reported_once_each() {
+    fn code_is_reported_after_the_reaping() {
         let procfs = Procfs::new("/proc");
         for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
             let (mut child, mut process) = shell(script);
-            assert_eq!(process.check(&procfs), None);
+            let mut has_executed = false;
+            assert_eq!(process.check(&procfs, &mut has_executed), None);
             drop(child.stdin.take());
             poll(&mut [process.poll_fd().unwrap()], PollTimeout::NONE).unwrap();
-            assert_eq!(process.check(&procfs), Some(ProcessEvent::Ended), "before it is reaped");
-            assert_eq!(process.check(&procfs), None);
+            assert_eq!(process.check(&procfs, &mut has_executed), None, "before it is reaped");
+            assert!(has_executed);
             child.wait().unwrap();
-            let expected = kernel_reports_codes().then_some(code);
-            assert_eq!(process.check(&procfs), Some(ProcessEvent::Reaped(expected)), "{script}");
+            let expected = Reaped { code: kernel_reports_codes().then_some(code) };
+            assert_eq!(process.check(&procfs, &mut has_executed), Some(expected), "{script}");
         }
     }
 
@@ -125,10 +126,10 @@ mod tests {
         let procfs = Procfs::new("/proc");
         let (mut child, mut process) = shell("exit 3");
         process.pidfd = None;
-        assert_eq!(process.check(&procfs), None);
+        assert_eq!(process.check(&procfs, &mut false), None);
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(process.check(&procfs), Some(ProcessEvent::Reaped(None)));
+        assert_eq!(process.check(&procfs, &mut false), Some(Reaped { code: None }));
     }
 
     #[test]
@@ -137,11 +138,11 @@ mod tests {
         // Reading a directory fails, like any read while no file can be opened.
         std::fs::create_dir_all(root.path().join("7/stat")).unwrap();
         let procfs = Procfs::new(root.path());
-        let mut process = Process { pid: 7, started: 200, pidfd: None, has_ended: false };
-        assert_eq!(process.check(&procfs), None);
+        let mut process = Process { pid: 7, started: 200, pidfd: None, ended: None };
+        assert_eq!(process.check(&procfs, &mut false), None);
         assert!(Process::open(7, 200, &procfs).is_some());
         std::fs::remove_dir_all(root.path().join("7")).unwrap();
-        assert_eq!(process.check(&procfs), Some(ProcessEvent::Reaped(None)));
+        assert_eq!(process.check(&procfs, &mut false), Some(Reaped { code: None }));
     }
 
     #[test]

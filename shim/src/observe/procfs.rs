@@ -22,10 +22,8 @@ pub(crate) struct RootProcess {
     pub(crate) pid: i32,
     /// Clock ticks between the machine's boot and its start, 100 a second on every machine.
     pub(crate) started: u64,
-    /// True if it has any mounts. An exiting process has none.
-    pub(crate) has_mounts: bool,
-    /// `None` if its mounts are not a container's: the runtime is still creating it.
-    pub(crate) instance: Option<ContainerInstance>,
+    /// True if it has executed a command since it was forked. A runtime forks, and executes the container's command last.
+    pub(crate) has_executed: bool,
 }
 
 /// Summarizes what the threads of a process do.
@@ -39,16 +37,6 @@ pub(crate) struct Activity {
     pub(crate) cpu: Duration,
 }
 
-/// Classifies a PID.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Lookup {
-    /// A PID without an entry in `/proc`: the process has been reaped, or is just being created.
-    Absent,
-    /// A child of another process, or a thread.
-    Other,
-    Root(RootProcess),
-}
-
 /// Reads the process file system.
 #[derive(Debug)]
 pub(crate) struct Procfs {
@@ -57,9 +45,10 @@ pub(crate) struct Procfs {
 
 /// The pod's pause process in a shared PID namespace.
 const PAUSE_PID: i32 = 1;
-/// Bytes that are read of a mount table. A container's is a tenth of it; before the runtime has set it up, it may hold
-/// thousands of the node's mounts.
-const MOUNTINFO_LIMIT: u64 = 64 << 10;
+/// Bytes that are read of a mount table: that of a container may have all of the node's mounts before its own.
+const MOUNTINFO_LIMIT: u64 = 16 << 20;
+/// Flag of a process that has executed nothing since it was forked (`PF_FORKNOEXEC` in `include/linux/sched.h`).
+const PF_FORKNOEXEC: u32 = 0x40;
 
 impl Procfs {
     /// Reads below `root`, which is `/proc` except in tests.
@@ -72,16 +61,30 @@ impl Procfs {
         fs::read_to_string(self.root.join("loadavg")).ok()?.split_whitespace().last()?.parse().ok()
     }
 
-    /// Lists all PIDs of the namespace except pause's.
-    pub(crate) fn pids(&self) -> Vec<i32> {
+    /// Lists the processes without a parent in the namespace, except pause. `/proc` lists no other threads than the first.
+    pub(crate) fn roots(&self) -> Vec<RootProcess> {
         let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter(|&pid| pid != PAUSE_PID).collect()
+        let processes = pids.filter(|&pid| pid != PAUSE_PID).filter_map(|pid| Some((pid, self.stat(pid).ok()??)));
+        processes
+            .filter(|(_, stat)| stat.parent == 0)
+            .map(|(pid, stat)| RootProcess { pid, started: stat.started, has_executed: stat.has_executed })
+            .collect()
+    }
+
+    /// Returns true if this process has executed a command since it was forked. False if it has been reaped.
+    pub(crate) fn has_executed(&self, pid: i32, started: u64) -> bool {
+        self.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.started == started && stat.has_executed))
+    }
+
+    /// Returns the container of a process; `None` if it has not its mounts, or no longer.
+    pub(crate) fn instance_of(&self, pid: i32) -> Option<ContainerInstance> {
+        instance_in(&self.mounts_of(&pid.to_string()).ok()?)
     }
 
     /// Returns a process' start time, in clock ticks since boot; `None` if it has been reaped.
     pub(crate) fn start_of(&self, pid: i32) -> io::Result<Option<u64>> {
-        Ok(self.parent_and_start(pid)?.map(|(_, started)| started))
+        Ok(self.stat(pid)?.map(|stat| stat.started))
     }
 
     /// Returns true if the process with this PID and start time has been reaped. Read errors count as still alive.
@@ -89,20 +92,9 @@ impl Procfs {
         self.start_of(pid).is_ok_and(|found| found != Some(started))
     }
 
-    /// Classifies a PID. After an error, callers look it up again.
-    pub(crate) fn look_up(&self, pid: i32) -> io::Result<Lookup> {
-        let Some((parent, started)) = self.parent_and_start(pid)? else { return Ok(Lookup::Absent) };
-        let Some(status) = self.read(pid, "status")? else { return Ok(Lookup::Absent) };
-        if parent != 0 || !is_thread_group_leader(pid, &status) {
-            return Ok(Lookup::Other);
-        }
-        let mounts = self.mounts_of(&pid.to_string())?;
-        Ok(Lookup::Root(RootProcess { pid, started, has_mounts: !mounts.is_empty(), instance: instance_in(&mounts) }))
-    }
-
     /// Returns the program of a container's first process, if it was started with this argument.
     pub(crate) fn program_with_argument(&self, pid: i32, argument: &str) -> Option<String> {
-        let Ok(Some((0, _))) = self.parent_and_start(pid) else { return None };
+        let Ok(Some(Stat { parent: 0, .. })) = self.stat(pid) else { return None };
         let cmdline = self.read(pid, "cmdline").ok()??;
         let mut words = cmdline.split(|&byte| byte == 0);
         let program = String::from_utf8_lossy(words.next()?).into_owned();
@@ -126,15 +118,9 @@ impl Procfs {
         instance_in(&self.mounts_of("self").ok()?)
     }
 
-    /// Returns an id that differs for each boot of the machine.
-    pub(crate) fn boot_id(&self) -> String {
-        let id = fs::read_to_string(self.root.join("sys/kernel/random/boot_id")).unwrap_or_default();
-        id.trim().to_owned()
-    }
-
-    fn parent_and_start(&self, pid: i32) -> io::Result<Option<(i32, u64)>> {
+    fn stat(&self, pid: i32) -> io::Result<Option<Stat>> {
         let Some(stat) = self.read(pid, "stat")? else { return Ok(None) };
-        parent_and_start(&stat).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Stat::parse(&stat).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Reads a file of a process; `None` if the process has been reaped.
@@ -145,7 +131,7 @@ impl Procfs {
         }
     }
 
-    /// Reads the beginning of a process' mount table; empty if it has none.
+    /// Reads a process' mount table; empty if it has none.
     fn mounts_of(&self, process: &str) -> io::Result<String> {
         let mut mounts = Vec::new();
         match File::open(self.root.join(process).join("mountinfo")) {
@@ -164,12 +150,22 @@ fn fields_from_state(stat: &[u8]) -> Option<SplitWhitespace<'_>> {
     Some(std::str::from_utf8(&stat[end_of_command + 1..]).ok()?.split_whitespace())
 }
 
-/// Parses parent PID and start time of `/proc/PID/stat`.
-fn parent_and_start(stat: &[u8]) -> Option<(i32, u64)> {
-    let mut fields = fields_from_state(stat)?;
-    let parent = fields.nth(1)?.parse().ok()?;
-    let started = fields.nth(17)?.parse().ok()?;
-    Some((parent, started))
+/// Holds the fields of `/proc/PID/stat` that are used.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    parent: i32,
+    started: u64,
+    has_executed: bool,
+}
+
+impl Stat {
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let mut fields = fields_from_state(stat)?;
+        let parent = fields.nth(1)?.parse().ok()?;
+        let flags: u32 = fields.nth(4)?.parse().ok()?;
+        let started = fields.nth(12)?.parse().ok()?;
+        Some(Self { parent, started, has_executed: flags & PF_FORKNOEXEC == 0 })
+    }
 }
 
 /// Parses a thread's state, and its CPU time in clock ticks, user's and kernel's, of its `stat`.
@@ -179,13 +175,6 @@ fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
     let user: u64 = fields.nth(10)?.parse().ok()?;
     let kernel: u64 = fields.next()?.parse().ok()?;
     Some((state, user + kernel))
-}
-
-/// Returns true for a process' first thread. `/proc` does not list the PIDs of other threads, but opens them.
-fn is_thread_group_leader(pid: i32, status: &[u8]) -> bool {
-    let status = String::from_utf8_lossy(status);
-    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    group.is_some_and(|group| group.trim().parse() == Ok(pid))
 }
 
 /// Returns the container with these mounts. The kubelet mounts the termination log from
@@ -220,7 +209,13 @@ pub(crate) mod fake {
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("stat"), stat(pid, "x", parent, started)).unwrap();
         fs::write(directory.join("mountinfo"), mounts).unwrap();
-        fs::write(directory.join("status"), format!("Name:\tx\nTgid:\t{pid}\nPid:\t{pid}\n")).unwrap();
+    }
+
+    /// Replaces the command and the flags of a process.
+    pub(crate) fn set_flags(root: &Path, pid: i32, command: &str, flags: u32) {
+        let path = root.join(pid.to_string()).join("stat");
+        let started = 200 + u64::from(pid.unsigned_abs());
+        fs::write(path, stat(pid, command, 0, started).replace("4194560", &flags.to_string())).unwrap();
     }
 
     /// Makes this the last allocated PID.
@@ -270,46 +265,63 @@ mod tests {
 
     #[test]
     fn command_may_hold_any_bytes() {
+        let expected = Some(Stat { parent: 0, started: 4711, has_executed: true });
         for command in ["sh", "a b", "a) S 9 (b", ")"] {
-            assert_eq!(parent_and_start(stat(12, command, 0, 4711).as_bytes()), Some((0, 4711)), "{command}");
+            assert_eq!(Stat::parse(stat(12, command, 0, 4711).as_bytes()), expected, "{command}");
         }
         // The kernel cuts names at 15 bytes, in the middle of a character.
         let mut cut = b"12 (".to_vec();
         cut.extend_from_slice(&"обработка".as_bytes()[..15]);
         cut.extend_from_slice(&stat(12, "", 0, 4711).as_bytes()[4..]);
-        assert_eq!(parent_and_start(&cut), Some((0, 4711)));
+        assert_eq!(Stat::parse(&cut), expected);
         let zombie = stat(12, "sh", 0, 4711).replace(") S", ") Z");
-        assert_eq!(parent_and_start(zombie.as_bytes()), Some((0, 4711)), "its other threads may run");
-        assert_eq!(parent_and_start(b"12 (sh"), None);
-        assert_eq!(parent_and_start(b"12 (sh) S"), None);
+        assert_eq!(Stat::parse(zombie.as_bytes()), expected, "its other threads may run");
+        assert_eq!(Stat::parse(b"12 (sh"), None);
+        assert_eq!(Stat::parse(b"12 (sh) S"), None);
     }
 
     #[test]
-    fn root_processes_are_leaders_without_parent_in_the_pod() {
+    fn kernel_tells_what_has_executed_nothing_since_its_fork() {
+        let procfs = Procfs::new("/proc");
+        let has_executed = |pid: i32| procfs.has_executed(pid, procfs.start_of(pid).unwrap().unwrap());
+        let mut cat = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(has_executed(cat.id().cast_signed()), "spawn returns once the command is executed");
+        drop(cat.stdin.take());
+        cat.wait().unwrap();
+        // A shell forks for what is in parentheses, and executes nothing there: `read` is its own.
+        let mut sh = std::process::Command::new("sh")
+            .args(["-c", "(read _); true"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", sh.id());
+        let forked = loop {
+            let children = fs::read_to_string(&children).unwrap();
+            if let Some(child) = children.split_whitespace().next() {
+                break child.parse().unwrap();
+            }
+        };
+        assert!(!has_executed(forked));
+        drop(sh.stdin.take());
+        sh.wait().unwrap();
+    }
+
+    #[test]
+    fn roots_are_processes_without_parent_in_the_pod() {
         let root = tempfile::tempdir().unwrap();
         let process = |pid, parent, started, mounts: &str| fake::process(root.path(), pid, parent, started, mounts);
         process(1, 0, 100, "");
         process(9, 0, 200, MOUNTS); // main's init process
         process(10, 9, 210, MOUNTS); // its child
         process(50, 0, 400, ""); // being created by the runtime
-        process(11, 0, 205, MOUNTS); // a thread of main's init process
-        fs::write(root.path().join("11/status"), "Name:\tx\nTgid:\t9\nPid:\t11\n").unwrap();
         fake::set_last_pid(root.path(), 50);
         let procfs = Procfs::new(root.path());
         assert_eq!(procfs.last_pid(), Some(50));
-        let mut pids = procfs.pids();
+        let mut pids: Vec<i32> = procfs.roots().into_iter().map(|root| root.pid).collect();
         pids.sort_unstable();
-        assert_eq!(pids, [9, 10, 11, 50]);
-        let is_root = |lookup: &Lookup| matches!(lookup, Lookup::Root(_));
-        let found: Vec<Lookup> = pids.into_iter().map(|pid| procfs.look_up(pid).unwrap()).filter(is_root).collect();
-        let main = Some(instance("main", "1f0c22aa"));
-        assert_eq!(
-            found,
-            [
-                Lookup::Root(RootProcess { pid: 9, started: 200, has_mounts: true, instance: main }),
-                Lookup::Root(RootProcess { pid: 50, started: 400, has_mounts: false, instance: None })
-            ]
-        );
+        assert_eq!(pids, [9, 50]);
+        assert_eq!(procfs.instance_of(9), Some(instance("main", "1f0c22aa")));
+        assert_eq!(procfs.instance_of(50), None);
     }
 
     #[test]
@@ -354,12 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn large_mount_table_is_read_in_part() {
+    fn name_is_found_behind_the_nodes_mounts() {
         let root = tempfile::tempdir().unwrap();
         let node_mounts = "1203 1201 0:64 / /a/mount/of/the/node rw - tmpfs tmpfs rw\n".repeat(3000);
         fake::process(root.path(), 9, 0, 200, &format!("{node_mounts}{MOUNTS}"));
-        let found = Procfs::new(root.path()).look_up(9).unwrap();
-        let in_creation = RootProcess { pid: 9, started: 200, has_mounts: true, instance: None };
-        assert_eq!(found, Lookup::Root(in_creation), "the runtime is still creating it");
+        assert_eq!(Procfs::new(root.path()).instance_of(9), Some(instance("main", "1f0c22aa")));
     }
 }

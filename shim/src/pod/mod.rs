@@ -1,54 +1,15 @@
-//! Tracks the pod's containers and decides what to do next. Pure: no process, file, socket or clock.
+//! Holds what is known of the pod's containers, and decides what to do next. Pure: no process, file, socket or clock.
 //!
-//! The observers report [`Event`]s; [`PodState::apply`] takes them in and [`PodState::next`] decides. A container
-//! finishes only by an observed exit. An inferred one can only delay the proxy's end.
+//! There are two witnesses. An end that was observed counts where it is final by itself. Any other end counts once the kubelet
+//! reports that the awaited containers have ended for good: an annotation brings that report. Nothing is inferred.
 
 #[cfg(test)]
-mod cases;
+mod lives;
 #[cfg(test)]
-mod choices;
-#[cfg(test)]
-mod kubelet;
-#[cfg(test)]
-mod lying_observer;
-mod next;
-#[cfg(test)]
-mod properties;
-mod restart;
-mod starts;
-mod unidentified;
-
-use std::fmt;
-use std::time::Duration;
+mod tests;
 
 use contract::args::WatchArgs;
-use contract::policy::ContainerPolicy;
-
-pub(crate) use next::Action;
-use starts::PendingStarts;
-pub(crate) use unidentified::UnidentifiedExit;
-
-/// The exit of a container's init process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// Exit code as the kubelet reports it: 0 to 255, or 128 + n if signal n ended it.
-    Code(i32),
-    /// Its parent has not reaped it yet; the kernel reports the code after that.
-    NotReaped,
-    /// The kernel does not report the code.
-    Unknown,
-}
-
-/// The state of a container. Times are since the machine's boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ContainerState {
-    /// Not started yet.
-    Waiting,
-    /// Its init process runs.
-    Running,
-    /// Its init process has ended.
-    Terminated { exit: Exit, at: Duration },
-}
+use contract::policy::RestartPolicy;
 
 /// The role of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,15 +22,35 @@ pub(crate) enum Role {
     Proxy,
 }
 
-/// Identifies a start of a container.
+/// An end after which the kubelet does not start a container again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FinalEnd {
+    /// Any end of the container's command, unless a signal caused it: a container whose image is changed is ended by one.
+    Any,
+    /// An end with exit code 0.
+    Success,
+    /// None: only the kubelet knows.
+    Reported,
+}
+
+/// The end of a container's init process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// Exit code as the kubelet reports it: 0 to 255, or 128 + n if signal n ended it. `None` if the kernel does not report it.
+    pub(crate) code: Option<i32>,
+    /// True if the process was seen to have executed the container's command. The runtime may have to create it again otherwise.
+    pub(crate) has_executed: bool,
+}
+
+/// The state of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Instance {
-    /// An id that differs for each start.
-    pub(crate) id: String,
-    /// PID of its init process; 0 if only a lock shows the container.
-    pub(crate) pid: i32,
-    /// Start time since the machine's boot.
-    pub(crate) started: Duration,
+pub(crate) enum ContainerState {
+    /// No start was observed.
+    Waiting,
+    /// This start was observed, by an id that differs for each.
+    Running(String),
+    /// The observed start has ended. `None` if the start is not known.
+    Ended(Option<String>, Exit),
 }
 
 /// Describes a regular container of the pod.
@@ -77,164 +58,165 @@ pub(crate) struct Instance {
 pub(crate) struct Container {
     pub(crate) name: String,
     pub(crate) role: Role,
-    pub(crate) policy: ContainerPolicy,
-    /// True if the kubelet may restart it after any exit code: it has a liveness or startup probe, or a resize policy.
-    pub(crate) may_restart: bool,
+    final_end: FinalEnd,
     pub(crate) state: ContainerState,
-    /// The last observed start.
-    pub(crate) instance: Option<Instance>,
-    /// Number of observed starts after the first.
-    pub(crate) restarts: u32,
-    /// True if all containers are being restarted (KEP-5532) and this one has not been yet.
-    pub(crate) restart_pending: bool,
-    /// Set if its exit is an unidentified one without another candidate. Until this time, a restart that was due may show
-    /// that the exit was an ephemeral container's.
-    pub(crate) assumed_until: Option<Duration>,
 }
 
 /// Reports an observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The kubelet rewrote `/etc/hosts` this many times; it does so before creating a container.
-    StartsAnnounced(usize),
     /// A container's init process exists.
-    Started { container: String, instance: Instance },
-    /// The init process of this instance has ended.
-    Ended { instance: String },
-    /// The parent of this instance's init process has reaped it. `None` if the kernel does not report the code.
-    Reaped { instance: String, code: Option<i32> },
-    /// An init process was reaped before it had the container's mounts.
-    UnidentifiedExit { process: String, code: Option<i32> },
-    /// A process ended before it could be looked up.
-    PidMissed,
-    /// All events of processes that exist now have been reported.
-    Scanned,
+    Started { container: String, id: String, pid: i32 },
+    /// The container with this start has ended, and its parent has reaped it.
+    Ended { id: String, exit: Exit },
 }
 
-/// Reports what an event has changed, for the log and the state file.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// The container of this index has started.
-    Started(usize),
-    /// The container has ended; its code is not known yet.
-    Ended(usize),
-    /// The container has ended and been reaped.
-    Reaped(usize),
-    /// An unidentified container has started and ended.
-    Unidentified(Exit),
-    /// A start was announced and never observed.
-    NeverSeen,
+pub(crate) enum Action {
+    /// Wait for something to start or to end.
+    Wait,
+    /// Ask the proxy to quit.
+    QuitProxy,
+    /// Nothing is left to do.
+    Exit,
 }
 
-/// Holds the observed state of the pod.
+/// Tells how the end of the awaited containers became known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Witness {
+    /// Each was observed, and was final by itself.
+    Observed,
+    /// The kubelet has reported it.
+    Kubelet,
+}
+
+/// Holds what is known of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodState {
     pub(crate) containers: Vec<Container>,
-    pub(crate) unidentified: Vec<UnidentifiedExit>,
-    starts: PendingStarts,
-    retry_window: Option<Duration>,
+    /// True while the kubelet's report says that the awaited containers have ended for good.
+    is_reported: bool,
 }
 
 impl PodState {
-    /// Creates the state of a pod without observations. Announcements are received from `now` on.
-    pub(crate) fn new(args: &WatchArgs, now: Duration) -> Self {
+    /// Creates the state of a pod without observations.
+    pub(crate) fn new(args: &WatchArgs) -> Self {
         let container = |role| {
-            move |name: &String| Container {
-                name: name.clone(),
-                role,
-                policy: args.policy_of(name),
-                may_restart: args.may_restart.contains(name),
-                state: ContainerState::Waiting,
-                instance: None,
-                restarts: 0,
-                restart_pending: false,
-                assumed_until: None,
+            move |name: &String| {
+                let final_end = match args.restart_policy {
+                    _ if args.may_restart.contains(name) => FinalEnd::Reported,
+                    RestartPolicy::Never => FinalEnd::Any,
+                    RestartPolicy::OnFailure => FinalEnd::Success,
+                    RestartPolicy::Always => FinalEnd::Reported,
+                };
+                Container { name: name.clone(), role, final_end, state: ContainerState::Waiting }
             }
         };
         let awaited = args.awaited.iter().map(container(Role::Awaited));
         let helpers = args.helpers.iter().map(container(Role::Helper));
         let proxy = std::iter::once(&args.proxy).map(container(Role::Proxy));
-        let retry_window = args.retry_window.map(|seconds| Duration::from_secs(seconds.into()));
-        Self {
-            containers: awaited.chain(helpers).chain(proxy).collect(),
-            unidentified: Vec::new(),
-            starts: PendingStarts::new(retry_window, now),
-            retry_window,
-        }
+        Self { containers: awaited.chain(helpers).chain(proxy).collect(), is_reported: false }
     }
 
-    /// Applies an event. Returns what it has changed.
-    pub(crate) fn apply(&mut self, event: Event, now: Duration) -> Option<Change> {
-        match event {
-            Event::StartsAnnounced(count) => {
-                self.starts.announce(count, now);
-                None
+    /// Applies an event. Returns the index of the container that it has changed.
+    pub(crate) fn apply(&mut self, event: &Event) -> Option<usize> {
+        let (index, state) = match event {
+            Event::Started { container, id, .. } => {
+                let index = self.containers.iter().position(|known| known.name == *container)?;
+                (index, ContainerState::Running(id.clone()))
             }
-            Event::Started { container, instance } => self.start(&container, instance),
-            Event::Ended { instance } => self.end(&instance, Exit::NotReaped, now),
-            Event::Reaped { instance, code } => self.end(&instance, code.map_or(Exit::Unknown, Exit::Code), now),
-            Event::UnidentifiedExit { process, code } => {
-                self.unidentified_exit(&process, code.map_or(Exit::Unknown, Exit::Code), now)
+            Event::Ended { id, exit } => {
+                let is_of =
+                    |known: &Container| matches!(&known.state, ContainerState::Running(running) if running == id);
+                (self.containers.iter().position(is_of)?, ContainerState::Ended(Some(id.clone()), *exit))
             }
-            Event::PidMissed => {
-                self.starts.pid_missed(now);
-                None
-            }
-            Event::Scanned => self.starts.scanned(now).then_some(Change::NeverSeen),
-        }
+        };
+        let is_new = self.containers[index].state != state;
+        self.containers[index].state = state;
+        is_new.then_some(index)
     }
 
-    fn start(&mut self, name: &str, instance: Instance) -> Option<Change> {
-        let Some(index) = self.containers.iter().position(|container| container.name == name) else {
-            self.starts.foreign_start_seen(&instance);
+    /// Takes in that none of the proxy's ports is open any more, where nothing else shows its end.
+    pub(crate) fn proxy_closed(&mut self) {
+        let last = self.containers.len() - 1;
+        self.containers[last].state = ContainerState::Ended(None, Exit { code: None, has_executed: true });
+    }
+
+    /// Takes in the kubelet's report.
+    pub(crate) fn set_reported(&mut self, is_reported: bool) {
+        self.is_reported = is_reported;
+    }
+
+    /// Returns how it is known that every awaited container has ended for good; `None` if it is not.
+    pub(crate) fn finished_by(&self) -> Option<Witness> {
+        if self.sees_awaited_run() {
+            // A report that is older than what runs.
             return None;
-        };
-        let container = &mut self.containers[index];
-        if let Some(last) = &container.instance {
-            // The same start, or an earlier one that was reported late.
-            if last.id == instance.id || instance.started <= last.started {
-                return None;
+        }
+        let mut awaited = self.awaited();
+        if awaited.all(Container::has_ended_for_good) {
+            Some(Witness::Observed)
+        } else {
+            self.is_reported.then_some(Witness::Kubelet)
+        }
+    }
+
+    /// Returns true if an awaited container was observed to run now. There is no report of the kubelet's to read then.
+    pub(crate) fn sees_awaited_run(&self) -> bool {
+        self.awaited().any(Container::is_running)
+    }
+
+    /// Returns true if this start of a container was observed to run.
+    pub(crate) fn runs(&self, id: &str) -> bool {
+        self.containers.iter().any(|container| container.is_running() && container.last_start() == Some(id))
+    }
+
+    /// Returns true if this start of a container was observed, and none after it.
+    pub(crate) fn knows(&self, id: &str) -> bool {
+        self.containers.iter().any(|container| container.last_start() == Some(id))
+    }
+
+    /// Returns the action to take now.
+    pub(crate) fn next(&self) -> Action {
+        if self.finished_by().is_none() {
+            Action::Wait
+        } else if self.proxy_may_run() {
+            Action::QuitProxy
+        } else if !self.proxy_has_ended() || self.containers.iter().any(Container::is_running) {
+            Action::Wait
+        } else {
+            Action::Exit
+        }
+    }
+
+    /// Returns true if a container may start at any time.
+    pub(crate) fn expects_start(&self) -> bool {
+        self.containers.iter().any(|container| !container.is_running() && !container.has_ended_for_good())
+    }
+
+    /// Returns true if the proxy was not observed to end: one that was never seen may run, too.
+    pub(crate) fn proxy_may_run(&self) -> bool {
+        !matches!(self.proxy().state, ContainerState::Ended(..))
+    }
+
+    /// Returns true if the proxy was observed to end, and is not known to be started again.
+    fn proxy_has_ended(&self) -> bool {
+        match self.proxy().state {
+            ContainerState::Waiting | ContainerState::Running(_) => false,
+            ContainerState::Ended(_, exit) => {
+                self.proxy().final_end != FinalEnd::Success || exit.code.is_none_or(|code| code == 0)
             }
-            container.restarts += 1;
         }
-        self.starts.start_seen(&instance);
-        let last_state = container.state;
-        container.instance = Some(instance);
-        container.state = ContainerState::Running;
-        container.restart_pending = false;
-        container.assumed_until = None;
-        if let ContainerState::Terminated { exit: Exit::Unknown, at } = last_state
-            && restart::can_restart_all(&container.policy)
-        {
-            self.restart_all(Some(at));
-        }
-        self.exclude(index);
-        Some(Change::Started(index))
     }
 
-    fn end(&mut self, instance: &str, exit: Exit, now: Duration) -> Option<Change> {
-        let is_of = |container: &Container| container.instance.as_ref().is_some_and(|last| last.id == instance);
-        let index = self.containers.iter().position(is_of)?;
-        let container = &mut self.containers[index];
-        let at = match container.state {
-            ContainerState::Running => now,
-            ContainerState::Terminated { exit: Exit::NotReaped, at } if exit != Exit::NotReaped => at,
-            ContainerState::Waiting | ContainerState::Terminated { .. } => return None,
-        };
-        container.state = ContainerState::Terminated { exit, at };
-        if restart::restarts_all(&container.policy, exit) {
-            self.restart_all(None);
-        }
-        Some(if exit == Exit::NotReaped { Change::Ended(index) } else { Change::Reaped(index) })
+    /// Returns true if any awaited container has been started.
+    pub(crate) fn payload_has_started(&self) -> bool {
+        self.awaited().any(|container| container.state != ContainerState::Waiting)
     }
 
-    /// Marks every container as to be restarted, except those that have started since this time.
-    fn restart_all(&mut self, since: Option<Duration>) {
-        let has_been = |instance: &Instance| since.is_some_and(|since| instance.started >= since);
-        for container in &mut self.containers {
-            container.restart_pending |= !container.instance.as_ref().is_some_and(has_been);
-        }
-        self.unidentified.clear();
+    fn awaited(&self) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(|container| container.role == Role::Awaited)
     }
 
     /// Returns the proxy's container.
@@ -242,18 +224,47 @@ impl PodState {
         // The constructor puts it last.
         &self.containers[self.containers.len() - 1]
     }
+}
 
-    /// Returns true if the proxy runs now.
-    pub(crate) fn proxy_runs(&self) -> bool {
-        self.proxy().state == ContainerState::Running
+impl Container {
+    pub(crate) fn is_running(&self) -> bool {
+        matches!(self.state, ContainerState::Running(_))
+    }
+
+    fn last_start(&self) -> Option<&str> {
+        match &self.state {
+            ContainerState::Waiting => None,
+            ContainerState::Running(id) => Some(id),
+            ContainerState::Ended(id, _) => id.as_deref(),
+        }
+    }
+
+    /// Returns true if it was observed to end, and the kubelet does not start it again.
+    fn has_ended_for_good(&self) -> bool {
+        let ContainerState::Ended(_, Exit { code, has_executed }) = self.state else { return false };
+        match self.final_end {
+            // A process that exits with 0 has executed its command: the runtime's own does so only by doing that.
+            FinalEnd::Any | FinalEnd::Success if code == Some(0) => true,
+            FinalEnd::Any => has_executed && code.is_none_or(|code| code < 128),
+            FinalEnd::Success | FinalEnd::Reported => false,
+        }
     }
 }
 
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => code.fmt(f),
-            Self::NotReaped | Self::Unknown => f.write_str("unknown"),
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.code {
+            Some(code) => code.fmt(f),
+            None => f.write_str("unknown"),
         }
+    }
+}
+
+impl std::fmt::Display for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Observed => "exit",
+            Self::Kubelet => "kubelet",
+        })
     }
 }

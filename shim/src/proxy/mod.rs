@@ -12,6 +12,7 @@ use contract::args::WatchArgs;
 use contract::endpoint::Endpoint;
 use contract::names::{ENVOY_ADMIN_PORT, QUIT_PATH};
 use nix::poll::PollFd;
+use nix::sys::signal::Signal;
 
 use crate::log;
 use request::{QuitRequest, QuitResponse};
@@ -19,9 +20,11 @@ use request::{QuitRequest, QuitResponse};
 /// Pause before the first retry of an endpoint that has not accepted; doubled each time.
 const RETRY_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Pause before a proxy that has accepted is asked again, because it may drain. If the shim is the proxy's parent, it
-/// sends SIGTERM after that.
+/// Time in which a proxy that has accepted may drain. Then its next endpoint is asked, since an Istio before 1.26 may drain for
+/// ever, and Envoy's own port ends it (istio#55424). If the shim is the proxy's parent, it sends SIGTERM, and later SIGKILL.
 const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
+/// Pause between two looks whether a proxy that has accepted still listens.
+const LISTENING_PAUSE: Duration = Duration::from_millis(100);
 
 /// Holds the requests that end a pod's proxy. Times are since the machine's boot.
 #[derive(Debug)]
@@ -30,9 +33,17 @@ pub(crate) struct ProxyShutdown {
     targets: Vec<Target>,
     /// Time of the first request to the proxy.
     requested: Option<Duration>,
-    /// Time at which the proxy gets SIGTERM.
-    terminate_at: Option<Duration>,
+    /// Time at which the proxy gets the next signal, and that signal.
+    signal_at: Option<(Duration, Signal)>,
     in_flight: Option<InFlight>,
+    /// Time at which the proxy has accepted.
+    accepted: Option<Duration>,
+    /// The endpoint that has accepted first.
+    accepted_by: Option<Endpoint>,
+    /// True if the end of the proxy shows by its ports only.
+    by_ports: bool,
+    /// True if the proxy has accepted and none of its ports is open any more.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -55,13 +66,33 @@ struct InFlight {
 }
 
 impl ProxyShutdown {
-    pub(crate) fn new(args: &WatchArgs) -> Self {
+    /// Returns the requests for a pod. With `by_ports`, the end of the proxy shows by its ports only.
+    pub(crate) fn new(args: &WatchArgs, by_ports: bool) -> Self {
         let agent = (args.status_port != 0).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, args.status_port)));
         // With Envoy, pilot-agent ends too. Istio has its admin port on ::1 in a pod that has only IPv6.
         let envoy = [(Ipv6Addr::LOCALHOST, ENVOY_ADMIN_PORT).into(), (Ipv4Addr::LOCALHOST, ENVOY_ADMIN_PORT).into()];
         let proxy = Target::new(agent.into_iter().chain(envoy).map(quit_at).collect());
         let endpoints = args.quit.iter().map(|endpoint| Target::new(vec![endpoint.clone()]));
-        Self { targets: endpoints.chain([proxy]).collect(), requested: None, terminate_at: None, in_flight: None }
+        Self {
+            targets: endpoints.chain([proxy]).collect(),
+            requested: None,
+            signal_at: None,
+            in_flight: None,
+            accepted: None,
+            accepted_by: None,
+            by_ports,
+            is_closed: false,
+        }
+    }
+
+    /// Returns the endpoint of the proxy's that has accepted.
+    pub(crate) fn accepted_by(&self) -> Option<&Endpoint> {
+        self.accepted_by.as_ref()
+    }
+
+    /// Returns true if the proxy has accepted and none of its ports is open any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Returns true if the proxy was asked and has not ended since.
@@ -69,7 +100,7 @@ impl ProxyShutdown {
         self.requested.is_some()
     }
 
-    /// Continues the request that is on its way, and starts those that are due: of the proxy only while it runs.
+    /// Continues the request that is on its way, and starts those that are due: of the proxy unless it has ended.
     pub(crate) fn advance(&mut self, proxy_runs: bool, now: Duration) {
         loop {
             if let Some(in_flight) = &mut self.in_flight {
@@ -81,7 +112,13 @@ impl ProxyShutdown {
                 // The longest due target first, so that each is asked before the proxy and none delays the others.
                 let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
                 let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
-                self.start(target, 0, now);
+                let endpoints = self.targets[target].endpoints.len();
+                let drained = self
+                    .accepted
+                    .filter(|_| target == self.proxy())
+                    .map_or(Duration::ZERO, |at| now.saturating_sub(at));
+                let rounds = usize::try_from(drained.as_secs() / DRAIN_TIMEOUT.as_secs()).unwrap_or_default();
+                self.start(target, rounds % endpoints, now);
             }
         }
     }
@@ -96,16 +133,14 @@ impl ProxyShutdown {
         if let Some(in_flight) = &self.in_flight {
             return Some(in_flight.request.deadline);
         }
-        self.open_targets(proxy_runs).map(|(_, target)| target.next).chain(self.terminate_at).min()
+        self.open_targets(proxy_runs).map(|(_, target)| target.next).chain(self.signal_at.map(|(at, _)| at)).min()
     }
 
-    /// Returns true if the proxy gets SIGTERM now: its ports are closed, or it was asked and has not ended in time.
-    pub(crate) fn takes_sigterm(&mut self, now: Duration) -> bool {
-        let is_due = self.terminate_at.is_some_and(|at| now >= at);
-        if is_due {
-            self.terminate_at = Some(now + DRAIN_TIMEOUT);
-        }
-        is_due
+    /// Returns the signal that the proxy gets now: its ports are closed, or it was asked and has not ended in time.
+    pub(crate) fn due_signal(&mut self, now: Duration) -> Option<Signal> {
+        let (_, signal) = self.signal_at.filter(|&(at, _)| now >= at)?;
+        self.signal_at = Some((now + DRAIN_TIMEOUT, Signal::SIGKILL));
+        Some(signal)
     }
 
     /// Records that the proxy has ended, so that a restarted one is asked again. Returns the time since the first request.
@@ -115,7 +150,7 @@ impl ProxyShutdown {
             // The proxy can end before its answer is read.
             self.note(proxy, asked.endpoint, &Ok(QuitResponse::ConnectionClosed), now);
         }
-        self.terminate_at = None;
+        (self.signal_at, self.accepted) = (None, None);
         self.targets[proxy].next = Duration::ZERO;
         self.requested.take().map(|requested| now.saturating_sub(requested))
     }
@@ -134,7 +169,7 @@ impl ProxyShutdown {
     fn start(&mut self, target: usize, endpoint: usize, now: Duration) {
         if target == self.proxy() {
             self.requested.get_or_insert(now);
-            self.terminate_at.get_or_insert(now + DRAIN_TIMEOUT);
+            self.signal_at.get_or_insert((now + DRAIN_TIMEOUT, Signal::SIGTERM));
         }
         match QuitRequest::start(&self.targets[target].endpoints[endpoint], now) {
             Ok(request) => self.in_flight = Some(InFlight { request, target, endpoint }),
@@ -153,8 +188,11 @@ impl ProxyShutdown {
         match response {
             // Nothing listens there, and the next address is asked.
             Err(error) if falls_back && error.kind() != io::ErrorKind::TimedOut => {}
+            // It still listens.
+            Ok(_) if may_end && is_proxy && self.accepted.is_some() => {}
+            Err(_) if is_proxy && self.accepted.is_some() => {}
             Ok(answer) if may_end && is_proxy => {
-                log::info("awaited containers finished, asked istio-proxy to quit", &[("answer", answer)]);
+                log::info("asked istio-proxy to quit", &[("endpoint", endpoint), ("answer", answer)]);
             }
             Ok(answer) if may_end => log::info("asked to quit", &[("endpoint", endpoint), ("answer", answer)]),
             Ok(answer) => {
@@ -168,8 +206,16 @@ impl ProxyShutdown {
         target.next = now + if has_accepted { DRAIN_TIMEOUT } else { target.backoff };
         target.backoff = (target.backoff * 2).min(RETRY_BACKOFF_MAX);
         target.has_accepted = has_accepted && !is_proxy;
-        if is_proxy && response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            self.terminate_at = Some(now);
+        if is_proxy && may_end {
+            self.accepted.get_or_insert(now);
+            self.accepted_by.get_or_insert_with(|| target.endpoints[asked].clone());
+            if self.by_ports {
+                target.next = now + LISTENING_PAUSE;
+            }
+        } else if is_proxy && response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let signal = self.signal_at.map_or(Signal::SIGTERM, |(_, signal)| signal);
+            self.signal_at = Some((now, signal)).filter(|_| signal == Signal::SIGTERM).or(self.signal_at);
+            self.is_closed = self.accepted.is_some();
         }
     }
 }

@@ -29,7 +29,7 @@ fn answering(answer: &'static str) -> Endpoint {
 fn shutdown_of(quit: &[Endpoint], proxy: &[Endpoint]) -> ProxyShutdown {
     let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
     args.quit = quit.to_vec();
-    let mut shutdown = ProxyShutdown::new(&args);
+    let mut shutdown = ProxyShutdown::new(&args, false);
     shutdown.targets[quit.len()].endpoints = proxy.to_vec();
     shutdown
 }
@@ -76,7 +76,7 @@ fn envoy_is_asked_on_both_addresses_of_localhost() {
     {
         let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
         args.status_port = status_port;
-        let shutdown = ProxyShutdown::new(&args);
+        let shutdown = ProxyShutdown::new(&args, false);
         let addresses: Vec<String> =
             shutdown.targets[0].endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect();
         assert_eq!(addresses.join(" "), expected);
@@ -84,12 +84,48 @@ fn envoy_is_asked_on_both_addresses_of_localhost() {
 }
 
 #[test]
-fn proxy_that_does_not_end_gets_sigterm() {
+fn proxy_that_does_not_end_gets_sigterm_and_then_sigkill() {
     for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 404 Not Found\r\n\r\n"] {
         let mut shutdown = shutdown_of(&[], &[answering(answer)]);
         let began = now();
         shutdown.advance(true, began);
-        assert!(!shutdown.takes_sigterm(began + Duration::from_secs(59)), "{answer}");
-        assert!(shutdown.takes_sigterm(began + Duration::from_mins(1)), "{answer}");
+        for (minutes, signal) in [(1, Signal::SIGTERM), (2, Signal::SIGKILL)] {
+            let due = began + Duration::from_mins(minutes);
+            assert_eq!(shutdown.due_signal(due.saturating_sub(Duration::from_secs(1))), None, "{answer}");
+            assert_eq!(shutdown.due_signal(due), Some(signal), "{answer}");
+        }
     }
+}
+
+#[test]
+fn proxy_that_drains_for_ever_is_asked_at_its_next_endpoint() {
+    let first = answering("HTTP/1.1 200 OK\r\n\r\n");
+    let (envoy, second) = listen();
+    envoy.set_nonblocking(true).unwrap();
+    let mut shutdown = shutdown_of(&[], &[first, second]);
+    let began = now();
+    seconds_until(&mut shutdown, |shutdown| shutdown.accepted.is_some());
+    assert!(envoy.accept().is_err(), "the first has accepted");
+    shutdown.advance(true, began + 2 * DRAIN_TIMEOUT);
+    assert!(envoy.accept().is_ok());
+}
+
+#[test]
+fn closed_ports_show_the_end_of_a_proxy_that_has_accepted() {
+    let (closed, endpoint) = listen();
+    let mut shutdown = ProxyShutdown { by_ports: true, ..shutdown_of(&[], std::slice::from_ref(&endpoint)) };
+    let port = closed.try_clone().unwrap();
+    thread::spawn(move || {
+        let mut stream = port.accept().unwrap().0;
+        let _ = stream.read(&mut [0; 512]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+    });
+    seconds_until(&mut shutdown, |shutdown| shutdown.accepted_by().is_some());
+    assert_eq!(shutdown.accepted_by(), Some(&endpoint));
+    assert!(!shutdown.is_closed());
+    drop(closed);
+    assert!(seconds_until(&mut shutdown, ProxyShutdown::is_closed) < 5);
+    let mut refused = ProxyShutdown { by_ports: true, ..shutdown_of(&[], &[endpoint]) };
+    seconds_until(&mut refused, |shutdown| shutdown.targets[0].backoff > RETRY_BACKOFF_MIN * 2);
+    assert!(!refused.is_closed(), "it may not listen yet");
 }

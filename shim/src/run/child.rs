@@ -105,9 +105,9 @@ impl Child {
         self.got_sigterm
     }
 
-    /// Sends SIGTERM to the command.
-    pub(crate) fn terminate(&self) {
-        kill(self.pid, SIGTERM);
+    /// Sends a signal to the command.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid, signal as c_int);
     }
 }
 

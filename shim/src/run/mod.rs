@@ -3,12 +3,11 @@
 pub(crate) mod child;
 pub(crate) mod install;
 pub(crate) mod start_after;
-pub(crate) mod wrap;
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -19,11 +18,11 @@ use nix::poll::{PollTimeout, poll};
 use signal_hook::consts::SIGTERM;
 
 use crate::clock::now;
+use crate::ended::EndedReport;
 use crate::log;
-use crate::observe::{Observer, Procfs};
-use crate::pod::{Action, Change, ContainerState, Event, Exit, Instance, PodState, Role};
+use crate::observe::{Notifier, Observer, Procfs};
+use crate::pod::{Action, ContainerState, Event, Exit, PodState, Role, Witness};
 use crate::proxy::ProxyShutdown;
-use crate::state_file;
 use child::{Child, ChildExit};
 
 /// The runtime reports exits one at a time. If the kubelet saw the shim's exit before the proxy's, it would restart the
@@ -32,11 +31,6 @@ use child::{Child, ChildExit};
 const LINGER_REAP_FACTOR: u32 = 20;
 const LINGER_MIN: Duration = Duration::from_millis(20);
 const LINGER_MAX: Duration = Duration::from_millis(500);
-/// Time that a restarted shim with nothing left to do waits for SIGTERM. The kubelet ends it as soon as no regular
-/// container is left. If it does not, some container is about to start.
-const RESTARTED_LINGER: Duration = Duration::from_secs(10);
-/// Shortest wait until the next scan in which the state file is synced.
-const SYNC_IDLE_MIN: Duration = Duration::from_millis(100);
 /// The file from which the kubelet reads a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
@@ -46,35 +40,30 @@ pub(crate) fn watch(args: &WatchArgs) {
     if let Err(error) = signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, always) {
         log::warn("SIGTERM will end this process with a failure", &[("error", &error)]);
     }
-    let mut watcher = Watcher::new(args, Procfs::new("/proc"));
-    watcher.restore_state();
+    let mut watcher = Watcher::new(args, Procfs::new("/proc"), true);
     watcher.run(None);
-    watcher.report_exit_codes();
+    watcher.report_outcome();
     if args.stay {
         loop {
             thread::park();
         }
     }
-    thread::sleep((watcher.slowest_reaping * LINGER_REAP_FACTOR).clamp(LINGER_MIN, LINGER_MAX));
+    thread::sleep(watcher.linger());
 }
 
 /// Runs `aux-shim supervise`: watches as the parent of the proxy's command until that has ended. Returns the exit status
 /// to report.
 pub(crate) fn supervise(args: &WatchArgs, command: &[OsString]) -> ChildExit {
-    let procfs = Procfs::new("/proc");
-    let (pid, started) = (std::process::id().cast_signed(), now());
-    let id = procfs.own_instance().map_or_else(|| started.as_nanos().to_string(), |instance| instance.id);
-    let proxy = Instance { id, pid, started };
-    // The hosts file is watched before the command runs: the kubelet starts other containers after this one.
-    let mut watcher = Watcher::new(args, procfs);
-    watcher.restore_state();
+    // No inotify: the kernel limits its instances by user, and pilot-agent, which does not start without one, has this user.
+    let mut watcher = Watcher::new(args, Procfs::new("/proc"), false);
     match Child::start(command) {
         Ok(mut child) => {
-            watcher.handle(vec![Event::Started { container: args.proxy.clone(), instance: proxy.clone() }]);
+            let (pid, id) = (std::process::id().cast_signed(), String::from("own"));
+            watcher.take_in(&Event::Started { container: args.proxy.clone(), id, pid });
             let exit = watcher.run(Some(&mut child)).unwrap_or(ChildExit::with_code(1));
             let counted = watcher.effective_exit(exit, child.got_sigterm());
-            watcher.handle(vec![Event::Reaped { instance: proxy.id, code: Some(exit.code()) }]);
-            watcher.report_exit_codes();
+            watcher.note_end_of_proxy(&exit);
+            watcher.report_outcome();
             counted
         }
         Err(error) => {
@@ -87,30 +76,25 @@ pub(crate) fn supervise(args: &WatchArgs, command: &[OsString]) -> ChildExit {
 struct Watcher {
     pod: PodState,
     observer: Observer,
+    report: EndedReport,
     shutdown: ProxyShutdown,
-    /// The state file; `None` without one, and after it could not be written.
-    state: Option<PathBuf>,
-    is_unsynced: bool,
-    boot: String,
-    /// An earlier run of the shim has observed this pod.
-    is_restarted: bool,
-    slowest_reaping: Duration,
+    restarts_failed_proxy: bool,
+    finished_by: Option<Witness>,
 }
 
 impl Watcher {
-    fn new(args: &WatchArgs, procfs: Procfs) -> Self {
+    /// Returns a watcher that has seen nothing. Without `is_sidecar`, it is the parent of the proxy's command.
+    fn new(args: &WatchArgs, procfs: Procfs, is_sidecar: bool) -> Self {
+        let directory = args.annotations.as_ref().and_then(|file| Path::new(file).parent());
+        let notifier = is_sidecar.then(|| Notifier::of_pod(directory, !args.report_only)).flatten();
+        let observer = Observer::new(procfs, !args.report_only, notifier, now());
         let watcher = Self {
-            pod: PodState::new(args, now()),
-            boot: procfs.boot_id(),
-            observer: match &args.lock_dir {
-                Some(directory) => Observer::of_locks(Path::new(directory)),
-                None => Observer::of_processes(procfs),
-            },
-            shutdown: ProxyShutdown::new(args),
-            state: args.state.as_ref().map(PathBuf::from),
-            is_unsynced: false,
-            is_restarted: false,
-            slowest_reaping: Duration::ZERO,
+            pod: PodState::new(args),
+            report: EndedReport::new(args),
+            shutdown: ProxyShutdown::new(args, is_sidecar && !observer.is_shared()),
+            observer,
+            restarts_failed_proxy: args.restart_policy == contract::policy::RestartPolicy::OnFailure,
+            finished_by: None,
         };
         // No start after this line is missed.
         let (awaited, helpers) = (args.awaited.join(","), args.helpers.join(","));
@@ -120,43 +104,42 @@ impl Watcher {
 
     /// Loops until nothing is left to do, or until the child has ended.
     fn run(&mut self, mut child: Option<&mut Child>) -> Option<ChildExit> {
-        let began = now();
         loop {
             if let Some(exit) = child.as_mut().and_then(|child| child.forward_signals_and_reap()) {
                 return Some(exit);
             }
-            let events = self.observer.check(&self.pod, now());
-            self.handle(events);
-            let now = now();
-            let mut deadline = self.pod.deadline(now);
-            if self.pod.next(now) == Action::Exit && child.is_none() {
-                let until = if self.is_restarted { began + RESTARTED_LINGER } else { began };
-                if now >= until {
-                    return None;
-                }
-                deadline = deadline.into_iter().chain([until]).min();
+            for event in self.observer.check(&self.pod, now()) {
+                self.take_in(&event);
             }
-            let has_finished = self.pod.payload_has_finished(now);
-            if has_finished {
-                self.shutdown.advance(self.pod.proxy_runs(), now);
-                if let (true, Some(child)) = (self.shutdown.takes_sigterm(now), &child) {
-                    log::info("sent SIGTERM to istio-proxy", &[]);
-                    child.terminate();
-                }
-                deadline = deadline.into_iter().chain(self.shutdown.deadline(self.pod.proxy_runs())).min();
-            } else {
-                self.sync_state(now);
+            self.read_report();
+            if child.is_none() && self.pod.next() == Action::Exit {
+                return None;
             }
-            self.sleep(deadline, has_finished, child.as_deref());
+            let mut deadline = None;
+            if self.pod.finished_by().is_some() {
+                let runs = self.pod.proxy_may_run();
+                self.shutdown.advance(runs, now());
+                if child.is_none() && self.shutdown.is_closed() {
+                    self.pod.proxy_closed();
+                    continue;
+                }
+                if let Some(child) = &child
+                    && let Some(signal) = self.shutdown.due_signal(now())
+                {
+                    log::info("sent a signal to istio-proxy", &[("signal", &signal)]);
+                    child.signal(signal);
+                }
+                deadline = self.shutdown.deadline(runs);
+            }
+            self.sleep(deadline, child.as_deref());
         }
     }
 
     /// Waits until something happens, or until the deadline.
-    fn sleep(&self, deadline: Option<Duration>, has_finished: bool, child: Option<&Child>) {
+    fn sleep(&self, deadline: Option<Duration>, child: Option<&Child>) {
         let now = now();
-        let mut fds = self.observer.poll_fds(&self.pod, now);
-        // A request continues only while the payload counts as finished.
-        fds.extend(self.shutdown.poll_fd().filter(|_| has_finished));
+        let mut fds = self.observer.poll_fds(now);
+        fds.extend(self.shutdown.poll_fd().filter(|_| deadline.is_some()));
         fds.extend(child.map(Child::poll_fd));
         let until_deadline = deadline.map(|deadline| deadline.saturating_sub(now));
         let timeout = until_deadline.into_iter().chain(self.observer.poll_interval(&self.pod, now)).min();
@@ -167,108 +150,66 @@ impl Watcher {
         let _ = poll(&mut fds, timeout);
     }
 
-    /// Applies events. If that makes the quit request due, it is sent before anything else.
-    fn handle(&mut self, events: Vec<Event>) {
-        let mut changes = Vec::new();
-        for event in events {
-            changes.extend(self.pod.apply(event, now()));
-        }
-        if changes.is_empty() {
-            return;
-        }
-        if self.pod.next(now()) == Action::QuitProxy {
+    /// Applies an event, and logs what it has changed.
+    fn take_in(&mut self, event: &Event) {
+        let Some(index) = self.pod.apply(event) else { return };
+        if self.pod.next() == Action::QuitProxy {
+            // Before anything else.
             self.shutdown.advance(true, now());
         }
-        // Saved before it is logged, so a logged change survives a restart.
-        self.save_state();
-        for change in changes {
-            self.note(change);
-        }
-    }
-
-    fn note(&mut self, change: Change) {
-        let name = |index: usize| &self.pod.containers[index].name;
-        match change {
-            Change::Started(index) => {
-                let pid = self.pod.containers[index].instance.as_ref().map_or(0, |instance| instance.pid);
-                log::info("container started", &[("container", name(index)), ("pid", &pid)]);
-            }
-            Change::Ended(_) => {}
-            Change::Reaped(index) => {
-                let container = &self.pod.containers[index];
-                let ContainerState::Terminated { exit, at } = container.state else { return };
-                self.slowest_reaping = self.slowest_reaping.max(now().saturating_sub(at));
-                match (container.role, container.role == Role::Proxy && self.shutdown.is_requested()) {
-                    (Role::Proxy, true) => {
-                        let after = self.shutdown.proxy_ended(now()).unwrap_or_default().as_millis();
-                        log::info("istio-proxy ended", &[("code", &exit), ("after", &format!("{after}ms"))]);
-                    }
-                    (Role::Proxy, false) => {
-                        log::warn("istio-proxy ended before the awaited containers", &[("code", &exit)]);
-                    }
-                    _ => log::info("container exited", &[("container", &container.name), ("code", &exit)]),
+        let container = &self.pod.containers[index];
+        let (name, role) = (&container.name, container.role);
+        match event {
+            Event::Started { pid, .. } => {
+                log::info("container started", &[("container", name), ("pid", pid)]);
+                if role == Role::Awaited && self.finished_by.is_some() {
+                    let what = "container started after istio-proxy was asked to quit: it may have no network";
+                    log::warn(what, &[("container", name)]);
                 }
             }
-            Change::Unidentified(exit) => {
-                log::warn("a container ended before it could be identified", &[("code", &exit)]);
-            }
-            Change::NeverSeen => log::warn(
-                "a container was announced and never seen; if this pod hangs, end its proxy",
-                &[("next", &"istio-aux finish")],
-            ),
+            Event::Ended { exit, .. } if role == Role::Proxy => self.note_end_of_proxy(exit),
+            Event::Ended { exit, .. } => log::info("container exited", &[("container", name), ("code", exit)]),
+        }
+        self.note_finish(None);
+    }
+
+    /// Reads the kubelet's report, unless an awaited container is seen to run.
+    fn read_report(&mut self) {
+        if self.pod.sees_awaited_run() {
+            return;
+        }
+        let codes = self.report.read();
+        self.pod.set_reported(codes.is_some());
+        self.note_finish(codes.as_deref());
+    }
+
+    /// Logs once how it is known that the awaited containers have finished.
+    fn note_finish(&mut self, codes: Option<&str>) {
+        let finished_by = self.pod.finished_by();
+        if let (None, Some(witness)) = (self.finished_by, finished_by) {
+            self.finished_by = Some(witness);
+            let codes = codes.map_or_else(|| self.codes(), str::to_owned);
+            log::info("awaited containers finished", &[("known-by", &witness), ("codes", &codes)]);
         }
     }
 
-    /// Restores what an earlier run of the shim observed in this pod.
-    fn restore_state(&mut self) {
-        let Some(file) = &self.state else { return };
-        let text = match fs::read_to_string(file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return log::warn("the state file cannot be read, and is ignored", &[("error", &error)]),
-        };
-        if state_file::parse(&mut self.pod, &text, &self.boot, now()).is_none() {
-            return log::warn("the state file is not one of ours, and is ignored", &[("file", &file.display())]);
-        }
-        log::info("restarted: restored what was observed before", &[("file", &file.display())]);
-        self.is_restarted = true;
-        let events = self.observer.reattach(&self.pod, now());
-        self.handle(events);
-    }
-
-    fn save_state(&mut self) {
-        let Some(file) = &self.state else { return };
-        self.is_unsynced = true;
-        if let Err(error) = state_file::save(file, &state_file::render(&self.pod, &self.boot)) {
-            log::warn("the state file cannot be written, and is given up", &[("error", &error)]);
-            self.state = None;
-        }
-    }
-
-    /// Syncs the state file to the disk, in case the machine crashes. On a busy disk that takes seconds, so it waits
-    /// until no scan is due soon.
-    fn sync_state(&mut self, now: Duration) {
-        let is_idle = self.observer.poll_interval(&self.pod, now).is_none_or(|interval| interval > SYNC_IDLE_MIN);
-        if let Some(file) = &self.state
-            && is_idle
-            && std::mem::take(&mut self.is_unsynced)
-        {
-            // A failed sync matters only if the machine crashes.
-            let _ = fs::File::open(file).and_then(|file| file.sync_data());
+    fn note_end_of_proxy(&mut self, code: &dyn std::fmt::Display) {
+        if self.shutdown.is_requested() {
+            let after = self.shutdown.proxy_ended(now()).unwrap_or_default().as_millis();
+            log::info("istio-proxy ended", &[("code", code), ("after", &format!("{after}ms"))]);
+        } else {
+            log::warn("istio-proxy ended before the awaited containers", &[("code", code)]);
         }
     }
 
     /// Returns the exit status that is reported to the kubelet.
     fn effective_exit(&self, exit: ChildExit, got_sigterm: bool) -> ChildExit {
         let is_deletion = got_sigterm && self.pod.payload_has_started();
-        let counted = if self.shutdown.is_requested() && exit.signal() == Some(SIGTERM) {
+        let is_by_shim = exit.signal().is_some_and(|signal| [SIGTERM, signal_hook::consts::SIGKILL].contains(&signal));
+        let counted = if self.shutdown.is_requested() && is_by_shim {
             // The shim asked the proxy to end, so the pod has not failed.
             ChildExit::with_code(0)
-        } else if !self.shutdown.is_requested()
-            && exit.code() == 0
-            && !is_deletion
-            && self.pod.proxy_restarts_only_after_failure()
-        {
+        } else if !self.shutdown.is_requested() && exit.code() == 0 && !is_deletion && self.restarts_failed_proxy {
             // pilot-agent exits with 0 when Envoy has crashed, or when the kubelet gave up waiting for it to be ready.
             ChildExit::with_code(1)
         } else {
@@ -280,22 +221,33 @@ impl Watcher {
         counted
     }
 
-    /// Logs exits whose codes are not known yet, and writes all codes into the termination message.
-    fn report_exit_codes(&self) {
-        for container in &self.pod.containers {
-            // The proxy can end before the runtime has reaped the last container.
-            if let ContainerState::Terminated { exit: exit @ Exit::NotReaped, .. } = container.state {
-                log::info("container exited", &[("container", &container.name), ("code", &exit)]);
-            }
+    /// Returns how long the shim stays after the last container.
+    fn linger(&self) -> Duration {
+        if !self.observer.is_shared() {
+            return LINGER_MAX;
         }
-        let exits = self.pod.containers.iter().map(|container| match container.state {
-            ContainerState::Terminated { exit, .. } => format!("{}={exit}", container.name),
-            ContainerState::Waiting | ContainerState::Running => format!("{}=?", container.name),
-        });
-        let line = format!("exit codes: {}\n", exits.collect::<Vec<_>>().join(" "));
+        (self.observer.slowest_reaping() * LINGER_REAP_FACTOR).clamp(LINGER_MIN, LINGER_MAX)
+    }
+
+    /// Writes the codes that were seen, and how the finish was known, into the termination message.
+    fn report_outcome(&self) {
+        let witness = self.finished_by.map_or_else(|| "none".to_owned(), |witness| witness.to_string());
+        let asked = self.shutdown.accepted_by().map_or_else(|| "nobody".to_owned(), ToString::to_string);
+        let line = format!("exit codes: {}; known by: {witness}; asked: {asked}\n", self.codes());
         // The file exists only in a container.
         if let Ok(mut file) = OpenOptions::new().write(true).open(TERMINATION_LOG) {
             let _ = file.write_all(line.as_bytes());
         }
+    }
+
+    fn codes(&self) -> String {
+        let codes =
+            self.pod.containers.iter().filter(|container| container.role != Role::Proxy).map(
+                |container| match container.state {
+                    ContainerState::Ended(_, exit @ Exit { code: Some(_), .. }) => format!("{}={exit}", container.name),
+                    _ => format!("{}=?", container.name),
+                },
+            );
+        codes.collect::<Vec<_>>().join(" ")
     }
 }

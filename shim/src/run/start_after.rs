@@ -79,7 +79,7 @@ impl Wait {
 }
 
 fn observe(procfs: &Procfs, argument: &str) -> OtherContainer {
-    let mut pids = procfs.pids().into_iter();
+    let mut pids = procfs.roots().into_iter().map(|root| root.pid);
     let found = pids.find_map(|pid| Some((pid, procfs.program_with_argument(pid, argument)?)));
     let Some((pid, program)) = found else { return OtherContainer::Absent };
     match procfs.activity(pid) {

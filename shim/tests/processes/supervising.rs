@@ -1,6 +1,6 @@
 //! `aux-shim supervise` as the parent of a stand-in for pilot-agent, in a PID namespace that the containers share.
 
-use super::pod::{Agent, Pod, closed_port, retry_window};
+use super::pod::{Agent, Pod, closed_port};
 
 const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
 const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
@@ -10,13 +10,14 @@ fn agent_quits_after_payload_and_its_status_is_passed_on() {
     for agent_code in [0, 3] {
         let pod = Pod::new();
         let agent = Agent::new(&pod, agent_code);
-        let mut shim = pod.supervise(&agent, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
+        let mut shim = pod.supervise(&agent, &ON_FAILURE);
         for (attempt, main_code) in [(1, 1), (2, 0)] {
             let main = pod.payload("main", main_code);
             shim.until_logged_times(attempt, "container started container=main");
             assert_eq!(agent.quit_requests(), 0);
             main.finish();
         }
+        pod.report_unknown("main=0");
         let (status, log) = shim.end();
         assert_eq!((status, agent.quit_requests()), (Some(agent_code), 1), "{log}");
         assert_eq!(log.matches(&format!("istio-proxy ended code={agent_code} after=")).count(), 1, "{log}");
@@ -48,7 +49,7 @@ fn agent_with_closed_ports_gets_sigterm() {
         main.finish();
         let (status, log) = shim.end();
         assert_eq!(status, Some(expected), "{log}");
-        assert_eq!(log.matches("sent SIGTERM to istio-proxy").count(), 1, "{log}");
+        assert_eq!(log.matches("sent a signal to istio-proxy signal=SIGTERM").count(), 1, "{log}");
     }
 }
 
@@ -65,7 +66,7 @@ fn sigterm_of_the_kubelet_reaches_the_agent() {
 fn agent_exit_0_at_pod_deletion_is_not_a_failure() {
     let pod = Pod::new();
     let agent = Agent::with_script(&pod, "trap 'exit 0' TERM", 1);
-    let mut shim = pod.supervise(&agent, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
+    let mut shim = pod.supervise(&agent, &ON_FAILURE);
     Agent::until_ready(&pod);
     let _main = shim.payload(&pod, "main", 0);
     let (status, log) = shim.terminate();

@@ -18,10 +18,8 @@ fn wake_ups_in(seconds: u64, shim: &Shim) -> u64 {
 #[test]
 fn shim_beside_running_forking_payloads_sleeps() {
     let (pod, _proxy, mut shim) = announced(&NEVER);
-    pod.announce();
     let main = pod.payload_that("main", FORKS, 0);
     shim.until_logged("container started container=main");
-    pod.announce();
     let metrics = pod.payload_that("metrics", FORKS, 0);
     shim.until_logged("container started container=metrics");
     let count = wake_ups_in(5, &shim);
@@ -34,10 +32,8 @@ fn shim_beside_running_forking_payloads_sleeps() {
 #[test]
 fn shim_beside_sleeping_containers_sleeps() {
     let (pod, _proxy, mut shim) = announced(&NEVER);
-    pod.announce();
     let _main = pod.start("main", "exec sleep 1000");
     shim.until_logged("container started container=main");
-    pod.announce();
     let _metrics = pod.start("metrics", "exec sleep 1000");
     shim.until_logged("container started container=metrics");
     until("two seconds without a wake-up", || wake_ups_in(2, &shim) == 0);
@@ -49,7 +45,6 @@ fn shim_beside_sleeping_containers_sleeps() {
 #[test]
 fn waiting_container_beside_forks_costs_few_wake_ups() {
     let (pod, _proxy, mut shim) = announced(&NEVER);
-    pod.announce();
     let _main = pod.payload_that("main", FORKS, 0);
     shim.until_logged("container started container=main");
     // The image of metrics is being pulled.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
 
-use super::pod::{self, Pod, Proxy, code, pod_with_proxy, retry_window};
+use super::pod::{self, Pod, Proxy, announced, code, pod_with_proxy};
 
 const QUIT: &str = "POST /quitquitquit HTTP/1.1";
 const NOTHING: [&str; 0] = [];
@@ -15,8 +15,7 @@ const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
 
 #[test]
 fn proxy_is_asked_once_all_have_ended() {
-    let (pod, proxy) = pod_with_proxy();
-    let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--await=metrics"]].concat());
+    let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--await=metrics"]].concat());
     let main = shim.payload(&pod, "main", 3);
     main.finish();
     shim.until_logged(&format!("container exited container=main {}", code(3)));
@@ -34,34 +33,18 @@ fn proxy_is_asked_once_all_have_ended() {
 #[test]
 fn retried_container_keeps_proxy() {
     let (pod, proxy) = pod_with_proxy();
-    let mut shim =
-        pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5), "--container-policy=istio-proxy=Never"]].concat());
+    // Whatever its code, the end of this proxy is final.
+    let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &["--may-restart=istio-proxy"]].concat());
     for (attempt, main_code) in [(1, 1), (2, 1), (3, 0)] {
         let main = pod.payload("main", main_code);
         shim.until_logged_times(attempt, "container started container=main");
         assert_eq!(proxy.requests(), NOTHING);
         main.finish();
     }
+    pod.report_unknown("main=0");
     let log = proxy.assert_quit_once(shim);
     let failed = format!("container exited container=main {}", code(1));
     assert!(log.matches(&failed).count() >= 2, "{log}");
-}
-
-#[test]
-fn succeeded_container_restarted_by_probe_keeps_proxy() {
-    let (pod, proxy) = pod_with_proxy();
-    let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5), "--may-restart=main"]].concat());
-    let first = shim.payload(&pod, "main", 0);
-    first.finish();
-    shim.until_logged("container exited container=main");
-    pod.announce();
-    let second = pod.payload("main", 0);
-    shim.until_logged_times(2, "container started container=main");
-    assert_eq!(proxy.requests(), NOTHING);
-    second.finish();
-    pod::until("the request", || proxy.requests() == [QUIT]);
-    let log = shim.kill();
-    assert_eq!(log.matches("container exited container=main").count(), 2, "{log}");
 }
 
 #[test]
@@ -88,16 +71,14 @@ fn draining_proxy_is_not_asked_again() {
 
 #[test]
 fn restarted_proxy_is_asked() {
-    let pod = Pod::new();
-    let mut proxy = Proxy::started(&pod);
-    let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &[&retry_window(5)]].concat());
+    let (pod, mut proxy, mut shim) = announced(&ON_FAILURE);
     let main = shim.payload(&pod, "main", 0);
-    shim.until_logged("container started container=istio-proxy");
     proxy.crash();
     shim.until_logged(&format!("istio-proxy ended before the awaited containers {}", code(137)));
     proxy.start(&pod);
     shim.until_logged_times(2, "container started container=istio-proxy");
     main.finish();
+    pod.report_unknown("main=0");
     // The test's proxy exits with 137, so that OnFailure restarts it; the shim then asks it to quit again.
     shim.until_logged(&format!("istio-proxy ended {}", code(137)));
     assert_eq!(proxy.requests(), [QUIT]);

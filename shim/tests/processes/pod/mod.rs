@@ -5,6 +5,7 @@ mod proxy;
 mod shim;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -63,6 +64,8 @@ impl Pod {
             .spawn()
             .expect("unshare runs");
         let pod = Self { pause, directory, starts: AtomicU32::new(0) };
+        pod.report_nothing();
+        symlink("..data/annotations", pod.file("pod/annotations")).unwrap();
         let is_up = || fs::read_to_string(format!("/proc/{}/comm", pod.init())).is_ok_and(|comm| comm == "sleep\n");
         until("the PID namespace (as root)", is_up);
         pod
@@ -79,14 +82,41 @@ impl Pod {
     }
 
     /// Announces the start of a container, as the kubelet does.
-    pub(crate) fn announce(&self) {
+    fn announce(&self) {
         let hosts = self.file("hosts");
         fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
         set_mode(&hosts, 0o644);
     }
 
+    /// Writes the kubelet's report of the exit codes, as the kubelet writes a volume of the downward API.
+    pub(crate) fn report(&self, codes: &str) {
+        self.annotate(&format!("istio-aux.io/ended={codes:?}\n"));
+    }
+
+    /// Writes that report where the kernel does not tell exit codes, as the kubelet does in any case.
+    pub(crate) fn report_unknown(&self, codes: &str) {
+        if !kernel_reports_codes() {
+            self.report(codes);
+        }
+    }
+
+    /// Takes the report back.
+    pub(crate) fn report_nothing(&self) {
+        self.annotate("note=\"x\"\n");
+    }
+
+    fn annotate(&self, text: &str) {
+        let number = self.starts.fetch_add(1, Ordering::Relaxed);
+        let (directory, written) = (self.file("pod"), format!("..{number}"));
+        fs::create_dir_all(directory.join(&written)).unwrap();
+        fs::write(directory.join(&written).join("annotations"), text).unwrap();
+        symlink(&written, directory.join("..data_tmp")).unwrap();
+        fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+    }
+
     /// Starts a container that runs a command.
     pub(crate) fn run(&self, name: &str, command: &[&str]) -> Container {
+        self.announce();
         Container { parent: self.enter(Some(&self.next_start(name)), command).spawn().unwrap() }
     }
 
@@ -124,7 +154,8 @@ impl Pod {
         // The original may be in a directory that the program's user cannot enter.
         fs::copy(SHIM, &copy).unwrap();
         let (port, copy) = (proxy.port.to_string(), copy.display().to_string());
-        let command = [program, &[&copy, "watch", "--status-port", &port], arguments].concat();
+        let annotations = self.annotations();
+        let command = [program, &[&copy, "watch", "--status-port", &port, &annotations], arguments].concat();
         Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
     }
 
@@ -136,21 +167,22 @@ impl Pod {
     /// Starts a shim that watches this pod, with containers that have no names.
     pub(crate) fn watch_without_names(&self, proxy: &Proxy, arguments: &[&str]) -> Shim {
         let port = proxy.port.to_string();
-        Shim::start(self.enter(None, &[&[SHIM, "watch", "--status-port", &port], arguments].concat()))
+        let annotations = self.annotations();
+        Shim::start(self.enter(None, &[&[SHIM, "watch", "--status-port", &port, &annotations], arguments].concat()))
     }
 
     /// Starts a shim as the init process of the proxy's container, with a stand-in for pilot-agent.
     pub(crate) fn supervise(&self, agent: &Agent, arguments: &[&str]) -> Shim {
         // The log ends with the shim, also where that leaves the agent behind.
         let script = format!("exec 2>/dev/null; {}", agent.script);
-        let port = ["supervise", "--status-port", &agent.port];
-        let command = [&[SHIM], &port[..], arguments, &["--", "sh", "-c", &script]].concat();
+        let annotations = self.annotations();
+        let options = ["supervise", "--status-port", &agent.port, &annotations];
+        let command = [&[SHIM], &options[..], arguments, &["--", "sh", "-c", &script]].concat();
         Shim::start(self.enter(Some(&self.next_start("istio-proxy")), &command))
     }
 
-    /// Runs a command in the pod to its end, in no container.
-    pub(crate) fn command(&self, words: &[&str]) {
-        assert!(self.enter(None, words).status().unwrap().success(), "{words:?}");
+    fn annotations(&self) -> String {
+        format!("--annotations={}", self.file("pod/annotations").display())
     }
 
     /// Returns a command that enters the namespace. With a `start`, it has the mount that names its container.
@@ -265,16 +297,11 @@ pub(crate) fn pod_with_proxy() -> (Pod, Proxy) {
     (pod, proxy)
 }
 
-/// Creates a pod whose starts are announced, with a shim that has observed the proxy's. The shim relies on announcements
-/// then, and has a file `state`.
+/// Creates a pod whose starts are announced, with a shim that has observed the proxy's.
 pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {
     let pod = Pod::new();
     let mut proxy = Proxy::new();
-    let state = format!("--state={}", pod.file("state").display());
-    let mut shim = pod.watch(&proxy, &[arguments, &[&state]].concat());
-    // The kernel reports start times in hundredths of a second, and no kubelet starts two containers in one.
-    thread::sleep(Duration::from_millis(20));
-    pod.announce();
+    let mut shim = pod.watch(&proxy, arguments);
     proxy.start(&pod);
     shim.until_logged("container started container=istio-proxy");
     (pod, proxy, shim)
@@ -290,12 +317,6 @@ pub(crate) fn kernel_reports_codes() -> bool {
 /// Returns the exit code of a sibling container as the shim logs it.
 pub(crate) fn code(code: i32) -> String {
     if kernel_reports_codes() { format!("code={code}") } else { "code=unknown".to_owned() }
-}
-
-/// Returns the option `--retry-window` with these seconds if the kernel reports exit codes, and otherwise with the time
-/// that an emulated machine takes to start a container.
-pub(crate) fn retry_window(seconds: u32) -> String {
-    format!("--retry-window={}", if kernel_reports_codes() { seconds } else { 30 })
 }
 
 /// Returns a field of `/proc/PID/status`; empty if it does not exist.

@@ -1,0 +1,167 @@
+//! The annotation by which the kubelet's report reaches the shim: who writes it, when, and what happens while the webhook is away.
+
+use std::process::Output;
+use std::time::Duration;
+
+use contract::names::{ENDED_ANNOTATION, MODE_ANNOTATION, PROXY_CONTAINER};
+use contract::version::Version;
+use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::command::{printed, run};
+use e2e::kubectl::{kubectl, wait_for_rollout};
+use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::namespace::unique_name;
+use e2e::policies::{by_policy, install_policies};
+use e2e::{Namespace, PodView, scenario};
+use json_patch::merge;
+use serde_json::{Value, json};
+
+const TABLE: &str = include_str!("../../../inject/tests/ended.yaml");
+const AS_NODE: [&str; 3] = ["--as=e2e-node", "--as-group=system:nodes", "--as-group=system:masters"];
+
+/// Runs kubectl in a namespace, with a document on standard input.
+fn kubectl_in(ns: &Namespace, words: &[&str], input: &str) -> Output {
+    run("kubectl", &[&["-n", ns.name()], words].concat(), input)
+}
+
+/// Reports a status as a node does. Returns the pod as the API server stores it.
+fn report(ns: &Namespace, name: &str, status: &Value) -> Value {
+    let patch = json!({"status": status}).to_string();
+    let words =
+        [&["patch", "pod", name, "--subresource=status", "--type=merge", "-o=json", "--patch", &patch][..], &AS_NODE];
+    serde_json::from_str(&printed(&kubectl_in(ns, &words.concat(), ""))).expect("a pod is JSON")
+}
+
+fn table() -> Value {
+    serde_saphyr::from_str(TABLE).expect("the table is YAML")
+}
+
+/// Creates a case's pod, which no kubelet takes, and reports its status. Returns the pod as the API server stores it.
+fn stored(ns: &Namespace, name: &str, case: &Value, labels: &Value) -> Value {
+    let mut pod = table()["pod"].clone();
+    merge(&mut pod, &case["pod"]);
+    let status = pod["status"].take();
+    merge(&mut pod, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}));
+    pod["spec"]["schedulerName"] = json!("nobody");
+    drop(printed(&kubectl_in(ns, &[&["create", "-f=-"][..], &AS_NODE].concat(), &pod.to_string())));
+    report(ns, name, &status)
+}
+
+/// Returns the cases of the table in which the annotation is another one than the table's.
+async fn wrong_cases(ns: &Namespace, labels: &Value) -> Vec<String> {
+    let version = client().await.apiserver_version().await.expect("the server has a version");
+    let version = Version::parse(&version.git_version).expect("it is a version");
+    let is_for = |case: &&Value| {
+        case["offline"] != true && case["since"].as_str().and_then(Version::parse).is_none_or(|since| version >= since)
+    };
+    let table = table();
+    let cases = table["cases"].as_array().expect("cases are a list").iter().filter(is_for).enumerate();
+    let found = cases.map(|(number, case)| {
+        let pod = stored(ns, &format!("case-{number}"), case, labels);
+        (case, pod["metadata"]["annotations"][ENDED_ANNOTATION].clone())
+    });
+    let wrong = found.filter(|(case, found)| *found != case["ended"]);
+    wrong.map(|(case, found)| format!("{}: {found}, not {}", case["case"], case["ended"])).collect()
+}
+
+#[tokio::test]
+async fn webhook_reports_the_end_as_the_table_has_it() {
+    scenario("ended", &[], async |ns: &Namespace| {
+        let wrong = wrong_cases(ns, &json!({})).await;
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn policy_reports_the_end_as_the_table_has_it() {
+    scenario("ended-policy", &[by_policy("e2e-ended")], async |ns: &Namespace| {
+        let _installed = install_policies("e2e-ended", &[]);
+        // The webhook leaves pods with its own label alone.
+        let labels = json!({"app.kubernetes.io/name": "istio-aux"});
+        ns.until("the policy to be effective", async || {
+            // The table's first case has the annotation.
+            let first = table()["cases"][0].clone();
+            let name = unique_name("probe");
+            (!stored(ns, &name, &first, &labels)["metadata"]["annotations"][ENDED_ANNOTATION].is_null()).then_some(())
+        })
+        .await;
+        let wrong = wrong_cases(ns, &labels).await;
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_but_a_node_writes_the_annotation() {
+    scenario("ended-guard", &[], async |ns: &Namespace| {
+        let mut one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+        one["spec"]["schedulerName"] = json!("nobody");
+        let forged = annotated(one.clone(), ENDED_ANNOTATION, "main=0");
+        let note = json!({"metadata": {"annotations": {ENDED_ANNOTATION: "main=0"}}}).to_string();
+        let attempts: [(&[&str], &str); 3] = [
+            (&["create", "-f=-"], &forged.to_string()),
+            (&["patch", "pod", "one", "--patch", &note], ""),
+            (&["patch", "pod", "one", "--subresource=status", "--patch", &note], ""),
+        ];
+        ns.create_object(one).await;
+        for (words, input) in attempts {
+            let refused = kubectl_in(ns, words, &input.replace("\"one\"", "\"two\""));
+            let text = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success() && text.contains("is written by istio-aux only"), "{words:?}: {text}");
+        }
+    })
+    .await;
+}
+
+/// Takes the webhook's replicas away while it lives.
+struct WithoutWebhook {
+    replicas: String,
+}
+
+impl WithoutWebhook {
+    fn new() -> Self {
+        let replicas = kubectl(&["-n=istio-aux", "get", "deployment", "istio-aux", "-o=jsonpath={.spec.replicas}"]);
+        scale("0");
+        drop(kubectl(&[
+            "-n=istio-aux",
+            "wait",
+            "--for=delete",
+            "pod",
+            "--selector=app.kubernetes.io/name=istio-aux",
+            "--timeout=2m",
+        ]));
+        Self { replicas }
+    }
+}
+
+impl Drop for WithoutWebhook {
+    fn drop(&mut self) {
+        scale(&self.replicas);
+        wait_for_rollout("istio-aux", "deployment/istio-aux");
+    }
+}
+
+fn scale(replicas: &str) {
+    drop(kubectl(&["-n=istio-aux", "scale", "deployment", "istio-aux", &format!("--replicas={replicas}")]));
+}
+
+#[tokio::test]
+async fn pods_end_once_the_webhook_is_back() {
+    // The kubelet's report is rejected while the webhook is away, and repeated.
+    scenario("ended-away", &[MESH, OPT_IN], async |ns: &Namespace| {
+        for mode in ["native", "status"] {
+            let spec = pod_spec("Never", &[shell("main", "sleep 20")]);
+            ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
+            ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+        }
+        let away = WithoutWebhook::new();
+        assert_eq!(ns.final_phase("native").await, "Succeeded", "the shim has seen the end itself");
+        ns.holds_for(Duration::from_secs(15), "the proxy waits for the report", async || {
+            PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)
+        })
+        .await;
+        drop(away);
+        assert_eq!(ns.final_phase("status").await, "Succeeded");
+    })
+    .await;
+}
