@@ -2,11 +2,13 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::command::{printed, run};
 use e2e::manifests::{annotated, injected, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, shim_container};
+use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_container};
 
 /// Kills the shim a second after a file is there: a moment in which it has seen what the file tells of. Nobody waits for it.
 fn killer(file: &str) -> Value {
@@ -71,6 +73,37 @@ async fn shim_killed_during_the_drain_sees_the_proxy_end() {
         assert_eq!(ns.final_phase("one").await, "Succeeded");
         assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
         assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn payloads_that_a_frozen_shim_missed_end_the_pod() {
+    // The shim does not run from before the first payload's start to after the last one's end.
+    let freeze = "kill -STOP $(pidof aux-shim); touch /memory/frozen; until [ -e /memory/go ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
+    let mut freezer = as_root(shell("freezer", freeze));
+    let wait = ["sh", "-c", "until [ -e /memory/frozen ]; do sleep 0.1; done"];
+    freezer["lifecycle"] = json!({"postStart": {"exec": {"command": wait}}});
+    let one = vec![shell("main", "true")];
+    let three =
+        vec![shell("main", "true"), shell("fails", "exit 3"), shell("slow", &format!("sleep 1; {NEEDS_PROXY}"))];
+    scenario("frozen", &[MESH, OPT_IN], async |ns: &Namespace| {
+        for (payload, phase) in [(one, "Succeeded"), (three, "Failed")] {
+            let names: Vec<String> = payload.iter().filter_map(|it| it["name"].as_str().map(str::to_owned)).collect();
+            for mode in shared_pid_modes() {
+                let name = format!("{mode}-{}", names.len());
+                let spec = with_memory(pod_spec("Never", &[&[freezer.clone()], &payload[..]].concat()));
+                let object = annotated(pod(&name, &spec), MODE_ANNOTATION, mode);
+                ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &names.join(","))).await;
+                let has_ended = |pod: &Pod| names.iter().all(|it| PodView(pod).terminated(it).is_some()).then_some(());
+                ns.pod_until(&name, "the end of the payload", has_ended).await;
+                let exec = ["-n", ns.name(), "exec", &name, "-c", "freezer", "--", "touch", "/memory/go"];
+                drop(printed(&run("kubectl", &exec, "")));
+                assert_eq!(ns.final_phase(&name).await, phase, "{name}");
+                let log = ns.logs(&name, shim_container(mode)).await;
+                assert_eq!(log.matches("awaited containers finished known-by=kubelet").count(), 1, "{name}: {log}");
+            }
+        }
     })
     .await;
 }

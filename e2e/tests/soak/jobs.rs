@@ -18,6 +18,13 @@ struct Shape {
     codes: &'static [(&'static str, i32)],
 }
 
+/// Returns a script that needs the mesh in its last act, and ends with 99 without it.
+fn in_the_end(script: &str, code: u8) -> String {
+    format!(
+        "{script}; curl -sSf --max-time 5 -o /dev/null http://localhost:15021/healthz/ready || exit 99; exit {code}"
+    )
+}
+
 const SHAPES: [Shape; 7] = [
     Shape {
         name: "instant",
@@ -28,21 +35,32 @@ const SHAPES: [Shape; 7] = [
     },
     Shape {
         name: "seconds",
-        spec: || pod_spec("Never", &[shell("main", "sleep 3")]),
+        spec: || pod_spec("Never", &[shell("main", &in_the_end("sleep 3", 0))]),
         retries: 0,
         end: "Complete",
         codes: &[("main", 0)],
     },
     Shape {
         name: "three-containers",
-        spec: || pod_spec("Never", &[shell("one", "true"), shell("two", "sleep 1"), shell("three", "sleep 2")]),
+        spec: || {
+            pod_spec(
+                "Never",
+                &[
+                    shell("one", "true"),
+                    shell("two", &in_the_end("sleep 1", 0)),
+                    shell("three", &in_the_end("sleep 2", 0)),
+                ],
+            )
+        },
         retries: 0,
         end: "Complete",
         codes: &[("one", 0), ("two", 0), ("three", 0)],
     },
     Shape {
         name: "failing",
-        spec: || pod_spec("Never", &[shell("main", "sleep 1; exit 3"), shell("other", "sleep 2")]),
+        spec: || {
+            pod_spec("Never", &[shell("main", &in_the_end("sleep 1", 3)), shell("other", &in_the_end("sleep 2", 0))])
+        },
         retries: 0,
         end: "Failed",
         codes: &[("main", 3), ("other", 0)],
@@ -50,8 +68,8 @@ const SHAPES: [Shape; 7] = [
     Shape {
         name: "restarted-in-place",
         spec: || {
-            let script = "[ -e /memory/tried ] || { touch /memory/tried; exit 5; }; sleep 1";
-            with_memory(pod_spec("OnFailure", &[shell("main", script)]))
+            let first = format!("[ -e /memory/tried ] || {{ touch /memory/tried; {}; }}", in_the_end("true", 5));
+            with_memory(pod_spec("OnFailure", &[shell("main", &in_the_end(&format!("{first}; sleep 1"), 0))]))
         },
         retries: 6,
         end: "Complete",
@@ -59,14 +77,16 @@ const SHAPES: [Shape; 7] = [
     },
     Shape {
         name: "another-pod",
-        spec: || pod_spec("Never", &[shell("main", "sleep 1; exit 7")]),
+        spec: || pod_spec("Never", &[shell("main", &in_the_end("sleep 1", 7))]),
         retries: 1,
         end: "Failed",
         codes: &[("main", 7)],
     },
     Shape {
         name: "native-sidecar",
-        spec: || with_init(pod_spec("Never", &[shell("main", "sleep 2")]), &[native_sidecar("sidecar")]),
+        spec: || {
+            with_init(pod_spec("Never", &[shell("main", &in_the_end("sleep 2", 0))]), &[native_sidecar("sidecar")])
+        },
         retries: 0,
         end: "Complete",
         codes: &[("main", 0)],
