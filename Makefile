@@ -37,7 +37,7 @@ else
   export REGISTRY := registry.invalid/istio-aux
   UP := boot
   ADD = $(CLUSTER_COMMAND) add $(1)
-  FEATURES := one-node,kubeflow
+  FEATURES := one-node,kubeflow,node
   INSTALL_NODE = deploy/images/build node && $(IN_CLUSTER) hack/install-node
   export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
 endif
@@ -143,6 +143,9 @@ test-cluster: install ## Run the scenarios on a cluster; lists those as not run 
 ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --lib --bins --test local --test rendered --test images --test cluster_command
 	$(IN_CLUSTER) charm/test cluster
+	@$(call ADD,node)
+	@$(INSTALL_NODE)
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test node job_beside_its_proxy
 endif
 
 .PHONY: test-kubeflow

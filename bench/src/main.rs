@@ -5,7 +5,6 @@
 
 mod cgroup;
 mod cost;
-mod delivery;
 mod exit_to_post;
 mod pod_ends;
 mod report;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use contract::names::MODE_ANNOTATION;
 use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
 use e2e::command::{printed, run as run_program};
+use e2e::delivery::{ImageVolumes, is_mounted, until_mounted};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
@@ -12,7 +13,6 @@ use kube::Api;
 use serde_json::Value;
 
 use crate::cost::{Cost, Meter};
-use crate::delivery::{ImageVolumes, is_mounted, until_mounted};
 use crate::report::{Results, Times};
 use crate::timing::{creation_offset, printed_uptimes, random, shuffled, sync_offset, uptime};
 use crate::watch_and_exec::Controller;

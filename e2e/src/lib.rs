@@ -10,6 +10,7 @@ pub mod clients;
 pub mod cluster;
 pub mod command;
 pub mod context;
+pub mod delivery;
 pub mod harness;
 pub mod install_methods;
 pub mod kubectl;
@@ -26,4 +27,4 @@ pub mod stand_ins;
 pub mod tenancy;
 
 pub use namespace::{Namespace, scenario};
-pub use observe::{LOST, PodView, has_condition, is_complete};
+pub use observe::{LOST, Outcome, PodView, has_condition, is_complete};

@@ -7,6 +7,8 @@ use crate::command::{printed, run};
 use crate::kubectl::{kubectl, wait_for_rollout};
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
+/// The socket of the one-node cluster's containerd.
+const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";
 const DAEMON_SET: &str = "daemonset/istio-aux-node";
 
 /// Returns the directory of the one-node cluster's state.
@@ -26,8 +28,14 @@ fn ctr(words: &[&str]) -> String {
     ctr_in("istio-aux", words)
 }
 
+/// Runs containerd's own client in the kubelet's namespace.
+#[must_use]
+pub fn ctr_of_kubelet(words: &[&str]) -> String {
+    ctr_in("k8s.io", words)
+}
+
 fn ctr_in(namespace: &str, words: &[&str]) -> String {
-    printed(&run("ctr", &[&["-a", &value("socket"), "-n", namespace], words].concat(), ""))
+    printed(&run("ctr", &[&["-a", SOCKET, "-n", namespace], words].concat(), ""))
 }
 
 /// Returns the node's containers, files and cgroups of proxies.
@@ -139,7 +147,7 @@ impl NextImage {
     #[must_use]
     pub fn install() -> Self {
         let name = format!("{}-next", proxy_image());
-        ctr_in("k8s.io", &["images", "tag", "--force", &proxy_image(), &name]);
+        drop(ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]));
         Self::install_other(name)
     }
 

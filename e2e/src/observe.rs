@@ -24,6 +24,17 @@ pub fn has_condition(object: &Value, kind: &str) -> bool {
 /// The exit code that containerd gives to a container of which it knows nothing.
 pub const LOST: i32 = 255;
 
+/// How a shim ended, by its termination message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// The exit codes that it has seen, such as `main=0 metrics=?`.
+    pub codes: &'a str,
+    /// The witness of the end: `exit`, `kubelet` or `none`.
+    pub known_by: &'a str,
+    /// The endpoint that accepted the request to quit, or `nobody`.
+    pub asked: &'a str,
+}
+
 /// A pod's status.
 #[derive(Debug, Clone, Copy)]
 pub struct PodView<'a>(pub &'a Pod);
@@ -85,6 +96,12 @@ impl<'a> PodView<'a> {
             .is_some_and(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))
     }
 
+    /// Returns the reason for which a container waits.
+    #[must_use]
+    pub fn waits_for(self, container: &str) -> Option<&'a str> {
+        self.container(container)?.state.as_ref()?.waiting.as_ref()?.reason.as_deref()
+    }
+
     /// Returns how often a container was restarted.
     #[must_use]
     pub fn restarts(self, container: &str) -> Option<i32> {
@@ -121,6 +138,18 @@ impl<'a> PodView<'a> {
     #[must_use]
     pub fn shim_mode(self) -> Option<&'a str> {
         self.0.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
+    }
+
+    /// Returns how the pod's shim ended; `None` before it has.
+    #[must_use]
+    pub fn outcome(self) -> Option<Outcome<'a>> {
+        let ends = [SHIM_CONTAINER, PROXY_CONTAINER].into_iter().filter_map(|name| self.terminated(name));
+        let mut messages = ends.filter_map(|terminated| terminated.message.as_deref());
+        messages.find_map(|message| {
+            let (codes, rest) = message.trim_end().strip_prefix("exit codes: ")?.split_once("; known by: ")?;
+            let (known_by, asked) = rest.split_once("; asked: ")?;
+            Some(Outcome { codes, known_by, asked })
+        })
     }
 
     /// Returns the image of a regular container.
@@ -179,6 +208,25 @@ fn describe(status: &ContainerStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn outcome_is_read_of_the_termination_message() {
+        let message = "exit codes: main=0 metrics=?; known by: kubelet; asked: http://127.0.0.1:15020/quitquitquit\n";
+        let ended = json!({"name": "aux-shim", "state": {"terminated": {"exitCode": 0, "message": message}}});
+        let pod = |status: Value| serde_json::from_value::<Pod>(json!({"status": {"initContainerStatuses": [status]}}));
+        let asked = "http://127.0.0.1:15020/quitquitquit";
+        let expected = Outcome { codes: "main=0 metrics=?", known_by: "kubelet", asked };
+        assert_eq!(PodView(&pod(complete(ended)).unwrap()).outcome(), Some(expected));
+        let running = json!({"name": "aux-shim", "state": {"running": {}}});
+        assert_eq!(PodView(&pod(complete(running)).unwrap()).outcome(), None);
+    }
+
+    /// Adds what a container's status must have.
+    fn complete(mut status: Value) -> Value {
+        json_patch::merge(&mut status, &json!({"image": "", "imageID": "", "ready": false, "restartCount": 0}));
+        status
+    }
 
     #[test]
     fn start_interrupted_by_containerds_end_is_lost() {

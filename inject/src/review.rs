@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use json_patch::Patch;
+use json_patch::{Patch, PatchOperation};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -121,6 +121,8 @@ impl Entry {
 pub enum Outcome {
     /// The pod is changed so that it has this mode.
     Patched(Mode),
+    /// The annotation that all awaited containers have ended is removed, because one of them runs again.
+    Withdrawn,
     /// The pod is admitted unchanged.
     Unchanged(Mode),
     /// The pod cannot be parsed, and is admitted unchanged.
@@ -149,8 +151,12 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
         Ok(Some(pod)) => {
             let decision = entry.decide(pod, settings);
             log_decision(entry, &request, pod, &decision, began);
-            let outcome = if decision.patch.is_empty() { Outcome::Unchanged } else { Outcome::Patched };
-            (respond(&request.uid, &decision.patch, &decision.warnings), outcome(decision.mode))
+            let outcome = match &decision.patch.0[..] {
+                [] => Outcome::Unchanged(decision.mode),
+                [PatchOperation::Remove(_)] if entry == Entry::Ended => Outcome::Withdrawn,
+                _ => Outcome::Patched(decision.mode),
+            };
+            (respond(&request.uid, &decision.patch, &decision.warnings), outcome)
         }
         Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
@@ -318,11 +324,17 @@ mod tests {
     fn ends_are_reported_in_updates_of_the_status_only() {
         let mut update = status_review(&an_ended_pod());
         update["request"]["subResource"] = json!("");
-        for (review, is_patched) in
-            [(review(&an_ended_pod()), false), (update, false), (status_review(&an_ended_pod()), true)]
-        {
+        let mut started_again = an_ended_pod();
+        started_again["metadata"]["annotations"] = json!({"istio-aux.io/ended": "main=0", "other": "x"});
+        started_again["status"]["containerStatuses"][0]["state"] = json!({"running": {}});
+        for (review, expected) in [
+            (review(&an_ended_pod()), Outcome::Unchanged(Mode::Off)),
+            (update, Outcome::Unchanged(Mode::Off)),
+            (status_review(&an_ended_pod()), Outcome::Patched(Mode::Off)),
+            (status_review(&started_again), Outcome::Withdrawn),
+        ] {
             let outcome = answer(Entry::Ended, review.to_string().as_bytes(), &settings()).unwrap().outcome;
-            assert_eq!(outcome == Outcome::Patched(Mode::Off), is_patched, "{review}");
+            assert_eq!(outcome, expected, "{review}");
         }
     }
 

@@ -33,6 +33,8 @@ const OUTCOMES: [Outcome; 14] = [
 
 /// Lists the results of reviews, as their label has them.
 const RESULTS: [&str; 5] = ["patched", "unchanged", "unreadable", "refused", "failed"];
+/// A result of [`Entry::Ended`] only.
+const WITHDRAWN: &str = "withdrawn";
 
 /// Holds the names of labels with their values.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -55,6 +57,7 @@ pub struct Metrics {
 fn review_labels(outcome: Outcome) -> Labels<2> {
     let (result, mode) = match outcome {
         Outcome::Patched(mode) => ("patched", mode),
+        Outcome::Withdrawn => (WITHDRAWN, Mode::Off),
         Outcome::Unchanged(mode) => ("unchanged", mode),
         Outcome::Unreadable => ("unreadable", Mode::Off),
         Outcome::Refused => ("refused", Mode::Off),
@@ -96,8 +99,8 @@ impl Metrics {
         let node_reviews =
             register(&mut registry, "node_reviews", help, counters(RESULTS.map(|result| [("result", result)])));
         let help = "Admission reviews of statuses in which the awaited containers have ended, or run again, by result";
-        let status_reviews =
-            register(&mut registry, "status_reviews", help, counters(RESULTS.map(|result| [("result", result)])));
+        let of_status = RESULTS.into_iter().chain([WITHDRAWN]).map(|result| [("result", result)]);
+        let status_reviews = register(&mut registry, "status_reviews", help, counters(of_status));
         // A decision takes microseconds. Much longer times are those of a busy machine.
         let duration = Histogram::new([10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0]);
         let help = "Time from the last byte of a review to its response";
@@ -190,6 +193,7 @@ mod tests {
         metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
         metrics.review(Entry::Node, Outcome::Unchanged(Mode::Off), Duration::from_micros(20));
         metrics.review(Entry::Ended, Outcome::Patched(Mode::Off), Duration::from_micros(20));
+        metrics.review(Entry::Ended, Outcome::Withdrawn, Duration::from_micros(20));
         metrics.certificate(1_763_709_043, 1_795_245_043);
         let text = metrics.text();
         for line in [
@@ -199,7 +203,8 @@ mod tests {
             r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
             r#"istio_aux_node_reviews_total{result="unchanged"} 1"#,
             r#"istio_aux_status_reviews_total{result="patched"} 1"#,
-            "istio_aux_admission_duration_seconds_count 6",
+            r#"istio_aux_status_reviews_total{result="withdrawn"} 1"#,
+            "istio_aux_admission_duration_seconds_count 7",
             "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",

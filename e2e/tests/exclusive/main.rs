@@ -14,6 +14,8 @@ mod dry_run;
 #[cfg(feature = "one-node")]
 mod ended;
 #[cfg(feature = "one-node")]
+mod image_volume;
+#[cfg(feature = "one-node")]
 mod openshift;
 #[cfg(feature = "one-node")]
 mod pod_default;

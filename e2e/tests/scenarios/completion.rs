@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
-use e2e::manifests::{annotated, job, pod, pod_spec, shell};
-use e2e::{Namespace, PodView, is_complete, scenario};
+use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, shell};
+use e2e::{Namespace, Outcome, PodView, is_complete, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, default_mode, shim_container, shim_log, start_server};
+use crate::{PILOT_AGENT, default_mode, shim_container, start_server};
 
 fn hello() -> Value {
     job("hello", &pod_spec("Never", &[shell("main", "echo started; sleep 2; echo ended")]))
@@ -38,10 +38,7 @@ async fn job_completes(ns: &Namespace) {
     assert_eq!(view.exit_code(PROXY_CONTAINER), Some(0));
     let shim = shim_container(PodView(&pod).shim_mode().expect("it has a shim"));
     assert_eq!(view.exit_code(shim), Some(0));
-    let log = shim_log(ns, &name).await;
-    for line in ["container exited container=main code=0", "asked istio-proxy to quit", "istio-proxy ended code=0"] {
-        assert!(log.contains(line), "no {line:?} in the shim's log:\n{log}");
-    }
+    assert_eq!(view.outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked: PILOT_AGENT }));
 }
 
 #[tokio::test]
@@ -62,6 +59,7 @@ async fn failed_payload_under_never_fails_the_pod() {
         let pod = ns.pod("fails").await;
         assert_eq!(PodView(&pod).exit_code("main"), Some(3));
         assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
+        assert_eq!(PodView(&pod).outcome().map(|outcome| outcome.asked), Some(PILOT_AGENT));
     })
     .await;
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use contract::names::{MODE_ANNOTATION, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::{printed, run};
-use e2e::manifests::{annotated, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{NEEDS_PROXY, annotated, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_container, shim_log};
+use crate::{as_root, shared_pid_modes, shim_container, shim_log};
 
 /// Returns a container that exits with 99 unless the proxy is ready, once a second for so many seconds.
 fn needs_proxy(name: &str, seconds: u32) -> Value {

@@ -3,12 +3,12 @@
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::{printed, run};
-use e2e::manifests::{annotated, injected, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{NEEDS_PROXY, annotated, injected, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_container};
+use crate::{as_root, shared_pid_modes, shim_container};
 
 /// Kills the shim a second after a file is there: a moment in which it has seen what the file tells of. Nobody waits for it.
 fn killer(file: &str) -> Value {

@@ -2,11 +2,11 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, pod, pod_spec, shell, with_default_grace, with_memory};
+use e2e::manifests::{NEEDS_PROXY, annotated, pod, pod_spec, shell, with_default_grace, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, shim_modes, start_server};
+use crate::{shim_modes, start_server};
 
 /// Returns a pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs this.
 fn hangs_once(name: &str, second_attempt: &str) -> Value {

@@ -9,10 +9,13 @@ mod gateways;
 mod hostile;
 mod katib;
 mod kills;
+#[cfg(feature = "one-node")]
+mod kubelet;
 mod liveness;
 mod modes;
 mod native_sidecars;
 mod resilience;
+mod restart_rules;
 mod selection;
 mod start;
 
@@ -20,9 +23,8 @@ use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::{Namespace, PodView};
 use serde_json::{Value, json};
 
-/// A shell command that exits with 99 unless the proxy is ready. Containers end with it instead of comparing the times at which the
-/// runtime says that they ended: a busy node's runtime notices ends in another order.
-const NEEDS_PROXY: &str = "curl -sSf --max-time 5 -o /dev/null http://localhost:15021/healthz/ready || exit 99";
+/// The endpoint of pilot-agent that the shim asks.
+const PILOT_AGENT: &str = "http://127.0.0.1:15020/quitquitquit";
 
 /// Lets a container's user signal every process that it sees.
 fn as_root(mut container: Value) -> Value {

@@ -3,12 +3,12 @@
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::{printed, run};
-use e2e::manifests::{annotated, job, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{NEEDS_PROXY, as_root, shim_container, shim_log, shim_modes, start_server};
+use crate::{PILOT_AGENT, as_root, shim_container, shim_modes, start_server};
 
 /// Fails twice with 7, then succeeds. Each attempt needs the network, and ends with 99 without it.
 const THIRD_ATTEMPT_SUCCEEDS: &str = "curl -sSf --max-time 10 http://web/ || exit 99
@@ -99,8 +99,8 @@ async fn payloads_that_share_no_pids_end() {
             assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
             let pod = ns.pod(name).await;
             assert_eq!(PodView(&pod).shim_mode(), Some("status"), "{name}");
-            let log = shim_log(ns, name).await;
-            assert_eq!(log.matches("awaited containers finished known-by=kubelet").count(), 1, "{name}: {log}");
+            let outcome = PodView(&pod).outcome().expect("the shim has ended");
+            assert_eq!((outcome.known_by, outcome.asked), ("kubelet", PILOT_AGENT), "{name}");
         }
     })
     .await;

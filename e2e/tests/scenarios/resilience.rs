@@ -10,11 +10,11 @@ use contract::names::{
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::on_cluster;
 use e2e::kubectl::kubectl;
-use e2e::manifests::{annotated, injected, job, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{NEEDS_PROXY, annotated, injected, job, pod, pod_spec, shell, with_memory};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
-use crate::{NEEDS_PROXY, as_root, shared_pid_modes, shim_log, shim_modes};
+use crate::{PILOT_AGENT, as_root, shared_pid_modes, shim_log, shim_modes};
 
 #[tokio::test]
 async fn killed_shim_reads_the_kubelets_report() {
@@ -26,9 +26,8 @@ async fn killed_shim_reads_the_kubelets_report() {
         assert_eq!(ns.final_phase("two").await, "Succeeded");
         let pod = ns.pod("two").await;
         assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
-        let log = shim_log(ns, "two").await;
-        assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
-        assert!(log.contains("asked istio-proxy to quit"), "{log}");
+        let outcome = PodView(&pod).outcome().expect("the shim has ended");
+        assert_eq!((outcome.known_by, outcome.asked), ("kubelet", PILOT_AGENT));
     })
     .await;
 }
@@ -72,6 +71,9 @@ async fn changed_status_port_is_honoured() {
         let object = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")]));
         ns.create_object(annotated(object, STATUS_PORT_ANNOTATION, "15777")).await;
         assert_eq!(ns.final_phase("one").await, "Succeeded");
+        let pod = ns.pod("one").await;
+        let outcome = PodView(&pod).outcome().expect("the shim has ended");
+        assert_eq!(outcome.asked, "http://127.0.0.1:15777/quitquitquit");
     })
     .await;
 }
@@ -88,7 +90,10 @@ async fn disabled_status_port_leaves_envoys_admin_port() {
         }
         for mode in shared_pid_modes() {
             assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
-            assert_eq!(PodView(&ns.pod(mode).await).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
+            let pod = ns.pod(mode).await;
+            assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
+            let outcome = PodView(&pod).outcome().expect("the shim has ended");
+            assert_eq!(outcome.asked, "http://127.0.0.1:15000/quitquitquit", "{mode}");
         }
     })
     .await;

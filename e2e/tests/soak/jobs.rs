@@ -1,7 +1,10 @@
 //! Jobs of several shapes, and how each must end.
 
-use e2e::manifests::{container, job, native_sidecar, pod_spec, shell, with_init, with_memory};
-use e2e::{PodView, has_condition};
+use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
+use e2e::manifests::{NEEDS_PROXY, container, job, native_sidecar, pod_spec, shell, with_init, with_memory};
+use e2e::{Namespace, PodView, has_condition};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::Soak;
@@ -20,9 +23,12 @@ struct Shape {
 
 /// Returns a script that needs the mesh in its last act, and ends with 99 without it.
 fn in_the_end(script: &str, code: u8) -> String {
-    format!(
-        "{script}; curl -sSf --max-time 5 -o /dev/null http://localhost:15021/healthz/ready || exit 99; exit {code}"
-    )
+    format!("{script}; {NEEDS_PROXY}; exit {code}")
+}
+
+/// Returns the same Job for a namespace without a mesh.
+fn control_of(job: &Value) -> Value {
+    serde_json::from_str(&job.to_string().replace(NEEDS_PROXY, "true")).expect("it is JSON still")
 }
 
 const SHAPES: [Shape; 7] = [
@@ -93,20 +99,43 @@ const SHAPES: [Shape; 7] = [
     },
 ];
 
-/// Runs a Job to its end, and compares that with what its payload did.
+/// Runs a Job to its end beside its control, and compares the end with what its payload did.
 pub(crate) async fn run(soak: &Soak<'_>, number: usize) -> Result<(), String> {
     let shape = &SHAPES[number % SHAPES.len()];
-    let name = format!("{}-{number}", shape.name);
-    let mut job = job(&name, &(shape.spec)());
+    let mut job = job(&format!("{}-{number}", shape.name), &(shape.spec)());
     job["spec"]["backoffLimit"] = json!(shape.retries);
-    let ended = soak.run(&job, |job| has_condition(job, "Complete") || has_condition(job, "Failed")).await?;
-    if let Some(pods) = soak.ended_pods(&format!("batch.kubernetes.io/job-name={name}")).await? {
-        let last = PodView(pods.last().ok_or_else(|| format!("{name} has no pod"))?);
+    let control = control_of(&job);
+    let (ended, control_ended) = tokio::join!(end(soak, soak.ns, &job), end(soak, soak.plain, &control));
+    let ((ended, pods), (control_ended, control_pods)) = (ended?, control_ended?);
+    if let (Some(lag), Some(control_lag)) = (lag(&ended, &pods), lag(&control_ended, &control_pods)) {
+        soak.note_lag(lag, control_lag, PodView(pods.last().expect("it has a lag")));
+    }
+    if soak.take_in(&pods).await {
+        let last = PodView(pods.last().ok_or_else(|| format!("{} has no pod", shape.name))?);
         let differs = shape.codes.iter().any(|(container, expected)| last.exit_code(container) != Some(*expected));
         if !has_condition(&ended, shape.end) || differs {
-            return Err(format!("{name} is to be {}: {}: {}", shape.end, ended["status"], last.in_a_line()));
+            return Err(format!("{number} is to be {}: {}: {}", shape.end, ended["status"], last.in_a_line()));
         }
     }
-    soak.delete(&job).await;
+    soak.delete(soak.ns, &job).await;
+    soak.delete(soak.plain, &control).await;
     Ok(())
+}
+
+/// Runs a Job to its end. Returns it, and its pods, oldest first.
+async fn end(soak: &Soak<'_>, ns: &Namespace, job: &Value) -> Result<(Value, Vec<Pod>), String> {
+    let ended = soak.run(ns, job, |job| has_condition(job, "Complete") || has_condition(job, "Failed")).await?;
+    let name = job["metadata"]["name"].as_str().unwrap_or_default();
+    Ok((ended, soak.ended_pods(ns, &format!("batch.kubernetes.io/job-name={name}")).await?))
+}
+
+/// Returns the seconds from the payload's end to the Job's, as the API server has both: in whole seconds.
+fn lag(job: &Value, pods: &[Pod]) -> Option<i64> {
+    let job: Job = serde_json::from_value(job.clone()).ok()?;
+    let ended = |kind: &str| kind == "Complete" || kind == "Failed";
+    let condition = job.status?.conditions?.into_iter().find(|one| ended(&one.type_) && one.status == "True")?;
+    let view = PodView(pods.last()?);
+    let payload = view.container_names().filter(|name| ![PROXY_CONTAINER, SHIM_CONTAINER, "sidecar"].contains(name));
+    let payload_end = payload.filter_map(|name| view.ended_at(name)).max()?;
+    Some(condition.last_transition_time?.0.as_second() - payload_end.0.as_second())
 }

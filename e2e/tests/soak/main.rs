@@ -1,10 +1,11 @@
 //! Jobs of many shapes while the webhook, the kubelet, containerd and the API server are restarted again and again: none is stuck, and
-//! each ends as its payload did. `make soak PODS=1000`.
+//! each ends as its payload did. Beside each runs its control, the same Job in no mesh. `make soak PODS=1000`.
 
 mod jobs;
 #[cfg(feature = "node")]
 mod node;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,8 +23,10 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-/// Two cores boot no more proxies in time.
+/// The Jobs that run at a time, unless `AT_A_TIME` says so.
 const AT_A_TIME: usize = 10;
+/// A Job that ends so many seconds later than its control is late.
+const LATE: i64 = 10;
 /// An object that takes longer is stuck.
 const LIMIT: Duration = Duration::from_mins(15);
 const BETWEEN_DISTURBANCES: Duration = Duration::from_secs(45);
@@ -32,23 +35,30 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The objects of the soak, and the ends of their pods.
 struct Soak<'a> {
     ns: &'a Namespace,
+    /// Has neither mesh nor istio-aux.
+    plain: &'a Namespace,
     pods: AtomicUsize,
     /// Pods of which containerd lost a container, as it does with and without istio-aux.
     lost: AtomicUsize,
     /// Pods whose shim was restarted although containerd had not lost it.
     shim_restarts: Mutex<Vec<String>>,
+    /// The seconds from each payload's end to the Job's, and those of its control.
+    lags: Mutex<Vec<(i64, i64)>>,
+    late: AtomicUsize,
+    /// How the shims knew of the end.
+    witnesses: Mutex<BTreeMap<String, usize>>,
 }
 
 impl Soak<'_> {
     /// Creates an object and waits for its end.
-    async fn run(&self, object: &Value, has_ended: impl Fn(&Value) -> bool) -> Result<Value, String> {
+    async fn run(&self, ns: &Namespace, object: &Value, has_ended: impl Fn(&Value) -> bool) -> Result<Value, String> {
         let name = name_of(object);
-        patient(name, async || match self.ns.try_create(object.clone(), &PostParams::default()).await {
+        patient(name, async || match ns.try_create(object.clone(), &PostParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             created => created.map(drop),
         })
         .await;
-        let objects = self.ns.objects(object);
+        let objects = ns.objects(object);
         let began = Instant::now();
         while began.elapsed() < LIMIT {
             let now = patient(name, async || objects.get(name).await).await;
@@ -58,38 +68,52 @@ impl Soak<'_> {
             }
             sleep(RETRY_DELAY).await;
         }
-        Err(format!("{name} is stuck: {}", self.ns.describe().await))
+        Err(format!("{name} is stuck: {}", ns.describe().await))
     }
 
-    /// Returns the pods with a label, oldest first, once all of them have ended; `None` where containerd lost a container of one.
-    async fn ended_pods(&self, label: &str) -> Result<Option<Vec<Pod>>, String> {
-        let (began, pods) = (Instant::now(), self.ns.pods());
+    /// Returns the pods with a label, oldest first, once all of them have ended.
+    async fn ended_pods(&self, ns: &Namespace, label: &str) -> Result<Vec<Pod>, String> {
+        let (began, pods) = (Instant::now(), ns.pods());
         let mut pods = loop {
             let pods = patient(label, async || pods.list(&ListParams::default().labels(label)).await).await.items;
             let Some(going_on) = pods.iter().find(|pod| PodView(pod).final_phase().is_none()) else { break pods };
             if began.elapsed() > LIMIT {
-                return Err(format!("{label} is stuck: {}", self.ns.describe_pod(going_on).await));
+                return Err(format!("{label} is stuck: {}", ns.describe_pod(going_on).await));
             }
             sleep(RETRY_DELAY).await;
         };
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+        Ok(pods)
+    }
+
+    /// Counts pods, how their shims knew of the end, and shims that were restarted. Returns false where containerd lost a container.
+    async fn take_in(&self, pods: &[Pod]) -> bool {
         self.pods.fetch_add(pods.len(), Ordering::Relaxed);
-        for pod in &pods {
+        for pod in pods {
             let view = PodView(pod);
+            let witness = view.outcome().map_or("unknown", |outcome| outcome.known_by).to_owned();
+            *self.witnesses.lock().expect("no thread panics with it").entry(witness).or_default() += 1;
             if view.restarts(SHIM_CONTAINER) > Some(0) && !view.was_lost(SHIM_CONTAINER) {
                 let text = self.ns.describe_pod(pod).await;
                 self.shim_restarts.lock().expect("no thread panics with it").push(text);
             }
         }
-        if pods.iter().map(PodView).any(PodView::has_lost_container) {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return Ok(None);
-        }
-        Ok(Some(pods))
+        let is_lost = pods.iter().map(PodView).any(PodView::has_lost_container);
+        self.lost.fetch_add(usize::from(is_lost), Ordering::Relaxed);
+        !is_lost
     }
 
-    async fn delete(&self, object: &Value) {
-        let (name, objects) = (name_of(object), self.ns.objects(object));
+    /// Notes how long after its payload a Job ended, and its control.
+    fn note_lag(&self, lag: i64, control: i64, last: PodView) {
+        self.lags.lock().expect("no thread panics with it").push((lag, control));
+        if lag > control + LATE {
+            println!("late: {lag} s after its payload, its control {control} s: {}", last.in_a_line());
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn delete(&self, ns: &Namespace, object: &Value) {
+        let (name, objects) = (name_of(object), ns.objects(object));
         patient(name, async || objects.delete(name, &DeleteParams::background()).await).await;
     }
 }
@@ -141,35 +165,63 @@ fn request_of_istio_aux(event: &Value, ns: &Namespace) -> Option<String> {
     is_ours.then(|| format!("{account} {} {}", event["verb"].as_str().unwrap_or_default(), resource.trim_end()))
 }
 
+/// Returns a number of the environment.
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number: {text}")))
+}
+
+/// Returns the median and the largest of these, in seconds.
+fn summary(mut lags: Vec<i64>) -> String {
+    lags.sort_unstable();
+    lags.last().map_or_else(|| "none".to_owned(), |max| format!("median {} s, max {max} s", lags[lags.len() / 2]))
+}
+
 #[tokio::test]
 async fn disturbed_jobs_end_as_their_payloads() {
-    let count: usize = std::env::var("PODS").ok().and_then(|text| text.parse().ok()).expect("PODS is a number");
+    let count = number("PODS").expect("PODS is set");
     scenario("soak", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let soak = Soak { ns, pods: AtomicUsize::new(0), lost: AtomicUsize::new(0), shim_restarts: Mutex::default() };
-        let (audit, began, disturbances) = (Audit::from_now(), Instant::now(), AtomicUsize::new(0));
-        let jobs = stream::iter(0..count).map(async |number| jobs::run(&soak, number).await.err());
-        let jobs = jobs.buffer_unordered(AT_A_TIME).filter_map(async |wrong| wrong);
-        let mut wrong = tokio::select! {
-            wrong = jobs.collect::<Vec<String>>() => wrong,
-            () = disturb(&soak, &disturbances) => unreachable!("it goes on and on"),
-        };
-        let restarts = soak.shim_restarts.into_inner().expect("no thread panicked with it");
-        println!(
-            "{count} Jobs, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
-             {} shims that were restarted",
-            soak.pods.into_inner(),
-            began.elapsed().as_secs(),
-            disturbances.into_inner(),
-            wrong.len(),
-            soak.lost.into_inner(),
-            restarts.len()
-        );
-        let requests = audit.count(|event| request_of_istio_aux(event, ns));
-        println!("requests to the API server of istio-aux, and of the pods' own account: {requests:?}");
-        wrong.extend(restarts.iter().map(|pod| format!("a shim was restarted: {pod}")));
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-        assert!(!requests.is_empty(), "webhooks that start read their certificate");
-        assert!(!requests.keys().any(|request| request.contains(" pods")), "istio-aux reads no pods: {requests:?}");
+        scenario("soak-control", &[], async |plain: &Namespace| soak(ns, plain, count).await).await;
     })
     .await;
+}
+
+async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
+    let soak = Soak {
+        ns,
+        plain,
+        pods: AtomicUsize::new(0),
+        lost: AtomicUsize::new(0),
+        shim_restarts: Mutex::default(),
+        lags: Mutex::default(),
+        late: AtomicUsize::new(0),
+        witnesses: Mutex::default(),
+    };
+    let (audit, began, disturbances) = (Audit::from_now(), Instant::now(), AtomicUsize::new(0));
+    let jobs = stream::iter(0..count).map(async |number| jobs::run(&soak, number).await.err());
+    let jobs = jobs.buffer_unordered(number("AT_A_TIME").unwrap_or(AT_A_TIME)).filter_map(async |wrong| wrong);
+    let mut wrong = tokio::select! {
+        wrong = jobs.collect::<Vec<String>>() => wrong,
+        () = disturb(&soak, &disturbances) => unreachable!("it goes on and on"),
+    };
+    let restarts = soak.shim_restarts.into_inner().expect("no thread panicked with it");
+    println!(
+        "{count} Jobs, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
+         {} shims that were restarted",
+        soak.pods.into_inner(),
+        began.elapsed().as_secs(),
+        disturbances.into_inner(),
+        wrong.len(),
+        soak.lost.into_inner(),
+        restarts.len()
+    );
+    let (lags, controls) = soak.lags.into_inner().expect("no thread panicked with it").into_iter().unzip();
+    println!("from a payload's end to its Job's: {}; of the controls: {}", summary(lags), summary(controls));
+    println!("{} later than {LATE} s after their controls", soak.late.into_inner());
+    println!("how the shims knew of the end: {:?}", soak.witnesses.into_inner().expect("no thread panicked with it"));
+    let requests = audit.count(|event| request_of_istio_aux(event, ns));
+    println!("requests to the API server of istio-aux, and of the pods' own account: {requests:?}");
+    wrong.extend(restarts.iter().map(|pod| format!("a shim was restarted: {pod}")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(!requests.is_empty(), "webhooks that start read their certificate");
+    assert!(!requests.keys().any(|request| request.contains(" pods")), "istio-aux reads no pods: {requests:?}");
 }

@@ -13,7 +13,7 @@ OWNER=$RUN/state-folder
 
 # The version of Kubernetes: the one that is asked for, else that of the cluster that is up.
 KUBERNETES_OF_STATE=$STATE/kubernetes
-KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.34)}
+KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.36)}
 # The addresses of pods and Services, ipv4 or ipv6: as asked for, else as in the cluster that is up.
 IP_FAMILY_OF_STATE=$STATE/ip-family
 IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}

@@ -1,22 +1,24 @@
 //! Switches the installed webhook to delivery by image volume, which Kubernetes has from 1.35 on.
 
 use contract::names::SHIM_VOLUME;
-use e2e::Namespace;
-use e2e::command::{printed, run};
-use e2e::manifests::{pod, pod_spec, shell};
 use serde_json::{Value, json};
+
+use crate::Namespace;
+use crate::command::{printed, run};
+use crate::manifests::{pod, pod_spec, shell};
 
 const DEPLOYMENT: &str = "deployment/istio-aux";
 const OPTION: &str = "--delivery=";
 
 /// Delivery by image volume, until it is dropped.
-pub(crate) struct ImageVolumes {
+pub struct ImageVolumes {
     earlier: String,
 }
 
 impl ImageVolumes {
     /// Switches it on, and waits until the webhook runs so.
-    pub(crate) fn on() -> Self {
+    #[must_use]
+    pub fn on() -> Self {
         let arguments = arguments();
         let earlier = arguments.iter().find(|argument| argument.starts_with(OPTION));
         let earlier = earlier.expect("the webhook has the option --delivery").clone();
@@ -32,7 +34,7 @@ impl Drop for ImageVolumes {
 }
 
 /// Waits until new pods of a namespace mount the shim's image: replicas that drain may still answer.
-pub(crate) async fn until_mounted(ns: &Namespace) {
+pub async fn until_mounted(ns: &Namespace) {
     let like = pod("mounted", &pod_spec("Never", &[shell("main", "true")]));
     ns.until("a pod that mounts the shim's image", async || {
         let made = serde_json::to_value(ns.dry_run(like.clone()).await).expect("a pod is JSON");
@@ -41,8 +43,9 @@ pub(crate) async fn until_mounted(ns: &Namespace) {
     .await;
 }
 
-/// Returns whether a pod has the shim's image as a volume.
-pub(crate) fn is_mounted(pod: &Value) -> bool {
+/// Returns true if a pod has the shim's image as a volume.
+#[must_use]
+pub fn is_mounted(pod: &Value) -> bool {
     let volumes = pod["spec"]["volumes"].as_array();
     volumes.is_some_and(|all| all.iter().any(|volume| volume["name"] == SHIM_VOLUME && volume["image"].is_object()))
 }
