@@ -31,9 +31,7 @@ ifeq ($(CLUSTER),current)
   INSTALL_NODE :=
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
-  # The images were just built under the same tag.
-  export RESTART := yes
-  # The name under which they are loaded.
+  # The name under which the images are loaded.
   export REGISTRY := registry.invalid/istio-aux
   UP := boot
   ADD = $(CLUSTER_COMMAND) add $(1)
@@ -42,9 +40,9 @@ else
   export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
 endif
 
-# Of WITH: what the one-node cluster builds, and what deploy/install switches on.
+# Of WITH: what the one-node cluster builds, and what the chart switches on.
 COMPONENTS = $(filter-out tenancy,$(WITH))
-SWITCHED_ON = $(if $(filter node,$(WITH)),NODE_PROXY=yes) $(if $(filter tenancy,$(WITH)),TENANCY=yes)
+SWITCHED_ON = $(if $(filter node,$(WITH)),--set=nodeProxy.enabled=true) $(if $(filter tenancy,$(WITH)),--set=tenancy.enabled=true)
 
 # Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
 FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
@@ -207,18 +205,21 @@ docs: ## Build the documentation as a site, target/site/index.html
 
 .PHONY: bench
 # The proxy beside the pod is measured too.
-bench: export NODE_PROXY := yes
+bench: override WITH += node
 bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
 	@hack/ensure rust images bench
-	@$(call ADD,node)
-	@deploy/images/build node
-	@$(IN_CLUSTER) hack/install-node
 	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- pod-ends 30
 	cargo run --locked --quiet --package bench -- report
 	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package probe
 	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- exit-to-post 40
 	$(IN_CLUSTER) bench/reviews
 	cargo bench --locked --package inject
+
+.PHONY: manifests
+manifests: ## Render deploy/overlays from the chart; needs helm
+	@mkdir -p target
+	deploy/render >target/rendered.yaml && mv target/rendered.yaml deploy/overlays/self-signed/istio-aux.yaml
+	deploy/render --set=tenancy.enabled=true --show-only=templates/tenancy.yaml >target/rendered.yaml && mv target/rendered.yaml deploy/overlays/tenancy/tenancy.yaml
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both) by their Dockerfiles, and load them into the one-node cluster
@@ -241,12 +242,18 @@ set-version: ## Write VERSION= wherever the version stands
 .PHONY: install
 install: $(UP) images ## Install istio-aux into the cluster; WITH="node tenancy training-operator" installs these besides
 	@$(if $(COMPONENTS),$(call ADD,$(COMPONENTS)))
-	@$(IN_CLUSTER) env $(SWITCHED_ON) deploy/install
+	@$(IN_CLUSTER) helm upgrade --install istio-aux deploy/helm/istio-aux --namespace=istio-aux --create-namespace --wait --timeout=3m \
+	  --set=image.registry=$(REGISTRY) --set-string=podAnnotations.installed="$$(date +%s)" $(SWITCHED_ON) >/dev/null
+	@$(IN_CLUSTER) kubectl label namespace istio-aux pod-security.kubernetes.io/enforce=restricted --overwrite >/dev/null
+	@$(IN_CLUSTER) target/images/istio-aux check --wait --timeout=3m >/dev/null
+	@echo "istio-aux is installed; next: kubectl label namespace NAME istio-aux.io/injection=enabled"
 	@$(if $(filter node,$(WITH)),$(INSTALL_NODE))
 
 .PHONY: uninstall
 uninstall: $(filter named-context,$(UP)) ## Remove istio-aux from the cluster
-	@$(IN_CLUSTER) deploy/install remove
+	@$(IN_CLUSTER) kubectl delete mutatingwebhookconfiguration istio-aux zz-istio-aux --ignore-not-found
+	@$(IN_CLUSTER) helm uninstall istio-aux --namespace=istio-aux --ignore-not-found --wait
+	@$(IN_CLUSTER) kubectl delete namespace istio-aux --ignore-not-found
 
 .PHONY: boot
 boot:

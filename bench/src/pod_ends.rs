@@ -5,8 +5,8 @@ use std::time::Duration;
 use contract::names::MODE_ANNOTATION;
 use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
 use e2e::command::{printed, run as run_program};
-use e2e::delivery::{ImageVolumes, is_mounted, until_mounted};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::webhook_option::{self, WebhookOption, is_mounted, until_mounted};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
 use kube::Api;
@@ -111,7 +111,7 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
     let has = |names: &[&str]| kinds.iter().any(|kind| names.contains(&kind.name));
     assert!(!(has(&[IMAGE_VOLUME]) && has(&COPYING)), "{IMAGE_VOLUME} needs a run without {COPYING:?}");
     let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
-    let delivery = has(&[IMAGE_VOLUME]).then(ImageVolumes::on);
+    let delivery = has(&[IMAGE_VOLUME]).then(|| WebhookOption::set(webhook_option::IMAGE_VOLUME));
     let mut next = random(1);
     for round in 0..rounds {
         // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike. In another order in each round,

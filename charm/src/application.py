@@ -23,6 +23,11 @@ class Application:
         return f"istio-aux-{self.model}"
 
     @property
+    def shim_cluster_name(self) -> str:
+        """Returns the name of the webhook configuration that has to come after those of all injectors."""
+        return f"zz-{self.cluster_name}"
+
+    @property
     def service(self) -> str:
         """Returns the name of the Service that the API server calls; Juju's own have the application's name."""
         return f"{self.name}-admission"
@@ -44,7 +49,7 @@ class Application:
     @property
     def cluster_names(self) -> tuple[str, ...]:
         """Returns all names of cluster-scoped objects."""
-        return (self.cluster_name, self.tenancy_cluster_name)
+        return (self.cluster_name, self.shim_cluster_name, self.tenancy_cluster_name)
 
     @property
     def dns_names(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ class Settings(BaseModel):
     native_sidecars: Literal["auto", "enabled", "disabled"] = "auto"
     log_level: Literal["off", "error", "warn", "info", "debug", "trace"] = "info"
     require_sidecar: StrictBool = False
-    webhook_timeout: Annotated[StrictInt, Field(ge=1, le=30)] = 5
+    webhook_timeout: Annotated[StrictInt, Field(ge=1, le=30)] = 2
     shim_image: Annotated[str, BeforeValidator(_image)] = "registry.invalid/istio-aux/shim:0.1.0"
     delivery: Literal["copy", "image-volume"] = "copy"
     tenancy: StrictBool = False

@@ -18,7 +18,7 @@ use crate::controller;
 In each namespace with the label istio-aux.io/tenancy=enabled: a RoleBinding that lets its pods use Kubeflow Pipelines,
 and the PodDefault access-ml-pipeline where that kind exists. Of several replicas one acts, elected by a Lease.
 docs/tenancy.md says what a user types and sees.",
-    after_help = "example, in a pod: istio-aux-controller; deploy/components/tenancy has its account"
+    after_help = "example, in a pod: istio-aux-controller; deploy/overlays/tenancy has its account"
 )]
 pub struct ControllerArgs {
     /// The namespace of the Lease; by default the namespace of the pod

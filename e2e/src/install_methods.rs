@@ -13,10 +13,8 @@ use crate::namespace::WAIT_TIMEOUT;
 /// A method of installing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstallMethod {
-    /// `deploy/install`.
-    Script,
-    /// An overlay of kustomize, by its name.
-    Overlay(&'static str),
+    /// The overlay `self-signed` of kustomize.
+    Overlay,
     /// The chart, with these values.
     Chart(&'static [&'static str]),
     /// `istio-aux policy`, in the version that the server has.
@@ -26,13 +24,10 @@ pub enum InstallMethod {
 }
 
 /// All methods, by the names that `install-method` and `make test-matrix` take.
-pub const ALL: [(&str, InstallMethod); 9] = [
-    ("script", InstallMethod::Script),
-    ("self-signed", InstallMethod::Overlay("self-signed")),
-    ("failure-ignore", InstallMethod::Overlay("failure-ignore")),
-    ("cert-manager", InstallMethod::Overlay("cert-manager")),
+pub const ALL: [(&str, InstallMethod); 6] = [
+    ("self-signed", InstallMethod::Overlay),
     ("helm", InstallMethod::Chart(&[])),
-    ("helm-cert-manager", InstallMethod::Chart(&["--set=certificate.from=cert-manager"])),
+    ("cert-manager", InstallMethod::Chart(&["--set=certificate.from=cert-manager"])),
     ("helm-without-native-sidecars", InstallMethod::Chart(&["--set=nativeSidecars=disabled"])),
     ("policy", InstallMethod::Policy),
     ("command", InstallMethod::Command),
@@ -42,7 +37,7 @@ pub const ALL: [(&str, InstallMethod); 9] = [
 pub const LOADED_IMAGES: &str = "registry.invalid/istio-aux";
 
 /// The command line that is in the image.
-pub(crate) const BINARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux");
+pub const BINARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux");
 
 /// Runs a command in the directory `deploy`, and returns what it printed.
 fn say(program: &str, words: &[&str]) -> String {
@@ -64,9 +59,8 @@ impl InstallMethod {
 
     fn apply(self) {
         match self {
-            Self::Script => drop(say("env", &[&format!("REGISTRY={LOADED_IMAGES}"), "./install"])),
-            Self::Overlay(name) => {
-                kubectl(&["apply", "--server-side", "-k", &format!("overlays/{name}")]);
+            Self::Overlay => {
+                kubectl(&["apply", "--server-side", "-k", "overlays/self-signed"]);
                 wait_for_rollout("istio-aux", "deployment/istio-aux");
             }
             Self::Chart(values) => {
@@ -88,14 +82,13 @@ impl InstallMethod {
     /// Removes it, as the documents say.
     pub fn remove(self) {
         match self {
-            Self::Script => drop(say("./install", &["remove"])),
-            Self::Overlay(name) => {
-                kubectl(&["delete", "mutatingwebhookconfiguration", "istio-aux"]);
-                kubectl(&["delete", "--ignore-not-found", "-k", &format!("overlays/{name}")]);
+            Self::Overlay => {
+                delete_configurations();
+                kubectl(&["delete", "--ignore-not-found", "-k", "overlays/self-signed"]);
             }
             Self::Chart(_) => {
-                // Helm would delete it after the webhook.
-                kubectl(&["delete", "mutatingwebhookconfiguration", "istio-aux"]);
+                // Helm would delete them after the webhook.
+                delete_configurations();
                 helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
                 // Which --create-namespace has made, and Helm never takes away.
                 kubectl(&["delete", "namespace", "istio-aux"]);
@@ -104,6 +97,10 @@ impl InstallMethod {
             Self::Command => drop(say(BINARY, &["uninstall", "--yes", "--delete-namespace"])),
         }
     }
+}
+
+fn delete_configurations() {
+    kubectl(&["delete", "--ignore-not-found", "mutatingwebhookconfiguration", "istio-aux", "zz-istio-aux"]);
 }
 
 /// Waits until a pod that opts in by its label gets the hold: the API server reads a policy, or reaches and trusts a webhook, a
@@ -128,8 +125,9 @@ pub fn wait_until_effective() {
 
 /// Removes istio-aux, by whichever method it was installed.
 pub fn remove_all() {
+    delete_configurations();
     helm(&["uninstall", "istio-aux", "--wait", "--ignore-not-found"]);
-    say("./install", &["remove"]);
+    kubectl(&["delete", "--ignore-not-found", "-k", "overlays/self-signed"]);
     on_policy(&["delete", "--ignore-not-found"]);
 }
 

@@ -180,12 +180,15 @@ impl<'a> PodView<'a> {
 }
 
 /// What containerd says of a start that its own end interrupted.
-const INTERRUPTED_STARTS: [&str; 2] =
-    ["context canceled: unknown", "failed to start shim: start failed: : signal: killed: unknown"];
+const INTERRUPTED_STARTS: [&str; 2] = ["context canceled", "failed to start shim: start failed: : signal: killed"];
 
 /// Returns true if containerd no longer knows a container, or was ended while it started it.
 fn is_lost(state: &ContainerState) -> bool {
-    let is_interrupted = |message: &String| INTERRUPTED_STARTS.iter().any(|end| message.ends_with(end));
+    let is_interrupted = |message: &String| {
+        // containerd 1 ends each message so.
+        let message = message.strip_suffix(": unknown").unwrap_or(message);
+        INTERRUPTED_STARTS.iter().any(|end| message.ends_with(end))
+    };
     state.terminated.as_ref().is_some_and(|terminated| {
         terminated.exit_code == LOST || terminated.message.as_ref().is_some_and(is_interrupted)
     })
@@ -233,6 +236,8 @@ mod tests {
         let cases = [
             (255, "", true),
             (128, "failed to start containerd task \"x\": context canceled: unknown", true),
+            (128, "failed to create containerd task: failed to create shim task: context canceled", true),
+            (128, "failed to create containerd task: failed to get task pid: context canceled", true),
             (
                 128,
                 "failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown",

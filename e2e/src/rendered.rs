@@ -13,6 +13,10 @@ use crate::install_methods::LOADED_IMAGES;
 /// The server that templates are rendered for.
 pub const KUBERNETES: &str = "--kube-version=1.34.0";
 
+/// The webhook configurations.
+pub const CONFIGURATIONS: [&str; 2] =
+    ["MutatingWebhookConfiguration istio-aux", "MutatingWebhookConfiguration zz-istio-aux"];
+
 /// Objects by kind and name.
 pub type Objects = BTreeMap<String, Value>;
 
@@ -35,7 +39,7 @@ pub fn overlay(directory: &str) -> Objects {
     objects(&printed(&run_offline("kubectl", &["kustomize", directory])))
 }
 
-/// Reads objects by kind and name. Helm creates no namespace. Kustomize gives one to kinds that it does not know.
+/// Reads objects by kind and name, but namespaces: Helm creates none. Kustomize gives one to kinds that it does not know.
 #[must_use]
 pub fn objects(manifests: &str) -> Objects {
     let all: Vec<Value> = serde_saphyr::from_str_multiple(manifests).expect("manifests are YAML");

@@ -8,7 +8,7 @@ use crate::Namespace;
 use crate::cluster::Label;
 use crate::kubectl::{apply, kubectl, wait_for_rollout};
 use crate::manifests::{container, deployment, pod_spec};
-use crate::rendered::on_top_of;
+use crate::rendered::overlay;
 
 /// The namespace, and the Deployment, of the controller.
 pub const CONTROLLER: (&str, &str) = ("istio-aux", "istio-aux-tenancy");
@@ -24,11 +24,8 @@ pub const ROLE: &str = "kubeflow-pipelines-edit";
 pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        let component = "components: [../../deploy/components/tenancy]";
-        let mut objects = on_top_of("component-tenancy", "self-signed", component);
-        objects.retain(|name, _| name.ends_with(CONTROLLER.1));
         apply(&[role()]);
-        apply(&objects.into_values().collect::<Vec<_>>());
+        apply(&overlay("overlays/tenancy").into_values().collect::<Vec<_>>());
         kubectl(&["-n", CONTROLLER.0, "rollout", "restart", DEPLOYMENT]);
         wait_for_controller();
     });

@@ -94,6 +94,6 @@ async fn install_method_works_and_leaves_nothing() {
     });
     let tried = tried.catch_unwind().await;
     in_background(remove_all).await;
-    in_background(|| InstallMethod::Script.install()).await;
+    in_background(|| InstallMethod::Chart(&[]).install()).await;
     tried.unwrap_or_else(|panic| resume_unwind(panic));
 }

@@ -72,7 +72,7 @@ async fn release_files_install_and_upgrade() {
 
         in_background(|| {
             remove_all();
-            InstallMethod::Script.install();
+            InstallMethod::Overlay.install();
         })
         .await;
         while_pods_are_created(ns, "the release that takes over", async || {

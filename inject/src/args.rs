@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE, SHIM_UID};
 
-use crate::{Delivery, PullPolicy, Settings, ShimResources, ShimUser};
+use crate::{Delivery, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 
 /// Options for the shim in pods.
 #[derive(Debug, Args)]
@@ -23,12 +23,12 @@ pub struct ShimArgs {
     /// always by the kubelet's report, about a second later
     #[arg(long, value_enum, default_value_t = DefaultMode::Auto)]
     default_mode: DefaultMode,
-    /// What the shim's containers ask of the node, where a `LimitRange` wants other than this
-    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = ShimResources::parse_quantity)]
-    shim_requests: Vec<(String, String)>,
-    /// How much they may have at most; where pods are Guaranteed, what they ask for too
-    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = ShimResources::parse_quantity)]
-    shim_limits: Vec<(String, String)>,
+    /// What the shim's containers ask of the node, where a `LimitRange` wants other than this; `none` for nothing
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = quantity)]
+    shim_requests: Vec<Quantity>,
+    /// How much they may have at most; where pods are Guaranteed, what they ask for too; `none` for no limit
+    #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = quantity)]
+    shim_limits: Vec<Quantity>,
     /// The user that the shim's own containers run as: an ID, `proxy` for that of istio-proxy, or `none` to leave it to the
     /// namespace (`OpenShift` rejects IDs outside the namespace's range)
     #[arg(long, value_name = "USER", default_value_t = ShimUser::Uid(SHIM_UID), value_parser = user)]
@@ -86,9 +86,19 @@ impl ShimArgs {
             prefers_status: self.default_mode == DefaultMode::Status,
             proxy_command: self.proxy_command,
             user: self.shim_user,
-            resources: ShimResources { requests: self.shim_requests, limits: self.shim_limits },
+            resources: ShimResources {
+                requests: self.shim_requests.into_iter().flatten().collect(),
+                limits: self.shim_limits.into_iter().flatten().collect(),
+            },
         }
     }
+}
+
+/// A resource and its quantity; `None` where the word `none` was given.
+type Quantity = Option<(String, String)>;
+
+fn quantity(text: &str) -> Result<Quantity, ParseQuantityError> {
+    if text == "none" { Ok(None) } else { ShimResources::parse_quantity(text).map(Some) }
 }
 
 fn pull_policy(text: &str) -> Result<PullPolicy, String> {

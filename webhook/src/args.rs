@@ -34,7 +34,7 @@ const VALIDITY_MAX: Duration = Duration::from_hours(10 * 366 * 24);
 pub struct WebhookArgs {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Issue and renew the certificate, store it in a Secret, and have the webhook configuration trust it
+    /// Issue and renew the certificate, store it in a Secret, and have the webhook configurations trust it
     #[arg(long)]
     self_signed: bool,
     /// Serve this certificate and its chain, in PEM; reloaded when it changes
@@ -86,9 +86,9 @@ struct SelfSignedArgs {
     /// Service that the API server calls
     #[arg(long, value_name = "NAME", default_value = "istio-aux")]
     service: String,
-    /// `MutatingWebhookConfiguration` that trusts the certificate
-    #[arg(long, value_name = "NAME", default_value = "istio-aux")]
-    configuration: String,
+    /// `MutatingWebhookConfigurations` that trust the certificate
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ["istio-aux", "zz-istio-aux"])]
+    configurations: Vec<String>,
     /// Validity of a certificate; it is renewed at two thirds of that
     #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = validity)]
     certificate_validity: Duration,
@@ -141,7 +141,7 @@ impl WebhookArgs {
                 namespace: self.self_signed_args.namespace,
                 secret: self.self_signed_args.secret,
                 service: self.self_signed_args.service,
-                configuration: self.self_signed_args.configuration,
+                configurations: self.self_signed_args.configurations,
                 valid_for: self.self_signed_args.certificate_validity,
             }),
         };

@@ -41,7 +41,7 @@ def desired(
 
     `controller` is the image of the tenancy controller; None for none.
     """
-    objects = [*_service(application), *_webhook_configuration(application, settings, ca_certificates)]
+    objects = [*_service(application), *_webhook_configurations(application, settings, ca_certificates)]
     if settings.require_sidecar:
         objects += _require_sidecar(application, settings, istio_charms)
     if controller:
@@ -60,7 +60,7 @@ def _service(application: Application) -> list[AnyResource]:
     )
 
 
-def _webhook_configuration(
+def _webhook_configurations(
     application: Application, settings: Settings, ca_certificates: Iterable[str]
 ) -> list[AnyResource]:
     bundle = "".join(f"{certificate.strip()}\n" for certificate in ca_certificates)
@@ -69,9 +69,10 @@ def _webhook_configuration(
         application,
         timeout=settings.webhook_timeout,
         ca_bundle=base64.b64encode(bundle.encode()).decode(),
-        failure_policy=settings.failure_policy.capitalize(),
-        with_shim=[{"key": names.SHIM_LABEL, "operator": "Exists"}],
-        entries=[*(_tenant_entries(settings) if settings.tenancy else ()), *_entries(settings)],
+        configurations={
+            application.cluster_name: list(_entries_before_istio(settings)),
+            application.shim_cluster_name: list(_entries_after_istio(settings)),
+        },
         never=[_not_in("kubernetes.io/metadata.name", names.NEVER_INJECTED)],
         excluded=_excluded_pods(application),
     )
@@ -130,7 +131,7 @@ def _render(template: str, application: Application, **values: object) -> list[A
         "labels": application.labels,
     }
     text = _TEMPLATES.get_template(f"{template}.yaml.j2").render({**common, **values})
-    return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER)]
+    return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER) if each]
 
 
 def _excluded_pods(application: Application, others: Iterable[str] = ()) -> list[Expression]:
@@ -154,12 +155,12 @@ _OPTED_IN = _in(names.INJECTION_LABEL, names.ENABLED)
 _NOT_OPTED_IN = _not_in(names.INJECTION_LABEL, names.ENABLED)
 _NOT_OPTED_OUT = _not_in(names.INJECTION_LABEL, names.DISABLED)
 _OPT_INS: list[dict[str, Any]] = [
-    {"name": "namespace", "namespace": [_OPTED_IN], "pod": [_NOT_OPTED_OUT]},
     {
         "name": "legacy-namespace",
         "namespace": [_NOT_OPTED_IN, _in(names.LEGACY_INJECTION_LABEL, names.ENABLED)],
         "pod": [_NOT_OPTED_OUT],
     },
+    {"name": "namespace", "namespace": [_OPTED_IN], "pod": [_NOT_OPTED_OUT]},
     {
         "name": "pod",
         "namespace": [_NOT_OPTED_IN, _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED)],
@@ -185,38 +186,96 @@ def _selected_namespaces(selector: Selector) -> list[Expression]:
 
 
 _RUNS_TO_COMPLETION = {"name": "run-to-completion", "expression": "object.spec.restartPolicy != 'Always'"}
-_LONG_RUNNING = {"name": "long-running", "expression": "object.spec.restartPolicy == 'Always'"}
 _RUNS_TO_COMPLETION_OR_NOTEBOOK = {
     "name": "run-to-completion-or-notebook",
     "expression": f"{_RUNS_TO_COMPLETION['expression']} "
     "|| (has(object.metadata.labels) && 'notebook-name' in object.metadata.labels)",
 }
+_HAS_PROXY = {
+    "name": "has-proxy",
+    "expression": "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
+    ".exists(c, c.name == 'istio-proxy')",
+}
+_LACKS_SHIM = {
+    "name": "lacks-shim",
+    "expression": "!(has(object.metadata.labels) && 'istio-aux.io/shim' in object.metadata.labels)"
+    " && object.spec.containers.exists(c, c.name == 'istio-proxy')"
+    " && has(object.metadata.annotations) && 'sidecar.istio.io/status' in object.metadata.annotations"
+    " && !('istio-aux.io/mode' in object.metadata.annotations"
+    " && object.metadata.annotations['istio-aux.io/mode'] in ['hold', 'off'])",
+}
+"""Such a pod would not complete."""
+_REPORTS_THE_END = [
+    {
+        "name": "by-a-node",
+        "expression": "has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups",
+    },
+    {
+        "name": "not-over",
+        "expression": "!(has(object.status.phase) && object.status.phase in ['Succeeded', 'Failed'])",
+    },
+    {
+        "name": "changed",
+        "expression": "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))\n"
+        ".filter(c, c.name in ['istio-proxy', 'aux-shim'])\n"
+        ".all(c, ((has(c.command) ? c.command : []) + (has(c.args) ? c.args : []))"
+        ".filter(w, w.startsWith('--await='))\n"
+        ".all(w, has(object.status.containerStatuses) && object.status.containerStatuses"
+        ".exists(s, '--await=' + s.name == w && has(s.state) && has(s.state.terminated))))\n"
+        "!= (has(object.metadata.annotations) && 'istio-aux.io/ended' in object.metadata.annotations)",
+    },
+]
+"""All awaited containers have ended and the annotation is missing, or the other way round."""
 
 
-def _entries(settings: Settings) -> Iterable[dict[str, Any]]:
-    """Yields the entries that add shim and startup hold: for each opt-in, one by restart policy."""
-    policies = ((_RUNS_TO_COMPLETION, settings.failure_policy.capitalize()), (_LONG_RUNNING, "Ignore"))
-    for opt_in in [*_OPT_INS, *_selected(settings.namespace_selector)]:
-        for condition, policy in policies:
+def _opt_ins(settings: Settings) -> list[dict[str, Any]]:
+    return [*_OPT_INS, *_selected(settings.namespace_selector)]
+
+
+def _entries_before_istio(settings: Settings) -> Iterable[dict[str, Any]]:
+    """Yields the entry for the kubelet's report of the end, and those that add the startup hold.
+
+    While the webhook is unavailable, such a report is rejected, and the kubelet repeats it every 10 s.
+    """
+    yield {
+        "name": "ended",
+        "path": "/mutate/ended",
+        "failure_policy": settings.failure_policy.capitalize(),
+        # A kubelet reports the statuses of all its pods one after the other.
+        "timeout": 2,
+        "resources": "pods/status",
+        "operations": "UPDATE",
+        "namespace": [],
+        "pod": [{"key": names.SHIM_LABEL, "operator": "Exists"}],
+        "conditions": _REPORTS_THE_END,
+    }
+    if settings.tenancy:
+        yield from _tenant_entries(settings)
+    for opt_in in _opt_ins(settings):
+        yield {**opt_in, "name": f"startup-hold.{opt_in['name']}"}
+
+
+def _entries_after_istio(settings: Settings) -> Iterable[dict[str, Any]]:
+    """Yields the entries that add the shim: twice, as another connection may reach another unit."""
+    policy = settings.failure_policy.capitalize()
+    for name, failure_policy, condition in (("add-shim", "Ignore", _HAS_PROXY), ("require-shim", policy, _LACKS_SHIM)):
+        for opt_in in _opt_ins(settings):
             yield {
                 **opt_in,
-                "name": f"{condition['name']}.{opt_in['name']}",
-                "path": "/mutate",
-                "failure_policy": policy,
+                "name": f"{name}.{opt_in['name']}",
+                "failure_policy": failure_policy,
                 "reinvocation": "IfNeeded",
-                "condition": condition,
+                "conditions": [_RUNS_TO_COMPLETION, condition],
             }
 
 
 def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
     """Yields the entries for Kubeflow's tenants. Their failure policy is Ignore: pods start without what they add."""
-    of_tenants = {"failure_policy": "Ignore", "reinvocation": "Never"}
     in_the_mesh = _in(names.MESH_LABEL, names.RUN_TO_COMPLETION)
     mesh: dict[str, Any] = {
         "path": "/mutate/mesh",
         "pod": [_NOT_OPTED_OUT, {"key": names.ISTIO_INJECT, "operator": "DoesNotExist"}],
-        "condition": _RUNS_TO_COMPLETION,
-        **of_tenants,
+        "conditions": [_RUNS_TO_COMPLETION],
     }
     yield {"name": "mesh.tenancy", "namespace": [in_the_mesh, _OPTED_IN], **mesh}
     if selector := settings.namespace_selector:
@@ -227,6 +286,5 @@ def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
         "path": "/mutate/pipelines-token",
         "namespace": [_in(names.PIPELINES_TOKEN_LABEL, names.ENABLED)],
         "pod": [{"key": names.ACCESS_PIPELINES_LABEL, "operator": "DoesNotExist"}],
-        "condition": _RUNS_TO_COMPLETION_OR_NOTEBOOK,
-        **of_tenants,
+        "conditions": [_RUNS_TO_COMPLETION_OR_NOTEBOOK],
     }

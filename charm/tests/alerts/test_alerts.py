@@ -1,4 +1,4 @@
-"""The alert rules, those of the node agent too, under promtool, the program of the environment variable PROMTOOL."""
+"""The alert rules, those of the Helm charts too, under promtool, the program of the environment variable PROMTOOL."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 CHARM = HERE.parents[1]
 RULES = [
     *sorted((CHARM / "src/prometheus_alert_rules").glob("*.rules")),
-    CHARM.parent / "deploy/helm/istio-aux-node/rules.yaml",
+    *sorted((CHARM.parent / "deploy/helm").glob("*/rules.yaml")),
 ]
 
 

@@ -15,10 +15,13 @@ NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --
 
 
 def entries(model: Model) -> list[tuple[str, str | None, str]]:
-    """Name, failure policy and caBundle of the configuration's entries."""
-    configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}")
+    """Name, failure policy and caBundle of the configurations' entries."""
+    names = (f"istio-aux-{model.name}", f"zz-istio-aux-{model.name}")
+    configurations = [model.admin.get(MutatingWebhookConfiguration, name) for name in names]
     return [
-        (entry.name, entry.failurePolicy, str(entry.clientConfig.caBundle)) for entry in configuration.webhooks or []
+        (entry.name, entry.failurePolicy, str(entry.clientConfig.caBundle))
+        for configuration in configurations
+        for entry in configuration.webhooks or []
     ]
 
 
@@ -37,7 +40,7 @@ def test_removed_application_leaves_nothing(model: Model) -> None:
     team = model.namespace()
     app = model.deployed({"namespaces": team, "require-sidecar": True})
     assert app.status() == REQUIRED
-    assert len(model.written()) == 5
+    assert len(model.written()) == 6
     assert labels(model, team)["istio-aux.io/injection"] == "enabled"
 
     for unit in (1, 2):
@@ -56,7 +59,7 @@ def test_removed_application_leaves_nothing(model: Model) -> None:
     app.update(0)
     assert "istio-aux.io/injection" not in labels(model, team)
     assert {policy for _, policy, _ in entries(model)} == {"Ignore"}
-    assert len(model.written()) == 3, "the policy and its binding are gone with the option"
+    assert len(model.written()) == 4, "the policy and its binding are gone with the option"
 
     app.config = {"namespaces": team}
     app.update(0)
@@ -74,7 +77,7 @@ def test_units_after_none_bring_everything_back(model: Model) -> None:
     app.planned = None
     app.deploy(1)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == 3
+    assert len(model.written()) == 4
 
 
 def test_reconciling_again_changes_nothing(model: Model) -> None:
@@ -99,7 +102,7 @@ def test_untrusted_application_is_blocked_until_trusted(untrusted: Model) -> Non
     untrusted.trust()
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == REQUIRED
-    assert len(untrusted.written()) == 5
+    assert len(untrusted.written()) == 6
     app.remove_all()
     untrusted.until_nothing_is_left()
 

@@ -46,13 +46,13 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     )
     tenant, other = model.namespace(istio_aux_io__tenancy="enabled"), model.namespace()
     app = model.deployed()
-    assert len(model.written()) == 3
+    assert len(model.written()) == 4
     assert tenants_objects(model, tenant) == set()
 
     app.config = {"tenancy": True}
     app.update(0)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == 12
+    assert len(model.written()) == 13
     until("both replicas of the controller", lambda: is_available(model))
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     bound = ("get", "rolebinding", "istio-aux-pipelines", "-n", tenant, "-o")
@@ -68,7 +68,7 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     app.config = {}
     app.update(0)
     assert tenants_objects(model, tenant) == set()
-    assert len(model.written()) == 3
+    assert len(model.written()) == 4
     assert app.status() == ActiveStatus(), "the application has its own rights still"
     until("the end of the controller's pods", lambda: not pods(model, model.name))
     assert tenants_objects(model, tenant) == set()

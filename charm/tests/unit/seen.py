@@ -43,7 +43,7 @@ OF_TENANCY = {
 }
 """Objects that the option `tenancy` adds, besides a PodDisruptionBudget."""
 INSTALLED = {
-    "MutatingWebhookConfiguration": ["istio-aux-kubeflow"],
+    "MutatingWebhookConfiguration": ["istio-aux-kubeflow", "zz-istio-aux-kubeflow"],
     "PodDisruptionBudget": ["istio-aux-admission"],
     "Service": ["istio-aux-admission"],
 }

@@ -36,7 +36,7 @@ def test_readme_has_no_other_options() -> None:
 
 @pytest.mark.parametrize("name", ["webhook", "shim"])
 def test_images_are_those_of_the_manifests(name: str) -> None:
-    deployment = (CHARM.parent / "deploy/base/deployment.yaml").read_text()
+    deployment = (CHARM.parent / "deploy/overlays/self-signed/istio-aux.yaml").read_text()
     image = re.search(rf"registry\.invalid/istio-aux/{name}:[\w.]+", deployment)
     assert image
     assert image[0] in (CHARMCRAFT["resources"]["webhook-image"]["upstream-source"], DEFAULTS["shim-image"])

@@ -86,7 +86,7 @@ def test_upgrade_keeps_certificate_and_deletes_old_objects(app: App, api: Api) -
     assert objects(api) == INSTALLED
     assert app.kept() == kept
     assert app.served(0) == kept.current.text
-    assert api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] == 5
+    assert api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] == 2
 
 
 def test_stored_options_of_another_revision_are_ignored(app: App, api: Api) -> None:

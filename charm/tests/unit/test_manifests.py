@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 
 from application import Application
 from cluster import manifests, metadata
@@ -17,8 +18,12 @@ from settings import Settings
 from tests.unit.test_settings import DEFAULTS
 
 REPOSITORY = pathlib.Path(__file__).parents[3]
-COMPONENTS = REPOSITORY / "deploy/components"
-BASE = yaml.safe_load((REPOSITORY / "deploy/base/webhook-configuration.yaml").read_text())
+OVERLAYS = REPOSITORY / "deploy/overlays"
+BASE = {
+    each["metadata"]["name"]: each
+    for each in yaml.safe_load_all((OVERLAYS / "self-signed/istio-aux.yaml").read_text())
+    if each["kind"] == "MutatingWebhookConfiguration"
+}
 
 APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
 SETTINGS = Settings.parse(DEFAULTS)
@@ -36,16 +41,21 @@ def rendered(
     application: Application = APPLICATION, settings: Settings = SETTINGS, istio_charms: tuple[str, ...] = ()
 ) -> dict[str, dict[str, Any]]:
     made = manifests.desired(application, settings, ["CA one", "CA two\n"], istio_charms)
-    return {type(each).__name__: each.to_dict() for each in made}
+    return {type(each).__name__: each.to_dict() for each in made if type(each) is not MutatingWebhookConfiguration}
+
+
+def configurations(application: Application = APPLICATION, settings: Settings = SETTINGS) -> dict[str, dict[str, Any]]:
+    made = manifests.desired(application, settings, ["CA one", "CA two\n"], ())
+    return {metadata.name(each): each.to_dict() for each in made if type(each) is MutatingWebhookConfiguration}
 
 
 def entries(**changes: Any) -> list[dict[str, Any]]:
-    made = rendered(settings=SETTINGS.model_copy(update=changes))
-    return made["MutatingWebhookConfiguration"]["webhooks"]
+    made = configurations(settings=SETTINGS.model_copy(update=changes))
+    return [entry for each in made.values() for entry in each["webhooks"]]
 
 
-def test_entries_equal_the_bases_with_jujus_exclusions() -> None:
-    expected = copy.deepcopy(BASE["webhooks"])
+def test_entries_equal_the_charts_with_jujus_exclusions() -> None:
+    expected = copy.deepcopy([entry for each in BASE.values() for entry in each["webhooks"]])
     for entry in expected:
         path = entry["clientConfig"]["service"]["path"]
         entry["clientConfig"] = {
@@ -54,11 +64,11 @@ def test_entries_equal_the_bases_with_jujus_exclusions() -> None:
         }
         entry["objectSelector"]["matchExpressions"] += JUJU_EXCLUSIONS
     assert entries(tenancy=True) == expected
-    assert entries() == expected[2:], "the first two are for tenants"
+    assert entries() == [entry for entry in expected if "tenancy" not in entry["name"]]
 
 
-def test_controllers_objects_equal_the_components() -> None:
-    """Under names that differ from the component's wherever they can."""
+def test_controllers_objects_equal_the_charts() -> None:
+    """Under names that differ from the chart's wherever they can."""
     application = dataclasses.replace(APPLICATION, name="aux")
     made = {
         (each["kind"], each["metadata"]["name"]): each
@@ -82,18 +92,16 @@ def test_controllers_objects_equal_the_components() -> None:
 
 
 def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]:
-    """The objects of deploy/components/tenancy, as they are called for an application."""
-    files = yaml.safe_load((COMPONENTS / "tenancy/kustomization.yaml").read_text())["resources"]
+    """The objects of deploy/overlays/tenancy, as they are called for an application."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for file in files:
-        for each in yaml.safe_load_all((COMPONENTS / "tenancy" / file).read_text()):
-            of_cluster = "namespace" not in each["metadata"]
-            each["metadata"]["labels"] = {**application.labels, "app.kubernetes.io/component": "tenancy"}
-            name = application.tenancy_cluster_name if of_cluster else application.tenancy
-            text = yaml.safe_dump(each).replace("namespace: istio-aux\n", f"namespace: {application.model}\n")
-            if of_cluster:
-                text = text.replace("name: istio-aux-tenancy\n  namespace", f"name: {application.tenancy}\n  namespace")
-            found[each["kind"], name] = yaml.safe_load(text.replace("istio-aux-tenancy", name))
+    for each in yaml.safe_load_all((OVERLAYS / "tenancy/tenancy.yaml").read_text()):
+        of_cluster = "namespace" not in each["metadata"]
+        each["metadata"]["labels"] = {**application.labels, "app.kubernetes.io/component": "tenancy"}
+        name = application.tenancy_cluster_name if of_cluster else application.tenancy
+        text = yaml.safe_dump(each).replace("namespace: istio-aux\n", f"namespace: {application.model}\n")
+        if of_cluster:
+            text = text.replace("name: istio-aux-tenancy\n  namespace", f"name: {application.tenancy}\n  namespace")
+        found[each["kind"], name] = yaml.safe_load(text.replace("istio-aux-tenancy", name))
     assert len(found) == 9
     return found
 
@@ -107,16 +115,17 @@ def test_controllers_names_differ_from_jujus_own() -> None:
 
 def test_own_pods_are_excluded_under_another_name() -> None:
     other = dataclasses.replace(APPLICATION, name="aux")
-    for entry in rendered(other)["MutatingWebhookConfiguration"]["webhooks"]:
-        own = {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "aux"]}
-        assert own in entry["objectSelector"]["matchExpressions"]
+    own = {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "aux"]}
+    for each in configurations(other).values():
+        for entry in each["webhooks"]:
+            assert own in entry["objectSelector"]["matchExpressions"]
 
 
-def test_failure_policy_applies_to_run_to_completion() -> None:
+def test_failure_policy_applies_to_pods_that_lack_their_shim() -> None:
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="ignore")}
-    assert policies == {"run-to-completion": "Ignore", "long-running": "Ignore", "ended": "Ignore"}
+    assert policies == {"startup-hold": "Ignore", "ended": "Ignore", "add-shim": "Ignore", "require-shim": "Ignore"}
     policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries()}
-    assert policies == {"run-to-completion": "Fail", "long-running": "Ignore", "ended": "Fail"}
+    assert policies == {"startup-hold": "Ignore", "ended": "Fail", "add-shim": "Ignore", "require-shim": "Fail"}
 
 
 def test_timeout_is_the_options() -> None:
@@ -126,16 +135,17 @@ def test_timeout_is_the_options() -> None:
     assert set(times.values()) == {30}
 
 
-def test_configuration_sorts_before_istios() -> None:
-    name = rendered()["MutatingWebhookConfiguration"]["metadata"]["name"]
-    assert name == "istio-aux-kubeflow"
-    assert all(name < istios for istios in ("istio-revision-tag-default", "istio-sidecar-injector"))
+def test_configurations_sort_before_and_after_istios() -> None:
+    names = list(configurations())
+    assert names == ["istio-aux-kubeflow", "zz-istio-aux-kubeflow"]
+    for istios in ("istio-revision-tag-default", "istio-sidecar-injector"):
+        assert names[0] < istios < names[1]
 
 
 def test_objects_have_jujus_labels_except_its_name_label() -> None:
     settings = REQUIRED.model_copy(update={"tenancy": True})
     made = [each.to_dict() for each in manifests.desired(APPLICATION, settings, [], [], CONTROLLER)]
-    assert len(made) == 14
+    assert len(made) == 15
     for each in made:
         labels = each["metadata"]["labels"]
         assert labels["app.juju.is/created-by"] == "istio-aux"
@@ -156,7 +166,7 @@ def test_service_leads_to_the_applications_pods() -> None:
 
 
 def test_sidecars_are_required_only_on_demand() -> None:
-    assert set(rendered()) == {"Service", "PodDisruptionBudget", "MutatingWebhookConfiguration"}
+    assert set(rendered()) == {"Service", "PodDisruptionBudget"}
 
 
 def test_policy_is_bound_and_denies() -> None:
@@ -194,12 +204,12 @@ def test_selected_namespaces_have_entries_without_overlap() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
     made = entries(namespace_selector=selector)
     without = [entry["name"] for entry in entries()]
-    assert [entry["name"] for entry in [*made[:6], made[-1]]] == without
-    assert [entry["name"] for entry in made[6:-1]] == [
-        "run-to-completion.selector.istio-aux.io",
-        "long-running.selector.istio-aux.io",
+    selected = [entry for entry in made if entry["name"] not in without]
+    assert len(made) == len(without) + len(selected)
+    assert [entry["name"] for entry in selected] == [
+        f"{name}.selector.istio-aux.io" for name in ("startup-hold", "add-shim", "require-shim")
     ]
-    for entry in made[6:-1]:
+    for entry in selected:
         namespaces = entry["namespaceSelector"]["matchExpressions"]
         assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in namespaces
         assert {"key": "io.datastrophic/istio-aux", "operator": "NotIn", "values": ["enabled"]} in namespaces

@@ -179,4 +179,5 @@ def test_panels_use_datasource_variables() -> None:
 def test_alerts_of_the_chart_are_here_too(api: Api) -> None:
     chart = (REPOSITORY / "deploy/helm/istio-aux/rules.yaml").read_text()
     here = {rule["alert"] for group in observability.read_rules()["groups"] for rule in group["rules"]}
-    assert set(re.findall(r"alert: (\w+)", chart)) <= here
+    # Juju's labels are on no metric of the API server.
+    assert set(re.findall(r"alert: (\w+)", chart)) - {"IstioAuxUnreachable"} <= here

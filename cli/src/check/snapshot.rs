@@ -32,8 +32,10 @@ const fn policies(version: &'static str) -> Kind {
 
 /// Names the policy for pods that run to completion.
 const POLICY: &str = "istio-aux-run-to-completion";
-/// Names the webhook configuration of istio-aux.
+/// Names the webhook configuration that is called before Istio's injector.
 pub(crate) const CONFIGURATION_NAME: &str = "istio-aux";
+/// Names the one that is called after it, and adds the shim.
+pub(crate) const SHIM_CONFIGURATION_NAME: &str = "zz-istio-aux";
 
 /// Holds the state of a cluster. What could not be read is `None` or empty.
 #[derive(Debug, Default)]

@@ -16,8 +16,8 @@ use crate::policy::{self, ApiVersion};
     long_about = "Print the webhook profile: the objects of an installation with a self-signed certificate.
 
 The same as kubectl kustomize deploy/overlays/self-signed, for a namespace and images. Other options of an installation
-are in the kustomize overlays and the Helm chart: docs/install.md. Before Kubernetes 1.30, leave out the
-ValidatingAdmissionPolicy and its binding.",
+are in the Helm chart: docs/install.md. Before Kubernetes 1.30, leave out the ValidatingAdmissionPolicies and their
+bindings.",
     after_help = "examples:
   istio-aux manifests --registry=registry.example/istio-aux | kubectl apply --server-side -f -
   istio-aux manifests --registry=registry.example/istio-aux --namespace=mesh-tools > webhook.yaml"

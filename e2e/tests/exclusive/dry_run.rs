@@ -1,16 +1,15 @@
 //! The API server's own word on every object that the overlays and the chart render.
 
 use e2e::command::run;
-use e2e::rendered::{chart, on_top_of, overlay};
+use e2e::rendered::{chart, overlay};
 use serde_json::json;
 
 #[test]
 fn every_rendered_object_passes_the_servers_dry_run() {
     // cert-manager's and Prometheus' kinds may not be there, and no namespace is.
     let ours = |name: &str| !["PodMonitor", "PrometheusRule"].iter().any(|kind| name.starts_with(kind));
-    let with_tenancy = on_top_of("dry-run-tenancy", "self-signed", "components: [../../deploy/components/tenancy]");
-    let by_chart = chart(&["--set=networkPolicy=true", "--set=tenancy.enabled=true"]);
-    for objects in [overlay("overlays/self-signed"), with_tenancy, by_chart] {
+    let by_chart = chart(&["--set=networkPolicy=true", "--set=nodeProxy.enabled=true"]);
+    for objects in [overlay("overlays/self-signed"), overlay("overlays/tenancy"), by_chart] {
         for (name, mut object) in objects.into_iter().filter(|(name, _)| ours(name)) {
             if object["metadata"]["namespace"].is_string() {
                 object["metadata"]["namespace"] = json!("default");

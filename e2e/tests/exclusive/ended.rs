@@ -7,9 +7,9 @@ use contract::names::{ENDED_ANNOTATION, MODE_ANNOTATION, PROXY_CONTAINER};
 use contract::version::Version;
 use e2e::cluster::{MESH, OPT_IN, client};
 use e2e::command::{printed, run};
-use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::namespace::unique_name;
+use e2e::outage::NoReplica;
 use e2e::policies::{by_policy, install_policies};
 use e2e::{Namespace, PodView, scenario};
 use json_patch::merge;
@@ -113,38 +113,6 @@ async fn nobody_but_a_node_writes_the_annotation() {
     .await;
 }
 
-/// Takes the webhook's replicas away while it lives.
-struct WithoutWebhook {
-    replicas: String,
-}
-
-impl WithoutWebhook {
-    fn new() -> Self {
-        let replicas = kubectl(&["-n=istio-aux", "get", "deployment", "istio-aux", "-o=jsonpath={.spec.replicas}"]);
-        scale("0");
-        drop(kubectl(&[
-            "-n=istio-aux",
-            "wait",
-            "--for=delete",
-            "pod",
-            "--selector=app.kubernetes.io/name=istio-aux",
-            "--timeout=2m",
-        ]));
-        Self { replicas }
-    }
-}
-
-impl Drop for WithoutWebhook {
-    fn drop(&mut self) {
-        scale(&self.replicas);
-        wait_for_rollout("istio-aux", "deployment/istio-aux");
-    }
-}
-
-fn scale(replicas: &str) {
-    drop(kubectl(&["-n=istio-aux", "scale", "deployment", "istio-aux", &format!("--replicas={replicas}")]));
-}
-
 #[tokio::test]
 async fn pods_end_once_the_webhook_is_back() {
     // The kubelet's report is rejected while the webhook is away, and repeated.
@@ -154,7 +122,7 @@ async fn pods_end_once_the_webhook_is_back() {
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
             ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
         }
-        let away = WithoutWebhook::new();
+        let away = NoReplica::begin();
         assert_eq!(ns.final_phase("native").await, "Succeeded", "the shim has seen the end itself");
         ns.holds_for(Duration::from_secs(15), "the proxy waits for the report", async || {
             PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)

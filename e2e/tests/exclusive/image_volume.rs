@@ -2,15 +2,15 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::delivery::{ImageVolumes, is_mounted, until_mounted};
 use e2e::manifests::{NEEDS_PROXY, pod, pod_spec, shell};
+use e2e::webhook_option::{IMAGE_VOLUME, WebhookOption, is_mounted, until_mounted};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::json;
 
 #[tokio::test]
 async fn shim_in_an_image_volume_ends_the_pod() {
     scenario("image-volume", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let _delivery = ImageVolumes::on();
+        let _delivery = WebhookOption::set(IMAGE_VOLUME);
         until_mounted(ns).await;
         let main = format!("sleep 1; {NEEDS_PROXY}");
         ns.create_object(pod("one", &pod_spec("Never", &[shell("main", &main)]))).await;

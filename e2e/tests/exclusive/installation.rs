@@ -24,10 +24,13 @@ async fn webhooks_account_may_only_keep_its_certificate() {
             ISTIO_AUX,
             &[
                 "get,patch /secrets [istio-aux-certificate]",
-                "get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux]",
+                "get,patch,watch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux,zz-istio-aux]",
             ][..],
         ),
-        ("default", &["get,patch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux]"]),
+        (
+            "default",
+            &["get,patch,watch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux,zz-istio-aux]"],
+        ),
     ] {
         assert_eq!(rules(ISTIO_AUX, ISTIO_AUX, namespace).await, expected, "{namespace}");
     }

@@ -18,9 +18,13 @@ mod image_volume;
 #[cfg(feature = "one-node")]
 mod openshift;
 #[cfg(feature = "one-node")]
+mod outage;
+#[cfg(feature = "one-node")]
 mod pod_default;
 #[cfg(feature = "one-node")]
 mod policy;
+#[cfg(feature = "one-node")]
+mod random_pods;
 #[cfg(feature = "one-node")]
 mod tenancy_clients;
 #[cfg(feature = "one-node")]

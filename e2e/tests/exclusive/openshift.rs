@@ -1,65 +1,91 @@
-//! The UID ranges of `OpenShift`, emulated: in a namespace containers may only run as users of its range, as under the security
-//! context constraint `restricted-v2`. A policy of the API server rejects others, and the pod has a user of the range, which the
-//! constraint would have set. Istio's own containers are exempt here; Istio's CNI plugin and platform profile see to them there.
+//! The UID ranges of `OpenShift`, emulated: under the security context constraint `restricted-v2`, a plug-in before the webhooks gives
+//! each container a user of its namespace's range, and validation rejects a container without one. Istio's own containers are exempt
+//! here; Istio's CNI plugin and platform profile see to them there.
 
-use contract::names::SHIM_CONTAINER;
-use e2e::cluster::{Label, MESH};
+use contract::names::{MODE_ANNOTATION, SHIM_CONTAINER};
+use e2e::cluster::{Label, MESH, OPT_IN};
 use e2e::kubectl::Applied;
 use e2e::manifests::{annotated, pod, pod_spec, shell};
-use e2e::policies::{by_policy, install_policies, wait_until_effective};
+use e2e::webhook_option::WebhookOption;
 use e2e::{Namespace, PodView, scenario};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 const RANGE: Label = ("e2e.istio-aux.io/uid-range", "enabled");
-const USER_OF_RANGE: i64 = 1_000_660_000;
+const NAME: &str = "e2e-uid-range";
 
-/// Rejects users outside the range of a namespace.
+/// Returns the JSON Patch, in CEL, that gives each container of a list a user of the range.
+fn users(list: &str) -> String {
+    let containers = format!("object.spec.?{list}.orValue([])");
+    let path = format!("'/spec/{list}/' + string({containers}.map(o, o.name).indexOf(c.name)) + '/securityContext");
+    format!(
+        "{containers}.filter(c, !c.name.startsWith('istio-') && !has(c.securityContext)).map(c, \
+         JSONPatch{{op: 'add', path: {path}', value: Object.spec.{list}.securityContext{{runAsUser: 1000660000}}}}) \
+         + {containers}.filter(c, !c.name.startsWith('istio-') && has(c.securityContext) && !has(c.securityContext.runAsUser)).map(c, \
+         JSONPatch{{op: 'add', path: {path}/runAsUser', value: 1000660000}})"
+    )
+}
+
+/// Gives containers a user of the range, and rejects those without.
 fn uid_range() -> Applied {
-    let kind = |kind: &str| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "e2e-uid-range"}});
-    let (mut policy, mut binding) = (kind("ValidatingAdmissionPolicy"), kind("ValidatingAdmissionPolicyBinding"));
-    let expression = "(object.spec.containers + object.spec.?initContainers.orValue([])).all(c, c.name.startsWith('istio-') \
-        || c.?securityContext.?runAsUser.orValue(1000660000) >= 1000660000)";
+    let kind = |kind: &str, spec: Value| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": NAME}, "spec": spec});
     let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]);
-    policy["spec"] = json!({
-        "matchConstraints": {"resourceRules": rules},
-        "validations": [{"expression": expression, "message": "the user is outside the namespace's range"}],
-    });
-    binding["spec"] = json!({
-        "policyName": "e2e-uid-range", "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": {"matchLabels": {RANGE.0: RANGE.1}}},
-    });
-    Applied::new(&[policy, binding])
+    let constraints = json!({"resourceRules": rules});
+    let patch = format!("{} + {}", users("containers"), users("initContainers"));
+    let expression = "(object.spec.containers + object.spec.?initContainers.orValue([])).all(c, c.name.startsWith('istio-') \
+        || c.?securityContext.?runAsUser.orValue(0) >= 1000660000)";
+    let selected = json!({"namespaceSelector": {"matchLabels": {RANGE.0: RANGE.1}}});
+    Applied::new(&[
+        kind(
+            "MutatingAdmissionPolicy",
+            json!({
+                "reinvocationPolicy": "IfNeeded", "matchConstraints": constraints,
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+            }),
+        ),
+        kind("MutatingAdmissionPolicyBinding", json!({"policyName": NAME, "matchResources": selected})),
+        kind(
+            "ValidatingAdmissionPolicy",
+            json!({
+                "matchConstraints": constraints,
+                "validations": [{"expression": expression, "message": "the user is outside the namespace's range"}],
+            }),
+        ),
+        kind(
+            "ValidatingAdmissionPolicyBinding",
+            json!({"policyName": NAME, "validationActions": ["Deny"], "matchResources": selected}),
+        ),
+    ])
 }
 
 fn payload(name: &str) -> Value {
-    let mut spec = pod_spec("Never", &[shell("main", "sleep 1")]);
-    spec["securityContext"] = json!({"runAsUser": USER_OF_RANGE, "runAsNonRoot": true});
-    pod(name, &spec)
+    let mut spec = pod_spec("Never", &[shell("main", "sleep 1; test $(id -u) = 1000660000")]);
+    spec["securityContext"] = json!({"runAsNonRoot": true});
+    annotated(pod(name, &spec), MODE_ANNOTATION, name)
 }
 
 #[tokio::test]
-async fn uid_range_admits_pods_without_a_shim_user() {
-    scenario("range-none", &[MESH, RANGE, by_policy("e2e-user-none")], async |ns: &Namespace| {
-        let _policies = install_policies("e2e-user-none", &["--shim-user=none"]);
+async fn shim_runs_as_a_user_of_the_namespaces_range() {
+    scenario("uid-range", &[MESH, OPT_IN, RANGE], async |ns: &Namespace| {
         let _range = uid_range();
-        wait_until_effective(ns, &payload("probe")).await;
-        for mode in ["native", "proxy"] {
-            ns.create_object(annotated(payload(mode), "istio-aux.io/mode", mode)).await;
+        let refusal = ns.until("the shim's rejection", async || ns.try_dry_run(payload("native")).await.err()).await;
+        assert!(
+            refusal.to_string().contains("outside the namespace's range"),
+            "by default it has user 65019: {refusal}"
+        );
+        let _option = WebhookOption::set("--shim-user=none");
+        for mode in ["native", "proxy", "status"] {
+            // Replicas that drain may still answer.
+            ns.until("the shim without a user", async || {
+                ns.try_create(payload(mode), &PostParams::default()).await.ok()
+            })
+            .await;
         }
-        for mode in ["native", "proxy"] {
-            let phase = ns.final_phase(mode).await;
-            assert_eq!(phase, "Succeeded", "{mode}");
-            assert_eq!(PodView(&ns.pod(mode).await).restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
+        for mode in ["native", "proxy", "status"] {
+            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
+            let pod = ns.pod(mode).await;
+            assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
         }
-        scenario("range-default", &[MESH, RANGE, by_policy("e2e-user-default")], async |ns: &Namespace| {
-            let _policies = install_policies("e2e-user-default", &[]);
-            let error = ns
-                .until("the pod's rejection", async || ns.try_dry_run(payload("control")).await.err())
-                .await
-                .to_string();
-            assert!(error.contains("outside the namespace's range"), "{error}");
-        })
-        .await;
     })
     .await;
 }

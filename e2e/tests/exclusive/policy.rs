@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 const TABLE: &str = include_str!("../../../inject/tests/cases.yaml");
 
 /// Returns what the API server makes of a pod, without what differs between two namespaces.
-async fn dry_run(ns: &Namespace, pod: &Value) -> Value {
+pub(crate) async fn dry_run(ns: &Namespace, pod: &Value) -> Value {
     let made = match ns.try_dry_run(pod.clone()).await {
         Ok(made) => serde_json::to_value(made).expect("a pod is JSON"),
         Err(error) => return json!(error.to_string().replace(ns.name(), "NAMESPACE")),
@@ -25,13 +25,13 @@ async fn dry_run(ns: &Namespace, pod: &Value) -> Value {
     serde_json::from_str(&made.to_string().replace(ns.name(), "NAMESPACE")).expect("it is JSON still")
 }
 
-fn status(pod: &Value) -> Value {
+pub(crate) fn status(pod: &Value) -> Value {
     let text = pod["metadata"]["annotations"][STATUS_ANNOTATION].as_str().unwrap_or("null");
     serde_json::from_str(text).unwrap_or_else(|_| json!(text))
 }
 
 /// Removes what no policy can write: warnings, and a status that the webhook has written for them only.
-fn without_warnings(mut pod: Value, policy_has_status: bool) -> Value {
+pub(crate) fn without_warnings(mut pod: Value, policy_has_status: bool) -> Value {
     let mut status = status(&pod);
     let Some(fields) = status.as_object_mut() else { return pod };
     if fields.remove("warnings").is_some() {

@@ -1,4 +1,4 @@
-//! A pod of a namespace without the label is the same with istio-aux as without it. Deletes the webhook configuration for some
+//! A pod of a namespace without the label is the same with istio-aux as without it. Deletes the webhook configurations for some
 //! seconds.
 
 use std::panic::resume_unwind;
@@ -11,6 +11,8 @@ use e2e::{Namespace, scenario};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
+
+const NAMES: [&str; 2] = ["istio-aux", "zz-istio-aux"];
 
 /// Returns the pod as the API server would store it, without what differs between any two creations.
 async fn admitted(ns: &Namespace) -> String {
@@ -42,18 +44,22 @@ async fn pod_without_the_label_is_unchanged_byte_for_byte() {
     scenario("opted-in", &[MESH, OPT_IN], async |opted_in: &Namespace| {
         scenario("unlabeled", &[MESH], async |ns: &Namespace| {
             let kind = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
-            let like = json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": "istio-aux"}});
-            let saved = Saved::save(&like).await;
+            let like = |name| json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": name}});
+            let saved = [Saved::save(&like(NAMES[0])).await, Saved::save(&like(NAMES[1])).await];
             until_called(opted_in, true).await;
             let with = admitted(ns).await;
             let without = until_end_or_signal(async || {
                 let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
-                configurations.delete("istio-aux", &DeleteParams::default()).await.expect("it is deleted");
+                for name in NAMES {
+                    configurations.delete(name, &DeleteParams::default()).await.expect("it is deleted");
+                }
                 until_called(opted_in, false).await;
                 admitted(ns).await
             })
             .await;
-            saved.restore().await;
+            for saved in saved {
+                saved.restore().await;
+            }
             until_called(opted_in, true).await;
             assert!(with.contains(PROXY_CONTAINER), "Istio has injected its proxy");
             assert_eq!(with, without.unwrap_or_else(|panic| resume_unwind(panic)));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use e2e::command::{printed, run_offline};
 use e2e::install_methods::LOADED_IMAGES;
-use e2e::rendered::{KUBERNETES, chart, container, deployment, has_argument, objects, template};
+use e2e::rendered::{CONFIGURATIONS, KUBERNETES, chart, container, deployment, has_argument, objects, template};
 use serde_json::{Value, json};
 
 #[test]
@@ -81,6 +81,22 @@ fn values_become_arguments_of_the_webhook() {
 }
 
 #[test]
+fn failure_policy_concerns_pods_that_would_not_complete() {
+    for policy in ["Fail", "Ignore"] {
+        let objects = chart(&[&format!("--set=failurePolicy={policy}"), "--set=nodeProxy.enabled=true"]);
+        let webhooks = CONFIGURATIONS.iter().flat_map(|name| objects[*name]["webhooks"].as_array().expect("webhooks"));
+        let names: Vec<&str> = webhooks.clone().filter_map(|webhook| webhook["name"].as_str()).collect();
+        let (before, after) = names.split_at(names.len() - 6);
+        assert!(before.is_sorted() && after.is_sorted(), "the webhook's patch of the CA sorts them: {names:?}");
+        for webhook in webhooks {
+            let name = webhook["name"].as_str().expect("it has a name");
+            let obeys = ["require-shim.", "ended.", "node."].iter().any(|prefix| name.starts_with(prefix));
+            assert_eq!(webhook["failurePolicy"], if obeys { policy } else { "Ignore" }, "{name}");
+        }
+    }
+}
+
+#[test]
 fn controller_is_rendered_where_tenancy_is_enabled() {
     let objects = chart(&["--set=tenancy.enabled=true"]);
     assert!(objects.contains_key("Deployment istio-aux-tenancy"));
@@ -98,16 +114,20 @@ fn values_reach_the_other_objects() {
         "--set=podDisruptionBudget.maxUnavailable=50%",
         "--set=serviceAccount.annotations.role=arn",
         "--set=timeoutSeconds=9",
+        "--set-string=configurationAnnotations.wave=1",
     ]);
     let budget = &objects["PodDisruptionBudget istio-aux"]["spec"];
     assert_eq!((&budget["maxUnavailable"], &budget["minAvailable"]), (&json!("50%"), &Value::Null));
     assert_eq!(objects["ServiceAccount istio-aux"]["metadata"]["annotations"], json!({"role": "arn"}));
     let ports = &objects["NetworkPolicy istio-aux"]["spec"]["ingress"][0]["ports"];
     assert_eq!((&ports[0]["port"], &ports[1]["port"]), (&json!(10250), &json!(10251)));
-    for webhook in objects["MutatingWebhookConfiguration istio-aux"]["webhooks"].as_array().expect("webhooks") {
-        // A kubelet reports the statuses of all its pods one after the other.
-        let seconds = if webhook["name"] == "ended.istio-aux.io" { 2 } else { 9 };
-        assert_eq!(webhook["timeoutSeconds"], seconds);
+    for name in CONFIGURATIONS {
+        assert_eq!(objects[name]["metadata"]["annotations"], json!({"wave": "1"}), "{name}");
+        for webhook in objects[name]["webhooks"].as_array().expect("webhooks") {
+            // A kubelet reports the statuses of all its pods one after the other.
+            let seconds = if webhook["name"] == "ended.istio-aux.io" { 2 } else { 9 };
+            assert_eq!(webhook["timeoutSeconds"], seconds);
+        }
     }
     let without = chart(&["--set=podDisruptionBudget.enabled=false"]);
     assert!(!without.contains_key("PodDisruptionBudget istio-aux"));
@@ -119,7 +139,7 @@ fn one_shim_resource_leaves_the_others_at_their_default() {
     assert!(has_argument(&objects, "--shim-requests=cpu=1m,memory=8Mi"), "{}", container(&objects)["args"]);
     assert!(has_argument(&objects, "--shim-limits=cpu=100m,memory=16Mi"), "{}", container(&objects)["args"]);
     let without = chart(&["--set=shim.limits.memory=null"]);
-    assert!(!container(&without)["args"].to_string().contains("--shim-limits"), "{}", container(&without)["args"]);
+    assert!(has_argument(&without, "--shim-limits=none"), "{}", container(&without)["args"]);
 }
 
 #[test]
@@ -257,7 +277,7 @@ fn wrong_value_is_rejected_by_its_name() {
         ("ports.webhook=0", "webhook"),
         ("monitoring=true", "monitoring"),
         ("podLabels.app\\.kubernetes\\.io/name=x", "app.kubernetes.io/name"),
-        ("profile=policy,failurePolicy=Ignore", "failurePolicy, nativeSidecars and shim.user are the webhook's"),
+        ("profile=policy,failurePolicy=Ignore", "failurePolicy and nativeSidecars are the webhook's"),
     ];
     for (value, name) in cases {
         let output = template(&[KUBERNETES, "--set=image.registry=registry.example/x", "--set", value]);

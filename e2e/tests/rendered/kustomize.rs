@@ -1,9 +1,9 @@
-//! `images:` and `namespace:` of a kustomization on top of an overlay reach every field that they concern.
+//! The overlays are what the chart renders, and `images:` and `namespace:` of a kustomization on top reach every field that they
+//! concern.
 
-use std::fs;
-
+use e2e::command::{printed, run_offline};
 use e2e::install_methods::LOADED_IMAGES;
-use e2e::rendered::{container, has_argument, objects, on_top_of, overlay};
+use e2e::rendered::{CONFIGURATIONS, container, has_argument, on_top_of};
 use serde_json::{Value, json};
 
 /// Returns every string in a value.
@@ -22,46 +22,38 @@ fn images_reach_the_webhook_and_the_shim() {
     let images = format!(
         "images:\n- {{name: {LOADED_IMAGES}/webhook, newName: registry.example/hook, newTag: 1.2.3}}\n- {{name: {LOADED_IMAGES}/shim, newName: registry.example/shim, digest: {digest}}}"
     );
-    for overlay in ["self-signed", "cert-manager"] {
-        let objects = on_top_of(&format!("with-images-{overlay}"), overlay, &images);
-        assert_eq!(container(&objects)["image"], "registry.example/hook:1.2.3");
-        assert!(has_argument(&objects, "--shim-image=$(SHIM_IMAGE)"));
-        let variable = json!([{"name": "SHIM_IMAGE", "value": format!("registry.example/shim@{digest}")}]);
-        assert_eq!(container(&objects)["env"], variable);
-        for (name, object) in &objects {
-            assert!(!strings(object).iter().any(|text| text.contains(LOADED_IMAGES)), "{name}");
+    let objects = on_top_of("with-images", "self-signed", &images);
+    assert_eq!(container(&objects)["image"], "registry.example/hook:1.2.3");
+    assert!(has_argument(&objects, "--shim-image=$(SHIM_IMAGE)"));
+    let variable = json!([{"name": "SHIM_IMAGE", "value": format!("registry.example/shim@{digest}")}]);
+    assert_eq!(container(&objects)["env"], variable);
+    for (name, object) in &objects {
+        assert!(!strings(object).iter().any(|text| text.contains(LOADED_IMAGES)), "{name}");
+    }
+}
+
+#[test]
+fn namespace_reaches_service_and_rights() {
+    let objects = on_top_of("with-namespace", "self-signed", "namespace: mesh-tools");
+    for configuration in CONFIGURATIONS {
+        for webhook in objects[configuration]["webhooks"].as_array().expect("there are webhooks") {
+            assert_eq!(webhook["clientConfig"]["service"]["namespace"], "mesh-tools", "{configuration}");
+        }
+    }
+    for (name, object) in &objects {
+        for field in ["/metadata/namespace", "/subjects/0/namespace"] {
+            let namespace = object.pointer(field).unwrap_or(&Value::Null);
+            assert!(namespace.is_null() || namespace == "mesh-tools", "{name}: {field}: {namespace}");
         }
     }
 }
 
 #[test]
-fn namespace_reaches_service_certificate_and_rights() {
-    let plain = "namespace: mesh-tools";
-    let names = "namespace: mesh-tools\ntransformers: [../../deploy/transformers/certificate-names]";
-    for (overlay, rest) in [("self-signed", plain), ("failure-ignore", plain), ("cert-manager", names)] {
-        let objects = on_top_of(&format!("with-namespace-{overlay}"), overlay, rest);
-        let configuration = &objects["MutatingWebhookConfiguration istio-aux"];
-        for webhook in configuration["webhooks"].as_array().expect("there are webhooks") {
-            assert_eq!(webhook["clientConfig"]["service"]["namespace"], "mesh-tools", "{overlay}");
-        }
-        for (name, object) in &objects {
-            for field in ["/metadata/namespace", "/subjects/0/namespace"] {
-                let namespace = object.pointer(field).unwrap_or(&Value::Null);
-                assert!(namespace.is_null() || namespace == "mesh-tools", "{overlay}: {name}: {field}: {namespace}");
-            }
-        }
-        if overlay == "cert-manager" {
-            assert_eq!(objects["Certificate istio-aux"]["spec"]["dnsNames"], json!(["istio-aux.mesh-tools.svc"]));
-            let annotations = &configuration["metadata"]["annotations"];
-            assert_eq!(annotations["cert-manager.io/inject-ca-from"], "mesh-tools/istio-aux");
-        }
+fn overlays_are_what_the_chart_renders() {
+    let tenancy = ["--set=tenancy.enabled=true", "--show-only=templates/tenancy.yaml"];
+    for (file, values) in [("self-signed/istio-aux.yaml", &[][..]), ("tenancy/tenancy.yaml", &tenancy)] {
+        let rendered = printed(&run_offline("./render", values));
+        let written = printed(&run_offline("cat", &[&format!("overlays/{file}")]));
+        assert!(written == rendered, "deploy/overlays/{file} is older than the chart; next: make manifests");
     }
-}
-
-#[test]
-fn embedded_manifests_equal_the_overlay() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/src/installation/webhook.yaml");
-    let embedded = objects(&fs::read_to_string(file).expect("the file is there"));
-    let next = "next: kubectl kustomize deploy/overlays/self-signed > cli/src/installation/webhook.yaml";
-    assert!(embedded == overlay("overlays/self-signed"), "webhook.yaml is older; {next}");
 }

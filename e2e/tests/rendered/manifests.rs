@@ -1,61 +1,37 @@
-//! The chart and the overlays render the same objects, and select the same pods.
+//! The labels of the chart's objects, and the policies, which `istio-aux policy` renders too.
 
-use e2e::command::printed;
-use e2e::rendered::{Objects, chart, deployment, objects, on_top_of, overlay, template};
-use serde_json::{Value, json};
+use e2e::command::{printed, run_offline};
+use e2e::install_methods::BINARY;
+use e2e::rendered::{CONFIGURATIONS, Objects, chart, deployment, objects, template};
+use serde_json::json;
 
-/// Labels that Helm's conventions ask for, and kustomize's objects do not have.
+/// Labels that Helm's conventions ask for.
 const HELM_LABELS: [&str; 4] =
     ["app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"];
-/// The shim's resources are values of the chart, so it always passes them. Without them the webhook has the same defaults.
-const SHIM_RESOURCES: [&str; 2] = ["--shim-requests=cpu=1m,memory=4Mi", "--shim-limits=memory=16Mi"];
-
-/// Removes what only Helm adds.
-fn without_helms_own(objects: Objects) -> Objects {
-    let strip = |(name, mut object): (String, Value)| {
-        for metadata in ["/metadata/labels", "/spec/template/metadata/labels"] {
-            if let Some(labels) = object.pointer_mut(metadata).and_then(Value::as_object_mut) {
-                labels.retain(|label, _| !HELM_LABELS.contains(&label.as_str()));
-            }
-        }
-        let arguments = object.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
-        if let Some(arguments) = arguments {
-            arguments.retain(|argument| !SHIM_RESOURCES.iter().any(|default| argument == default));
-        }
-        (name, object)
-    };
-    objects.into_iter().map(strip).collect()
+/// Prints the policy profile as the command line does.
+fn by_command(options: &[&str]) -> Objects {
+    objects(&printed(&run_offline(BINARY, &[&["policy"], options].concat())))
 }
 
 #[test]
-fn chart_and_overlays_render_the_same_objects() {
-    let components = "components: [../../deploy/components/monitoring, ../../deploy/components/network-policy]";
-    let with_tenancy = "components: [../../deploy/components/monitoring, ../../deploy/components/tenancy]";
-    let cases: [(&str, Objects, &[&str], usize); 6] = [
-        ("policy", overlay("overlays/policy"), &["--set=profile=policy"], 12),
+fn chart_and_command_render_the_same_policies() {
+    let images = "--shim-image=registry.invalid/istio-aux/shim:0.1.0";
+    let cases: [(&[&str], &[&str]); 3] = [
+        (&[], &[]),
         (
-            "components",
-            on_top_of("with-components", "self-signed", components),
-            &["--set=monitoring.enabled=true", "--set=networkPolicy=true"],
-            17,
+            &["--set=shim.user=proxy", "--set=shim.delivery=image-volume"],
+            &["--shim-user=proxy", "--delivery=image-volume"],
         ),
-        (
-            "tenancy",
-            on_top_of("with-tenancy", "self-signed", with_tenancy),
-            &["--set=monitoring.enabled=true", "--set=tenancy.enabled=true"],
-            25,
-        ),
-        ("self-signed", overlay("overlays/self-signed"), &[], 14),
-        ("failure-ignore", overlay("overlays/failure-ignore"), &["--set=failurePolicy=Ignore"], 14),
-        ("cert-manager", overlay("overlays/cert-manager"), &["--set=certificate.from=cert-manager"], 11),
+        (&["--set=shim.user=none", "--set=shim.limits.memory=null"], &["--shim-user=none", "--shim-limits=none"]),
     ];
-    for (name, by_kustomize, values, count) in cases {
-        let by_helm = without_helms_own(chart(values));
-        assert_eq!(by_kustomize.len(), count, "{name}: {:?}", by_kustomize.keys());
-        for (object, expected) in &by_kustomize {
-            assert_eq!(by_helm.get(object), Some(expected), "{name}: {object}");
+    for (values, options) in cases {
+        let mut by_helm = chart(&[&["--set=profile=policy"], values].concat());
+        let by_command = by_command(&[&[images], options].concat());
+        for object in by_helm.values_mut() {
+            let labels = object["metadata"]["labels"].as_object_mut().expect("it has labels");
+            labels.retain(|label, _| !HELM_LABELS.contains(&label.as_str()));
         }
-        assert_eq!(by_helm.len(), count, "{name}: {:?}", by_helm.keys());
+        assert_eq!(by_helm, by_command, "{values:?}");
     }
 }
 
@@ -63,19 +39,25 @@ fn chart_and_overlays_render_the_same_objects() {
 fn policy_selects_the_pods_that_the_webhook_selects() {
     // A policy has no pods of its own to leave alone.
     let own = json!({"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux"]});
-    let webhooks = &overlay("overlays/self-signed")["MutatingWebhookConfiguration istio-aux"]["webhooks"];
-    let policies = overlay("overlays/policy");
+    let policies = by_command(&[]);
+    let objects = chart(&[]);
+    let webhooks = CONFIGURATIONS.iter().flat_map(|name| objects[*name]["webhooks"].as_array().expect("webhooks"));
+    let mut count = 0;
     // The policy profile has nothing for Kubeflow's tenants.
-    let of_tenants = |webhook: &&Value| webhook["clientConfig"]["service"]["path"] != "/mutate";
-    for webhook in webhooks.as_array().expect("there are webhooks").iter().filter(|webhook| !of_tenants(webhook)) {
-        let name = webhook["name"].as_str().expect("it has a name").trim_end_matches(".istio-aux.io").to_owned();
-        let binding = format!("MutatingAdmissionPolicyBinding istio-aux-{}", name.replace('.', "-"));
-        let resources = &policies[&binding]["spec"]["matchResources"];
-        assert_eq!(resources["namespaceSelector"], webhook["namespaceSelector"], "{name}");
+    for webhook in webhooks.filter(|webhook| webhook["clientConfig"]["service"]["path"] == "/mutate") {
+        let name = webhook["name"].as_str().expect("it has a name").trim_end_matches(".istio-aux.io");
+        let way = name.split_once('.').expect("it names the way to opt in").1;
         let mut pods = webhook["objectSelector"].clone();
         pods["matchExpressions"].as_array_mut().expect("a list").retain(|expression| *expression != own);
-        assert_eq!(resources["objectSelector"], pods, "{name}");
+        for kind in ["run-to-completion", "long-running"] {
+            let binding = format!("MutatingAdmissionPolicyBinding istio-aux-{kind}-{way}");
+            let resources = &policies[&binding]["spec"]["matchResources"];
+            assert_eq!(resources["namespaceSelector"], webhook["namespaceSelector"], "{name}");
+            assert_eq!(resources["objectSelector"], pods, "{name}");
+        }
+        count += 1;
     }
+    assert_eq!(count, 9, "startup-hold, add-shim and require-shim, for three ways to opt in");
 }
 
 #[test]

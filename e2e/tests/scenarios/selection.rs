@@ -1,15 +1,15 @@
 //! Which pods get what.
 
 use contract::names::{
-    DISABLED, ENABLED, HOLD_FIELD, INJECTION_LABEL, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER,
-    STATUS_ANNOTATION,
+    DISABLED, ENABLED, HOLD_FIELD, INJECTION_LABEL, MODE_ANNOTATION, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER,
+    SHIM_CONTAINER, STATUS_ANNOTATION,
 };
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{annotated, deployment, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{default_mode, start_server};
+use crate::{default_mode, shim_modes, start_server};
 
 fn quick() -> Value {
     pod("quick", &pod_spec("Never", &[shell("main", "true")]))
@@ -115,6 +115,57 @@ async fn shim_fits_into_a_namespace_with_a_limit_range() {
         ns.create_object(quick()).await;
         assert_eq!(ns.final_phase("quick").await, "Succeeded");
         assert_eq!(PodView(&ns.pod("quick").await).shim_mode(), Some(default_mode()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shim_meets_a_quota_of_limits_and_a_limit_range() {
+    scenario("quota", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let hard = json!({"requests.cpu": "8", "requests.memory": "8Gi", "limits.cpu": "32", "limits.memory": "32Gi"});
+        let range = json!([{
+            "type": "Container", "max": {"ephemeral-storage": "1Gi"},
+            "maxLimitRequestRatio": {"ephemeral-storage": "1"},
+        }]);
+        ns.create_objects([
+            json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota"}, "spec": {"hard": hard}}),
+            json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "range"}, "spec": {"limits": range}}),
+        ])
+        .await;
+        let modes = shim_modes();
+        for mode in &modes {
+            let mut object =
+                annotated(pod(mode, &pod_spec("Never", &[shell("main", "sleep 1")])), MODE_ANNOTATION, mode);
+            object["spec"]["containers"][0]["resources"]["limits"] = json!({"cpu": "1", "memory": "64Mi"});
+            for (annotation, quantity) in
+                [("proxyCPU", "10m"), ("proxyCPULimit", "2"), ("proxyMemory", "64Mi"), ("proxyMemoryLimit", "1Gi")]
+            {
+                object = annotated(object, &format!("sidecar.istio.io/{annotation}"), quantity);
+            }
+            ns.create_object(object).await;
+        }
+        for mode in &modes {
+            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
+            assert_eq!(PodView(&ns.pod(mode).await).shim_mode(), Some(*mode));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shim_gets_no_token() {
+    scenario("no-token", &[MESH, OPT_IN], async |ns: &Namespace| {
+        for mode in shim_modes() {
+            let one = annotated(quick(), MODE_ANNOTATION, mode);
+            let made = serde_json::to_value(ns.dry_run(one).await).expect("a pod is JSON");
+            let containers = ["containers", "initContainers"].map(|list| made["spec"][list].as_array().cloned());
+            let containers: Vec<Value> = containers.into_iter().flatten().flatten().collect();
+            let has_token = |container: &Value| container["volumeMounts"].to_string().contains("kube-api-access");
+            let of_shim = |container: &&Value| container["image"].as_str().is_some_and(|image| image.contains("/shim"));
+            assert!(containers.iter().any(has_token), "{mode}: others have it");
+            assert!(containers.iter().any(|container| of_shim(&container)), "{mode}");
+            assert!(!containers.iter().filter(of_shim).any(has_token), "{mode}: {containers:?}");
+        }
     })
     .await;
 }

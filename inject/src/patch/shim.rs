@@ -1,5 +1,5 @@
-//! The shim's containers, which meet Pod Security *restricted*, and its volumes and mounts. The API server validates what
-//! is added on reinvocation, but does not default it, so the fields that matter are set.
+//! The shim's containers, which meet Pod Security *restricted*, and its volumes and mounts. A policy adds them after the API
+//! server's plug-ins have spoken for the last time, so the fields that matter are set.
 
 use contract::args::{INSTALL, WatchArgs};
 use contract::names::{
@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use crate::facts::Facts;
 use crate::plan::ResourceRequirements;
 use crate::{Delivery, Settings, ShimUser};
+
+/// Is where the API server's plug-in `ServiceAccount` mounts tokens.
+const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Builds the shim's containers.
 pub(super) struct Shim<'a> {
@@ -38,7 +41,8 @@ impl Shim<'_> {
             "image": self.settings.shim_image,
             "imagePullPolicy": self.settings.pull_policy.as_str(),
             "args": args,
-            "volumeMounts": [mount],
+            // The API server mounts the account's token into every container that has nothing there.
+            "volumeMounts": [mount, {"name": mount["name"], "mountPath": TOKEN_DIR, "readOnly": true}],
             "securityContext": self.security_context(),
         });
         if let Some(resources) = self.resources {

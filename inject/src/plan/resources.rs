@@ -10,8 +10,8 @@ use crate::facts::Facts;
 use crate::facts::pod::{Pod, Resources};
 use crate::{ShimResources, quantity};
 
-/// The CPU limit in Guaranteed pods, where a limit is needed: with a few millicores the shim would be throttled.
-const GUARANTEED_CPU_LIMIT: &str = "100m";
+/// The CPU limit where every other container has one: with a few millicores the shim would be throttled.
+const CPU_LIMIT: &str = "100m";
 /// The memory limit in Guaranteed pods, where neither a limit nor a request is set.
 const GUARANTEED_MEMORY_LIMIT: &str = "16Mi";
 
@@ -47,15 +47,25 @@ pub(super) fn for_shim(
     };
     let requests = quantities(&defaults.requests, SHIM_REQUESTS_ANNOTATION);
     let mut limits = quantities(&defaults.limits, SHIM_LIMITS_ANNOTATION);
+    let mut limit = |name: &str, quantity: &str| {
+        limits.entry(name.to_owned()).or_insert_with(|| quantity.to_owned());
+    };
+    if has_cpu_limits(facts.pod) {
+        // A quota of CPU limits rejects pods with a container that has none.
+        limit("cpu", CPU_LIMIT);
+    }
     if !is_guaranteed(facts.pod) {
         return Some(ResourceRequirements { requests, limits });
     }
     // Each container of a Guaranteed pod has limits, and requests that equal them.
-    let memory = requests.get("memory").map_or(GUARANTEED_MEMORY_LIMIT, String::as_str);
-    for (name, limit) in [("cpu", GUARANTEED_CPU_LIMIT), ("memory", memory)] {
-        limits.entry(name.to_owned()).or_insert_with(|| limit.to_owned());
-    }
+    limit("memory", requests.get("memory").map_or(GUARANTEED_MEMORY_LIMIT, String::as_str));
     Some(ResourceRequirements { requests: limits.clone(), limits })
+}
+
+/// Returns true if every container has a limit for CPU.
+fn has_cpu_limits(pod: &Pod) -> bool {
+    let has_limit = |resources: &Resources| resources.limit("cpu").is_some();
+    pod.all_containers().all(|container| container.resources.as_ref().is_some_and(has_limit))
 }
 
 /// Returns true if every container has limits for CPU and memory, and requests that equal them or are absent.
@@ -130,6 +140,14 @@ mod tests {
                 shim_in(&json!({"containers": named(&containers), "initContainers": named(&init)})).unwrap();
             assert_eq!(resources["requests"] == resources["limits"], is_guaranteed, "{containers} {init}");
         }
+    }
+
+    #[test]
+    fn shim_has_a_cpu_limit_where_all_others_have() {
+        let limited = json!({"name": "c", "resources": {"requests": {"cpu": "10m"}, "limits": {"cpu": "1"}}});
+        let limit = |containers: Value| shim_in(&json!({"containers": containers})).unwrap()["limits"]["cpu"].clone();
+        assert_eq!(limit(json!([limited, limited])), "100m");
+        assert_eq!(limit(json!([limited, {"name": "c"}])), Value::Null);
     }
 
     #[test]

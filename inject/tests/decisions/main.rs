@@ -315,7 +315,7 @@ fn shim_is_last_and_containers_keep_their_order() {
 
 #[test]
 fn manifests_name_this_version_of_the_images() {
-    let manifest = include_str!("../../../deploy/base/deployment.yaml");
+    let manifest = include_str!("../../../deploy/overlays/self-signed/istio-aux.yaml");
     for image in ["webhook", "shim"] {
         let tagged = format!("registry.invalid/istio-aux/{image}:{}", env!("CARGO_PKG_VERSION"));
         assert!(manifest.contains(&tagged), "{tagged}");

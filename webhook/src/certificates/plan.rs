@@ -1,11 +1,11 @@
-//! Decides the next write of the Secret's certificates or the webhook configuration's CA bundles, from values alone. Each action
+//! Decides the next write of the Secret's certificates or the webhook configurations' CA bundles, from values alone. Each action
 //! is one write, so another replica can continue if one is killed between two writes.
 //!
 //! Steps of a renewal:
 //! 1. Store a new certificate, with a CA of its own, as the next one.
-//! 2. Let the webhook configuration trust both CAs.
+//! 2. Let the webhook configurations trust both CAs.
 //! 3. Once every API server has had time to see that, make the next certificate the current one, which is served.
-//! 4. Once every replica has had time to see that, remove the previous CA from the webhook configuration.
+//! 4. Once every replica has had time to see that, remove the previous CA from the webhook configurations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,8 +25,22 @@ pub(crate) struct StoredCerts {
     pub(crate) is_renewal_requested: bool,
 }
 
-/// Maps the name of each webhook to its CA bundle; `None` if there is no configuration.
-pub(crate) type CaBundles = Option<BTreeMap<String, String>>;
+/// Holds what a webhook configuration trusts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Configuration {
+    pub(crate) name: String,
+    /// The resourceVersion that a write must still find.
+    pub(crate) version: String,
+    /// Maps the name of each webhook to its CA bundle.
+    pub(crate) bundles: BTreeMap<String, String>,
+}
+
+impl Configuration {
+    /// Returns true if every webhook has exactly this bundle.
+    pub(crate) fn trusts(&self, bundle: &str) -> bool {
+        self.bundles.values().all(|other| other == bundle)
+    }
+}
 
 /// Names the next write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +51,7 @@ pub(crate) enum Action {
     RestoreSecret(ServingCert),
     /// Issue a certificate and store it as the next one.
     IssueNext,
-    /// Write this CA bundle to the webhook configuration.
+    /// Write this CA bundle to the webhook configurations.
     PatchCaBundle(String),
     /// Make the next certificate the current one.
     Promote,
@@ -48,11 +62,11 @@ pub(crate) enum Action {
 }
 
 /// Decides the next action. `valid_for` is the validity of a new certificate, and `trusted_for` is the time for which this
-/// replica has seen the configuration trust the CAs of the Secret.
+/// replica has seen the configurations trust the CAs of the Secret.
 pub(crate) fn next_action(
     stored: &StoredCerts,
     served: Option<&ServingCert>,
-    bundles: &CaBundles,
+    configurations: &[Configuration],
     now: i64,
     valid_for: Duration,
     trusted_for: Duration,
@@ -66,13 +80,13 @@ pub(crate) fn next_action(
         };
     };
     let wanted = ca_bundle(stored, now);
-    if !is_trusted(bundles, &wanted) {
+    if !is_trusted(configurations, &wanted) {
         return Action::PatchCaBundle(wanted);
     }
     let life = Duration::from_secs(u64::try_from(validity.not_after - validity.not_before).unwrap_or_default());
     let life = valid_for.min(life);
     if stored.next.is_some() {
-        let is_settled = bundles.is_none() || trusted_for >= promotion_delay(life);
+        let is_settled = configurations.is_empty() || trusted_for >= promotion_delay(life);
         return if is_settled { Action::Promote } else { Action::Idle };
     }
     // A certificate that was issued for longer than `valid_for` is renewed as if it had been issued for that.
@@ -124,20 +138,25 @@ fn is_valid(ca: &str, now: i64) -> bool {
     validity_of_first(ca).is_some_and(|validity| validity.contains(now))
 }
 
-/// Returns whether every webhook of the configuration has exactly this bundle.
-fn is_trusted(bundles: &CaBundles, wanted: &str) -> bool {
-    bundles.iter().flatten().all(|(_, bundle)| bundle == wanted)
+fn is_trusted(configurations: &[Configuration], wanted: &str) -> bool {
+    configurations.iter().all(|configuration| configuration.trusts(wanted))
 }
 
-/// Measures how long the configuration has had the bundle that the Secret asks for.
+/// Measures how long the configurations have had the bundle that the Secret asks for.
 #[derive(Debug, Default)]
 pub(crate) struct TrustTimer(Option<(String, Duration)>);
 
 impl TrustTimer {
     /// Records what was read at a time, which may count from any moment. Returns how long it has been trusted.
-    pub(crate) fn observe(&mut self, stored: &StoredCerts, bundles: &CaBundles, now: i64, at: Duration) -> Duration {
+    pub(crate) fn observe(
+        &mut self,
+        stored: &StoredCerts,
+        configurations: &[Configuration],
+        now: i64,
+        at: Duration,
+    ) -> Duration {
         let wanted = ca_bundle(stored, now);
-        if !is_trusted(bundles, &wanted) {
+        if !is_trusted(configurations, &wanted) {
             self.0 = None;
             return Duration::ZERO;
         }
@@ -185,12 +204,16 @@ mod tests {
         issue("istio-aux.team.svc", now, LIFE).unwrap()
     }
 
-    fn bundles_of_two(bundles: [&str; 2]) -> CaBundles {
-        let names = ["run-to-completion", "long-running"].map(str::to_owned);
-        names.into_iter().zip(bundles.map(str::to_owned)).collect::<BTreeMap<_, _>>().into()
+    fn bundles_of_two(bundles: [&str; 2]) -> Vec<Configuration> {
+        let configuration = |(name, bundle): (&str, &str)| Configuration {
+            name: name.to_owned(),
+            bundles: BTreeMap::from([("webhook".to_owned(), bundle.to_owned())]),
+            ..Configuration::default()
+        };
+        ["istio-aux", "zz-istio-aux"].into_iter().zip(bundles).map(configuration).collect()
     }
 
-    fn bundles(bundle: &str) -> CaBundles {
+    fn bundles(bundle: &str) -> Vec<Configuration> {
         bundles_of_two([bundle, bundle])
     }
 
@@ -208,7 +231,7 @@ mod tests {
         let patch = |bundle: &str| Action::PatchCaBundle(bundle.to_owned());
         let cases = [
             ("the Secret is empty", stored(None, None), bundles(""), NOW, LONG, Action::IssueCurrent),
-            ("nothing to trust it", stored(Some(&old), None), None, NOW, LONG, Action::Idle),
+            ("nothing to trust it", stored(Some(&old), None), vec![], NOW, LONG, Action::Idle),
             ("no CA is trusted", stored(Some(&old), None), bundles(""), NOW, LONG, patch(&old.ca)),
             ("the current CA is trusted", stored(Some(&old), None), bundles(&old.ca), NOW, LONG, Action::Idle),
             ("another CA is trusted", stored(Some(&old), None), bundles(&new.ca), NOW, LONG, patch(&old.ca)),
@@ -219,7 +242,7 @@ mod tests {
             ("one of two trusts", stored(Some(&old), Some(&new)), one_of_two, later, LONG, patch(&both)),
             ("just now", stored(Some(&old), Some(&new)), bundles(&both), later, Duration::ZERO, Action::Idle),
             ("long enough", stored(Some(&old), Some(&new)), bundles(&both), later, LONG, Action::Promote),
-            ("no configuration", stored(Some(&old), Some(&new)), None, later, Duration::ZERO, Action::Promote),
+            ("no configuration", stored(Some(&old), Some(&new)), vec![], later, Duration::ZERO, Action::Promote),
         ];
         for (case, stored, bundles, now, trusted_for, expected) in cases {
             assert_eq!(next_action(&stored, None, &bundles, now, LIFE, trusted_for), expected, "{case}");

@@ -3,9 +3,10 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
+use tokio::select;
 use tokio::time::{sleep, timeout};
 
-use super::plan::{self, Action, CaBundles, StoredCerts, TrustTimer};
+use super::plan::{self, Action, Configuration, StoredCerts, TrustTimer};
 use super::serving_cert::{ServingCert, is_for, issue, now};
 use super::store::{CertificateStore, Error, Versioned};
 use contract::error_chain::display_chain;
@@ -41,7 +42,7 @@ pub(crate) fn system_clock() -> impl Fn() -> Moment {
     move || Moment { unix: now(), monotonic: started.elapsed() }
 }
 
-/// Renews a certificate, and keeps the webhook configuration's CA bundle in step with it.
+/// Renews a certificate, and keeps the CA bundles of the webhook configurations in step with it.
 pub(crate) struct CertRotator<S, C> {
     store: S,
     clock: C,
@@ -50,12 +51,15 @@ pub(crate) struct CertRotator<S, C> {
     /// Validity of a new certificate.
     valid_for: Duration,
     served: Option<ServingCert>,
+    /// The configurations as they were last read.
+    configurations: Vec<Configuration>,
     trust_timer: TrustTimer,
 }
 
 impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
     pub(crate) fn new(store: S, clock: C, name: &str, valid_for: Duration) -> Self {
-        Self { store, clock, name: name.to_owned(), valid_for, served: None, trust_timer: TrustTimer::default() }
+        let (served, configurations, trust_timer) = (None, Vec::new(), TrustTimer::default());
+        Self { store, clock, name: name.to_owned(), valid_for, served, configurations, trust_timer }
     }
 
     /// Reconciles for ever.
@@ -85,21 +89,27 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
                     RETRY_DELAY
                 }
             };
-            sleep(pause).await;
+            // A webhook that is new in a configuration has no bundle, and the API server does not trust it until then.
+            let idle = last_error.is_none() && writes == 0;
+            select! {
+                () = sleep(pause) => {}
+                () = self.store.changed(&self.configurations), if idle => {}
+            }
         }
     }
 
-    /// Reads both objects, serves the current certificate, and takes the next action. The CA bundles are read before the
+    /// Reads all objects, serves the current certificate, and takes the next action. The CA bundles are read before the
     /// Secret, so a patch either keeps every CA that they hold, or it fails with a conflict.
     async fn reconcile(&mut self, target: &impl CertificateTarget) -> Result<Action, Error> {
-        let bundles = self.store.read_ca_bundles().await?;
+        self.configurations = self.store.read_configurations().await?;
         let stored = self.read_secret().await?;
         self.serve(&stored.value, target);
+        let configurations = self.configurations.as_slice();
         let Moment { unix: now, monotonic } = (self.clock)();
-        let trusted_for = self.trust_timer.observe(&stored.value, &bundles.value, now, monotonic);
+        let trusted_for = self.trust_timer.observe(&stored.value, configurations, now, monotonic);
         let served = self.served.as_ref();
-        let action = plan::next_action(&stored.value, served, &bundles.value, now, self.valid_for, trusted_for);
-        self.apply(&action, &bundles, &stored, now).await?;
+        let action = plan::next_action(&stored.value, served, configurations, now, self.valid_for, trusted_for);
+        self.apply(&action, &stored, now).await?;
         Ok(action)
     }
 
@@ -119,18 +129,14 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
         }
     }
 
-    async fn apply(
-        &self,
-        action: &Action,
-        bundles: &Versioned<CaBundles>,
-        stored: &Versioned<StoredCerts>,
-        now: i64,
-    ) -> Result<(), Error> {
+    async fn apply(&self, action: &Action, stored: &Versioned<StoredCerts>, now: i64) -> Result<(), Error> {
         let done = match action {
             Action::Idle => return Ok(()),
             Action::PatchCaBundle(bundle) => {
-                self.store.write_ca_bundle(bundle, bundles).await?;
-                tracing::info!("updated the CA bundle of the webhook configuration");
+                for configuration in self.configurations.iter().filter(|configuration| !configuration.trusts(bundle)) {
+                    self.store.write_ca_bundle(bundle, configuration).await?;
+                    tracing::info!(configuration = configuration.name, "updated the CA bundle");
+                }
                 return Ok(());
             }
             Action::RestoreSecret(_) => "restored the Secret, which had lost the certificate that is served",

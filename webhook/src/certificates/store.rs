@@ -1,18 +1,20 @@
-//! Reads and writes the Secret that stores the certificates, and the webhook configuration that trusts them. Each write carries
+//! Reads and writes the Secret that stores the certificates, and the webhook configurations that trust them. Each write carries
 //! the resourceVersion that was read, and fails with [`Error::Conflict`] if the object has changed since.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use futures::future::{pending, select_all};
+use futures::{StreamExt, pin_mut};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::plan::{CaBundles, StoredCerts};
+use super::plan::{Configuration, StoredCerts};
 use super::serving_cert::ServingCert;
 
 /// Annotation of the Secret that requests a renewal. Its value is the time of the request.
@@ -46,18 +48,16 @@ impl Error {
     }
 }
 
-/// Stores certificates, and the CA bundles of the webhook configuration.
+/// Stores certificates, and the CA bundles of the webhook configurations.
 pub(crate) trait CertificateStore {
-    /// Reads the CA bundles. Without a configuration the version is empty.
-    fn read_ca_bundles(&self) -> impl Future<Output = Result<Versioned<CaBundles>, Error>> + Send;
+    /// Reads the configurations that exist.
+    fn read_configurations(&self) -> impl Future<Output = Result<Vec<Configuration>, Error>> + Send;
+    /// Waits until a configuration is another one than was read.
+    fn changed(&self, read: &[Configuration]) -> impl Future<Output = ()> + Send;
     /// Reads the Secret.
     fn read_secret(&self) -> impl Future<Output = Result<Versioned<StoredCerts>, Error>> + Send;
-    /// Writes one bundle to every webhook of the configuration.
-    fn write_ca_bundle(
-        &self,
-        bundle: &str,
-        read: &Versioned<CaBundles>,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Writes one bundle to every webhook of a configuration.
+    fn write_ca_bundle(&self, bundle: &str, read: &Configuration) -> impl Future<Output = Result<(), Error>> + Send;
     /// Writes the Secret.
     fn write_secret(
         &self,
@@ -72,18 +72,19 @@ pub(crate) struct KubeStore {
     configurations: Api<MutatingWebhookConfiguration>,
     namespace: String,
     secret: String,
-    configuration: String,
+    /// The names of the configurations.
+    names: Vec<String>,
 }
 
 impl KubeStore {
-    /// Returns a store of this Secret and this webhook configuration.
-    pub(crate) fn new(client: &Client, namespace: &str, secret: &str, configuration: &str) -> Self {
+    /// Returns a store of this Secret and the webhook configurations of these names.
+    pub(crate) fn new(client: &Client, namespace: &str, secret: &str, names: &[String]) -> Self {
         Self {
             secrets: Api::namespaced(client.clone(), namespace),
             configurations: Api::all(client.clone()),
             namespace: namespace.to_owned(),
             secret: secret.to_owned(),
-            configuration: configuration.to_owned(),
+            names: names.to_owned(),
         }
     }
 
@@ -93,13 +94,26 @@ impl KubeStore {
 }
 
 impl CertificateStore for KubeStore {
-    async fn read_ca_bundles(&self) -> Result<Versioned<CaBundles>, Error> {
-        let read = self.configurations.get_opt(&self.configuration).await;
-        let read = read.map_err(|error| Error::api("read", "webhook configuration", &self.configuration, error))?;
-        Ok(read.map_or(Versioned { version: String::new(), value: None }, |configuration| Versioned {
-            version: configuration.resource_version().unwrap_or_default(),
-            value: Some(ca_bundles(&configuration)),
-        }))
+    async fn read_configurations(&self) -> Result<Vec<Configuration>, Error> {
+        let mut all = Vec::new();
+        for name in &self.names {
+            let read = self.configurations.get_opt(name).await;
+            let read = read.map_err(|error| Error::api("read", "webhook configuration", name, error))?;
+            all.extend(read.map(|configuration| Configuration {
+                name: name.clone(),
+                version: configuration.resource_version().unwrap_or_default(),
+                bundles: ca_bundles(&configuration),
+            }));
+        }
+        Ok(all)
+    }
+
+    async fn changed(&self, read: &[Configuration]) {
+        let waits = self.names.iter().map(|name| {
+            let version = read.iter().find(|configuration| configuration.name == *name);
+            Box::pin(first_event(&self.configurations, name, version.map_or("0", |read| &read.version)))
+        });
+        select_all(waits).await;
     }
 
     async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
@@ -109,11 +123,10 @@ impl CertificateStore for KubeStore {
         Ok(Versioned { version: secret.resource_version().unwrap_or_default(), value: parse_secret(&secret) })
     }
 
-    async fn write_ca_bundle(&self, bundle: &str, read: &Versioned<CaBundles>) -> Result<(), Error> {
-        let name = &self.configuration;
+    async fn write_ca_bundle(&self, bundle: &str, read: &Configuration) -> Result<(), Error> {
         let patch = Patch::Strategic(ca_bundle_patch(bundle, read));
-        let patched = self.configurations.patch(name, &PatchParams::default(), &patch).await;
-        write_result(patched, "webhook configuration", name)
+        let patched = self.configurations.patch(&read.name, &PatchParams::default(), &patch).await;
+        write_result(patched, "webhook configuration", &read.name)
     }
 
     async fn write_secret(&self, certs: &StoredCerts, read: &Versioned<StoredCerts>) -> Result<(), Error> {
@@ -121,6 +134,18 @@ impl CertificateStore for KubeStore {
         let patched = self.secrets.patch(&self.secret, &PatchParams::default(), &patch).await;
         write_result(patched, "Secret", &self.secret_name())
     }
+}
+
+/// Waits for the first change of a configuration since this version. Waits for ever if it cannot be watched.
+async fn first_event(configurations: &Api<MutatingWebhookConfiguration>, name: &str, version: &str) {
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    if let Ok(events) = configurations.watch(&params, version).await {
+        pin_mut!(events);
+        if let Some(Ok(WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_))) = events.next().await {
+            return;
+        }
+    }
+    pending::<()>().await;
 }
 
 fn write_result<T>(result: kube::Result<T>, kind: &str, name: &str) -> Result<(), Error> {
@@ -141,10 +166,9 @@ fn ca_bundles(configuration: &MutatingWebhookConfiguration) -> BTreeMap<String, 
 }
 
 /// Returns a strategic merge patch. It finds the webhooks by name and leaves their other fields alone.
-fn ca_bundle_patch(bundle: &str, read: &Versioned<CaBundles>) -> Value {
+fn ca_bundle_patch(bundle: &str, read: &Configuration) -> Value {
     let bundle = ByteString(bundle.as_bytes().to_vec());
-    let webhooks = read.value.iter().flatten();
-    let webhooks = webhooks.map(|(name, _)| json!({"name": name, "clientConfig": {"caBundle": bundle}}));
+    let webhooks = read.bundles.keys().map(|name| json!({"name": name, "clientConfig": {"caBundle": bundle}}));
     json!({"metadata": {"resourceVersion": read.version}, "webhooks": webhooks.collect::<Vec<_>>()})
 }
 
@@ -222,7 +246,8 @@ mod tests {
     #[test]
     fn ca_bundle_patch_has_version_and_every_webhook() {
         let bundles = BTreeMap::from(["a", "b"].map(|name| (name.to_owned(), "old".to_owned())));
-        let patch = ca_bundle_patch("new", &Versioned { version: "7".to_owned(), value: Some(bundles) });
+        let read = Configuration { name: "istio-aux".to_owned(), version: "7".to_owned(), bundles };
+        let patch = ca_bundle_patch("new", &read);
         let webhook = |name| json!({"name": name, "clientConfig": {"caBundle": "bmV3"}});
         assert_eq!(patch, json!({"metadata": {"resourceVersion": "7"}, "webhooks": [webhook("a"), webhook("b")]}));
     }

@@ -81,7 +81,7 @@ pub enum Source {
         /// Private key.
         key: PathBuf,
     },
-    /// Issued here, stored in a Secret, and trusted by the webhook configuration.
+    /// Issued here, stored in a Secret, and trusted by the webhook configurations.
     SelfSigned(SelfSigned),
 }
 
@@ -94,8 +94,8 @@ pub struct SelfSigned {
     pub secret: String,
     /// Name of the Service that the API server calls.
     pub service: String,
-    /// Name of the webhook configuration.
-    pub configuration: String,
+    /// Names of the webhook configurations.
+    pub configurations: Vec<String>,
     /// Validity of a certificate.
     pub valid_for: Duration,
 }
@@ -252,7 +252,7 @@ async fn load_tls(
         Source::SelfSigned(options) => {
             let client = Client::try_default().await.map_err(|error| Error::Cluster(Box::new(error)))?;
             let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-            let store = KubeStore::new(&client, &namespace, &options.secret, &options.configuration);
+            let store = KubeStore::new(&client, &namespace, &options.secret, &options.configurations);
             let name = format!("{}.{namespace}.svc", options.service);
             let rotator = CertRotator::new(store, system_clock(), &name, options.valid_for);
             let target = TlsTarget { tls: tls.clone(), metrics: metrics.clone() };

@@ -9,7 +9,7 @@ use x509_parser::certificate::Validity;
 use x509_parser::pem::Pem;
 
 use super::super::finding::{Finding, Id};
-use super::super::snapshot::{CONFIGURATION_NAME, Snapshot};
+use super::super::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, Snapshot};
 use super::{items, name, some, text};
 
 /// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
@@ -28,7 +28,12 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     } else {
         findings.push(Finding::ok(Id::Installation, format!("the webhook is installed in namespace {namespace}")));
     }
-    findings.extend(ca_bundle(ours, namespace, now));
+    let shims = configurations.iter().find(|configuration| name(configuration) == SHIM_CONFIGURATION_NAME);
+    if shims.is_none() {
+        let message = "there is no MutatingWebhookConfiguration zz-istio-aux, so no pod gets the shim";
+        findings.push(Finding::problem(Id::Installation, message, "install again: docs/install.md"));
+    }
+    findings.extend(ca_bundle([Some(ours), shims], namespace, now));
     findings.extend(replicas(snapshot, namespace));
     findings.extend(order(configurations, CONFIGURATION_NAME));
     findings
@@ -47,8 +52,9 @@ fn without_webhook(snapshot: &Snapshot, configurations: &[Value]) -> Vec<Finding
     )]
 }
 
-fn ca_bundle(ours: &Value, namespace: &str, now: i64) -> Option<Finding> {
-    let bundles: Vec<_> = items(&ours["webhooks"]).map(validity_of_bundle).collect();
+fn ca_bundle(ours: [Option<&Value>; 2], namespace: &str, now: i64) -> Option<Finding> {
+    let webhooks = ours.into_iter().flatten().flat_map(|configuration| items(&configuration["webhooks"]));
+    let bundles: Vec<_> = webhooks.map(validity_of_bundle).collect();
     let remediation = format!("look at the webhook's log: kubectl -n {namespace} logs deployment/istio-aux");
     let problem = |message: String| Some(Finding::problem(Id::CaBundle, message, remediation.clone()));
     if bundles.contains(&None) {

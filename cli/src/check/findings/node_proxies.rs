@@ -52,7 +52,7 @@ fn entry(snapshot: &Snapshot) -> Option<Finding> {
     });
     (!has_entry).then(|| {
         let message = format!("the label {PROXY_LABEL} does nothing: the webhook's configuration has no entry for it");
-        Finding::problem(Id::NodeProxy, message, "NODE_PROXY=yes deploy/install (docs/node.md)")
+        Finding::problem(Id::NodeProxy, message, "helm upgrade … --set nodeProxy.enabled=true (docs/node.md)")
     })
 }
 

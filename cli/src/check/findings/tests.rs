@@ -53,6 +53,7 @@ fn healthy() -> Snapshot {
         configurations: Some(vec![
             configuration_trusting(Duration::from_hours(8760)),
             injector("istio-sidecar-injector"),
+            json!({"metadata": {"name": "zz-istio-aux"}, "webhooks": []}),
         ]),
         endpoints: Some(vec![slice(2)]),
         namespaces: vec![namespace(&json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}))],
@@ -111,6 +112,10 @@ fn missing_or_untrusted_installation_is_a_problem() {
         ),
         (|s| s.has_policy = true, "info installation: webhook and policy are both installed"),
         (
+            |s| drop(s.configurations.as_mut().unwrap().pop()),
+            "problem installation: there is no MutatingWebhookConfiguration zz-istio-aux",
+        ),
+        (
             |s| ours(s)["webhooks"][0]["clientConfig"]["caBundle"] = json!("Cg=="),
             "problem ca-bundle: the API server has no CA (caBundle)",
         ),
@@ -127,7 +132,7 @@ fn missing_or_untrusted_installation_is_a_problem() {
         (|s| s.endpoints = Some(vec![slice(1), slice(1)]), "info webhook-replicas: only one replica"),
         (
             |s| {
-                s.configurations.as_mut().unwrap().pop();
+                s.configurations.as_mut().unwrap().remove(1);
             },
             "problem istio-injector: there is no sidecar injector",
         ),

@@ -59,8 +59,8 @@ impl Cluster {
 }
 
 /// Fails as the API server does if an object has changed since it was read.
-fn check_version<T>(read: &Versioned<T>, versions: usize) -> Result<(), Error> {
-    if read.version == versions.to_string() { Ok(()) } else { Err(Error::Conflict) }
+fn check_version(read: &str, versions: usize) -> Result<(), Error> {
+    if read == versions.to_string() { Ok(()) } else { Err(Error::Conflict) }
 }
 
 /// Gives a replica access to the cluster.
@@ -77,12 +77,14 @@ impl Access {
 }
 
 impl CertificateStore for Access {
-    async fn read_ca_bundles(&self) -> Result<Versioned<CaBundles>, Error> {
+    async fn read_configurations(&self) -> Result<Vec<Configuration>, Error> {
         yield_now().await;
         let cluster = self.cluster();
-        let bundles = BTreeMap::from([("run-to-completion".to_owned(), cluster.bundle().to_owned())]);
-        Ok(Versioned { version: cluster.bundles.len().to_string(), value: Some(bundles) })
+        let bundles = BTreeMap::from([("hold".to_owned(), cluster.bundle().to_owned())]);
+        Ok(vec![Configuration { name: "istio-aux".to_owned(), version: cluster.bundles.len().to_string(), bundles }])
     }
+
+    async fn changed(&self, _read: &[Configuration]) {}
 
     async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
         yield_now().await;
@@ -91,10 +93,10 @@ impl CertificateStore for Access {
         Ok(Versioned { version: cluster.secrets.len().to_string(), value: cluster.secret().clone() })
     }
 
-    async fn write_ca_bundle(&self, bundle: &str, read: &Versioned<CaBundles>) -> Result<(), Error> {
+    async fn write_ca_bundle(&self, bundle: &str, read: &Configuration) -> Result<(), Error> {
         yield_now().await;
         let mut cluster = self.cluster();
-        check_version(read, cluster.bundles.len())?;
+        check_version(&read.version, cluster.bundles.len())?;
         let now = cluster.now;
         cluster.bundles.push((now, bundle.to_owned()));
         Ok(())
@@ -103,7 +105,7 @@ impl CertificateStore for Access {
     async fn write_secret(&self, certs: &StoredCerts, read: &Versioned<StoredCerts>) -> Result<(), Error> {
         yield_now().await;
         let mut cluster = self.cluster();
-        check_version(read, cluster.secrets.len())?;
+        check_version(&read.version, cluster.secrets.len())?;
         cluster.secrets.push(certs.clone());
         Ok(())
     }

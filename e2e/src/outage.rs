@@ -1,0 +1,69 @@
+//! Outages of the webhook: no replica runs, or replicas swallow the API server's packets.
+
+use crate::command::{printed, run};
+use crate::kubectl::{kubectl, wait_for_rollout};
+
+const NAMESPACE: &str = "--namespace=istio-aux";
+const SELECTOR: &str = "--selector=app.kubernetes.io/name=istio-aux";
+
+/// Keeps the webhook scaled down until it is dropped.
+pub struct NoReplica {
+    replicas: String,
+}
+
+impl NoReplica {
+    /// Ends all replicas.
+    #[must_use]
+    pub fn begin() -> Self {
+        let replicas = kubectl(&[NAMESPACE, "get", "deployment", "istio-aux", "--output=jsonpath={.spec.replicas}"]);
+        scale("0");
+        kubectl(&[NAMESPACE, "wait", "--for=delete", "pod", SELECTOR, "--timeout=2m"]);
+        Self { replicas }
+    }
+}
+
+impl Drop for NoReplica {
+    fn drop(&mut self) {
+        scale(&self.replicas);
+        wait_for_rollout("istio-aux", "deployment/istio-aux");
+    }
+}
+
+fn scale(replicas: &str) {
+    kubectl(&[NAMESPACE, "scale", "deployment", "istio-aux", &format!("--replicas={replicas}")]);
+}
+
+/// Drops the API server's packets to some replicas until it is dropped. Their probes are answered.
+pub struct SilentReplicas {
+    rules: Vec<Vec<String>>,
+}
+
+impl SilentReplicas {
+    /// Silences the replicas of these numbers. All of them must run, and none drain.
+    #[must_use]
+    pub fn begin(numbers: &[usize]) -> Self {
+        let addresses = kubectl(&[NAMESPACE, "get", "pods", SELECTOR, "--output=jsonpath={.items[*].status.podIP}"]);
+        let rule = |address: &str| {
+            let words = ["OUTPUT", "-p", "tcp", "-d", address, "--dport", "8443", "-j", "DROP"];
+            words.map(str::to_owned).to_vec()
+        };
+        let addresses: Vec<&str> = addresses.split(' ').collect();
+        let silent = Self { rules: numbers.iter().map(|number| rule(addresses[*number])).collect() };
+        silent.for_each("-I");
+        silent
+    }
+
+    fn for_each(&self, operation: &str) {
+        for rule in &self.rules {
+            let program = if rule[4].contains(':') { "ip6tables" } else { "iptables" };
+            let words: Vec<&str> = [operation].into_iter().chain(rule.iter().map(String::as_str)).collect();
+            drop(printed(&run(program, &words, "")));
+        }
+    }
+}
+
+impl Drop for SilentReplicas {
+    fn drop(&mut self) {
+        self.for_each("-D");
+    }
+}

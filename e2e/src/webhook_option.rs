@@ -1,0 +1,64 @@
+//! Another option of the installed webhook for a while, such as delivery by image volume, which Kubernetes has from 1.35 on.
+
+use contract::names::SHIM_VOLUME;
+use serde_json::{Value, json};
+
+use crate::Namespace;
+use crate::kubectl::{kubectl, wait_for_rollout};
+use crate::manifests::{pod, pod_spec, shell};
+
+const NAMESPACE: &str = "--namespace=istio-aux";
+const DEPLOYMENT: &str = "deployment/istio-aux";
+/// Has the shim's image mounted.
+pub const IMAGE_VOLUME: &str = "--delivery=image-volume";
+
+/// An option of the webhook, until it is dropped.
+pub struct WebhookOption {
+    earlier: Vec<String>,
+}
+
+impl WebhookOption {
+    /// Sets an option, `--NAME=VALUE`, in place of another value, and waits until the webhook runs so.
+    #[must_use]
+    pub fn set(option: &str) -> Self {
+        let earlier = arguments();
+        let name = option.split_inclusive('=').next().unwrap_or(option);
+        let others = earlier.iter().filter(|argument| !argument.starts_with(name)).map(String::as_str);
+        set_arguments(&others.chain([option]).collect::<Vec<_>>());
+        Self { earlier }
+    }
+}
+
+impl Drop for WebhookOption {
+    fn drop(&mut self) {
+        set_arguments(&self.earlier.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
+
+/// Waits until new pods of a namespace mount the shim's image: replicas that drain may still answer.
+pub async fn until_mounted(ns: &Namespace) {
+    let like = pod("mounted", &pod_spec("Never", &[shell("main", "true")]));
+    ns.until("a pod that mounts the shim's image", async || {
+        let made = serde_json::to_value(ns.dry_run(like.clone()).await).expect("a pod is JSON");
+        is_mounted(&made).then_some(())
+    })
+    .await;
+}
+
+/// Returns true if a pod has the shim's image as a volume.
+#[must_use]
+pub fn is_mounted(pod: &Value) -> bool {
+    let volumes = pod["spec"]["volumes"].as_array();
+    volumes.is_some_and(|all| all.iter().any(|volume| volume["name"] == SHIM_VOLUME && volume["image"].is_object()))
+}
+
+fn arguments() -> Vec<String> {
+    let path = "--output=jsonpath={.spec.template.spec.containers[0].args}";
+    serde_json::from_str(&kubectl(&[NAMESPACE, "get", DEPLOYMENT, path])).expect("they are a list")
+}
+
+fn set_arguments(arguments: &[&str]) {
+    let patch = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments}]);
+    kubectl(&[NAMESPACE, "patch", DEPLOYMENT, "--type=json", "--patch", &patch.to_string()]);
+    wait_for_rollout("istio-aux", DEPLOYMENT);
+}

@@ -1,0 +1,99 @@
+//! What pods meet while the webhook is unavailable: docs/outages.md has the table.
+
+use std::time::{Duration, Instant};
+
+use contract::names::{INJECTION_LABEL, MODE_ANNOTATION, SHIM_CONTAINER};
+use e2e::admission::until_drained;
+use e2e::cluster::{MESH, OPT_IN};
+use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::outage::{NoReplica, SilentReplicas};
+use e2e::{Namespace, scenario};
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+
+const PODS: usize = 100;
+const AT_A_TIME: usize = 5;
+
+fn completing(name: &str) -> Value {
+    pod(name, &pod_spec("Never", &[shell("main", "true")]))
+}
+
+/// Returns pods that istio-aux would not end, by what they are.
+fn unconcerned() -> Vec<(&'static str, Value)> {
+    let with = |key: &str, value: &str| annotated(completing("one"), key, value);
+    let mut labelled = completing("one");
+    labelled["metadata"]["labels"] = json!({INJECTION_LABEL: "disabled"});
+    let mut host_network = completing("one");
+    host_network["spec"]["hostNetwork"] = json!(true);
+    vec![
+        ("without Istio's proxy", with("sidecar.istio.io/inject", "false")),
+        ("opted out by the label", labelled),
+        ("mode off", with(MODE_ANNOTATION, "off")),
+        ("mode hold", with(MODE_ANNOTATION, "hold")),
+        ("on the node's network", host_network),
+        ("long-running", pod("one", &pod_spec("Always", &[shell("main", "true")]))),
+    ]
+}
+
+/// Creates pods by dry run. Returns the refusals, and how long the slowest took.
+async fn create(ns: &Namespace) -> (Vec<String>, Duration) {
+    let created = stream::iter(0..PODS).map(async |number| {
+        let began = Instant::now();
+        let made = ns.try_dry_run(completing(&format!("pod-{number}"))).await;
+        let refusal = match made {
+            Ok(pod) => {
+                let text = serde_json::to_string(&pod).expect("a pod is JSON");
+                (!text.contains(SHIM_CONTAINER)).then(|| format!("no shim: {text}"))
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        (refusal, began.elapsed())
+    });
+    let (refusals, took): (Vec<_>, Vec<_>) = created.buffer_unordered(AT_A_TIME).unzip().await;
+    (refusals.into_iter().flatten().collect(), took.into_iter().max().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn silent_replica_costs_no_pod() {
+    scenario("silent-one", &[MESH, OPT_IN], async |ns: &Namespace| {
+        until_drained(ns).await;
+        // The API server has a connection to one of them, which it uses first.
+        for number in [0, 1] {
+            let _silent = SilentReplicas::begin(&[number]);
+            let (refusals, slowest) = create(ns).await;
+            println!("{PODS} pods beside a silent replica: {} refused, the slowest took {slowest:?}", refusals.len());
+            assert!(refusals.is_empty(), "{}", refusals.join("\n"));
+        }
+    })
+    .await;
+}
+
+/// Asserts that pods which would not complete are refused with this text, and all others admitted.
+async fn refuses_only_what_would_hang(ns: &Namespace, text: &str) {
+    for (case, pod) in unconcerned() {
+        let began = Instant::now();
+        ns.try_dry_run(pod).await.unwrap_or_else(|error| panic!("{case}: {error}"));
+        println!("{case}: admitted in {:?}", began.elapsed());
+    }
+    let began = Instant::now();
+    let refusal = ns.try_dry_run(completing("one")).await.expect_err("it would not complete").to_string();
+    println!("a pod that would not complete: refused in {:?}", began.elapsed());
+    assert!(refusal.contains("require-shim.namespace.istio-aux.io") && refusal.contains(text), "{refusal}");
+}
+
+#[tokio::test]
+async fn outage_refuses_only_pods_that_would_not_complete() {
+    scenario("silent-all", &[MESH, OPT_IN], async |ns: &Namespace| {
+        until_drained(ns).await;
+        {
+            let _silent = SilentReplicas::begin(&[0, 1]);
+            refuses_only_what_would_hang(ns, "deadline exceeded").await;
+        }
+        {
+            let _away = NoReplica::begin();
+            refuses_only_what_would_hang(ns, "failed calling webhook").await;
+        }
+        ns.until("the webhook to answer again", async || ns.try_dry_run(completing("one")).await.ok()).await;
+    })
+    .await;
+}
