@@ -19,7 +19,7 @@ pub enum InstallMethod {
     Chart(&'static [&'static str]),
     /// `istio-aux policy`, in the version that the server has.
     Policy,
-    /// `istio-aux manifests`, and `istio-aux uninstall`.
+    /// `istio-aux manifests`.
     Command,
 }
 
@@ -94,7 +94,11 @@ impl InstallMethod {
                 kubectl(&["delete", "namespace", "istio-aux"]);
             }
             Self::Policy => on_policy(&["delete"]),
-            Self::Command => drop(say(BINARY, &["uninstall", "--yes", "--delete-namespace"])),
+            Self::Command => {
+                delete_configurations();
+                let manifests = say(BINARY, &["manifests", "--registry", LOADED_IMAGES]);
+                drop(printed(&run("kubectl", &["delete", "--ignore-not-found", "--filename=-"], &manifests)));
+            }
         }
     }
 }

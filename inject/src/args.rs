@@ -12,7 +12,7 @@ pub struct ShimArgs {
     /// The shim's image
     #[arg(long, value_name = "IMAGE", default_value_t = default_image())]
     shim_image: String,
-    /// When nodes pull that image; Always where the server runs its plug-in `AlwaysPullImages`
+    /// When nodes pull that image; by a policy, Always where the server runs its plug-in `AlwaysPullImages`
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
     shim_pull_policy: PullPolicy,
     /// How the shim gets into containers that are not its own: an init container copies it, or its image is a volume

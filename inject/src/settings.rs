@@ -11,8 +11,8 @@ use crate::quantity;
 pub struct Settings {
     /// The shim's image, with its registry and its tag or digest.
     pub shim_image: String,
-    /// `imagePullPolicy` of the shim's containers. `AlwaysPullImages` rejects any other than `Always`: the API server
-    /// validates containers that are added on reinvocation, but does not default them.
+    /// `imagePullPolicy` of the shim's containers. `AlwaysPullImages` rejects any other than `Always` of containers that a
+    /// policy adds, since the API server's plug-ins have run by then.
     pub pull_policy: PullPolicy,
     /// The way in which other containers get the shim's binary.
     pub delivery: Delivery,
@@ -28,8 +28,7 @@ pub struct Settings {
     pub user: ShimUser,
 }
 
-/// Requests and limits of the shim's containers. `LimitRanger` does not default what is added on reinvocation, and
-/// rejects what is outside a namespace's bounds.
+/// Requests and limits of the shim's containers. `LimitRanger` rejects what is outside a namespace's bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShimResources {
     /// Quantities by the name of their resource.

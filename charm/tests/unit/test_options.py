@@ -28,7 +28,7 @@ def test_invalid_options_change_nothing(app: App, api: Api) -> None:
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == ActiveStatus()
     assert "--log-level trace" in command(app)
-    assert api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] == 9
+    assert api.get(*CONFIGURATION)["webhooks"][-1]["timeoutSeconds"] == 9
 
 
 def test_invalid_options_keep_previous_for_new_units_and_renewals(app: App, clock: Clock) -> None:

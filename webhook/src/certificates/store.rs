@@ -110,8 +110,8 @@ impl CertificateStore for KubeStore {
 
     async fn changed(&self, read: &[Configuration]) {
         let waits = self.names.iter().map(|name| {
-            let version = read.iter().find(|configuration| configuration.name == *name);
-            Box::pin(first_event(&self.configurations, name, version.map_or("0", |read| &read.version)))
+            let read = read.iter().find(|configuration| configuration.name == *name);
+            Box::pin(first_change(&self.configurations, name, read.map(|read| &*read.version)))
         });
         select_all(waits).await;
     }
@@ -136,13 +136,19 @@ impl CertificateStore for KubeStore {
     }
 }
 
-/// Waits for the first change of a configuration since this version. Waits for ever if it cannot be watched.
-async fn first_event(configurations: &Api<MutatingWebhookConfiguration>, name: &str, version: &str) {
+/// Waits until a configuration has another version than was read; `None` if there was none. Waits for ever if it cannot be watched.
+async fn first_change(configurations: &Api<MutatingWebhookConfiguration>, name: &str, read: Option<&str>) {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
-    if let Ok(events) = configurations.watch(&params, version).await {
+    // Begins with the object as it is: an API server that was restarted may not know changes since an older version.
+    if let Ok(events) = configurations.watch(&params, "0").await {
         pin_mut!(events);
-        if let Some(Ok(WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_))) = events.next().await {
-            return;
+        while let Some(Ok(event)) = events.next().await {
+            match event {
+                WatchEvent::Added(now) | WatchEvent::Modified(now) if now.resource_version().as_deref() == read => {}
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(_) => break,
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => return,
+            }
         }
     }
     pending::<()>().await;

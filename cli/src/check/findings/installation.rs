@@ -58,7 +58,7 @@ fn ca_bundle(ours: [Option<&Value>; 2], namespace: &str, now: i64) -> Option<Fin
     let remediation = format!("look at the webhook's log: kubectl -n {namespace} logs deployment/istio-aux");
     let problem = |message: String| Some(Finding::problem(Id::CaBundle, message, remediation.clone()));
     if bundles.contains(&None) {
-        let message = "the API server has no CA (caBundle) for the webhook, so it rejects pods that run to completion";
+        let message = "the API server has no CA (caBundle) for the webhook, so it rejects pods that would not complete";
         return problem(message.to_owned());
     }
     let validity = bundles.into_iter().flatten().min_by_key(|validity| validity.not_after.timestamp())?;
@@ -96,12 +96,12 @@ fn replicas(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
     Some(match ready.len() {
         0 => Finding::problem(
             Id::WebhookReplicas,
-            "no replica of the webhook is ready: opted-in pods that run to completion are rejected",
+            "no replica of the webhook is ready: opted-in pods that would not complete are rejected",
             format!("kubectl -n {namespace} describe pods"),
         ),
         1 => Finding::info(
             Id::WebhookReplicas,
-            "only one replica of the webhook is ready: without it, opted-in pods that run to completion are rejected",
+            "only one replica of the webhook is ready: without it, opted-in pods that would not complete are rejected",
         ),
         ready => Finding::ok(Id::WebhookReplicas, format!("{ready} replicas of the webhook are ready")),
     })
