@@ -140,7 +140,7 @@ impl CertificateStore for KubeStore {
 async fn first_change(configurations: &Api<MutatingWebhookConfiguration>, name: &str, read: Option<&str>) {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
     // Begins with the object as it is: an API server that was restarted may not know changes since an older version.
-    if let Ok(events) = configurations.watch(&params, "0").await {
+    if let Ok(events) = configurations.watch_metadata(&params, "0").await {
         pin_mut!(events);
         while let Some(Ok(event)) = events.next().await {
             match event {
