@@ -118,7 +118,7 @@ def test_profiles_are_opted_in_by_their_label(model: Model) -> None:
     model.deployed({"namespace-selector": "app.kubernetes.io/part-of=kubeflow-profile"})
     # No webhook runs, so the API server rejects the pods for which it would be called.
     until("the webhook to be called", lambda: rejection(model, profile, "Never"))
-    later = model.namespace(app_kubernetes_io__part_of="kubeflow-profile")
+    later = model.namespace(istio_injection="enabled", app_kubernetes_io__part_of="kubeflow-profile")
     until("the webhook to be called", lambda: rejection(model, later, "Never"))
     assert rejection(model, profile, "Never", istio_aux_io__injection="disabled") is None
     assert rejection(model, opted_out, "Never") is None
