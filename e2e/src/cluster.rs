@@ -22,6 +22,9 @@ pub const BESIDE: Label = (PROXY_LABEL, NODE);
 /// Opts a namespace in, as earlier installations did.
 pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 
+/// The names of the webhook configurations, in the order in which they are called.
+pub const CONFIGURATIONS: [&str; 2] = ["istio-aux", "zz-istio-aux"];
+
 /// Returns a client for the cluster that the tests may use. Panics with the next step where there is none.
 pub async fn client() -> Client {
     Client::try_from(config().await).expect("a client is made of it")

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use contract::names::{ENABLED, HOLD_FIELD, INJECTION_LABEL};
 use serde_json::json;
 
+use crate::cluster::CONFIGURATIONS;
 use crate::command::{printed, run};
 use crate::kubectl::{kubectl, wait_for_rollout};
 use crate::namespace::WAIT_TIMEOUT;
@@ -104,7 +105,8 @@ impl InstallMethod {
 }
 
 fn delete_configurations() {
-    kubectl(&["delete", "--ignore-not-found", "mutatingwebhookconfiguration", "istio-aux", "zz-istio-aux"]);
+    let delete = ["delete", "--ignore-not-found", "mutatingwebhookconfiguration"];
+    kubectl(&[&delete[..], &CONFIGURATIONS].concat());
 }
 
 /// Waits until a pod that opts in by its label gets the hold: the API server reads a policy, or reaches and trusts a webhook, a

@@ -4,12 +4,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use e2e::cluster::CONFIGURATIONS;
 use e2e::command::run;
 use e2e::kubectl::kubectl;
 use e2e::namespace::WAIT_TIMEOUT;
 use serde_json::{Value, json};
-
-const CONFIGURATIONS: [&str; 2] = ["istio-aux", "zz-istio-aux"];
 
 /// Returns the API server's answer to a patch by the webhook's account.
 fn answer(configuration: &str, kind: &str, patch: &Value) -> Result<(), String> {

@@ -4,15 +4,13 @@
 use std::panic::resume_unwind;
 
 use contract::names::{HOLD_FIELD, PROXY_CONTAINER};
-use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::cluster::{CONFIGURATIONS, MESH, OPT_IN, client};
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::saved::{Saved, until_end_or_signal};
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
-
-const NAMES: [&str; 2] = ["istio-aux", "zz-istio-aux"];
 
 /// Returns the pod as the API server would store it, without what differs between any two creations.
 async fn admitted(ns: &Namespace) -> String {
@@ -45,12 +43,12 @@ async fn pod_without_the_label_is_unchanged_byte_for_byte() {
         scenario("unlabeled", &[MESH], async |ns: &Namespace| {
             let kind = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
             let like = |name| json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": name}});
-            let saved = [Saved::save(&like(NAMES[0])).await, Saved::save(&like(NAMES[1])).await];
+            let saved = [Saved::save(&like(CONFIGURATIONS[0])).await, Saved::save(&like(CONFIGURATIONS[1])).await];
             until_called(opted_in, true).await;
             let with = admitted(ns).await;
             let without = until_end_or_signal(async || {
                 let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
-                for name in NAMES {
+                for name in CONFIGURATIONS {
                     configurations.delete(name, &DeleteParams::default()).await.expect("it is deleted");
                 }
                 until_called(opted_in, false).await;

@@ -9,13 +9,12 @@ use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::shim_modes;
+use crate::{ended_once_by_the_kubelet, shim_modes};
 
 #[tokio::test]
 async fn pod_whose_sandbox_is_made_again_has_its_network() {
     scenario("sandbox", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let script =
-            format!("[ -e /memory/once ] && {{ sleep 3; {NEEDS_PROXY}; exit; }}; touch /memory/once; sleep 1000");
+        let script = ended_once_by_the_kubelet();
         for mode in shim_modes() {
             let spec = with_memory(pod_spec("OnFailure", &[shell("main", &script)]));
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;

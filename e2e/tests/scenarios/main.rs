@@ -20,11 +20,18 @@ mod selection;
 mod start;
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
+use e2e::manifests::NEEDS_PROXY;
 use e2e::{Namespace, PodView};
 use serde_json::{Value, json};
 
 /// The endpoint of pilot-agent that the shim asks.
 const PILOT_AGENT: &str = "http://127.0.0.1:15020/quitquitquit";
+
+/// Returns a script whose first attempt waits to be killed, and whose second one ends by itself and needs the proxy. Its pod has the
+/// directory of `with_memory`.
+fn ended_once_by_the_kubelet() -> String {
+    format!("[ -e /memory/once ] && {{ sleep 3; {NEEDS_PROXY}; exit; }}; touch /memory/once; sleep 1000")
+}
 
 /// Lets a container's user signal every process that it sees.
 fn as_root(mut container: Value) -> Value {

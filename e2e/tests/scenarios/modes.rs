@@ -8,7 +8,7 @@ use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{PILOT_AGENT, as_root, shim_container, shim_modes, start_server};
+use crate::{PILOT_AGENT, as_root, ended_once_by_the_kubelet, shim_container, shim_modes, start_server};
 
 /// Fails twice with 7, then succeeds. Each attempt needs the network, and ends with 99 without it.
 const THIRD_ATTEMPT_SUCCEEDS: &str = "curl -sSf --max-time 10 http://web/ || exit 99
@@ -110,8 +110,7 @@ async fn payloads_that_share_no_pids_end() {
 async fn container_whose_image_is_changed_under_never_has_its_network_again() {
     scenario("mode-image", &[MESH, OPT_IN], async |ns: &Namespace| {
         // The first attempt is killed by the change, and the second one ends by itself.
-        let script =
-            format!("[ -e /memory/once ] && {{ sleep 3; {NEEDS_PROXY}; exit; }}; touch /memory/once; sleep 1000");
+        let script = ended_once_by_the_kubelet();
         for mode in shim_modes() {
             let spec = with_memory(pod_spec("Never", &[shell("main", &script)]));
             ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
