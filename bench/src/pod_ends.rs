@@ -111,7 +111,7 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
     let has = |names: &[&str]| kinds.iter().any(|kind| names.contains(&kind.name));
     assert!(!(has(&[IMAGE_VOLUME]) && has(&COPYING)), "{IMAGE_VOLUME} needs a run without {COPYING:?}");
     let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
-    let delivery = has(&[IMAGE_VOLUME]).then(|| WebhookOption::set(webhook_option::IMAGE_VOLUME));
+    let delivery = has(&[IMAGE_VOLUME]).then(|| WebhookOption::set(&[webhook_option::IMAGE_VOLUME]));
     let mut next = random(1);
     for round in 0..rounds {
         // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike. In another order in each round,
