@@ -66,7 +66,12 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
 /// Returns the service's name as Istio's injector forms it: a label's value, or else the workload's name.
 fn canonical_name(pod: &Pod) -> String {
     let label = ["app.kubernetes.io/name", "app"].into_iter().find_map(|key| pod.label(key));
-    label.map_or_else(|| pod.workload_name().to_owned(), str::to_owned)
+    label.map_or_else(|| as_label(pod.workload_name()), str::to_owned)
+}
+
+/// Makes a name a label's value as Istio's template does, by `trunc 63 | trimAll "-_."`.
+fn as_label(name: &str) -> String {
+    name.chars().take(63).collect::<String>().trim_matches(['-', '_', '.']).to_owned()
 }
 
 fn canonical_revision(pod: &Pod) -> String {
@@ -133,12 +138,17 @@ mod tests {
         let owner =
             |kind: &str, name: &str| json!({"ownerReferences": [{"kind": kind, "name": name, "controller": true}]});
         let labels = |labels: Value| json!({"labels": labels});
+        let long = "a".repeat(63);
         let cases = [
             (labels(json!({"app": "a", "version": "2"})), "a", "2"),
             (labels(json!({"app.kubernetes.io/name": "b", "app": "a", "app.kubernetes.io/version": "3"})), "b", "3"),
             (labels(json!({"service.istio.io/canonical-name": "c", "app": "a"})), "c", "latest"),
             (owner("Job", "train"), "train", "latest"),
             (json!({"name": null, "generateName": "step-"}), "step", "latest"),
+            (json!({"name": null, "generateName": "x.-"}), "x", "latest"),
+            (json!({"name": long}), &*long, "latest"),
+            (json!({"name": format!("{long}b")}), &*long, "latest"),
+            (json!({"name": format!("{}.b", &long[1..])}), &long[1..], "latest"),
         ];
         for (metadata, name, revision) in cases {
             let (pod, _) = decided(a_pod(&json!({"metadata": metadata})));
