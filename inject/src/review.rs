@@ -146,7 +146,7 @@ pub struct Answered {
 pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
     let (request, pod) = read(entry, body)?;
-    let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings);
+    let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings, None);
     let (body, outcome) = match &pod {
         Ok(Some(pod)) => {
             let decision = entry.decide(pod, settings);
@@ -156,7 +156,10 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
                 [PatchOperation::Remove(_)] if entry == Entry::Ended => Outcome::Withdrawn,
                 _ => Outcome::Patched(decision.mode),
             };
-            (respond(&request.uid, &decision.patch, &decision.warnings), outcome)
+            // The API server keeps the first value of an audit annotation, and logs a warning for another when it calls again.
+            let audited = !(decision.patch.is_empty() && decision.mode.has_shim());
+            let audited = audited.then_some(&decision);
+            (respond(&request.uid, &decision.patch, &decision.warnings, audited), outcome)
         }
         Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
@@ -204,7 +207,13 @@ impl<O> AdmissionRequest<O> {
     }
 }
 
-fn respond(uid: &str, patch: &Patch, warnings: &[String]) -> Result<Vec<u8>, serde_json::Error> {
+/// Returns the review with its response. The API server writes a decision's mode and reason into its audit log.
+fn respond(
+    uid: &str,
+    patch: &Patch,
+    warnings: &[String],
+    decision: Option<&Decision>,
+) -> Result<Vec<u8>, serde_json::Error> {
     let mut response = json!({"uid": uid, "allowed": true});
     if !patch.is_empty() {
         response["patchType"] = "JSONPatch".into();
@@ -212,6 +221,9 @@ fn respond(uid: &str, patch: &Patch, warnings: &[String]) -> Result<Vec<u8>, ser
     }
     if !warnings.is_empty() {
         response["warnings"] = warnings.into();
+    }
+    if let Some(Decision { mode, reason, .. }) = decision {
+        response["auditAnnotations"] = json!({"mode": mode.as_str(), "reason": reason});
     }
     serde_json::to_vec(&json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}))
 }
@@ -270,6 +282,8 @@ mod tests {
         let patch: Value = serde_json::from_slice(&patch).unwrap();
         assert_eq!(patch[0]["path"], "/metadata/annotations");
         assert_eq!(patch[1]["path"], "/metadata/annotations/proxy.istio.io~1config");
+        let audit = json!({"mode": "hold", "reason": "istio-proxy is not in the pod (yet)"});
+        assert_eq!(response["auditAnnotations"], audit);
     }
 
     /// Returns a review of an update of the pod's status.

@@ -4,7 +4,11 @@ use contract::names::{
     DISABLED, ENABLED, HOLD_FIELD, INJECTION_LABEL, MODE_ANNOTATION, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER,
     SHIM_CONTAINER, STATUS_ANNOTATION,
 };
+#[cfg(feature = "one-node")]
+use e2e::audit::Audit;
 use e2e::cluster::{MESH, OPT_IN};
+#[cfg(feature = "one-node")]
+use e2e::manifests::job;
 use e2e::manifests::{annotated, deployment, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
@@ -28,6 +32,28 @@ async fn deployment_gets_the_hold_annotation_only() {
         assert_eq!(spec.containers[0].name, PROXY_CONTAINER, "Istio's injector held the payload back");
         let name = pod.metadata.name.unwrap_or_default();
         ns.pod_until(&name, "readiness", |pod| PodView(pod).is_ready("main").then_some(())).await;
+    })
+    .await;
+}
+
+/// The tests' own requests are not in the log, but a Job's controller's are.
+#[cfg(feature = "one-node")]
+#[tokio::test]
+async fn audit_log_has_the_decision() {
+    scenario("audited", &[MESH, OPT_IN], async |ns: &Namespace| {
+        let audit = Audit::from_now();
+        ns.create_object(job("audited", &pod_spec("Never", &[shell("main", "true")]))).await;
+        ns.until_complete("audited").await;
+        let decisions = audit.count(|event| {
+            let is_pod = event["objectRef"]["namespace"] == ns.name() && event["objectRef"]["resource"] == "pods";
+            let decided =
+                |field: &str| event["annotations"][format!("add-shim.namespace.istio-aux.io/{field}")].as_str();
+            (is_pod && event["verb"] == "create")
+                .then(|| Some(format!("{}: {}", decided("mode")?, decided("reason")?)))?
+        });
+        let expected =
+            format!("{}: istio-proxy is an ordinary container in a pod that runs to completion", default_mode());
+        assert_eq!(decisions, [(expected, 1)].into());
     })
     .await;
 }
