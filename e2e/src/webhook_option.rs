@@ -1,4 +1,4 @@
-//! Another option of the installed webhook for a while, such as delivery by image volume, which Kubernetes has from 1.35 on.
+//! Other options of the installed webhook for a while, such as delivery by image volume, which Kubernetes has from 1.35 on.
 
 use contract::names::SHIM_VOLUME;
 use serde_json::{Value, json};
@@ -12,19 +12,20 @@ const DEPLOYMENT: &str = "deployment/istio-aux";
 /// Has the shim's image mounted.
 pub const IMAGE_VOLUME: &str = "--delivery=image-volume";
 
-/// An option of the webhook, until it is dropped.
+/// Options of the webhook, until it is dropped.
 pub struct WebhookOption {
     earlier: Vec<String>,
 }
 
 impl WebhookOption {
-    /// Sets an option, `--NAME=VALUE`, in place of another value, and waits until the webhook runs so.
+    /// Sets options, each `--NAME=VALUE`, in place of other values, and waits until the webhook runs so.
     #[must_use]
-    pub fn set(option: &str) -> Self {
+    pub fn set(options: &[&str]) -> Self {
         let earlier = arguments();
-        let name = option.split_inclusive('=').next().unwrap_or(option);
-        let others = earlier.iter().filter(|argument| !argument.starts_with(name)).map(String::as_str);
-        set_arguments(&others.chain([option]).collect::<Vec<_>>());
+        let names: Vec<&str> = options.iter().filter_map(|option| option.split_inclusive('=').next()).collect();
+        let is_other = |argument: &&str| !names.iter().any(|name| argument.starts_with(name));
+        let others = earlier.iter().map(String::as_str).filter(is_other);
+        set_arguments(&others.chain(options.iter().copied()).collect::<Vec<_>>());
         Self { earlier }
     }
 }

@@ -1,9 +1,9 @@
 //! Command-line options for the shim in pods. The webhook and the command line share them.
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, Command, FromArgMatches, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE, SHIM_UID};
 
-use crate::{Delivery, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
+use crate::{Delivery, Hold, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 
 /// Options for the shim in pods.
 #[derive(Debug, Args)]
@@ -15,10 +15,16 @@ pub struct ShimArgs {
     /// When nodes pull that image; by a policy, Always where the server runs its plug-in `AlwaysPullImages`
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent", value_parser = pull_policy)]
     shim_pull_policy: PullPolicy,
+    /// A Secret with which nodes pull that image, in each namespace that opts in; several by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = secret_name)]
+    shim_pull_secret: Vec<String>,
+    /// Which pods start after their proxy, by Istio's `holdApplicationUntilProxyStarts`
+    #[arg(long, value_enum, default_value_t = Hold::All)]
+    hold: Hold,
     /// How the shim gets into containers that are not its own: an init container copies it, or its image is a volume
     /// (Kubernetes 1.35 with containerd 2.1 or CRI-O, and later, on every node)
-    #[arg(long, value_enum, default_value_t = DeliveryChoice::Copy)]
-    delivery: DeliveryChoice,
+    #[arg(long, value_enum, default_value_t = Delivery::Copy)]
+    delivery: Delivery,
     /// How pods are ended that do not ask for a mode themselves: at once where containers may share a PID namespace, or
     /// always by the kubelet's report, about a second later
     #[arg(long, value_enum, default_value_t = DefaultMode::Auto)]
@@ -48,6 +54,25 @@ fn default_image() -> String {
     format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION"))
 }
 
+/// Returns the settings of a webhook that runs with these arguments. Options that are not for the shim are skipped.
+pub fn settings_of(words: &[String]) -> Result<Settings, clap::Error> {
+    let command = ShimArgs::augment_args(Command::new("istio-aux-webhook"));
+    let names: Vec<String> =
+        command.get_arguments().filter_map(Arg::get_long).map(|name| format!("--{name}")).collect();
+    let mut ours = vec![String::new()];
+    let mut next = words.iter();
+    while let Some(word) = next.next() {
+        let (name, value) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+        if names.iter().any(|other| other == name) {
+            ours.push(word.clone());
+            ours.extend(if value.is_none() { next.next().cloned() } else { None });
+        }
+    }
+    let matches = command.try_get_matches_from(ours)?;
+    let native_sidecars = !words.iter().any(|word| word == "--native-sidecars=disabled");
+    Ok(ShimArgs::from_arg_matches(&matches)?.settings(native_sidecars))
+}
+
 /// Returns clap's message for wrong arguments in one line.
 #[must_use]
 pub fn one_line(error: &clap::Error) -> String {
@@ -55,13 +80,6 @@ pub fn one_line(error: &clap::Error) -> String {
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.strip_prefix("error: ").unwrap_or(first).split_whitespace().collect();
     format!("{}; see --help", words.join(" "))
-}
-
-/// A [`Delivery`] by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum DeliveryChoice {
-    Copy,
-    ImageVolume,
 }
 
 /// The mode of pods that do not ask for one.
@@ -78,10 +96,9 @@ impl ShimArgs {
         Settings {
             shim_image: self.shim_image,
             pull_policy: self.shim_pull_policy,
-            delivery: match self.delivery {
-                DeliveryChoice::Copy => Delivery::Copy,
-                DeliveryChoice::ImageVolume => Delivery::ImageVolume,
-            },
+            pull_secrets: self.shim_pull_secret,
+            hold: self.hold,
+            delivery: self.delivery,
             native_sidecars,
             prefers_status: self.default_mode == DefaultMode::Status,
             proxy_command: self.proxy_command,
@@ -106,6 +123,12 @@ fn pull_policy(text: &str) -> Result<PullPolicy, String> {
     all.into_iter()
         .find(|policy| policy.as_str() == text)
         .ok_or_else(|| "takes IfNotPresent, Always or Never".to_owned())
+}
+
+fn secret_name(text: &str) -> Result<String, String> {
+    let is_name =
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c));
+    if is_name { Ok(text.to_owned()) } else { Err("takes the name of a Secret".to_owned()) }
 }
 
 fn user(text: &str) -> Result<ShimUser, String> {

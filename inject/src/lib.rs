@@ -28,7 +28,7 @@ pub use self::facts::{Sidecar, pod};
 pub use self::mode::Mode;
 pub use self::node_proxy::move_proxy_to_node;
 use self::pod::Pod;
-pub use self::settings::{Delivery, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
+pub use self::settings::{Delivery, Hold, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 
 /// A decision for a pod.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use contract::names::{PILOT_AGENT, SHIM_UID};
+use contract::policy::RestartPolicy;
 
 use crate::quantity;
 
@@ -14,6 +15,10 @@ pub struct Settings {
     /// `imagePullPolicy` of the shim's containers. `AlwaysPullImages` rejects any other than `Always` of containers that a
     /// policy adds, since the API server's plug-ins have run by then.
     pub pull_policy: PullPolicy,
+    /// Secrets with which nodes pull the image, in the pod's namespace.
+    pub pull_secrets: Vec<String>,
+    /// The pods whose payload is to start after the proxy.
+    pub hold: Hold,
     /// The way in which other containers get the shim's binary.
     pub delivery: Delivery,
     /// True if the server keeps `restartPolicy` on init containers (KEP-753).
@@ -59,8 +64,38 @@ pub enum PullPolicy {
     Never,
 }
 
+/// The pods that get the startup hold, `holdApplicationUntilProxyStarts`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "args", derive(clap::ValueEnum))]
+pub enum Hold {
+    /// All.
+    All,
+    /// Those that run to completion.
+    Completing,
+    /// None.
+    Never,
+}
+
+impl Hold {
+    /// Returns true for pods of this policy; `None` is that of pods that do not run to completion.
+    pub(crate) fn applies_to(self, policy: Option<RestartPolicy>) -> bool {
+        self == Self::All || (self == Self::Completing && policy.is_some())
+    }
+
+    /// Returns the name that operators use.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Completing => "completing",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// The way in which other containers get the shim's binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "args", derive(clap::ValueEnum))]
 pub enum Delivery {
     /// An init container copies it into an emptyDir.
     Copy,
@@ -75,6 +110,8 @@ impl Settings {
         Self {
             shim_image: shim_image.to_owned(),
             pull_policy: PullPolicy::IfNotPresent,
+            pull_secrets: Vec::new(),
+            hold: Hold::All,
             delivery: Delivery::Copy,
             native_sidecars: true,
             prefers_status: false,

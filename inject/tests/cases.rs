@@ -1,7 +1,7 @@
 //! The table of cases, through both calls of the webhook with Istio's injector between them.
 
 use inject::pod::Pod;
-use inject::{Decision, Delivery, Settings, decide};
+use inject::{Decision, Delivery, Hold, Settings, decide};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -49,6 +49,9 @@ struct CaseSettings {
     delivery: Option<String>,
     native_sidecars: Option<bool>,
     default_mode: Option<String>,
+    hold: Option<String>,
+    #[serde(default)]
+    mesh_lifecycle: bool,
 }
 
 fn yes() -> bool {
@@ -62,9 +65,15 @@ impl Case {
             Some("image-volume") => Delivery::ImageVolume,
             Some(other) => panic!("{}: no delivery: {other}", self.name),
         };
+        let hold = match self.settings.hold.as_deref() {
+            None | Some("all") => Hold::All,
+            Some("completing") => Hold::Completing,
+            Some("never") => Hold::Never,
+            Some(other) => panic!("{}: no hold: {other}", self.name),
+        };
         let native_sidecars = self.settings.native_sidecars.unwrap_or(true);
         let prefers_status = self.settings.default_mode.as_deref() == Some("status");
-        Settings { delivery, native_sidecars, prefers_status, ..Settings::new("shim:1") }
+        Settings { delivery, hold, native_sidecars, prefers_status, ..Settings::new("shim:1") }
     }
 }
 
@@ -76,7 +85,7 @@ fn decided(pod: &mut Value, settings: &Settings) -> Decision {
 }
 
 /// Does what Istio's injector does, as far as decisions can see it.
-fn istio_injects(pod: &mut Value) {
+fn istio_injects(pod: &mut Value, mesh_lifecycle: bool) {
     let annotation =
         |pod: &Value, key: &str| pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned();
     let inject = pod["metadata"]["labels"]["sidecar.istio.io/inject"].as_str().map(str::to_owned);
@@ -98,7 +107,9 @@ fn istio_injects(pod: &mut Value) {
         proxy["resources"] = customised["resources"].clone();
     }
     let is_native = annotation(pod, "sidecar.istio.io/nativeSidecar") == "true";
-    if config["holdApplicationUntilProxyStarts"] == true && !is_native {
+    if mesh_lifecycle {
+        proxy["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 1}}});
+    } else if config["holdApplicationUntilProxyStarts"] == true && !is_native {
         proxy["lifecycle"] = json!({"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}});
     }
     if is_native {
@@ -125,7 +136,7 @@ fn check(case: &Case, base: &Value) -> Result<(), String> {
     json_patch::merge(&mut pod, &case.pod);
     let before = pod.clone();
     decided(&mut pod, &settings);
-    istio_injects(&mut pod);
+    istio_injects(&mut pod, case.settings.mesh_lifecycle);
     let decision = decided(&mut pod, &settings);
     let differs = |what: &str, expected: &Value, found: &Value| {
         if expected == found { Ok(()) } else { Err(format!("{what}: expected {expected}, found {found}")) }
@@ -173,7 +184,7 @@ fn check(case: &Case, base: &Value) -> Result<(), String> {
     }
     if case.mode == "off" && !case.hold && (!case.status || case.warnings.is_empty()) {
         let mut injected = before;
-        istio_injects(&mut injected);
+        istio_injects(&mut injected, false);
         differs("the pod", &injected, &pod)?;
     }
     let again = decided(&mut pod, &settings);

@@ -43,6 +43,8 @@ pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<Stri
         ("VERSION", env!("CARGO_PKG_VERSION")),
         ("IMAGE", &settings.shim_image),
         ("PULL_POLICY", settings.pull_policy.as_str()),
+        ("PULL_SECRETS", &list(&settings.pull_secrets)),
+        ("HOLD", settings.hold.as_str()),
         ("DELIVERY", settings.delivery.as_str()),
         ("REQUESTS", &quantities(&settings.resources.requests)),
         ("LIMITS", &quantities(&settings.resources.limits)),
@@ -66,6 +68,12 @@ fn by_kind() -> [String; 2] {
 
 fn fill(text: &str, names: &[(&str, &str)]) -> String {
     names.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("%{name}%"), value))
+}
+
+/// Renders a list in CEL.
+fn list(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    format!("[{}]", words.join(", "))
 }
 
 /// Renders a map in CEL.

@@ -10,7 +10,7 @@ use serde_json::json;
 #[tokio::test]
 async fn shim_in_an_image_volume_ends_the_pod() {
     scenario("image-volume", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let _delivery = WebhookOption::set(IMAGE_VOLUME);
+        let _delivery = WebhookOption::set(&[IMAGE_VOLUME]);
         until_mounted(ns).await;
         let main = format!("sleep 1; {NEEDS_PROXY}");
         ns.create_object(pod("one", &pod_spec("Never", &[shell("main", &main)]))).await;

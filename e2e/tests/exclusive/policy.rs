@@ -2,10 +2,12 @@
 //! where the table's column `policy` says otherwise. The profile has another name here, and a namespace that the webhook does not
 //! serve.
 
-use contract::names::{HOLD_FIELD, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
+use contract::names::{HOLD_FIELD, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
+use e2e::admission::until_drained;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{payload_image, without_token};
+use e2e::manifests::{payload_image, pod as pod_of, pod_spec, shell, without_token};
 use e2e::policies::{by_policy, install_policies, wait_until_effective};
+use e2e::webhook_option::WebhookOption;
 use e2e::{Namespace, scenario};
 use json_patch::{diff, merge};
 use serde_json::{Value, json};
@@ -150,20 +152,68 @@ async fn policy_and_webhook_agree_on_a_hand_injected_pod() {
             let sidecar = |name: &str| json!({"name": name, "image": payload_image(), "restartPolicy": "Always"});
             let mut shim = sidecar(SHIM_CONTAINER);
             shim["args"] = json!(["watch", "--await=main"]);
-            for (case, proxy, init) in [
-                ("plain", json!({}), json!([])),
-                ("another hook", json!({"lifecycle": {"preStop": exec(&["true"])}}), json!([])),
-                ("it holds", json!({"lifecycle": {"postStart": exec(&["pilot-agent", "wait"])}}), json!([])),
-                ("a native sidecar after the shim", json!({}), json!([shim, sidecar("logs")])),
+            let hook = json!({"lifecycle": {"preStop": exec(&["true"])}});
+            for (case, hold, proxy, init) in [
+                ("plain", json!(null), json!({}), json!([])),
+                ("another hook", json!(null), hook.clone(), json!([])),
+                ("another hook, and the hold", json!("holdApplicationUntilProxyStarts: true"), hook.clone(), json!([])),
+                ("another hook, and no hold", json!("holdApplicationUntilProxyStarts: false"), hook, json!([])),
+                (
+                    "it holds",
+                    json!(null),
+                    json!({"lifecycle": {"postStart": exec(&["pilot-agent", "wait"])}}),
+                    json!([]),
+                ),
+                ("a native sidecar after the shim", json!(null), json!({}), json!([shim, sidecar("logs")])),
             ] {
                 let mut one = pod.clone();
+                if !hold.is_null() {
+                    one["metadata"]["annotations"][PROXY_CONFIG_ANNOTATION] = hold.clone();
+                }
                 let mut container = json!({"name": PROXY_CONTAINER, "image": payload_image()});
                 merge(&mut container, &proxy);
                 one["spec"]["containers"][1] = container;
                 one["spec"]["initContainers"] = init;
                 let [webhook, policy] = [dry_run(by_webhook, &one).await, dry_run(policed, &one).await];
                 assert!(webhook.to_string().contains(SHIM_CONTAINER), "{case}: {webhook}");
+                let is_held = webhook["spec"]["containers"][0]["lifecycle"]["postStart"].is_object();
+                assert_eq!(is_held, !hold.to_string().contains("false"), "{case}: {webhook}");
                 assert_eq!(diff(&webhook, &policy), json_patch::Patch::default(), "{case}");
+            }
+        })
+        .await;
+    })
+    .await;
+}
+
+/// Options of an installation whose long-running pods are not held, and whose image needs a Secret.
+const OPTIONS: [&str; 2] = ["--hold=completing", "--shim-pull-secret=registry"];
+
+#[tokio::test]
+async fn policy_and_webhook_agree_on_options() {
+    let [completing, long_running] =
+        ["Never", "Always"].map(|policy| pod_of("one", &pod_spec(policy, &[shell("main", "true")])));
+    let mut with_secret = completing.clone();
+    with_secret["spec"]["imagePullSecrets"] = json!([{"name": "own"}]);
+    scenario("policy-options", &[MESH, by_policy("e2e-options")], async |policed: &Namespace| {
+        scenario("policy-options-webhook", &[MESH, OPT_IN], async |by_webhook: &Namespace| {
+            let _options = WebhookOption::set(&OPTIONS);
+            until_drained(by_webhook).await;
+            let _installed = install_policies("e2e-options", &OPTIONS);
+            policed
+                .until("the policy to be effective", async || {
+                    dry_run(policed, &completing).await.to_string().contains(SHIM_CONTAINER).then_some(())
+                })
+                .await;
+            for (pod, secrets, is_held) in [
+                (&completing, json!([{"name": "registry"}]), true),
+                (&with_secret, json!([{"name": "own"}, {"name": "registry"}]), true),
+                (&long_running, json!(null), false),
+            ] {
+                let [webhook, policy] = [dry_run(by_webhook, pod).await, dry_run(policed, pod).await];
+                assert_eq!(webhook["spec"]["imagePullSecrets"], secrets);
+                assert_eq!(webhook.to_string().contains(HOLD_FIELD), is_held, "{webhook}");
+                assert_eq!(diff(&without_warnings(webhook, true), &policy), json_patch::Patch::default());
             }
         })
         .await;

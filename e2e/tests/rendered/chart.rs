@@ -5,7 +5,9 @@ use std::path::Path;
 
 use e2e::command::{printed, run_offline};
 use e2e::install_methods::LOADED_IMAGES;
-use e2e::rendered::{CONFIGURATIONS, KUBERNETES, chart, container, deployment, has_argument, objects, template};
+use e2e::rendered::{
+    CONFIGURATIONS, KUBERNETES, Objects, chart, container, deployment, has_argument, objects, template,
+};
 use serde_json::{Value, json};
 
 #[test]
@@ -59,6 +61,8 @@ fn values_become_arguments_of_the_webhook() {
         "--set=log.format=json",
         "--set=log.level=debug",
         "--set=certificate.validity=24h",
+        "--set=hold=completing",
+        "--set=shim.pullSecrets={one,other}",
         "--set=extraArgs[0]=--drain-delay=5s",
         "--set=ports.webhook=10250",
         "--set=ports.health=10251",
@@ -67,6 +71,8 @@ fn values_become_arguments_of_the_webhook() {
         "--shim-image=$(SHIM_IMAGE)",
         "--delivery=image-volume",
         "--shim-pull-policy=Always",
+        "--hold=completing",
+        "--shim-pull-secret=one,other",
         "--shim-user=proxy",
         "--native-sidecars=disabled",
         "--log-format=json",
@@ -172,6 +178,67 @@ fn released_charts_registry_and_digests_are_overridable() {
     assert_eq!(tagged, ["registry.example/r/webhook:1.2.3", "registry.example/r/shim:1.2.3"]);
 }
 
+/// Returns the webhooks of a configuration that begin with this name.
+fn webhooks<'o>(objects: &'o Objects, configuration: &str, begin: &str) -> Vec<&'o Value> {
+    let all = objects[configuration]["webhooks"].as_array().expect("there are webhooks").iter();
+    all.filter(|webhook| webhook["name"].as_str().is_some_and(|name| name.starts_with(begin))).collect()
+}
+
+#[test]
+fn selectors_are_added_to_each_webhook() {
+    let one = |field: &str| format!("--set-json={field}=[{{\"key\": \"{field}\", \"operator\": \"Exists\"}}]");
+    let objects = chart(&[&one("namespaceSelector"), &one("objectSelector")]);
+    for configuration in CONFIGURATIONS {
+        for webhook in webhooks(&objects, configuration, "") {
+            for field in ["namespaceSelector", "objectSelector"] {
+                let requirements = webhook[field]["matchExpressions"].as_array().expect("there are requirements");
+                assert!(requirements.contains(&json!({"key": field, "operator": "Exists"})), "{field}: {webhook}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pods_without_hold_are_not_asked_about_before_istio() {
+    for (hold, expected) in [("all", None), ("completing", Some("held")), ("never", Some("asks-istio"))] {
+        let objects = chart(&[&format!("--set=hold={hold}")]);
+        let entries = webhooks(&objects, CONFIGURATIONS[0], "startup-hold.");
+        assert_eq!(entries.len(), 3);
+        for entry in entries {
+            assert_eq!(entry["matchConditions"][0]["name"].as_str(), expected, "{hold}");
+        }
+    }
+}
+
+#[test]
+fn volumes_and_strategy_are_the_users() {
+    let objects = chart(&[
+        "--set=volumes[0].name=ca",
+        "--set=volumeMounts[0].name=ca",
+        "--set=volumeMounts[0].mountPath=/ca",
+        "--set=strategy.type=Recreate",
+    ]);
+    let spec = deployment(&objects);
+    assert_eq!(spec["strategy"], json!({"type": "Recreate"}));
+    assert_eq!(spec["template"]["spec"]["volumes"], json!([{"name": "ca"}]));
+    assert_eq!(container(&objects)["volumeMounts"], json!([{"name": "ca", "mountPath": "/ca"}]));
+}
+
+#[test]
+fn token_is_mounted_only_for_the_api() {
+    for (values, expected) in [
+        (&["--set=certificate.from=self-signed", "--set=nativeSidecars=enabled"][..], true),
+        (&["--set=certificate.from=cert-manager"], true),
+        (&["--set=certificate.from=cert-manager", "--set=nativeSidecars=enabled"], false),
+    ] {
+        assert_eq!(
+            deployment(&chart(values))["template"]["spec"]["automountServiceAccountToken"],
+            expected,
+            "{values:?}"
+        );
+    }
+}
+
 #[test]
 fn host_network_rolls_out_one_replica_at_a_time() {
     let objects = chart(&["--set=hostNetwork=true"]);
@@ -235,6 +302,8 @@ fn values_reach_the_policy() {
         "--set=shim.pullPolicy=Always",
         "--set=shim.requests.memory=8Mi",
         "--set=shim.limits.memory=32Mi",
+        "--set=shim.pullSecrets={one,other}",
+        "--set=hold=never",
         "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy",
     ];
     let objects = chart(&values);
@@ -249,6 +318,8 @@ fn values_reach_the_policy() {
             ("image", "'registry.example/x/shim:1.2.3'"),
             ("pullPolicy", "'Always'"),
             ("delivery", "'image-volume'"),
+            ("pullSecrets", "['one', 'other']"),
+            ("hold", "'never'"),
             ("defaultRequests", "{'cpu': '1m', 'memory': '8Mi'}"),
             ("defaultLimits", "{'memory': '32Mi'}"),
         ];
@@ -270,6 +341,9 @@ fn wrong_value_is_rejected_by_its_name() {
         ("certificate.from=heaven", "from"),
         ("certificate.validity=a-year", "validity"),
         ("nativeSidecars=on", "nativeSidecars"),
+        ("hold=always", "hold"),
+        ("shim.pullSecrets={A_b}", "pullSecrets"),
+        ("objectSelector[0].operator=In", "objectSelector"),
         ("replica=2", "replica"),
         ("certificate.from=secret", "certificate.caBundle"),
         ("profile=none", "profile"),

@@ -103,7 +103,7 @@ pub struct Spec {
     /// Init containers and native sidecars.
     pub init_containers: Option<Vec<Container>>,
     /// The pod's volumes.
-    pub volumes: Option<Vec<Volume>>,
+    pub volumes: Option<Vec<Named>>,
     restart_policy: Option<String>,
     /// True if containers see each other's processes.
     pub share_process_namespace: Option<bool>,
@@ -115,13 +115,17 @@ pub struct Spec {
     pub host_pid: Option<bool>,
     /// True if the pod is in the node's network namespace.
     pub host_network: Option<bool>,
+    /// Secrets with which nodes pull the pod's images.
+    pub image_pull_secrets: Option<Vec<Named>>,
+    node_selector: Option<HashMap<String, String>>,
     os: Option<Os>,
 }
 
-/// A volume, by name only.
+/// A volume or a reference to a Secret, by name only.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Volume {
-    /// Its name, unique in the pod.
+pub struct Named {
+    /// Its name, unique in its list. The API server admits references without one.
+    #[serde(default)]
     pub name: String,
 }
 
@@ -220,10 +224,11 @@ impl Spec {
         self.runtime_class_name.as_deref().filter(|class| !class.is_empty())
     }
 
-    /// Returns true if the pod's OS is Windows.
+    /// Returns true if the pod's OS is Windows, or its node's is to be.
     #[must_use]
     pub fn is_windows(&self) -> bool {
-        self.os.as_ref().is_some_and(|os| os.name == "windows")
+        let selected = self.node_selector.as_ref().and_then(|selector| selector.get("kubernetes.io/os"));
+        self.os.as_ref().map(|os| &os.name).or(selected).is_some_and(|os| os == "windows")
     }
 
     /// Returns true if the runtime class is gVisor's or Kata Containers', by its name.

@@ -82,6 +82,15 @@ impl<'p> PatchBuilder<'p> {
         }
     }
 
+    /// Appends to `imagePullSecrets`, unless it is there.
+    pub(super) fn pull_secret(&mut self, name: &str) {
+        let secrets = &self.pod.spec.image_pull_secrets;
+        let secret = json!({"name": name});
+        if !secrets.iter().flatten().any(|other| other.name == name) {
+            self.append(&["spec", "imagePullSecrets"], secrets.is_some(), secret);
+        }
+    }
+
     /// Appends to a container's `volumeMounts`, unless one of the same volume is there.
     pub(crate) fn mount(&mut self, index: usize, mount: Value) {
         let mounts = &self.container(index).volume_mounts;

@@ -19,6 +19,10 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
     let mut patch = PatchBuilder::new(facts.pod);
     // A copy of another pod's: nothing has ended yet.
     patch.remove_annotation(ENDED_ANNOTATION);
+    let runs_the_image = |change: &Change| matches!(change, Change::Shim { .. } | Change::StartAfterCollector { .. });
+    if plan.changes.iter().any(runs_the_image) {
+        settings.pull_secrets.iter().for_each(|name| patch.pull_secret(name));
+    }
     for change in &plan.changes {
         match change {
             Change::Annotation { key, value } => patch.annotation(key, value),

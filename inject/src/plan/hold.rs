@@ -10,8 +10,8 @@ const ANNOTATION_LENGTH_LIMIT: usize = 16 << 10;
 /// The edit of the annotation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HoldEdit {
-    /// The field is there, and keeps the user's value.
-    AlreadySet,
+    /// The field is there, and keeps the user's value: true if it asks for the hold.
+    AlreadySet(bool),
     /// The annotation's new value.
     Set(String),
     /// A key cannot be added to the annotation, for this reason.
@@ -43,8 +43,8 @@ pub(super) fn edit(annotation: Option<&str>) -> HoldEdit {
         Ok(config) => config,
         Err(reason) => return HoldEdit::Unsupported(reason),
     };
-    if config.contains_key(HOLD_FIELD) {
-        return HoldEdit::AlreadySet;
+    if let Some(value) = config.get(HOLD_FIELD) {
+        return HoldEdit::AlreadySet(value == true);
     }
     let mut wanted = config.clone();
     wanted.insert(HOLD_FIELD.to_owned(), Value::Bool(true));
@@ -109,18 +109,18 @@ mod tests {
         ];
         for (name, before, after) in cases {
             assert_eq!(edit(Some(before)), HoldEdit::Set(after.to_owned()), "{name}");
-            assert_eq!(edit(Some(after)), HoldEdit::AlreadySet, "{name}, again");
+            assert_eq!(edit(Some(after)), HoldEdit::AlreadySet(true), "{name}, again");
         }
     }
 
     #[test]
     fn value_that_is_set_is_kept() {
-        for text in [
-            "holdApplicationUntilProxyStarts: false",
-            "{\"holdApplicationUntilProxyStarts\": false}",
-            "a: 1\nholdApplicationUntilProxyStarts: true",
+        for (text, value) in [
+            ("holdApplicationUntilProxyStarts: false", false),
+            ("{\"holdApplicationUntilProxyStarts\": false}", false),
+            ("a: 1\nholdApplicationUntilProxyStarts: true", true),
         ] {
-            assert_eq!(edit(Some(text)), HoldEdit::AlreadySet, "{text}");
+            assert_eq!(edit(Some(text)), HoldEdit::AlreadySet(value), "{text}");
         }
     }
 

@@ -63,14 +63,16 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
         Sidecar::None | Sidecar::Customised if istio_injection_disabled(facts) => {
             return unsupported(facts, "Istio's injection is disabled, by sidecar.istio.io/inject");
         }
-        Sidecar::None | Sidecar::Customised | Sidecar::Gateway => before_injector(facts, requested, &mut plan),
+        Sidecar::None | Sidecar::Customised | Sidecar::Gateway => {
+            before_injector(facts, requested, settings, &mut plan)
+        }
         Sidecar::Native => {
             katib::change_trial(facts, settings, &mut plan);
             Outcome::Final(Mode::Off, "istio-proxy is a native sidecar, which the kubelet ends")
         }
         Sidecar::Classic { .. } => {
             katib::change_trial(facts, settings, &mut plan);
-            hold_start(facts, &mut plan);
+            hold_start(facts, settings, &mut plan);
             match facts.restart_policy {
                 Some(policy) => end_proxy(facts, policy, requested, settings, &mut plan),
                 None => Outcome::Hold("restartPolicy Always: the pod does not run to completion"),
@@ -171,8 +173,8 @@ fn istio_injection_disabled(facts: &Facts) -> bool {
     }
 }
 
-fn before_injector(facts: &Facts, requested: RequestedMode, plan: &mut Plan) -> Outcome {
-    hold_start(facts, plan);
+fn before_injector(facts: &Facts, requested: RequestedMode, settings: &Settings, plan: &mut Plan) -> Outcome {
+    hold_start(facts, settings, plan);
     if requested == RequestedMode::This(Mode::Istio) {
         // The user's own setting stands.
         if facts.pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
@@ -187,27 +189,30 @@ fn before_injector(facts: &Facts, requested: RequestedMode, plan: &mut Plan) -> 
 }
 
 /// Adds the startup hold, unless the user has set it: the payload starts when the proxy is ready. A proxy that the injector
-/// has rendered without it is changed as the injector would have done.
-fn hold_start(facts: &Facts, plan: &mut Plan) {
-    if facts.pod.status_port() == Some(0) {
-        // The hold asks the status port, which is off.
+/// has rendered without its hook is changed as the injector would have done; with `global.proxy.lifecycle`, Istio renders that
+/// in place of the hook.
+fn hold_start(facts: &Facts, settings: &Settings, plan: &mut Plan) {
+    // The hold asks the status port.
+    if !settings.hold.applies_to(facts.restart_policy) || facts.pod.status_port() == Some(0) {
         return;
     }
     match hold::edit(facts.pod.annotation(PROXY_CONFIG_ANNOTATION)) {
-        HoldEdit::AlreadySet => {}
-        HoldEdit::Set(value) => {
-            plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value });
-            if let Some((index, proxy)) = facts.classic_proxy() {
-                let has_hook = proxy.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
-                // A command of its own may not be pilot-agent.
-                if !has_hook && proxy.command.is_none() {
-                    plan.changes.push(Change::HoldAtProxy { index });
-                }
-            }
+        HoldEdit::AlreadySet(true) => {}
+        HoldEdit::AlreadySet(false) => return,
+        HoldEdit::Set(value) => plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value }),
+        HoldEdit::Unsupported(reason) => {
+            plan.warnings.push(format_args!(
+                "istio-aux cannot add holdApplicationUntilProxyStarts to the annotation {PROXY_CONFIG_ANNOTATION}: {reason}"
+            ));
+            return;
         }
-        HoldEdit::Unsupported(reason) => plan.warnings.push(format_args!(
-            "istio-aux cannot add holdApplicationUntilProxyStarts to the annotation {PROXY_CONFIG_ANNOTATION}: {reason}"
-        )),
+    }
+    if let Some((index, proxy)) = facts.classic_proxy() {
+        let has_hook = proxy.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
+        // A command of its own may not be pilot-agent.
+        if !has_hook && proxy.command.is_none() {
+            plan.changes.push(Change::HoldAtProxy { index });
+        }
     }
 }
 

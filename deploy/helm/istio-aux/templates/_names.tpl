@@ -52,3 +52,12 @@ released-images.yaml, with the registry and the digests of its release. */ -}}
 {{- end }}
 {{- printf "{%s}" (join ", " $pairs) }}
 {{- end }}
+
+{{- /* Words in CEL: a list of strings, without its brackets. */ -}}
+{{- define "istio-aux.quoted" -}}
+{{- $words := list }}
+{{- range . }}
+{{- $words = append $words (squote .) }}
+{{- end }}
+{{- join ", " $words }}
+{{- end }}
