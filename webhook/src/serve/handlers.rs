@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -43,14 +44,14 @@ pub(super) trait Handler: Clone + Send + Sync + 'static {
 /// Serves the paths of the webhook configuration, below `/mutate`.
 #[derive(Debug, Clone)]
 pub(super) struct AdmissionHandler {
-    settings: Arc<Settings>,
+    settings: Arc<ArcSwap<Settings>>,
     metrics: Arc<Metrics>,
 }
 
 impl AdmissionHandler {
-    /// Returns a handler that decides by these settings, and counts in these metrics.
-    pub(super) fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
-        Self { settings: Arc::new(settings), metrics }
+    /// Returns a handler that decides by the settings of the moment, and counts in these metrics.
+    pub(super) fn new(settings: Arc<ArcSwap<Settings>>, metrics: Arc<Metrics>) -> Self {
+        Self { settings, metrics }
     }
 
     async fn mutate(&self, entry: Entry, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
@@ -64,7 +65,7 @@ impl AdmissionHandler {
         match read.unwrap_or(Err(ReadBodyError::Timeout)) {
             Ok(body) => {
                 guard.mark_complete();
-                respond(&self.metrics, entry, guard, || review::answer(entry, &body, &self.settings))
+                respond(&self.metrics, entry, guard, || review::answer(entry, &body, &self.settings.load()))
             }
             Err(error) => {
                 self.metrics.refused();

@@ -12,8 +12,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use contract::error_chain::display_chain;
 use inject::Settings;
 use kube::Client;
@@ -22,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::connection_limit::{ConnectionLimiter, UNCOUNTED_MEMORY_LIMIT};
 use self::connections::Listener;
@@ -47,8 +48,8 @@ const REQUEST_MEMORY_LIMIT: usize = 16 << 20;
 const _: () = assert!(REQUEST_MEMORY_LIMIT >= 4 * BODY_LIMIT);
 const _: () = assert!(REQUEST_MEMORY_LIMIT + ADMISSION_CONNECTION_LIMIT * UNCOUNTED_MEMORY_LIMIT < 32 << 20);
 
-/// Limits the time of asking for the API server's version before `--native-sidecars` is assumed to be enabled.
-const VERSION_TIMEOUT: Duration = Duration::from_mins(1);
+/// Limits the time for which serving waits for the API server's version. Then native sidecars are assumed, until it is known.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after the API server did not say its version.
 const VERSION_RETRY_DELAY: Duration = Duration::from_secs(2);
 
@@ -160,13 +161,20 @@ async fn serve(options: Options) -> Result<(), Error> {
     tasks.supervise("the health listener", spawn_blocking(move || runtime.block_on(health)));
 
     let (socket, address) = listen(options.listen)?;
+    let settings = Arc::new(ArcSwap::from_pointee(options.settings));
+    let mut asking = options.ask_for_native_sidecars.then(|| tokio::spawn(ask_for_native_sidecars(settings.clone())));
     let starting = async {
-        let settings = resolve_native_sidecars(options.settings, options.ask_for_native_sidecars).await;
+        if let Some(asking) = &mut asking
+            && timeout(VERSION_TIMEOUT, asking).await.is_err()
+        {
+            tracing::warn!(
+                "serving with native sidecars, until the API server says its version; set --native-sidecars"
+            );
+        }
         tls.wait_loaded().await;
-        settings
     };
-    let settings = tokio::select! {
-        settings = starting => settings,
+    tokio::select! {
+        () = starting => {}
         error = tasks.first_end() => return Err(error),
         () = &mut shutdown => return Ok(()),
     };
@@ -289,33 +297,25 @@ impl CertificateTarget for TlsTarget {
     }
 }
 
-/// Returns the settings with the API server's answer about native sidecars. It is asked again until [`VERSION_TIMEOUT`], because
-/// pods do not complete if native sidecars are assumed and missing.
-async fn resolve_native_sidecars(settings: Settings, ask: bool) -> Settings {
-    if !ask {
-        return settings;
-    }
-    let began = Instant::now();
+/// Sets what the API server says of native sidecars. It is asked until it answers: pods do not complete if native sidecars are
+/// assumed and missing.
+async fn ask_for_native_sidecars(settings: Arc<ArcSwap<Settings>>) {
     loop {
         match server_version::ask().await {
             Ok(version) => {
                 let native_sidecars = version.has_native_sidecars();
+                settings.rcu(|settings| Settings { native_sidecars, ..Settings::clone(settings) });
                 tracing::info!(%version, native_sidecars, "asked the API server for its version");
-                return Settings { native_sidecars, ..settings };
-            }
-            Err(error) if !matches!(error, VersionError::NoCluster(_)) && began.elapsed() < VERSION_TIMEOUT => {
-                tracing::info!(error = display_chain(&error), "the API server's version is not known yet");
-                sleep(VERSION_RETRY_DELAY).await;
+                return;
             }
             Err(error) => {
-                tracing::warn!(
-                    error = display_chain(&error),
-                    native_sidecars = settings.native_sidecars,
-                    "the API server's version is not known; set --native-sidecars=enabled or disabled"
-                );
-                return settings;
+                tracing::info!(error = display_chain(&error), "the API server's version is not known yet");
+                if matches!(error, VersionError::NoCluster(_)) {
+                    return;
+                }
             }
         }
+        sleep(VERSION_RETRY_DELAY).await;
     }
 }
 

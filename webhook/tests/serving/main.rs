@@ -184,6 +184,22 @@ fn changed_certificate_is_served_unless_broken() {
 }
 
 #[test]
+fn serves_while_the_api_server_does_not_answer() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let kubeconfig = directory.path().join("config");
+    let cluster = format!("{{server: 'http://{}'}}", silent.local_addr().unwrap());
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: c, clusters: [{{name: c, cluster: {cluster}}}],
+         users: [{{name: c, user: {{}}}}], contexts: [{{name: c, context: {{cluster: c, user: c}}}}]}}"
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let (server, _log) = Server::start_in(&[], &[("KUBECONFIG", kubeconfig.to_str().unwrap())]);
+    let (status, _) = server.mutate(review().to_string());
+    assert_eq!((status, server.ask_health("GET", "/readyz").0), (200, 200));
+}
+
+#[test]
 fn unusable_certificates_are_named_in_one_line() {
     type Spoil = fn(&Path);
     let cases: [(Spoil, &str); 5] = [

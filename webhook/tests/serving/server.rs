@@ -42,7 +42,7 @@ pub(crate) fn write_certificate(directory: &Path) -> CertificateDer<'static> {
 
 pub(crate) fn serve(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_istio-aux-webhook"));
-    command.args(["--listen=[::]:0", "--health-listen=[::]:0", "--native-sidecars=enabled", "--drain-delay=0s"]);
+    command.args(["--listen=[::]:0", "--health-listen=[::]:0", "--drain-delay=0s"]);
     command.arg("--tls-cert").arg(directory.join("tls.crt"));
     command.arg("--tls-key").arg(directory.join("tls.key"));
     command.stderr(Stdio::piped());
@@ -68,13 +68,19 @@ impl Server {
 
     /// Returns the server, and the end of a pipe to which it writes its log.
     pub(crate) fn start_with_log(arguments: &[&str]) -> (Self, PipeWriter) {
+        Self::start_in(&[&["--native-sidecars=enabled"], arguments].concat(), &[])
+    }
+
+    /// Returns the same server in another environment, which may ask the API server for its version.
+    pub(crate) fn start_in(arguments: &[&str], environment: &[(&str, &str)]) -> (Self, PipeWriter) {
         let directory = tempfile::tempdir().unwrap();
         let certificate = write_certificate(directory.path());
         let (log, log_writer) = pipe().unwrap();
         let mut command = serve(directory.path());
+        let command = command.envs(environment.iter().copied());
         let process = command.args(arguments).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
         // The command holds the other end of the pipe.
-        drop(command);
+        command.stderr(Stdio::null());
         let mut log = BufReader::new(log);
         let mut line = String::new();
         while !line.contains("health") {
