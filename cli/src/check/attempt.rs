@@ -2,29 +2,41 @@
 
 use anyhow::Result;
 use api::describe_error;
-use contract::names::{SHIM_CONTAINER, SHIM_UID};
+use contract::names::{ENABLED, INJECTION_LABEL, ISTIO_INJECT, SHIM_CONTAINER, SHIM_UID};
 use inject::Settings;
 use kube::Client;
 use serde_json::{Value, json};
 
+use super::Scope;
 use super::finding::{Finding, Id};
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, webhook_service};
 use crate::dry_run::{DryRun, dry_run_pod};
 use crate::pods::{Decision, is_in_mesh, is_rendered, namespace_opt_in, recorded};
 
 /// Limits the namespaces in which a dry run is made.
 const NAMESPACES_LIMIT: usize = 5;
 
-/// Makes a dry run in namespaces that are opted in and in the mesh.
-pub(super) async fn run(client: &Client, snapshot: &Snapshot, settings: &Settings) -> Vec<Finding> {
-    let namespaces = snapshot.namespaces.iter();
-    let opted_in = namespaces.filter(|namespace| namespace_opt_in(namespace).is_some() && is_in_mesh(namespace));
+/// Makes a dry run in namespaces that are opted in and in the mesh. Where no namespace is, it makes one in the context's, with a
+/// pod that opts in by its labels.
+pub(super) async fn run(client: &Client, snapshot: &Snapshot, scope: &Scope) -> Vec<Finding> {
+    let mut pod = pod(&scope.settings);
+    let namespaces = snapshot.namespaces.iter().filter(|namespace| namespace_opt_in(namespace).is_some());
+    let in_mesh = namespaces.filter(|namespace| is_in_mesh(namespace));
+    let mut names: Vec<&str> =
+        in_mesh.filter_map(|namespace| namespace["metadata"]["name"].as_str()).take(NAMESPACES_LIMIT).collect();
+    if names.is_empty() && scope.namespace.is_none() && is_installed(snapshot) {
+        names.push(client.default_namespace());
+        pod["metadata"]["labels"] = json!({INJECTION_LABEL: ENABLED, ISTIO_INJECT: "true"});
+    }
     let mut findings = Vec::new();
-    for namespace in opted_in.take(NAMESPACES_LIMIT) {
-        let name = namespace["metadata"]["name"].as_str().unwrap_or_default();
-        findings.push(finding(name, dry_run_pod(client, name, &pod(settings)).await));
+    for name in names {
+        findings.push(finding(name, dry_run_pod(client, name, &pod).await));
     }
     findings
+}
+
+fn is_installed(snapshot: &Snapshot) -> bool {
+    snapshot.has_policy || snapshot.configurations.as_deref().and_then(webhook_service).is_some()
 }
 
 fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
@@ -106,8 +118,27 @@ mod tests {
         let (client, _) = client([answer]);
         let namespaces = vec![namespace("team", true), namespace("outside", false), json!({"metadata": {"name": "x"}})];
         let snapshot = Snapshot { namespaces, ..Snapshot::default() };
-        let findings = run(&client, &snapshot, &Settings::new("shim:1")).await;
+        let findings = run(&client, &snapshot, &scope()).await;
         findings.iter().map(Finding::line).collect()
+    }
+
+    fn scope() -> Scope {
+        Scope { namespace: None, selector: String::new(), probe_in: None, settings: Settings::new("shim:1") }
+    }
+
+    #[tokio::test]
+    async fn pod_opts_in_where_no_namespace_does() {
+        const CREATE: &str = "POST /api/v1/namespaces/default/pods?&dryRun=All";
+        let (client, requests) = client([Answer::ok(CREATE, json!({"metadata": {}}))]);
+        let mut snapshot = Snapshot { namespaces: vec![json!({"metadata": {"name": "x"}})], ..Snapshot::default() };
+        assert!(run(&client, &snapshot, &scope()).await.is_empty(), "istio-aux is not installed");
+        snapshot.has_policy = true;
+        let findings = run(&client, &snapshot, &scope()).await;
+        assert_eq!(
+            findings[0].line(),
+            "info dry-run: dry run in default: Istio's injector adds no istio-proxy, so the pod gets no shim"
+        );
+        assert_eq!(requests.writes(), ["POST /api/v1/namespaces/default/pods"]);
     }
 
     #[tokio::test]

@@ -47,6 +47,7 @@ pub(crate) enum Id {
     PipelinesAccess,
     PodDecision,
     ProfilePolicy,
+    PullSecret,
     Rights,
     ServerVersion,
     StuckPod,

@@ -6,6 +6,7 @@ mod findings;
 mod pods;
 mod preflight;
 mod probe;
+mod pull_secrets;
 mod snapshot;
 mod tenant;
 
@@ -47,11 +48,12 @@ pub(crate) struct Scope {
 pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> {
     let version = snapshot::server_version(client).await?;
     // A server without native sidecars gets the shim in another mode.
-    let native_sidecars = version.is_none_or(Version::has_native_sidecars);
+    let native_sidecars = scope.settings.native_sidecars && version.is_none_or(Version::has_native_sidecars);
     let scope = Scope { settings: Settings { native_sidecars, ..scope.settings.clone() }, ..scope.clone() };
     let snapshot = snapshot::take(client, version, &scope).await;
     let mut findings = findings::of(&snapshot, scope.namespace.as_deref(), now());
-    findings.extend(attempt::run(client, &snapshot, &scope.settings).await);
+    findings.extend(attempt::run(client, &snapshot, &scope).await);
+    findings.extend(pull_secrets::run(client, &snapshot.namespaces, &scope.settings.pull_secrets).await);
     if let Some(namespace) = &scope.probe_in {
         findings.extend(probe::run(client, namespace, &snapshot.nodes, &scope.settings).await);
     }

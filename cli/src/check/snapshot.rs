@@ -1,7 +1,7 @@
 //! Reads the state of a cluster as its user may. What could not be read is listed in words.
 
 use anyhow::{Context, Result, anyhow};
-use contract::kind::{DEPLOYMENTS, Kind, NAMESPACES, PODS, WEBHOOK_CONFIGURATIONS};
+use contract::kind::{DEPLOYMENTS, Kind, NAMESPACES, PODS};
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
 use contract::version::Version;
 use inject::Settings;
@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::Scope;
 use super::pods::PodFacts;
 use super::tenant::{self, Tenant};
+use crate::installation::{self, Webhook};
 use crate::pods::label;
 use crate::read;
 
@@ -48,6 +49,8 @@ pub(super) struct Snapshot {
     pub(super) has_policy: bool,
     /// Has the slices of the Service that our configuration names.
     pub(super) endpoints: Option<Vec<Value>>,
+    /// Has the webhook's pods.
+    pub(super) webhooks: Vec<Webhook>,
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: PodFacts,
     /// Has the objects of the tenant, if one namespace is checked and it is a tenant's.
@@ -98,12 +101,13 @@ pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope
 /// Reads all but namespaces and pods.
 pub(super) async fn take_without_pods(client: &Client, server: Option<Version>) -> Snapshot {
     let mut snapshot = Snapshot { server, ..Snapshot::default() };
-    let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await;
-    snapshot.configurations = snapshot.note(configurations);
+    snapshot.configurations = snapshot.note(installation::configurations(client).await);
     if let Some((namespace, name)) = snapshot.configurations.as_deref().and_then(webhook_service) {
         let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
         let endpoints = read::list(client, ENDPOINT_SLICES, Some(&namespace), &slices).await;
         snapshot.endpoints = snapshot.note(endpoints);
+        let webhooks = installation::webhooks(client, snapshot.configurations.as_deref().unwrap_or_default()).await;
+        snapshot.webhooks = snapshot.note(webhooks).unwrap_or_default();
     }
     for kind in POLICIES {
         // A version that the server does not have is an error, and no policy.

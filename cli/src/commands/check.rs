@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use inject::args::ShimArgs;
+use inject::args::{ShimArgs, default_settings};
 use serde_json::json;
 
 use super::CliResult;
 use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
 use super::output::OutputArgs;
 use crate::check::{self, Scope};
+use crate::installation::installed_settings;
 
 /// Check a cluster: what is wrong, and what to do about it
 #[derive(Debug, Args)]
@@ -57,7 +58,12 @@ pub(super) fn run(arguments: CheckArgs) -> CliResult {
     let CheckArgs { pre, wait, timeout, namespace, selector, probe, output, cluster, shim } = arguments;
     cluster.run(async |client| {
         let probe_in = probe.then(|| namespace_or_default(namespace.clone(), &client));
-        let scope = Scope { namespace, selector, probe_in, settings: shim.settings(true) };
+        // Without an option for the shim, the webhook's own settings count.
+        let mut settings = shim.settings(true);
+        if settings == default_settings() {
+            settings = installed_settings(&client).await.unwrap_or(settings);
+        }
+        let scope = Scope { namespace, selector, probe_in, settings };
         let findings = if pre {
             check::before_installation(&client).await?
         } else if wait {

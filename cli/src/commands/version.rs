@@ -1,6 +1,5 @@
 //! Runs `istio-aux version`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -10,15 +9,14 @@ use serde_json::json;
 use super::CliResult;
 use super::cluster::{ClusterArgs, exit_code};
 use super::output::OutputArgs;
-use crate::installation::{Versions, client_version, versions};
+use crate::installation::{Used, Versions, client_version, versions};
 
 /// Print the versions of this program, of the webhook, and of the shims in pods
 #[derive(Debug, Args)]
 #[command(
     long_about = "Print the versions of this program, of the webhook, and of the shims in pods.
 
-The webhook's is the image of its pods. A pod keeps the shim that it was created with, so several may be in use; pods that
-have ended are not counted. Exit status: 0 all could be read, 1 something could not, 2 wrong arguments.",
+A pod keeps the shim that it was created with, so several may be in use; pods that have ended are not counted. Exit status: 0 all could be read, 1 something could not, 2 wrong arguments.",
     after_help = "examples:
   istio-aux version
   istio-aux version --client
@@ -61,12 +59,13 @@ fn render(versions: &Versions) -> String {
     text
 }
 
-fn images(text: &mut String, what: &str, images: &BTreeMap<String, usize>) {
+fn images(text: &mut String, what: &str, images: &[Used]) {
     if images.is_empty() {
         let _ = writeln!(text, "{what:<8} none");
     }
-    for (image, pods) in images {
-        let _ = writeln!(text, "{what:<8} {image} ({pods} pod(s))");
+    for Used { version, image, pods } in images {
+        let version = version.as_deref().unwrap_or("unknown");
+        let _ = writeln!(text, "{what:<8} {version}, {image} ({pods} pod(s))");
     }
 }
 
@@ -79,13 +78,17 @@ mod tests {
         let versions = Versions {
             client: "0.1.0".to_owned(),
             server: Some("v1.34.4".to_owned()),
-            webhook: [("r.example/webhook:0.1.0".to_owned(), 2)].into(),
+            webhook: vec![Used {
+                version: Some("0.1.0".to_owned()),
+                image: "r.example/webhook@sha256:1".to_owned(),
+                pods: 2,
+            }],
             ..Versions::default()
         };
         insta::assert_snapshot!(render(&versions), @r"
         client   0.1.0
         server   v1.34.4
-        webhook  r.example/webhook:0.1.0 (2 pod(s))
+        webhook  0.1.0, r.example/webhook@sha256:1 (2 pod(s))
         shim     none
         ");
     }

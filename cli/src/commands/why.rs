@@ -10,6 +10,7 @@ use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::OutputArgs;
 use crate::explain::{Explanation, Target, Verdict, explain};
+use crate::installation::installed_settings;
 use crate::pods::with_warnings;
 
 /// Separates a warning from what precedes it.
@@ -45,7 +46,8 @@ pub(super) fn run(arguments: WhyArgs) -> CliResult {
     let WhyArgs { object, namespace, output, cluster } = arguments;
     cluster.run(async |client| {
         let namespace = namespace_or_default(namespace, &client);
-        let explanation = explain(&client, &namespace, &object, &default_settings()).await?;
+        let settings = installed_settings(&client).await.unwrap_or_else(default_settings);
+        let explanation = explain(&client, &namespace, &object, &settings).await?;
         output.print(&explanation, &render(&explanation))?;
         Ok(ExitCode::SUCCESS)
     })

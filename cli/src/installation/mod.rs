@@ -2,6 +2,8 @@
 
 mod manifests;
 mod versions;
+mod webhook;
 
 pub(crate) use self::manifests::{Images, manifests, resources};
-pub(crate) use self::versions::{Versions, client_version, versions};
+pub(crate) use self::versions::{Used, Versions, client_version, versions};
+pub(crate) use self::webhook::{Webhook, configurations, installed_settings, webhooks};

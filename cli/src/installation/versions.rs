@@ -2,24 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
-use contract::kind::{PODS, SERVICES, WEBHOOK_CONFIGURATIONS};
-use contract::names::{INSTALL_CONTAINER, SHIM_CONTAINER, SHIM_LABEL, SHIM_VOLUME};
+use anyhow::Context;
+use contract::kind::PODS;
+use contract::names::{INSTALL_CONTAINER, SHIM_CONTAINER, SHIM_LABEL, SHIM_VOLUME, STATUS_ANNOTATION};
 use kube::Client;
 use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::check::{UNFINISHED, note, webhook_service};
-use crate::read::{self, selector_of};
+use super::webhook::{configurations, webhooks};
+use crate::check::{UNFINISHED, note};
+use crate::read;
 
-/// Holds the versions in a cluster. Images are counted by pods.
+/// Holds an image in use. A release's chart names images by digest, so the version stands beside it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Used {
+    pub(crate) version: Option<String>,
+    pub(crate) image: String,
+    pub(crate) pods: usize,
+}
+
+/// Holds the versions in a cluster.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Versions {
     pub(crate) client: String,
     pub(crate) server: Option<String>,
-    pub(crate) webhook: BTreeMap<String, usize>,
-    pub(crate) shims: BTreeMap<String, usize>,
+    pub(crate) webhook: Vec<Used>,
+    pub(crate) shims: Vec<Used>,
     /// Says what could not be read, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unreadable: Vec<String>,
@@ -35,45 +44,42 @@ pub(crate) async fn versions(client: &Client) -> Versions {
     let mut unreadable = Vec::new();
     let server = client.apiserver_version().await.context("cannot read the server's version");
     let server = note(&mut unreadable, server).map(|info| info.git_version);
-    let webhook = note(&mut unreadable, webhook_images(client).await).unwrap_or_default();
-    let mut shims = BTreeMap::new();
+    let (mut webhook, mut shims) = (Counts::default(), Counts::default());
+    let found = match configurations(client).await {
+        Ok(configurations) => webhooks(client, &configurations).await,
+        Err(error) => Err(error),
+    };
+    for found in note(&mut unreadable, found).unwrap_or_default() {
+        webhook.add(found.version, found.image);
+    }
     let selection = ListParams::default().labels(SHIM_LABEL).fields(UNFINISHED);
     let count = |pod| {
         if let Some(image) = shim_image(&pod) {
-            *shims.entry(image.to_owned()).or_default() += 1;
+            shims.add(shim_version(&pod), image.to_owned());
         }
     };
     note(&mut unreadable, read::for_each(client, PODS, None, &selection, count).await);
-    Versions { client: client_version(), server, webhook, shims, unreadable }
+    Versions { client: client_version(), server, webhook: webhook.used(), shims: shims.used(), unreadable }
 }
 
-/// Returns the images of the pods behind the Service that the webhook configuration names.
-async fn webhook_images(client: &Client) -> Result<BTreeMap<String, usize>> {
-    let mut images = BTreeMap::new();
-    let configurations = read::list(client, WEBHOOK_CONFIGURATIONS, None, &ListParams::default()).await?;
-    let Some((namespace, service)) = webhook_service(&configurations) else { return Ok(images) };
-    let Some(service) = read::get(client, SERVICES, Some(&namespace), &service).await? else { return Ok(images) };
-    let Some(selector) = selector_of(&service["spec"]["selector"]) else { return Ok(images) };
-    let selection = ListParams::default().labels(&selector).fields(UNFINISHED);
-    for pod in read::list(client, PODS, Some(&namespace), &selection).await? {
-        let containers = pod["spec"]["containers"].as_array();
-        if let Some(image) = containers.into_iter().flatten().find_map(webhook_image) {
-            *images.entry(image.to_owned()).or_default() += 1;
-        }
+/// Counts pods by version and image.
+#[derive(Default)]
+struct Counts(BTreeMap<(Option<String>, String), usize>);
+
+impl Counts {
+    fn add(&mut self, version: Option<String>, image: String) {
+        *self.0.entry((version, image)).or_default() += 1;
     }
-    Ok(images)
+
+    fn used(self) -> Vec<Used> {
+        self.0.into_iter().map(|((version, image), pods)| Used { version, image, pods }).collect()
+    }
 }
 
-/// Returns the image of the container that runs the webhook, by its program or its name.
-fn webhook_image(container: &Value) -> Option<&str> {
-    let words = ["command", "args"].map(|field| container[field].as_array());
-    let serves = words
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|word| word.as_str().is_some_and(|word| word.ends_with("istio-aux-webhook")));
-    let image = container["image"].as_str()?;
-    (serves || container["name"] == "webhook").then_some(image)
+/// Returns the version of the webhook that added the shim to a pod.
+fn shim_version(pod: &Value) -> Option<String> {
+    let status = pod["metadata"]["annotations"][STATUS_ANNOTATION].as_str()?;
+    serde_json::from_str::<Value>(status).ok()?["version"].as_str().map(str::to_owned)
 }
 
 /// Returns the shim's image in a pod, from its containers or the volume.
@@ -98,8 +104,14 @@ mod tests {
         let service = json!({"namespace": "aux", "name": "istio-aux"});
         let configuration =
             json!({"metadata": {"name": "istio-aux"}, "webhooks": [{"clientConfig": {"service": service}}]});
-        let webhook = json!({"spec": {"containers": [{"name": "webhook", "image": "webhook:2"}]}});
-        let native = json!({"spec": {"initContainers": [{"name": "aux-shim", "image": "shim:1"}]}});
+        let webhook = json!({
+            "metadata": {"labels": {"app.kubernetes.io/version": "0.2.0"}},
+            "spec": {"containers": [{"name": "webhook", "image": "webhook:2"}]},
+        });
+        let native = json!({
+            "metadata": {"annotations": {"istio-aux.io/status": "{\"version\": \"0.1.0\"}"}},
+            "spec": {"initContainers": [{"name": "aux-shim", "image": "shim:1"}]},
+        });
         let volume = json!({"spec": {"volumes": [{"name": "istio-aux", "image": {"reference": "shim:2"}}]}});
         let info = json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4", "gitCommit": "", "gitTreeState": "",
             "buildDate": "", "goVersion": "", "compiler": "", "platform": ""});
@@ -121,13 +133,25 @@ mod tests {
         {
           "client": "0.1.0",
           "server": "v1.34.4",
-          "webhook": {
-            "webhook:2": 2
-          },
-          "shims": {
-            "shim:1": 2,
-            "shim:2": 1
-          }
+          "webhook": [
+            {
+              "version": "0.2.0",
+              "image": "webhook:2",
+              "pods": 2
+            }
+          ],
+          "shims": [
+            {
+              "version": null,
+              "image": "shim:2",
+              "pods": 1
+            },
+            {
+              "version": "0.1.0",
+              "image": "shim:1",
+              "pods": 2
+            }
+          ]
         }
         "#);
         let pods = requests.all().into_iter().find(|line| line.starts_with("GET /api/v1/pods?")).unwrap();

@@ -11,6 +11,7 @@ use x509_parser::pem::Pem;
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, Snapshot};
 use super::{items, name, some, text};
+use crate::installation::client_version;
 
 /// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
@@ -33,10 +34,28 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
         let message = "there is no MutatingWebhookConfiguration zz-istio-aux, so no pod gets the shim";
         findings.push(Finding::problem(Id::Installation, message, "install again: docs/install.md"));
     }
+    findings.extend(shims.and_then(failure_policy));
+    findings.extend(other_versions(snapshot));
     findings.extend(ca_bundle([Some(ours), shims], namespace, now));
     findings.extend(replicas(snapshot, namespace));
     findings.extend(order(configurations, CONFIGURATION_NAME));
     findings
+}
+
+/// Tells of pods that are admitted without their shim while the webhook is unavailable.
+fn failure_policy(shims: &Value) -> Option<Finding> {
+    let requires = |webhook: &&Value| text(webhook, "/name").starts_with("require-shim.");
+    let ignores = items(&shims["webhooks"]).filter(requires).any(|webhook| webhook["failurePolicy"] == "Ignore");
+    let message =
+        "failurePolicy is Ignore: while the webhook is unavailable, pods that would not complete are admitted";
+    ignores.then(|| Finding::info(Id::Installation, message).with_remediation("docs/outages.md has what that costs"))
+}
+
+fn other_versions(snapshot: &Snapshot) -> Option<Finding> {
+    let ours = client_version();
+    let other =
+        snapshot.webhooks.iter().filter_map(|webhook| webhook.version.as_ref()).find(|version| **version != ours)?;
+    Some(Finding::info(Id::Installation, format!("the webhook has version {other}, and this program {ours}")))
 }
 
 fn without_webhook(snapshot: &Snapshot, configurations: &[Value]) -> Vec<Finding> {

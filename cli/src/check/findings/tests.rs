@@ -11,6 +11,7 @@ use serde_json::json;
 use super::super::finding::Severity;
 use super::super::pods::PodFacts;
 use super::*;
+use crate::installation::Webhook;
 use crate::pods::StuckPod;
 
 const NOW: i64 = 1_800_000_000;
@@ -114,6 +115,20 @@ fn missing_or_untrusted_installation_is_a_problem() {
         (
             |s| drop(s.configurations.as_mut().unwrap().pop()),
             "problem installation: there is no MutatingWebhookConfiguration zz-istio-aux",
+        ),
+        (
+            |s| {
+                let webhook = json!({"name": "require-shim.pod.istio-aux.io", "failurePolicy": "Ignore"});
+                s.configurations.as_mut().unwrap()[2]["webhooks"] = json!([webhook]);
+            },
+            "info installation: failurePolicy is Ignore",
+        ),
+        (
+            |s| {
+                let version = Some("0.0.1".to_owned());
+                s.webhooks.push(Webhook { image: "webhook:1".to_owned(), version, settings: None });
+            },
+            "info installation: the webhook has version 0.0.1, and this program",
         ),
         (
             |s| ours(s)["webhooks"][0]["clientConfig"]["caBundle"] = json!("Cg=="),

@@ -1,0 +1,75 @@
+//! Checks that the Secrets with which nodes pull the shim's image are in the namespaces that opted in.
+
+use api::{describe_error, objects};
+use contract::kind::Kind;
+use kube::Client;
+use serde_json::Value;
+
+use super::finding::{Finding, Id};
+use crate::pods::namespace_opt_in;
+
+const SECRETS: Kind = Kind::new("", "v1", "Secret", "secrets");
+
+/// Looks for each Secret in each namespace.
+pub(super) async fn run(client: &Client, namespaces: &[Value], secrets: &[String]) -> Vec<Finding> {
+    let (mut missing, mut findings) = (Vec::new(), Vec::new());
+    let opted_in = namespaces.iter().filter(|namespace| namespace_opt_in(namespace).is_some());
+    for namespace in opted_in.filter_map(|namespace| namespace["metadata"]["name"].as_str()) {
+        for secret in secrets {
+            // Reads no content.
+            match objects(client, SECRETS, Some(namespace)).get_metadata_opt(secret).await {
+                Ok(Some(_)) => {}
+                Ok(None) => missing.push((namespace, secret)),
+                Err(error) => findings.push(Finding::info(Id::Unreadable, describe_error(&error))),
+            }
+        }
+    }
+    findings.extend(missing.iter().map(|(namespace, secret)| {
+        Finding::problem(
+            Id::PullSecret,
+            format!("namespace {namespace} lacks the Secret {secret}, with which nodes are to pull the shim's image"),
+            format!("kubectl -n {namespace} create secret docker-registry {secret} …"),
+        )
+    }));
+    if findings.is_empty() && !secrets.is_empty() {
+        let message = format!("the namespaces that opted in have {}", secrets.join(", "));
+        findings.push(Finding::ok(Id::PullSecret, message));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use api::fake::{Answer, client};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn missing_secret_is_a_problem() {
+        let namespace =
+            |name: &str, value: &str| json!({"metadata": {"name": name, "labels": {"istio-aux.io/injection": value}}});
+        let namespaces = [namespace("a", "enabled"), namespace("b", "enabled"), namespace("c", "disabled")];
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "registry"}});
+        let found = |namespace: &str| {
+            Answer::ok(&format!("GET /api/v1/namespaces/{namespace}/secrets/registry"), secret.clone())
+        };
+        let secrets = ["registry".to_owned()];
+        let (one, _) = client([found("a")]);
+        let findings = run(&one, &namespaces, &secrets).await;
+        let lines: Vec<String> = findings.iter().map(Finding::line).collect();
+        assert_eq!(
+            lines,
+            [
+                "problem pull-secret: namespace b lacks the Secret registry, with which nodes are to pull the shim's image"
+            ]
+        );
+        let (both, requests) = client([found("a"), found("b")]);
+        assert_eq!(
+            run(&both, &namespaces, &secrets).await[0].line(),
+            "ok pull-secret: the namespaces that opted in have registry"
+        );
+        assert_eq!(requests.all().len(), 2);
+        assert!(run(&both, &namespaces, &[]).await.is_empty());
+    }
+}
