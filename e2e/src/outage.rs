@@ -1,7 +1,10 @@
-//! Outages of the webhook: no replica runs, or replicas swallow the API server's packets.
+//! Outages of the webhook: no replica runs, replicas swallow the API server's packets, or it does not trust them.
 
+use serde_json::{Value, json};
+
+use crate::cluster::CONFIGURATIONS;
 use crate::command::{printed, run};
-use crate::kubectl::{kubectl, wait_for_rollout};
+use crate::kubectl::{apply, kubectl, wait_for_rollout};
 
 const NAMESPACE: &str = "--namespace=istio-aux";
 const SELECTOR: &str = "--selector=app.kubernetes.io/name=istio-aux";
@@ -65,5 +68,44 @@ impl SilentReplicas {
 impl Drop for SilentReplicas {
     fn drop(&mut self) {
         self.for_each("-D");
+    }
+}
+
+/// Has the API server trust another CA until it is dropped. The webhook may not mend that meanwhile.
+pub struct UntrustedWebhook {
+    binding: Value,
+}
+
+impl UntrustedWebhook {
+    /// Takes the webhook's right, and replaces the CA.
+    #[must_use]
+    pub fn begin() -> Self {
+        let words = ["get", "clusterrolebinding", "istio-aux", "--output=json"];
+        let binding: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
+        kubectl(&["delete", "clusterrolebinding", "istio-aux"]);
+        let other = kubectl(&[
+            "config",
+            "view",
+            "--raw",
+            "--output=jsonpath={.clusters[0].cluster.certificate-authority-data}",
+        ]);
+        for name in CONFIGURATIONS {
+            let words = ["get", "mutatingwebhookconfiguration", name, "--output=json"];
+            let mut configuration: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
+            for webhook in configuration["webhooks"].as_array_mut().expect("it has webhooks") {
+                webhook["clientConfig"]["caBundle"] = json!(other);
+            }
+            drop(printed(&run("kubectl", &["replace", "--filename=-"], &configuration.to_string())));
+        }
+        Self { binding }
+    }
+}
+
+impl Drop for UntrustedWebhook {
+    fn drop(&mut self) {
+        for field in ["creationTimestamp", "managedFields", "resourceVersion", "uid"] {
+            self.binding["metadata"].as_object_mut().expect("metadata is an object").remove(field);
+        }
+        apply(std::slice::from_ref(&self.binding));
     }
 }

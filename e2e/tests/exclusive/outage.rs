@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use contract::names::{INJECTION_LABEL, MODE_ANNOTATION, SHIM_CONTAINER};
 use e2e::admission::until_drained;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, pod, pod_spec, shell};
-use e2e::outage::{NoReplica, SilentReplicas};
+use e2e::kubectl::kubectl;
+use e2e::manifests::{annotated, job, pod, pod_spec, shell, tf_job};
+use e2e::outage::{NoReplica, SilentReplicas, UntrustedWebhook};
+use e2e::stand_ins::step;
 use e2e::{Namespace, scenario};
 use futures::{StreamExt, stream};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 const PODS: usize = 100;
@@ -94,6 +97,41 @@ async fn outage_refuses_only_pods_that_would_not_complete() {
             refuses_only_what_would_hang(ns, "failed calling webhook").await;
         }
         ns.until("the webhook to answer again", async || ns.try_dry_run(completing("one")).await.ok()).await;
+        {
+            let _untrusted = UntrustedWebhook::begin();
+            ns.until("the other CA to count", async || ns.try_dry_run(completing("one")).await.err()).await;
+            refuses_only_what_would_hang(ns, "certificate signed by unknown authority").await;
+        }
+        ns.until("the webhook to be trusted again", async || ns.try_dry_run(completing("one")).await.ok()).await;
+    })
+    .await;
+}
+
+/// Waits until a controller reports that the webhook could not be called for a pod of an object of this kind.
+async fn until_refused(ns: &Namespace, kind: &str) {
+    let selector = format!("--field-selector=involvedObject.kind={kind}");
+    let words = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
+    let refused = async || kubectl(&words).contains("failed calling webhook \"require-shim").then_some(());
+    ns.until(&format!("a pod of the {kind} to be refused"), refused).await;
+}
+
+#[tokio::test]
+async fn jobs_and_training_jobs_complete_after_an_outage() {
+    scenario("retried", &[MESH, OPT_IN], async |ns: &Namespace| {
+        until_drained(ns).await;
+        let training = tf_job("train", 1, "OnFailure", "true");
+        {
+            let _away = NoReplica::begin();
+            ns.create_objects([job("one", &pod_spec("Never", &[shell("main", "true")])), training.clone()]).await;
+            until_refused(ns, "Job").await;
+            until_refused(ns, "TFJob").await;
+            // Whoever creates a pod without a controller is told.
+            let refusal = ns.try_create(step("step"), &PostParams::default()).await.expect_err("it would not complete");
+            assert!(refusal.to_string().contains("failed calling webhook"), "{refusal}");
+        }
+        ns.until_complete("one").await;
+        ns.until_condition(&training, &["Succeeded"]).await;
+        assert!(!ns.has_pod("step").await, "nobody creates it again");
     })
     .await;
 }
