@@ -151,3 +151,14 @@ pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 pub const CANONICAL_NAME_LABEL: &str = "service.istio.io/canonical-name";
 /// Pod label of Istio's: the service's revision.
 pub const CANONICAL_REVISION_LABEL: &str = "service.istio.io/canonical-revision";
+
+/// Pod label of Istio's ambient mesh.
+pub const AMBIENT_LABEL: &str = "istio.io/dataplane-mode";
+/// Value of [`AMBIENT_LABEL`] that keeps a pod out of it.
+pub const NOT_AMBIENT: &str = "none";
+/// Annotation of Istio's: connections to these ports, separated by commas, bypass the proxy.
+pub const EXCLUDED_PORTS_ANNOTATION: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+/// Init container of a charm's pod, which calls the Juju controller.
+pub const CHARM_INIT_CONTAINER: &str = "charm-init";
+/// Default port of a Juju controller's API.
+pub const CONTROLLER_PORT: &str = "17070";

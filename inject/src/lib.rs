@@ -11,6 +11,7 @@
 pub mod args;
 mod ended;
 mod facts;
+mod membership;
 mod mode;
 mod node_proxy;
 mod patch;
@@ -25,6 +26,7 @@ use json_patch::Patch;
 pub use self::ended::report_ended;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
+pub use self::membership::{join, stay_out};
 pub use self::mode::Mode;
 pub use self::node_proxy::move_proxy_to_node;
 use self::pod::Pod;

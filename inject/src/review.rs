@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide, move_proxy_to_node, report_ended, tenancy};
+use crate::{Decision, Mode, Settings, decide, join, move_proxy_to_node, report_ended, stay_out, tenancy};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -79,11 +79,16 @@ pub enum Entry {
     Node,
     /// The end of the awaited containers, when the kubelet reports it.
     Ended,
+    /// The mesh, for applications of a Juju model.
+    InMesh,
+    /// No mesh, for Juju's own pods.
+    OutOfMesh,
 }
 
 impl Entry {
     /// All entries.
-    pub const ALL: [Self; 5] = [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node, Self::Ended];
+    pub const ALL: [Self; 7] =
+        [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node, Self::Ended, Self::InMesh, Self::OutOfMesh];
 
     /// Returns the name in logs and metrics.
     #[must_use]
@@ -94,6 +99,8 @@ impl Entry {
             Self::Mesh => "mesh",
             Self::Node => "node",
             Self::Ended => "ended",
+            Self::InMesh => "in-mesh",
+            Self::OutOfMesh => "out-of-mesh",
         }
     }
 
@@ -104,14 +111,16 @@ impl Entry {
             Self::Mesh => tenancy::join_mesh(pod, settings),
             Self::Node => move_proxy_to_node(pod),
             Self::Ended => report_ended(pod),
+            Self::InMesh => join(pod),
+            Self::OutOfMesh => stay_out(pod),
         }
     }
 
     /// Returns the operation and the subresource that the entry decides about.
     fn operation(self) -> (&'static str, &'static str) {
         match self {
-            Self::Injection | Self::PipelinesToken | Self::Mesh | Self::Node => ("CREATE", ""),
             Self::Ended => ("UPDATE", "status"),
+            _ => ("CREATE", ""),
         }
     }
 }
@@ -317,6 +326,8 @@ mod tests {
             "/metadata/labels",
             "/spec/runtimeClassName",
             "/metadata/annotations",
+            "/metadata/labels",
+            "/metadata/labels",
         ];
         assert_eq!(Entry::ALL.map(first_path), expected);
     }

@@ -136,6 +136,8 @@ impl Metrics {
             Entry::Injection => self.reviews.get_or_create(&[result, mode]).inc(),
             Entry::Node => self.node_reviews.get_or_create(&[result]).inc(),
             Entry::Ended => self.status_reviews.get_or_create(&[result]).inc(),
+            // They label pods, and their log says which.
+            Entry::InMesh | Entry::OutOfMesh => 0,
             Entry::PipelinesToken | Entry::Mesh => {
                 self.tenancy_reviews.get_or_create(&[("entry", entry.as_str()), result]).inc()
             }

@@ -25,7 +25,7 @@ const BODY_DISCARD_LIMIT: usize = 4 * BODY_LIMIT;
 /// Limits the time of reading a body. An API server waits 30 s for a webhook at most, and 5 s as istio-aux is installed.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lists the paths of [`AdmissionHandler`], for a client that asks for another.
-const EXISTING_PATHS: &str = "/mutate, /mutate/pipelines-token, /mutate/mesh, /mutate/node and /mutate/ended";
+const EXISTING_PATHS: &str = "/mutate, and below it /pipelines-token, /mesh, /node, /ended, /in-mesh and /out-of-mesh";
 /// Media type of a review.
 const JSON: &str = "application/json";
 /// Media type of metrics.
@@ -120,6 +120,8 @@ fn entry_of(path: &str) -> Option<Entry> {
         "/mutate/mesh" => Some(Entry::Mesh),
         "/mutate/node" => Some(Entry::Node),
         "/mutate/ended" => Some(Entry::Ended),
+        "/mutate/in-mesh" => Some(Entry::InMesh),
+        "/mutate/out-of-mesh" => Some(Entry::OutOfMesh),
         _ => None,
     }
 }
