@@ -216,10 +216,12 @@ bench: install ## Measure on the one-node cluster: bench/README.md has what, how
 	cargo bench --locked --package inject
 
 .PHONY: manifests
-manifests: ## Render deploy/overlays from the chart; needs helm
+manifests: ## Render deploy/overlays and the charm's objects from the chart; needs helm
 	@mkdir -p target
 	deploy/render >target/rendered.yaml && mv target/rendered.yaml deploy/overlays/self-signed/istio-aux.yaml
 	deploy/render --set=tenancy.enabled=true --show-only=templates/tenancy.yaml >target/rendered.yaml && mv target/rendered.yaml deploy/overlays/tenancy/tenancy.yaml
+	NAMESPACE=juju-model deploy/render --set=fullnameOverride=juju-application-webhook --set=tenancy.enabled=true >target/rendered.yaml && \
+	  mv target/rendered.yaml charm/src/cluster/chart.yaml
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both) by their Dockerfiles, and load them into the one-node cluster

@@ -185,6 +185,29 @@ fn webhooks<'o>(objects: &'o Objects, configuration: &str, begin: &str) -> Vec<&
 }
 
 #[test]
+fn objects_of_the_namespace_take_another_name() {
+    let objects = chart(&["--set=fullnameOverride=hook", "--set=tenancy.enabled=true"]);
+    for (name, object) in &objects {
+        let (kind, name) = name.split_once(' ').expect("a kind and a name");
+        let is_namespaced = object["metadata"]["namespace"].is_string();
+        assert_eq!(name.starts_with("hook"), is_namespaced, "{kind} {name}");
+    }
+    for configuration in CONFIGURATIONS {
+        for webhook in webhooks(&objects, configuration, "") {
+            assert_eq!(webhook["clientConfig"]["service"]["name"], "hook", "{configuration}");
+        }
+    }
+    let container = &objects["Deployment hook"]["spec"]["template"]["spec"]["containers"][0];
+    let arguments = container["args"].as_array().expect("there are arguments");
+    for argument in ["--secret=hook-certificate", "--service=hook"] {
+        assert!(arguments.contains(&json!(argument)), "{arguments:?}");
+    }
+    assert!(objects["Service hook"]["spec"]["selector"] == json!({"app.kubernetes.io/name": "hook"}));
+    let controller = &objects["Deployment hook-tenancy"]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(controller["command"], json!(["/istio-aux-controller", "--lease=hook-tenancy"]));
+}
+
+#[test]
 fn selectors_are_added_to_each_webhook() {
     let one = |field: &str| format!("--set-json={field}=[{{\"key\": \"{field}\", \"operator\": \"Exists\"}}]");
     let objects = chart(&[&one("namespaceSelector"), &one("objectSelector")]);

@@ -49,11 +49,17 @@ fn namespace_reaches_service_and_rights() {
 }
 
 #[test]
-fn overlays_are_what_the_chart_renders() {
-    let tenancy = ["--set=tenancy.enabled=true", "--show-only=templates/tenancy.yaml"];
-    for (file, values) in [("self-signed/istio-aux.yaml", &[][..]), ("tenancy/tenancy.yaml", &tenancy)] {
-        let rendered = printed(&run_offline("./render", values));
-        let written = printed(&run_offline("cat", &[&format!("overlays/{file}")]));
-        assert!(written == rendered, "deploy/overlays/{file} is older than the chart; next: make manifests");
+fn overlays_and_the_charms_objects_are_what_the_chart_renders() {
+    let tenancy = ["./render", "--set=tenancy.enabled=true", "--show-only=templates/tenancy.yaml"];
+    let name = "--set=fullnameOverride=juju-application-webhook";
+    let charm = ["NAMESPACE=juju-model", "./render", name, "--set=tenancy.enabled=true"];
+    for (file, words) in [
+        ("overlays/self-signed/istio-aux.yaml", &["./render"][..]),
+        ("overlays/tenancy/tenancy.yaml", &tenancy),
+        ("../charm/src/cluster/chart.yaml", &charm),
+    ] {
+        let rendered = printed(&run_offline("env", words));
+        let written = printed(&run_offline("cat", &[file]));
+        assert!(written == rendered, "deploy/{file} is older than the chart; next: make manifests");
     }
 }

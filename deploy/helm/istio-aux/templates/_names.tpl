@@ -1,6 +1,11 @@
 {{- /* By what the Service and the Deployment find the webhook's pods. */ -}}
 {{- define "istio-aux.selector" -}}
-app.kubernetes.io/name: istio-aux
+app.kubernetes.io/name: {{ include "istio-aux.fullname" . }}
+{{- end }}
+
+{{- /* The name of the webhook's objects in the namespace. Those of the cluster are called istio-aux: one installation fits. */ -}}
+{{- define "istio-aux.fullname" -}}
+{{ .Values.fullnameOverride | default "istio-aux" }}
 {{- end }}
 
 {{- define "istio-aux.labels" -}}
@@ -40,7 +45,7 @@ released-images.yaml, with the registry and the digests of its release. */ -}}
 {{- define "istio-aux.secret" -}}
 {{- if eq .Values.certificate.from "secret" }}{{ required "certificate.secretName is empty: name the Secret of the certificate, for certificate.from=secret" .Values.certificate.secretName }}
 {{- else if eq .Values.certificate.from "cert-manager" }}istio-aux-tls
-{{- else }}istio-aux-certificate
+{{- else }}{{ include "istio-aux.fullname" . }}-certificate
 {{- end }}
 {{- end }}
 
