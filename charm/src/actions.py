@@ -1,28 +1,28 @@
 """The charm's actions. Each returns results, or fails with one line that says what to do."""
 
+import collections
 import dataclasses
 import datetime
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 import ops
-from lightkube.resources.apps_v1 import Deployment, ReplicaSet, StatefulSet
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 
 import names
 import statuses
 from application import Application
 from cluster import metadata
-from cluster.client import ALL_NAMESPACES, Cluster, ClusterError, Forbidden, Unavailable
+from cluster.client import Cluster, ClusterError, Forbidden, Unavailable
 from cluster.resources import ClusterResources
-from mesh import namespaces, pods, workloads
-from mesh.label_ownership import ACTION, CONFIG
-from mesh.workloads import Owner, Workload
+from mesh import namespaces
+from mesh.census import Census, Missed
 from settings import Settings
 
 Results = dict[str, str | int]
 P = TypeVar("P")
+LINES = 200
+"""The pods that a result lists: Juju takes results as arguments, of 128 KiB at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,6 @@ class Enable(NamespaceParams):
     """Parameters of `enable-namespace`."""
 
     istio_injection: bool = False
-    workloads: str = ""
-
-    @property
-    def chosen(self) -> list[str]:
-        """Returns the names of the workloads; none if the whole namespace is meant."""
-        return [name.strip() for name in self.workloads.split(",") if name.strip()]
 
 
 class ActionFailed(Exception):
@@ -63,8 +57,11 @@ class Charm(Protocol):
     def settings(self) -> Settings | None:
         """Returns the options; None if they are invalid and there are no previous ones."""
 
-    def rotate(self) -> str | None:
-        """Rotates the certificate. Returns the reason if it is not served yet."""
+    def opt_in(self, namespace: str, labels: namespaces.Labels) -> None:
+        """Remembers a namespace that an action opted in, and labels it."""
+
+    def opt_out(self, namespace: str) -> bool | None:
+        """Forgets such a namespace, and restores its labels. Returns true if it was one."""
 
 
 class Actions(ops.Object):
@@ -76,7 +73,7 @@ class Actions(ops.Object):
         self._reconciler = reconciler
         self._application = application
         self._cluster = cluster
-        self._resources = ClusterResources(application, cluster, charm.unit.name)
+        self._resources = ClusterResources(application, cluster)
         for action, handler in (
             ("list-uninjected-pods", self._on_list_uninjected_pods),
             ("restart-uninjected-pods", self._on_restart_uninjected_pods),
@@ -115,105 +112,78 @@ class Actions(ops.Object):
 
     def list_uninjected_pods(self, params: NamespaceParams) -> Results:
         """Lists running pods without the shim, the sidecar or the startup hold that they should have."""
-        missed = list(self._missed(params))
-        lines = [f"{_pod(pod)} {kind} {owner or '-'}" for pod, kind, owner in missed]
-        return {"count": len(lines), "pods": "\n".join(sorted(lines))}
+        missed = self._missed(params)
+        counts = collections.Counter(each.kind for each in missed)
+        return {"count": len(missed), **dict(sorted(counts.items())), "pods": _lines(map(str, missed))}
 
     def restart_uninjected_pods(self, params: Restart) -> Results:
-        """Restarts the owners of such pods; in a dry run it only lists them."""
-        owners = sorted({owner or _pod(pod) for pod, _, owner in self._missed(params)})
-        restartable = [owner for owner in owners if owner.kind in workloads.RESTARTABLE]
-        others = [owner for owner in owners if owner.kind not in workloads.RESTARTABLE]
+        """Evicts such pods, if something replaces them; in a dry run it only lists them."""
+        missed = self._missed(params)
+        replaced = [each for each in missed if each.is_replaced]
+        blocked: list[Missed] = []
         if not params.dry_run:
-            self._restart(restartable)
+            blocked = [each for each in replaced if not self._cluster.evict(each.name, each.namespace)]
         return {
-            "would-restart" if params.dry_run else "restarted": "\n".join(map(str, restartable)),
-            "to-delete-by-hand": "\n".join(map(str, others)),
+            "would-evict" if params.dry_run else "evicted": _lines(
+                str(each) for each in replaced if each not in blocked
+            ),
+            "not-evicted-now": _lines(map(str, blocked)),
+            "to-delete-by-hand": _lines(str(each) for each in missed if not each.is_replaced),
         }
 
     def enable_namespace(self, params: Enable) -> Results:
-        """Opts a namespace in, or only some of its workloads."""
+        """Opts a namespace in."""
+        self._reject_if_not_leader()
         namespace = self._namespace(params)
-        if params.chosen and params.istio_injection:
-            raise ActionFailed(
-                "workloads and istio-injection exclude each other: istio-injection is for the whole namespace"
-            )
-        if params.chosen:
-            return self._enable_workloads(namespace, params.chosen)
         name = metadata.name(namespace)
-        self._resources.protect({name})
-        patch = namespaces.enable(namespace, self._application.title, istio_injection=params.istio_injection)
-        if patch:
-            self._cluster.patch(Namespace, name, patch)
-        return {"namespace": name, "changed": "yes" if patch else "no, it was enabled"}
+        if params.istio_injection and namespaces.is_ambient(namespace):
+            raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
+        in_mesh = {**namespaces.OPT_IN, **namespaces.IN_MESH}
+        self._reconciler.opt_in(name, in_mesh if params.istio_injection else namespaces.OPT_IN)
+        return {"namespace": name, "enabled": "yes"}
 
     def disable_namespace(self, params: NamespaceParams) -> Results:
-        """Opts a namespace out, with its workloads that `enable-namespace` opted in."""
+        """Opts a namespace out."""
+        self._reject_if_not_leader()
         namespace = self._namespace(params)
         name = metadata.name(namespace)
         self._reject_if_option_enables(namespace)
-        patch = namespaces.disable(namespace)
+        was_enabled = self._reconciler.opt_out(name)
+        patch = namespaces.opt_out(self._namespace(params))
         if patch:
             self._cluster.patch(Namespace, name, patch)
-        restored: list[str] = []
-        for workload in self._workloads(name):
-            template = workloads.restore(workload, ACTION)
-            if template:
-                self._cluster.patch(type(workload), metadata.name(workload), template, name)
-                restored.append(metadata.name(workload))
-        return {
-            "namespace": name,
-            "changed": "yes" if patch else "no, it was not enabled",
-            "workloads": ", ".join(restored),
-        }
+        return {"namespace": name, "changed": "yes" if was_enabled or patch else "no, it was not enabled"}
 
     def rotate_certificates(self, _params: NamespaceParams) -> Results:
-        """Issues a new certificate, has the API server trust it, then serves it."""
-        if not self._charm.unit.is_leader():
-            raise ActionFailed(f"only the leader can rotate; run it on {self._application.name}/leader")
+        """Has the webhook issue a new certificate, have the API server trust it, then serve it."""
         if self._charm.model.get_relation("certificates"):
             raise ActionFailed("the certificate is from the relation certificates: renew it at its provider")
-        if problem := self._reconciler.rotate():
-            raise ActionFailed(f"issued, but not served yet: {problem}")
-        return {"rotated": "yes; other units follow at their next event"}
+        self._resources.renew_certificate(datetime.datetime.now(datetime.UTC))
+        return {
+            "rotated": "requested; served within two minutes, and the old CA is not trusted any more five minutes later"
+        }
+
+    def _reject_if_not_leader(self) -> None:
+        if not self._charm.unit.is_leader():
+            raise ActionFailed(f"only the leader can do this; run it on {self._application.name}/leader")
 
     def _reject_if_option_enables(self, namespace: Namespace) -> None:
         """Raises ActionFailed if an option would opt the namespace in again at the next event."""
         settings, name = self._reconciler.settings, metadata.name(namespace)
-        owner = namespaces.ownership_of(namespace)
         if settings and name in settings.namespaces:
             raise ActionFailed(f"the option namespaces lists {name}: remove it there")
-        if owner and owner.source == CONFIG and owner.application != self._application.title:
-            raise ActionFailed(f"the option namespaces of {owner.application} lists {name}: remove it there")
         selector = settings.namespace_selector if settings else None
         if selector and selector.matches(metadata.labels(namespace)):
             label = f"{names.INJECTION_LABEL}={names.DISABLED}"
             raise ActionFailed(f"the option namespace-selector selects {name}: label it {label}")
 
-    def _missed(self, params: NamespaceParams) -> Iterator[tuple[Pod, str, Owner | None]]:
-        chosen = [self._namespace(params)] if params.namespace else self._cluster.list(Namespace)
+    def _missed(self, params: NamespaceParams) -> list[Missed]:
+        if params.namespace:
+            self._namespace(params)
         settings = self._reconciler.settings
-        selector = settings.namespace_selector if settings else None
-        by_name = {metadata.name(namespace): namespace for namespace in chosen}
-        within = params.namespace or ALL_NAMESPACES
-        for pod in self._cluster.list(Pod, within):
-            namespace = by_name.get(metadata.namespace(pod) or "")
-            kind = pods.missed(pod, namespace, self._application.name, selector) if namespace else None
-            if kind:
-                yield pod, kind, self._owner(pod)
-
-    def _owner(self, pod: Pod) -> Owner | None:
-        """Returns what recreates the pod: the Deployment if a ReplicaSet owns it."""
-        owner = workloads.owner(pod)
-        if not owner or owner.kind != "ReplicaSet":
-            return owner
-        replica_set = self._cluster.get(ReplicaSet, owner.name, owner.namespace)
-        return (workloads.owner(replica_set) if replica_set else None) or owner
-
-    def _restart(self, owners: Iterable[Owner]) -> None:
-        patch = workloads.restart(datetime.datetime.now(datetime.UTC))
-        for owner in owners:
-            self._cluster.patch(workloads.RESTARTABLE[owner.kind], owner.name, patch, owner.namespace)
+        return Census(self._cluster, self._application, settings.namespace_selector if settings else None).missed(
+            params.namespace
+        )
 
     def _namespace(self, params: NamespaceParams) -> Namespace:
         namespace = self._cluster.get(Namespace, params.namespace) if params.namespace else None
@@ -221,35 +191,9 @@ class Actions(ops.Object):
             raise ActionFailed(f"namespace not found: {params.namespace}")
         return namespace
 
-    def _enable_workloads(self, namespace: Namespace, chosen: list[str]) -> Results:
-        name = metadata.name(namespace)
-        protected = {names.MODEL_OPERATOR}
-        if name == self._application.model:
-            protected.add(self._application.name)
-        if excluded := sorted(protected & set(chosen)):
-            raise ActionFailed(f"{', '.join(excluded)} cannot be in the mesh: the API server calls its pods directly")
-        there = {metadata.name(workload): workload for workload in self._workloads(name)}
-        absent = [each for each in chosen if each not in there]
-        if absent:
-            raise ActionFailed(f"namespace {name} has no StatefulSet or Deployment {', '.join(absent)}")
-        changed: list[str] = []
-        for each in chosen:
-            patch = workloads.add_to_mesh(there[each], self._application.title, controller_ports())
-            if patch:
-                self._cluster.patch(type(there[each]), each, patch, name)
-                changed.append(each)
-        return {"namespace": name, "changed": ", ".join(changed) or "no, they were enabled"}
 
-    def _workloads(self, namespace: str) -> list[Workload]:
-        """Lists Deployments, then StatefulSets, which Juju creates: of two with one name, callers take the later."""
-        return [*self._cluster.list(Deployment, namespace), *self._cluster.list(StatefulSet, namespace)]
-
-
-def _pod(pod: Pod) -> Owner:
-    return Owner(metadata.namespace(pod) or "", "Pod", metadata.name(pod))
-
-
-def controller_ports() -> list[str]:
-    """Returns the ports of the Juju controller's API, from the environment of the hook."""
-    addresses = os.environ.get("JUJU_API_ADDRESSES", "").split()
-    return sorted({address.rsplit(":", 1)[1] for address in addresses if ":" in address}) or [names.CONTROLLER_PORT]
+def _lines(lines: Iterable[str]) -> str:
+    """Joins the first lines, and says how many there are more."""
+    all_lines = sorted(lines)
+    more = [f"and {len(all_lines) - LINES} more; narrow it with namespace="] if len(all_lines) > LINES else []
+    return "\n".join([*all_lines[:LINES], *more])

@@ -1,6 +1,7 @@
 """The Juju application, and the names and labels of its cluster objects. Values only."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import names
 
@@ -14,52 +15,33 @@ class Application:
     model_uuid: str
 
     @property
-    def cluster_name(self) -> str:
-        """Returns the name of the cluster-scoped objects.
-
-        The API server calls webhook configurations in the order of their names, and this one has to come
-        before Istio's `istio-revision-tag-…` and `istio-sidecar-injector`.
-        """
-        return f"istio-aux-{self.model}"
-
-    @property
-    def shim_cluster_name(self) -> str:
-        """Returns the name of the webhook configuration that has to come after those of all injectors."""
-        return f"zz-{self.cluster_name}"
-
-    @property
-    def service(self) -> str:
-        """Returns the name of the Service that the API server calls; Juju's own have the application's name."""
-        return f"{self.name}-admission"
+    def webhook(self) -> str:
+        """Returns the name of the webhook's objects in the model's namespace; Juju's own have the application's."""
+        return f"{self.name}-webhook"
 
     @property
     def tenancy(self) -> str:
-        """Returns the name of the tenancy controller, and of all of its objects in the model's namespace."""
-        return f"{self.name}-tenancy"
+        """Returns the name of the tenancy controller, and of its objects in the model's namespace."""
+        return f"{self.webhook}-tenancy"
 
     @property
-    def tenancy_cluster_name(self) -> str:
-        """Returns the name of the controller's cluster-scoped objects.
-
-        Not `cluster_name`: Juju calls an application's own ClusterRole MODEL-APPLICATION (`qualifiedClusterName` in
-        application.go), which is the same for the application istio-aux of a model istio-aux.
-        """
-        return f"{self.cluster_name}-tenancy"
+    def certificate_secret(self) -> str:
+        """Returns the name of the Secret with the webhook's certificate."""
+        return f"{self.webhook}-certificate"
 
     @property
-    def cluster_names(self) -> tuple[str, ...]:
-        """Returns all names of cluster-scoped objects."""
-        return (self.cluster_name, self.shim_cluster_name, self.tenancy_cluster_name)
+    def pull_secret(self) -> str:
+        """Returns the name of the Secret with which the webhook's image is pulled."""
+        return f"{self.webhook}-image"
 
     @property
-    def dns_names(self) -> tuple[str, ...]:
-        """Returns the DNS names of the Service; the API server verifies the first."""
-        name = f"{self.service}.{self.model}"
-        return (f"{name}.svc", f"{name}.svc.cluster.local", name)
+    def dns_name(self) -> str:
+        """Returns the DNS name of the webhook's Service, which the API server verifies."""
+        return f"{self.webhook}.{self.model}.svc"
 
     @property
     def title(self) -> str:
-        """Returns the application as the annotations on objects of other owners name it."""
+        """Returns the application as the annotations on namespaces name it."""
         return f"{self.model}/{self.name}"
 
     @property
@@ -82,13 +64,13 @@ class Application:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Returns the labels of its objects.
+        """Returns the labels of its objects, in place of the chart's.
 
         `app.kubernetes.io/name` is not among them: by that label Juju finds an application's own Service
-        and pods (juju#20774), and this Service is not one of those.
+        and pods (juju#20774).
         """
-        return {
-            **self.made_by_charm,
-            names.MANAGED_BY: "juju",
-            "app.kubernetes.io/component": "admission",
-        }
+        return {**self.made_by_charm, names.MANAGED_BY: "juju"}
+
+    def is_owner(self, labels: Mapping[str, str]) -> bool:
+        """Returns true if an object with these labels is this application's, also of an earlier model of this name."""
+        return (labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)) == (self.name, self.model)

@@ -27,24 +27,27 @@ ISTIO_INJECT = "sidecar.istio.io/inject"
 ISTIO_INJECTION_LABEL = "istio-injection"
 ISTIO_REVISION_LABEL = "istio.io/rev"
 ISTIO_SYSTEM = "istio-system"
-ISTIO_CHARMS = ("istio-pilot", "istio-k8s")
-"""Charms that run istiod, under the names of their applications in Charmed Kubeflow."""
+ISTIO_CHARMS = ("istio", "istio-k8s", "istio-pilot")
+"""Charms that run istiod, under the names that Charmed Kubeflow and Canonical's Terraform modules give them."""
 AMBIENT_LABEL = "istio.io/dataplane-mode"
-AMBIENT, NOT_AMBIENT = "ambient", "none"
-EXCLUDED_OUTBOUND_PORTS = "traffic.sidecar.istio.io/excludeOutboundPorts"
-"""Annotation of Istio's: connections to these ports bypass the proxy."""
-
+AMBIENT = "ambient"
 LABELLED_BY = "istio-aux.io/labelled-by"
-"""Annotation with the record of `mesh.label_ownership`."""
+"""Annotation with the record of `mesh.namespaces`."""
 
 NEVER_INJECTED = "kube-system"
 """The namespace that the webhook's selectors exclude, whatever its labels."""
+
+RENEWAL_REQUESTED = "istio-aux.io/renewal-requested"
+"""Annotation of the webhook's Secret, which requests a new certificate."""
 
 CREATED_BY = "app.juju.is/created-by"
 MODEL_NAME = "model.juju.is/name"
 MODEL_UUID = "model.juju.is/id"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 PART_OF = "app.kubernetes.io/part-of"
+COMPONENT = "app.kubernetes.io/component"
+INSTANCE = "app.kubernetes.io/instance"
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
 POD_APPLICATION = "app.kubernetes.io/name"
 """Juju's label on an application's pods, and the webhook's own on its pods elsewhere."""
 
@@ -52,18 +55,30 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 TERMINAL_PHASES: tuple[PodPhase, ...] = ("Succeeded", "Failed")
 """Phases of pods whose containers have all terminated and will not be restarted."""
 
-CHARM_INIT_CONTAINER = "charm-init"
-"""Init container of a charm's pod, which calls the controller to introduce the unit."""
-CONTROLLER_PORT = "17070"
-"""Default port of a Juju controller's API."""
-SERVING_LABEL = "istio-aux.io/serving"
-"""Label of a unit's pod whose webhook answers. The Service selects it, because a pod is Ready earlier (juju#13568)."""
-
-MODEL_OPERATOR = "modeloperator"
-"""Juju's Deployment in each model's namespace."""
 MODEL_OPERATOR_LABELS = (
     "operator.juju.is/name",
     "juju-modeloperator",
     "model.juju.is/disable-webhook",
 )
 """Labels of Juju's own pods, any of them: the first one of current controllers, the others of older ones."""
+
+CONFIGURATIONS = ("istio-aux", "zz-istio-aux")
+"""The webhook configurations: one before Istio's injector, and one after it."""
+CLUSTER_ROLE = "istio-aux"
+"""The webhook's ClusterRole."""
+REQUIRE_SIDECAR = "istio-aux-require-sidecar"
+"""The policy of the option `require-sidecar`, and its binding."""
+CLUSTER_NAMES = (*CONFIGURATIONS, REQUIRE_SIDECAR, "istio-aux-ca-bundle-only", "istio-aux-ended", "istio-aux-tenancy")
+"""Names of cluster-scoped objects."""
+FIRST_WEBHOOK = "ended.istio-aux.io"
+"""The webhook for the kubelet's reports, whose time is not an option: a kubelet reports its pods one after another."""
+WEBHOOKS_OF_NAMESPACES = (
+    "startup-hold.namespace.istio-aux.io",
+    "add-shim.namespace.istio-aux.io",
+    "require-shim.namespace.istio-aux.io",
+    "mesh.tenancy.istio-aux.io",
+)
+"""Webhooks for pods of namespaces that opt in by the label; the option `namespace-selector` has one more of each."""
+TENANTS_WEBHOOKS = ("mesh.tenancy.", "pipelines-token.tenancy.")
+OUT_OF_MESH_WEBHOOK = "out-of-mesh"
+WEBHOOKS_THAT_FORCE_A_SIDECAR = ("mesh.", "in-mesh.")

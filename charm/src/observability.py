@@ -1,23 +1,20 @@
-"""Data bags of prometheus_scrape, grafana_dashboard and loki_push_api, as their interface documents specify them.
+"""Data bags of prometheus_scrape and grafana_dashboard, as their interface documents specify them.
 
 The contents are pure; `Observability` writes and reads bags. README.md says why the charms' libraries are not used.
 """
 
 import json
 import pathlib
-import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import ops
 from cosl import JujuTopology, LZMABase64
 from cosl.rules import Rules
-from ops import pebble
 
-from webhook import HEALTH_PORT
-
-PROMETHEUS, GRAFANA, LOKI = "metrics-endpoint", "grafana-dashboard", "logging"
+PROMETHEUS, GRAFANA = "metrics-endpoint", "grafana-dashboard"
+HEALTH_PORT = 8080
 
 _HERE = pathlib.Path(__file__).parent
 RULES = _HERE / "prometheus_alert_rules"
@@ -26,9 +23,10 @@ DASHBOARDS = _HERE / "grafana_dashboards"
 Bag = dict[str, str]
 
 
-def scrape_data(topology: JujuTopology) -> Bag:
-    """Returns the application's bag of prometheus_scrape. Prometheus replaces the star by each unit's address."""
-    job = {"metrics_path": "/metrics", "static_configs": [{"targets": [f"*:{HEALTH_PORT}"]}]}
+def scrape_data(topology: JujuTopology, addresses: Sequence[str]) -> Bag:
+    """Returns the application's bag of prometheus_scrape: the pods' addresses, since no unit serves metrics."""
+    targets = [f"[{address}]:{HEALTH_PORT}" if ":" in address else f"{address}:{HEALTH_PORT}" for address in addresses]
+    job = {"metrics_path": "/metrics", "static_configs": [{"targets": targets}]}
     rules = Rules("promql", topology)
     rules.add_path(RULES)
     return {
@@ -36,11 +34,6 @@ def scrape_data(topology: JujuTopology) -> Bag:
         "scrape_metadata": json.dumps(topology.as_dict()),
         "alert_rules": json.dumps(rules.as_dict()),
     }
-
-
-def scrape_unit_data(unit: str, address: str) -> Bag:
-    """Returns a unit's bag of prometheus_scrape."""
-    return {"prometheus_scrape_unit_name": unit, "prometheus_scrape_unit_address": address}
 
 
 def dashboard_data(topology: JujuTopology) -> Bag:
@@ -58,65 +51,19 @@ def dashboard_data(topology: JujuTopology) -> Bag:
     return {"dashboards": json.dumps({"templates": templates, "uuid": str(version)})}
 
 
-def loki_data(topology: JujuTopology) -> Bag:
-    """Returns the application's bag of loki_push_api. This charm has no alert rules for Loki."""
-    return {"metadata": json.dumps(topology.as_dict()), "alert_rules": json.dumps({})}
-
-
-def push_url(bag: Mapping[str, str]) -> str | None:
-    """Returns the URL at which a unit of Loki takes logs; None if its bag has none."""
-    try:
-        return str(json.loads(bag["endpoint"])["url"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def log_target(topology: JujuTopology, url: str) -> pebble.LogTargetDict:
-    """Returns Pebble's log target for a unit."""
-    labels = {"product": "Juju", **topology.label_matcher_dict, "juju_unit": str(topology.unit)}
-    return {"override": "replace", "type": "loki", "location": url, "services": ["all"], "labels": labels}
-
-
 class Observability:
-    """The relations with Prometheus, Grafana and Loki."""
+    """The relations with Prometheus and Grafana."""
 
     def __init__(self, charm: ops.CharmBase) -> None:
         self._charm = charm
         self._topology = JujuTopology.from_charm(charm)
 
-    def publish(self) -> None:
-        """Writes the bags."""
-        scrape_unit = scrape_unit_data(self._charm.unit.name, socket.getfqdn())
+    def publish(self, addresses: Sequence[str]) -> None:
+        """Writes the application's bags. Files are read only where there is a relation."""
         for relation in self._charm.model.relations[PROMETHEUS]:
-            relation.data[self._charm.unit].update(scrape_unit)
-        if not self._charm.unit.is_leader():
-            return
-        # Files are read, and dashboards compressed, only where there is a relation.
-        bags: dict[str, Callable[[JujuTopology], Bag]] = {
-            PROMETHEUS: scrape_data,
-            GRAFANA: dashboard_data,
-            LOKI: loki_data,
-        }
-        for name, bag in bags.items():
-            for relation in self._charm.model.relations[name]:
-                relation.data[self._charm.app].update(bag(self._topology))
-
-    @property
-    def log_targets(self) -> dict[str, pebble.LogTargetDict]:
-        """Returns Pebble's log targets: every unit of Loki that has published its URL."""
-        targets: dict[str, pebble.LogTargetDict] = {}
-        for relation in self._charm.model.relations[LOKI]:
-            for unit in relation.units:
-                url = push_url(relation.data[unit])
-                if url:
-                    name = f"loki-{relation.id}-{unit.name.replace('/', '-')}"
-                    targets[name] = log_target(self._topology, url)
-        return targets
-
-
-def is_tls(target: pebble.LogTargetDict) -> bool:
-    """Returns true if the log is sent over TLS, for which Pebble needs a CA."""
-    return str(target.get("location", "")).startswith("https:")
+            relation.data[self._charm.app].update(scrape_data(self._topology, addresses))
+        for relation in self._charm.model.relations[GRAFANA]:
+            relation.data[self._charm.app].update(dashboard_data(self._topology))
 
 
 def read_rules() -> dict[str, Any]:

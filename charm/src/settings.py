@@ -34,6 +34,14 @@ def _namespaces(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(listed))
 
 
+def _applications(value: str) -> tuple[str, ...]:
+    listed = [name.strip() for name in value.split(",") if name.strip()]
+    for name in listed:
+        if not _DNS_LABEL.fullmatch(name):
+            raise ValueError(f'"{name}" is not the name of an application; separate names by commas')
+    return tuple(dict.fromkeys(listed))
+
+
 class Settings(BaseModel):
     """All options, with valid values."""
 
@@ -41,6 +49,7 @@ class Settings(BaseModel):
 
     failure_policy: Literal["fail", "ignore"] = "fail"
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_namespaces)] = ()
+    applications: Annotated[tuple[str, ...], BeforeValidator(_applications)] = ()
     namespace_selector: Annotated[Selector | None, BeforeValidator(Selector.parse)] = None
     native_sidecars: Literal["auto", "enabled", "disabled"] = "auto"
     log_level: Literal["off", "error", "warn", "info", "debug", "trace"] = "info"
@@ -49,6 +58,11 @@ class Settings(BaseModel):
     shim_image: Annotated[str, BeforeValidator(_image)] = "registry.invalid/istio-aux/shim:0.1.0"
     delivery: Literal["copy", "image-volume"] = "copy"
     tenancy: StrictBool = False
+
+    @property
+    def has_shim_image(self) -> bool:
+        """Returns true if the option is set: no registry has the default's name."""
+        return self.shim_image != Settings.model_fields["shim_image"].default
 
     @classmethod
     def parse(cls, options: Mapping[str, Option]) -> "Settings":

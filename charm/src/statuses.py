@@ -1,20 +1,15 @@
 """The statuses of a unit, with all their messages. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ops import ActiveStatus, BlockedStatus, MaintenanceStatus, StatusBase, WaitingStatus
 
 REMOVED = MaintenanceStatus("removed from the cluster: no unit is planned")
 NO_PEERS = WaitingStatus("waiting for the peer relation")
-NO_CONTAINER = WaitingStatus("waiting for Pebble in the container webhook")
-DOES_NOT_START = WaitingStatus("waiting for the webhook, which does not start; see juju debug-log and its log")
-NOT_READY = WaitingStatus("waiting for the webhook, which is not ready; see its log")
-NO_CERTIFICATE = WaitingStatus("waiting for the leader to issue a certificate")
-NOT_TRUSTED_YET = WaitingStatus("waiting for the leader to have the API server trust the certificate")
-RESTART_WAITS = WaitingStatus("waiting for other units to restart the webhook with the new options")
 API_UNAVAILABLE = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
+NO_SHIM_IMAGE = BlockedStatus("set the shim's image: juju config istio-aux shim-image=REGISTRY/shim:TAG")
+NO_WEBHOOK_IMAGE = BlockedStatus("attach the resource webhook-image; see juju attach-resource --help")
 NOT_ISSUED = ActiveStatus("serving its own certificate until the relation certificates issues one")
-NO_CA_FOR_LOKI = ActiveStatus("logs are not sent: Loki's address is https; relate receive-ca-cert to its CA")
 
 
 def invalid_options(problems: str) -> StatusBase:
@@ -37,13 +32,18 @@ def conflict(message: str) -> StatusBase:
     return BlockedStatus(message)
 
 
+def not_labelled(messages: Iterable[str]) -> StatusBase:
+    """Reports namespaces whose labels are rejected."""
+    return BlockedStatus(f"namespaces not labelled: {'; '.join(messages)}")
+
+
 def absent_namespaces(listed: Sequence[str]) -> StatusBase:
     """Reports listed namespaces that do not exist. The unit stays active: a profile may have been deleted."""
     return ActiveStatus(f"namespaces not found: {', '.join(listed)}; they are labelled once they exist")
 
 
-def controller_not_ready(deployment: str) -> StatusBase:
-    """Reports that the tenancy controller does not run. Tenants keep what they have."""
+def not_ready(deployment: str) -> StatusBase:
+    """Reports a Deployment that does not run."""
     return WaitingStatus(f"waiting for the Deployment {deployment}, which is not ready; see its events and its log")
 
 
@@ -52,6 +52,7 @@ def exempt_from_sidecars(applications: Iterable[str]) -> StatusBase:
     return ActiveStatus(f"sidecars required, except for istiod and {', '.join(sorted(applications))}")
 
 
-def failing(checks: Sequence[str]) -> StatusBase:
-    """Reports failing checks of Pebble's."""
-    return WaitingStatus(f"waiting for the webhook: its checks fail: {', '.join(checks)}; see its log")
+def missed(counts: Mapping[str, int]) -> StatusBase:
+    """Reports how many running pods miss what they should have."""
+    total = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    return ActiveStatus(f"pods that miss something: {total}; see the action list-uninjected-pods")

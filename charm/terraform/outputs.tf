@@ -8,14 +8,14 @@ output "provides" {
   value = {
     grafana_dashboard = "grafana-dashboard"
     metrics_endpoint  = "metrics-endpoint"
+    service_mesh      = "service-mesh"
+    service_mesh      = "service-mesh"
   }
 }
 
 output "requires" {
   description = "Endpoints that the application requires"
   value = {
-    certificates    = "certificates"
-    logging         = "logging"
-    receive_ca_cert = "receive-ca-cert"
+    certificates = "certificates"
   }
 }

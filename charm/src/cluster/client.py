@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
@@ -11,6 +12,7 @@ import msgspec
 from lightkube.codecs import AnyResource
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import GlobalResource, NamespacedResource
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
     ValidatingAdmissionPolicy,
@@ -18,7 +20,7 @@ from lightkube.resources.admissionregistration_v1 import (
 )
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Service, ServiceAccount
+from lightkube.resources.core_v1 import Pod, Secret, Service, ServiceAccount
 from lightkube.resources.networking_v1 import NetworkPolicy
 from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, Role, RoleBinding
@@ -30,6 +32,7 @@ from cluster import metadata
 
 FIELD_MANAGER = "istio-aux-charm"
 ALL_NAMESPACES = "*"
+_PAGE = 500
 
 KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     MutatingWebhookConfiguration,
@@ -42,6 +45,7 @@ KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     Role,
     Lease,
     NetworkPolicy,
+    Secret,
     ServiceAccount,
     PodDisruptionBudget,
     Service,
@@ -72,7 +76,7 @@ class NotFound(ClusterError):
 
 
 class Rejected(ClusterError):
-    """The API server rejects the object, and says why."""
+    """The API server, or a policy of the cluster, rejects the call, and says why."""
 
 
 class Cluster:
@@ -111,12 +115,27 @@ class Cluster:
             return cast("list[R]", list(found))
         return []
 
+    def pages(self, kind: type[R], namespace: str) -> Iterator[R]:
+        """Yields objects of a kind page by page, so that only one page is in memory."""
+        with _errors():
+            yield from cast("Iterator[R]", self._client.list(kind, namespace=namespace, chunk_size=_PAGE))
+
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
     ) -> None:
         """Patches an object of another owner. Does nothing if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
             self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, **_within(namespace))
+
+    def evict(self, pod: str, namespace: str) -> bool:
+        """Evicts a pod. Returns false if a PodDisruptionBudget, or the end of its namespace, does not allow it."""
+        eviction = Pod.Eviction(metadata=ObjectMeta(name=pod, namespace=namespace))
+        try:
+            with contextlib.suppress(NotFound), _errors():
+                self._client.create(eviction, name=pod, namespace=namespace)
+        except (Unavailable, Rejected):
+            return False
+        return True
 
     def owned(self, application: Application) -> Iterator[AnyResource]:
         """Lists all objects that the application created, of any kind and revision.
@@ -127,9 +146,9 @@ class Cluster:
             is_namespaced = issubclass(kind, NamespacedResource)
             namespace = application.model if is_namespaced else None
             found = {metadata.name(each): each for each in self.list(kind, namespace, application.made_by_charm)}
-            for name in () if is_namespaced else application.cluster_names:
+            for name in () if is_namespaced else names.CLUSTER_NAMES:
                 leftover = None if name in found else self.get(kind, name)
-                if leftover and metadata.labels(leftover).get(names.CREATED_BY) == application.name:
+                if leftover and application.is_owner(metadata.labels(leftover)):
                     found[name] = leftover
             yield from cast("list[AnyResource]", list(found.values()))
 
@@ -158,7 +177,8 @@ def _errors() -> Generator[None]:
 
 def _of_status(code: int, message: str) -> ClusterError:
     if code == 403:
-        return Forbidden(message)
+        # The authorizer's message names the verb. Others are policies, quotas, or rights that the charm lacks itself.
+        return Forbidden(message) if re.search(r"cannot \w+ resource", message) else Rejected(message)
     if code == 404:
         return NotFound(message)
     # 401: the account's token has just been replaced, or this server does not know it yet. 409: a concurrent write.

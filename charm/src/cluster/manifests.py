@@ -1,9 +1,15 @@
-"""Renders the manifests of the charm's cluster objects: pure but for reading the templates."""
+"""Renders the application's cluster objects: what the Helm chart renders, with Juju's names and the charm's options.
+
+Pure but for reading the chart's objects, which `make manifests` writes.
+"""
 
 import base64
+import copy
+import dataclasses
+import json
 import pathlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import jinja2
 import yaml
@@ -12,85 +18,219 @@ from lightkube.codecs import AnyResource
 
 import names
 from application import Application
-from cluster.tenancy import Image
 from mesh.selectors import Selector
 from settings import Settings
-from webhook import ADMISSION_PORT, HEALTH_PORT, USER
 
+_HERE = pathlib.Path(__file__).parent
+_CHART = _HERE / "chart.yaml"
+_CHARTS_WEBHOOK, _CHARTS_NAMESPACE = "juju-application-webhook", "juju-model"
+"""Names in the chart's objects, which the application's take the place of."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's loader in C, if it was built, is ten times as fast."""
-
-Expression = dict[str, Any]
-"""A requirement of a label selector."""
-
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent / "templates"),
+    loader=jinja2.FileSystemLoader(_HERE / "templates"),
     undefined=jinja2.StrictUndefined,
     autoescape=False,  # noqa: S701 - it is YAML, and values from outside go through tojson
 )
 
+Object = dict[str, Any]
+Expression = dict[str, Any]
+"""A requirement of a label selector."""
 
-def desired(
-    application: Application,
-    settings: Settings,
-    ca_certificates: Iterable[str],
-    istio_charms: Iterable[str],
-    controller: Image | None = None,
-) -> list[AnyResource]:
-    """Renders all objects of an application, in the order in which they are written.
 
-    `controller` is the image of the tenancy controller; None for none.
-    """
-    objects = [*_service(application), *_webhook_configurations(application, settings, ca_certificates)]
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """An image, and the registry's account if it takes one."""
+
+    reference: str
+    username: str = ""
+    password: str = ""
+
+    @property
+    def docker_config(self) -> str:
+        """Returns the content of a Secret to pull it with."""
+        account = {"username": self.username, "password": self.password}
+        return json.dumps({"auths": {self.reference.split("/", 1)[0]: account}})
+
+
+@dataclasses.dataclass(frozen=True)
+class Installation:
+    """What is installed beside the options."""
+
+    image: Image
+    replicas: int
+    failure_policy: Literal["Fail", "Ignore"]
+    istio_applications: Sequence[str] = ()
+    """Applications that run istiod, whose pods need no sidecar."""
+
+
+def desired(application: Application, settings: Settings, installation: Installation) -> list[AnyResource]:
+    """Renders all objects of an application, in the order in which they are written."""
+    objects = [each for each in _chart(application) if settings.tenancy or not _is_tenancy(each)]
+    for each in objects:
+        if each["kind"] == "Deployment":
+            _adjust_deployment(each, application, settings, installation)
+        if each["kind"] == "MutatingWebhookConfiguration":
+            each["webhooks"] = list(_webhooks(each["webhooks"], application, settings, installation))
+    objects = sorted([*objects, *_secrets(application, installation)], key=_order)
     if settings.require_sidecar:
-        objects += _require_sidecar(application, settings, istio_charms)
-    if controller:
-        objects += _tenancy(application, settings, controller)
-    return objects
+        objects += _require_sidecar(application, settings, installation.istio_applications)
+    for each in objects:
+        component = each["metadata"].get("labels", {}).get(names.COMPONENT)
+        each["metadata"]["labels"] = {**application.labels, **({names.COMPONENT: component} if component else {})}
+    return [codecs.from_dict(each) for each in objects]
 
 
-def _service(application: Application) -> list[AnyResource]:
-    pod_labels = {names.POD_APPLICATION: application.name}
-    return _render(
-        "service",
-        application,
-        port=ADMISSION_PORT,
-        pod_labels=pod_labels,
-        serving_labels={**pod_labels, names.SERVING_LABEL: "true"},
-    )
+def _chart(application: Application) -> list[Object]:
+    text = _CHART.read_text().replace(_CHARTS_WEBHOOK, application.webhook)
+    text = text.replace(_CHARTS_NAMESPACE, application.model)
+    return [each for each in yaml.load_all(text, _LOADER) if each]
 
 
-def _webhook_configurations(
-    application: Application, settings: Settings, ca_certificates: Iterable[str]
-) -> list[AnyResource]:
-    bundle = "".join(f"{certificate.strip()}\n" for certificate in ca_certificates)
-    return _render(
-        "webhook-configuration",
-        application,
-        timeout=settings.webhook_timeout,
-        ca_bundle=base64.b64encode(bundle.encode()).decode(),
-        configurations={
-            application.cluster_name: list(_entries_before_istio(settings)),
-            application.shim_cluster_name: list(_entries_after_istio(settings)),
-        },
-        never=[_not_in("kubernetes.io/metadata.name", names.NEVER_INJECTED)],
-        excluded=_excluded_pods(application),
-    )
+def _is_tenancy(thing: Object) -> bool:
+    return str(thing["metadata"]["name"]).endswith("-tenancy")
 
 
-def _require_sidecar(application: Application, settings: Settings, istio_charms: Iterable[str]) -> list[AnyResource]:
+_LAST = (
+    "Deployment",
+    "Secret",
+    "PodDisruptionBudget",
+    "Lease",
+    "NetworkPolicy",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingWebhookConfiguration",
+)
+"""Kinds that are written after all others: Deployments before what they own, and last what calls or rejects others."""
+
+
+def _order(thing: Object) -> int:
+    return _LAST.index(thing["kind"]) + 1 if thing["kind"] in _LAST else 0
+
+
+def _secrets(application: Application, installation: Installation) -> Iterable[Object]:
+    """Yields the Secret to pull the image with, if that takes an account."""
+    if installation.image.username:
+        yield {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": application.pull_secret, "namespace": application.model},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": base64.b64encode(installation.image.docker_config.encode()).decode()},
+        }
+
+
+def _adjust_deployment(
+    deployment: Object, application: Application, settings: Settings, installation: Installation
+) -> None:
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    container["image"] = installation.image.reference
+    pod["imagePullSecrets"] = [{"name": application.pull_secret}] if installation.image.username else []
+    options = {"--log-level": settings.log_level, "--log-format": "json"}
+    if not _is_tenancy(deployment):
+        deployment["spec"]["replicas"] = installation.replicas
+        container["env"] = [{"name": "SHIM_IMAGE", "value": settings.shim_image}]
+        options |= {"--delivery": settings.delivery, "--native-sidecars": settings.native_sidecars}
+    kept = [word for word in container.get("args", []) if word.split("=")[0] not in options]
+    container["args"] = [*kept, *(f"{option}={value}" for option, value in options.items())]
+
+
+def _webhooks(
+    webhooks: Iterable[Object], application: Application, settings: Settings, installation: Installation
+) -> Iterable[Object]:
+    """Yields the chart's webhooks, and those of the charm's own ways to opt in."""
+    for webhook in webhooks:
+        if webhook["name"].startswith(names.TENANTS_WEBHOOKS) and not settings.tenancy:
+            continue
+        yield _adjusted(webhook, application, settings, installation)
+        if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.namespace_selector:
+            yield _adjusted(_by_selector(webhook, settings.namespace_selector), application, settings, installation)
+        if webhook["name"] == names.FIRST_WEBHOOK:
+            for own in _of_juju(webhook, application, settings):
+                yield _adjusted(own, application, settings, installation)
+
+
+def _adjusted(webhook: Object, application: Application, settings: Settings, installation: Installation) -> Object:
+    adjusted = copy.deepcopy(webhook)
+    if adjusted["failurePolicy"] == "Fail":
+        adjusted["failurePolicy"] = installation.failure_policy
+    if adjusted["name"] != names.FIRST_WEBHOOK:
+        adjusted["timeoutSeconds"] = settings.webhook_timeout
+    if adjusted["name"].startswith(names.WEBHOOKS_THAT_FORCE_A_SIDECAR):
+        # A sidecar would take a pod out of the ambient mesh.
+        adjusted["namespaceSelector"]["matchExpressions"].append(_not_in(names.AMBIENT_LABEL, names.AMBIENT))
+    if not adjusted["name"].startswith(names.OUT_OF_MESH_WEBHOOK):
+        adjusted["objectSelector"]["matchExpressions"] += _excluded_pods(application)
+    return adjusted
+
+
+def _by_selector(webhook: Object, selector: Selector) -> Object:
+    """Returns the webhook for the namespaces of the option; it matches no pod that another way to opt in matches."""
+    copied = copy.deepcopy(webhook)
+    prefix, _, suffix = webhook["name"].partition(".")
+    copied["name"] = f"{prefix}.selector.{suffix.removeprefix('namespace.')}"
+    others = [each for each in webhook["namespaceSelector"]["matchExpressions"] if each["key"] != names.INJECTION_LABEL]
+    copied["namespaceSelector"]["matchExpressions"] = [
+        *others,
+        _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED),
+        _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED),
+        *selector.expressions,
+    ]
+    for each in copied["objectSelector"]["matchExpressions"]:
+        if each["key"] == names.INJECTION_LABEL:
+            each["values"] = [names.ENABLED, names.DISABLED]
+    return copied
+
+
+def _of_juju(like: Object, application: Application, settings: Settings) -> Iterable[Object]:
+    """Yields the webhooks that keep Juju's model operators out of the mesh, and let named applications join it.
+
+    The API server calls a model operator, which is a webhook, too: it may not need mutual TLS.
+    """
+    model = {"key": names.NAMESPACE_NAME, "operator": "In", "values": [application.model]}
+    mesh = [{"key": names.ISTIO_INJECTION_LABEL, "operator": "Exists"}]
+    for label in names.MODEL_OPERATOR_LABELS:
+        name = f"{names.OUT_OF_MESH_WEBHOOK}.{label.rpartition('/')[2]}.istio-aux.io"
+        yield _juju_webhook(like, name, "/mutate/out-of-mesh", mesh, [{"key": label, "operator": "Exists"}])
+    if settings.applications:
+        named = {"key": names.POD_APPLICATION, "operator": "In", "values": list(settings.applications)}
+        yield _juju_webhook(like, "in-mesh.istio-aux.io", "/mutate/in-mesh", [model], [named])
+
+
+def _juju_webhook(like: Object, name: str, path: str, namespaces: list[Expression], pods: list[Expression]) -> Object:
+    webhook = {key: value for key, value in copy.deepcopy(like).items() if key != "matchConditions"}
+    webhook |= {"name": name, "failurePolicy": "Ignore"}
+    webhook["clientConfig"]["service"]["path"] = path
+    webhook["rules"][0] |= {"resources": ["pods"], "operations": ["CREATE"]}
+    webhook["namespaceSelector"] = {"matchExpressions": namespaces}
+    webhook["objectSelector"] = {"matchExpressions": pods}
+    return webhook
+
+
+def _excluded_pods(application: Application) -> list[Expression]:
+    """Returns the selector that excludes this application's pods, and Juju's model operators."""
+    return [
+        _not_in(names.POD_APPLICATION, application.name, application.webhook, application.tenancy),
+        *({"key": label, "operator": "DoesNotExist"} for label in names.MODEL_OPERATOR_LABELS),
+    ]
+
+
+def _require_sidecar(application: Application, settings: Settings, istio: Iterable[str]) -> list[Object]:
     selector = settings.namespace_selector
-    return _render(
-        "require-sidecar",
-        application,
+    excluded = _excluded_pods(application)
+    excluded[0]["values"] += sorted(istio)
+    text = _TEMPLATES.get_template("require-sidecar.yaml.j2").render(
+        name=names.REQUIRE_SIDECAR,
+        namespace=application.model,
         # Juju gives the account the name of its application.
         account=application.name,
-        namespaces=[_not_in("kubernetes.io/metadata.name", names.ISTIO_SYSTEM, names.NEVER_INJECTED)],
+        namespaces=[_not_in(names.NAMESPACE_NAME, names.ISTIO_SYSTEM, names.NEVER_INJECTED)],
         pods=[
             _not_in(names.INJECTION_LABEL, names.DISABLED),
             _not_in(names.ISTIO_INJECT, "false"),
             _not_in("app", "istiod"),
-            *_excluded_pods(application, istio_charms),
+            *excluded,
         ],
         selected=selector.cel("variables.namespaceLabels") if selector else "false",
         disabled=names.DISABLED,
@@ -102,189 +242,8 @@ def _require_sidecar(application: Application, settings: Settings, istio_charms:
         istio_inject=names.ISTIO_INJECT,
         proxy=names.PROXY_CONTAINER,
     )
-
-
-def _tenancy(application: Application, settings: Settings, image: Image) -> list[AnyResource]:
-    pod_labels = {names.POD_APPLICATION: application.tenancy}
-    return _render(
-        "tenancy",
-        application,
-        labels={**application.labels, "app.kubernetes.io/component": "tenancy"},
-        tenancy=application.tenancy,
-        tenancy_cluster_name=application.tenancy_cluster_name,
-        pod_labels=pod_labels,
-        excluded_from_mesh={**pod_labels, names.ISTIO_INJECT: "false", names.AMBIENT_LABEL: names.NOT_AMBIENT},
-        image=image.reference,
-        pull_secrets=[{"name": name} for name in image.pull_secrets],
-        user=USER,
-        lease=f"--lease={application.tenancy}",
-        log_level=f"--log-level={settings.log_level}",
-        health_port=HEALTH_PORT,
-    )
-
-
-def _render(template: str, application: Application, **values: object) -> list[AnyResource]:
-    common = {
-        "cluster_name": application.cluster_name,
-        "service": application.service,
-        "namespace": application.model,
-        "labels": application.labels,
-    }
-    text = _TEMPLATES.get_template(f"{template}.yaml.j2").render({**common, **values})
-    return [codecs.from_dict(each) for each in yaml.load_all(text, _LOADER) if each]
-
-
-def _excluded_pods(application: Application, others: Iterable[str] = ()) -> list[Expression]:
-    """Returns the selector that excludes this application's pods, those of `others`, and Juju's model operator."""
-    applications = dict.fromkeys(["istio-aux", application.name, *sorted(others)])
-    return [
-        _not_in(names.POD_APPLICATION, *applications),
-        *({"key": label, "operator": "DoesNotExist"} for label in names.MODEL_OPERATOR_LABELS),
-    ]
-
-
-def _in(label: str, *values: str) -> Expression:
-    return {"key": label, "operator": "In", "values": list(values)}
+    return [each for each in yaml.load_all(text, _LOADER) if each]
 
 
 def _not_in(label: str, *values: str) -> Expression:
     return {"key": label, "operator": "NotIn", "values": list(values)}
-
-
-_OPTED_IN = _in(names.INJECTION_LABEL, names.ENABLED)
-_NOT_OPTED_IN = _not_in(names.INJECTION_LABEL, names.ENABLED)
-_NOT_OPTED_OUT = _not_in(names.INJECTION_LABEL, names.DISABLED)
-_OPT_INS: list[dict[str, Any]] = [
-    {
-        "name": "legacy-namespace",
-        "namespace": [_NOT_OPTED_IN, _in(names.LEGACY_INJECTION_LABEL, names.ENABLED)],
-        "pod": [_NOT_OPTED_OUT],
-    },
-    {"name": "namespace", "namespace": [_OPTED_IN], "pod": [_NOT_OPTED_OUT]},
-    {
-        "name": "pod",
-        "namespace": [_NOT_OPTED_IN, _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED)],
-        "pod": [_OPTED_IN],
-    },
-]
-
-
-def _selected(selector: Selector | None) -> list[dict[str, Any]]:
-    """Returns the opt-in of the option `namespace-selector`; it matches no pod that another opt-in matches."""
-    if not selector:
-        return []
-    undecided = _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED)
-    return [{"name": "selector", "namespace": _selected_namespaces(selector), "pod": [undecided]}]
-
-
-def _selected_namespaces(selector: Selector) -> list[Expression]:
-    unlabelled = [
-        _not_in(names.INJECTION_LABEL, names.ENABLED, names.DISABLED),
-        _not_in(names.LEGACY_INJECTION_LABEL, names.ENABLED),
-    ]
-    return [*unlabelled, *selector.expressions]
-
-
-_RUNS_TO_COMPLETION = {"name": "run-to-completion", "expression": "object.spec.restartPolicy != 'Always'"}
-_RUNS_TO_COMPLETION_OR_NOTEBOOK = {
-    "name": "run-to-completion-or-notebook",
-    "expression": f"{_RUNS_TO_COMPLETION['expression']} "
-    "|| (has(object.metadata.labels) && 'notebook-name' in object.metadata.labels)",
-}
-_HAS_PROXY = {
-    "name": "has-proxy",
-    "expression": "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
-    ".exists(c, c.name == 'istio-proxy')",
-}
-_LACKS_SHIM = {
-    "name": "lacks-shim",
-    "expression": "!(has(object.metadata.labels) && 'istio-aux.io/shim' in object.metadata.labels)"
-    " && object.spec.containers.exists(c, c.name == 'istio-proxy')"
-    " && has(object.metadata.annotations) && 'sidecar.istio.io/status' in object.metadata.annotations"
-    " && !('istio-aux.io/mode' in object.metadata.annotations"
-    " && object.metadata.annotations['istio-aux.io/mode'] in ['hold', 'off'])",
-}
-"""Such a pod would not complete."""
-_REPORTS_THE_END = [
-    {
-        "name": "by-a-node",
-        "expression": "has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups",
-    },
-    {
-        "name": "not-over",
-        "expression": "!(has(object.status.phase) && object.status.phase in ['Succeeded', 'Failed'])",
-    },
-    {
-        "name": "changed",
-        "expression": "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))\n"
-        ".filter(c, c.name in ['istio-proxy', 'aux-shim'])\n"
-        ".all(c, ((has(c.command) ? c.command : []) + (has(c.args) ? c.args : []))"
-        ".filter(w, w.startsWith('--await='))\n"
-        ".all(w, has(object.status.containerStatuses) && object.status.containerStatuses"
-        ".exists(s, '--await=' + s.name == w && has(s.state) && has(s.state.terminated))))\n"
-        "!= (has(object.metadata.annotations) && 'istio-aux.io/ended' in object.metadata.annotations)",
-    },
-]
-"""All awaited containers have ended and the annotation is missing, or the other way round."""
-
-
-def _opt_ins(settings: Settings) -> list[dict[str, Any]]:
-    return [*_OPT_INS, *_selected(settings.namespace_selector)]
-
-
-def _entries_before_istio(settings: Settings) -> Iterable[dict[str, Any]]:
-    """Yields the entry for the kubelet's report of the end, and those that add the startup hold.
-
-    While the webhook is unavailable, such a report is rejected, and the kubelet repeats it every 10 s.
-    """
-    yield {
-        "name": "ended",
-        "path": "/mutate/ended",
-        "failure_policy": settings.failure_policy.capitalize(),
-        # A kubelet reports the statuses of all its pods one after the other.
-        "timeout": 2,
-        "resources": "pods/status",
-        "operations": "UPDATE",
-        "namespace": [],
-        "pod": [{"key": names.SHIM_LABEL, "operator": "Exists"}],
-        "conditions": _REPORTS_THE_END,
-    }
-    if settings.tenancy:
-        yield from _tenant_entries(settings)
-    for opt_in in _opt_ins(settings):
-        yield {**opt_in, "name": f"startup-hold.{opt_in['name']}"}
-
-
-def _entries_after_istio(settings: Settings) -> Iterable[dict[str, Any]]:
-    """Yields the entries that add the shim: twice, as another connection may reach another unit."""
-    policy = settings.failure_policy.capitalize()
-    for name, failure_policy, condition in (("add-shim", "Ignore", _HAS_PROXY), ("require-shim", policy, _LACKS_SHIM)):
-        for opt_in in _opt_ins(settings):
-            yield {
-                **opt_in,
-                "name": f"{name}.{opt_in['name']}",
-                "failure_policy": failure_policy,
-                "reinvocation": "IfNeeded",
-                "conditions": [_RUNS_TO_COMPLETION, condition],
-            }
-
-
-def _tenant_entries(settings: Settings) -> Iterable[dict[str, Any]]:
-    """Yields the entries for Kubeflow's tenants. Their failure policy is Ignore: pods start without what they add."""
-    in_the_mesh = _in(names.MESH_LABEL, names.RUN_TO_COMPLETION)
-    mesh: dict[str, Any] = {
-        "path": "/mutate/mesh",
-        "pod": [_NOT_OPTED_OUT, {"key": names.ISTIO_INJECT, "operator": "DoesNotExist"}],
-        "conditions": [_RUNS_TO_COMPLETION],
-    }
-    yield {"name": "mesh.tenancy", "namespace": [in_the_mesh, _OPTED_IN], **mesh}
-    if selector := settings.namespace_selector:
-        namespaces = [in_the_mesh, *_selected_namespaces(selector)]
-        yield {"name": "mesh.selector.tenancy", "namespace": namespaces, **mesh}
-    yield {
-        "name": "pipelines-token.tenancy",
-        "path": "/mutate/pipelines-token",
-        "namespace": [_in(names.PIPELINES_TOKEN_LABEL, names.ENABLED)],
-        "pod": [{"key": names.ACCESS_PIPELINES_LABEL, "operator": "DoesNotExist"}],
-        "conditions": [_RUNS_TO_COMPLETION_OR_NOTEBOOK],
-    }

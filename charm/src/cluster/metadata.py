@@ -23,15 +23,15 @@ def namespace(thing: object) -> str | None:
 
 def labels(thing: object) -> Mapping[str, str]:
     """Returns an object's labels."""
-    return _strings(of(thing), "labels")
+    return strings(of(thing), "labels")
 
 
 def annotations(thing: object) -> Mapping[str, str]:
     """Returns an object's annotations."""
-    return _strings(of(thing), "annotations")
+    return strings(of(thing), "annotations")
 
 
-def _strings(metadata: ObjectMeta, field: str) -> Mapping[str, str]:
-    # lightkube says of both only that they are dictionaries.
-    found: Any = getattr(metadata, field)
+def strings(thing: object, field: str) -> Mapping[str, str]:
+    """Returns a field of strings by names; lightkube says only that it is a dictionary."""
+    found: Any = getattr(thing, field, None)
     return cast("Mapping[str, str] | None", found) or {}

@@ -1,10 +1,13 @@
 """Applies and deletes the cluster objects of an application. Errors of the API go up."""
 
+import base64
 import datetime
-from collections.abc import Iterable, Sequence
-from typing import cast
+from collections.abc import Iterable, Mapping
+from typing import Literal, cast
 
+from lightkube import generic_resource
 from lightkube.codecs import AnyResource
+from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import OwnerReference
 from lightkube.resources.admissionregistration_v1 import (
     MutatingWebhookConfiguration,
@@ -13,163 +16,183 @@ from lightkube.resources.admissionregistration_v1 import (
 )
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Namespace, Pod, Service
+from lightkube.resources.core_v1 import Namespace, Pod, Secret
 from lightkube.resources.networking_v1 import NetworkPolicy
 from lightkube.resources.policy_v1 import PodDisruptionBudget
+from lightkube.resources.rbac_authorization_v1 import ClusterRole, RoleBinding
 
 import names
 from application import Application
-from cluster import manifests, metadata, tenancy
-from cluster.client import ALL_NAMESPACES, Cluster, NotFound, Unavailable
-from mesh import namespaces, workloads
-from mesh.label_ownership import PROTECTION
-from mesh.selectors import Selector
+from certificates import Certificate
+from cluster import health, manifests, metadata
+from cluster.client import ALL_NAMESPACES, Cluster, NotFound, Rejected
+from cluster.manifests import Image, Installation
+from mesh import namespaces
+from mesh.namespaces import Labels
 from settings import Settings
 
-_SWEPT = (Service, Deployment)
-_NOT_SWEPT = (PodDisruptionBudget, Lease, NetworkPolicy)
-"""Kinds that Juju does not delete in a forced removal. An object of `_SWEPT` owns them, so Kubernetes deletes them."""
+_OF_A_DEPLOYMENT = (PodDisruptionBudget, Lease, NetworkPolicy, Secret)
+_OF_THE_CLUSTER = (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
+"""Kinds that Juju does not delete in a forced removal. A Deployment or a ClusterRole, which it deletes, owns them."""
+_POD_DEFAULT: type[NamespacedResource] = generic_resource.create_namespaced_resource(  # pyright: ignore[reportUnknownMemberType]
+    "kubeflow.org", "v1alpha1", "PodDefault", "poddefaults"
+)
+_TENANT_KINDS = (RoleBinding, _POD_DEFAULT)
+"""The kinds that the tenancy controller manages in tenants' namespaces."""
 
 
 class Conflict(Exception):
-    """Another application is installed here. The message says what to do."""
+    """Another installation is in the cluster. The message says what to do."""
 
 
 class ClusterResources:
-    """The cluster objects of an application, and its labels on objects of other owners."""
+    """The cluster objects of an application, and its labels on namespaces."""
 
-    def __init__(self, application: Application, cluster: Cluster, unit: str) -> None:
+    def __init__(self, application: Application, cluster: Cluster) -> None:
         self._application = application
         self._cluster = cluster
-        self._pod = unit.replace("/", "-")
 
-    def apply(self, settings: Settings, ca_certificates: Sequence[str]) -> list[str]:
+    def apply(self, settings: Settings, image: Image, replicas: int) -> list[str]:
         """Applies the desired objects, and deletes the application's others.
 
-        Returns what this cluster does not support. Raises Conflict if another application is installed.
+        Returns what this cluster does not support. Raises Conflict if istio-aux is installed by somebody else.
         """
-        self._reject_second_application()
-        charms = self.istio_charms() if settings.require_sidecar else ()
-        image = self._image() if settings.tenancy else None
-        desired = manifests.desired(self._application, settings, ca_certificates, charms, image)
+        self._reject_other_installation()
+        installation = Installation(
+            image=image,
+            replicas=replicas,
+            failure_policy=self._failure_policy(settings),
+            istio_applications=sorted(self.istio_applications()) if settings.require_sidecar else (),
+        )
+        desired = manifests.desired(self._application, settings, installation)
         unsupported = list(self._apply(desired))
         keys = {_key(each) for each in desired}
         self._delete(each for each in list(self._cluster.owned(self._application)) if _key(each) not in keys)
         return unsupported
 
-    def is_controller_overdue(self, now: datetime.datetime) -> bool:
-        """Returns true if the tenancy controller should run by now and does not."""
-        controller = self._cluster.get(Deployment, self._application.tenancy, self._application.model)
-        return tenancy.is_overdue(controller, now)
+    def is_available(self, deployment: str) -> bool:
+        """Returns true if a replica of a Deployment is ready."""
+        return health.is_available(self._cluster.get(Deployment, deployment, self._application.model))
 
-    def label(self, settings: Settings) -> list[str]:
-        """Labels namespaces as the option says. Returns those that do not exist."""
-        listed, selector = settings.namespaces, settings.namespace_selector
+    def is_overdue(self, deployment: str, now: datetime.datetime) -> bool:
+        """Returns true if a Deployment should run by now and does not."""
+        return health.is_overdue(self._cluster.get(Deployment, deployment, self._application.model), now)
+
+    def addresses(self) -> list[str]:
+        """Returns the addresses of the pods that serve metrics."""
+        labels = ({names.POD_APPLICATION: name} for name in (self._application.webhook, self._application.tenancy))
+        pods = (pod for selector in labels for pod in self._cluster.list(Pod, self._application.model, selector))
+        return sorted(pod.status.podIP for pod in pods if pod.status and pod.status.podIP)
+
+    def label(self, wanted: Mapping[str, Labels]) -> tuple[list[str], list[str]]:
+        """Labels namespaces. Returns those that do not exist, and the messages of those that are rejected."""
         existing = self._cluster.list(Namespace)
-        self.protect({metadata.name(each) for each in existing if _is_in_the_mesh(each, listed, selector)})
-        patches = namespaces.follow_option(existing, listed, self._application.title)
-        for name, patch in patches.items():
-            self._cluster.patch(Namespace, name, patch)
-        return namespaces.absent(existing, listed)
-
-    def protect(self, in_the_mesh: set[str]) -> None:
-        """Excludes Juju's model operators and this application's pods from the mesh, before their namespaces join it.
-
-        The API server calls both: a model operator is itself a webhook.
-        """
-        if not in_the_mesh:
-            return
-        protected: list[workloads.Workload] = list(self._model_operators())
-        own = self._cluster.get(StatefulSet, self._application.name, self._application.model)
-        for workload in [*protected, *([own] if own else [])]:
-            namespace = metadata.namespace(workload)
-            patch = workloads.exclude_from_mesh(workload, self._application.title)
-            if patch and namespace in in_the_mesh:
-                self._cluster.patch(type(workload), metadata.name(workload), patch, namespace)
+        patches = namespaces.follow(existing, wanted, self._application.title)
+        return namespaces.absent(existing, wanted), list(self._patch_namespaces(patches))
 
     def delete(self) -> None:
-        """Deletes all objects, and restores labels on objects of other owners. May be repeated."""
+        """Deletes all objects, and restores labels of namespaces. May be repeated."""
         self._delete(list(self._cluster.owned(self._application)))
-        for name, patch in namespaces.release(self._cluster.list(Namespace), self._application.title).items():
+        patches = namespaces.follow(self._cluster.list(Namespace), {}, self._application.title)
+        for name, patch in patches.items():
             self._cluster.patch(Namespace, name, patch)
-        for workload in self._model_operators():
-            patch = workloads.restore(workload, PROTECTION, self._application.title)
-            if patch:
-                self._cluster.patch(Deployment, names.MODEL_OPERATOR, patch, metadata.namespace(workload))
 
-    def mark_serving(self) -> None:
-        """Adds this unit's pod to the Service."""
-        there = self._cluster.get(Pod, self._pod, self._application.model)
-        if there and names.SERVING_LABEL not in metadata.labels(there):
-            label = {"metadata": {"labels": {names.SERVING_LABEL: "true"}}}
-            self._cluster.patch(Pod, self._pod, label, self._application.model)
+    def renew_certificate(self, now: datetime.datetime) -> None:
+        """Has the webhook issue a new certificate and CA."""
+        requested = {"metadata": {"annotations": {names.RENEWAL_REQUESTED: now.isoformat(timespec="seconds")}}}
+        self._cluster.patch(Secret, self._application.certificate_secret, requested, self._application.model)
 
-    def istio_charms(self) -> set[str]:
-        """Returns the applications that run istiod: known ones, creators of Istio's injectors, and recorded ones.
+    def serve(self, certificate: Certificate) -> None:
+        """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""
+        there = self._cluster.get(Secret, self._application.certificate_secret, self._application.model)
+        data = metadata.strings(there, "data")
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in certificate.next.items()}
+        if encoded["next.crt"] not in (data.get("tls.crt"), data.get("next.crt")):
+            self._cluster.patch(
+                Secret, self._application.certificate_secret, {"data": encoded}, self._application.model
+            )
+
+    def istio_applications(self) -> set[str]:
+        """Returns the applications that run istiod: known ones, and makers of Istio's injectors, also earlier ones.
 
         Their pods are exempt from `require-sidecar`, because no sidecar can be injected before they run.
         """
         injectors = self._cluster.list(MutatingWebhookConfiguration, labels={"app": "sidecar-injector"})
-        makers = {metadata.labels(each).get(names.CREATED_BY, "") for each in injectors}
-        policy = self._cluster.get(ValidatingAdmissionPolicy, self._application.cluster_name)
+        makers = {_maker(each) for each in injectors}
+        policy = self._cluster.get(ValidatingAdmissionPolicy, names.REQUIRE_SIDECAR)
         known = makers | set(_exempt_applications(policy)) | set(names.ISTIO_CHARMS)
-        return known - {"", "istio-aux", self._application.name}
+        own = (self._application.name, self._application.webhook, self._application.tenancy)
+        return known - {"", *own}
 
-    def _model_operators(self) -> list[Deployment]:
-        return self._cluster.list(Deployment, ALL_NAMESPACES, name=names.MODEL_OPERATOR)
+    def _patch_namespaces(self, patches: namespaces.Patches) -> Iterable[str]:
+        for name, patch in patches.items():
+            try:
+                self._cluster.patch(Namespace, name, patch)
+            except Rejected as error:
+                yield f"{name}: {error}"
 
-    def _reject_second_application(self) -> None:
-        """Raises Conflict if another application of this model is installed and not gone."""
-        there = self._cluster.get(MutatingWebhookConfiguration, self._application.cluster_name)
-        creator = metadata.labels(there).get(names.CREATED_BY, self._application.name)
-        if creator != self._application.name and self._cluster.get(StatefulSet, creator, self._application.model):
-            raise Conflict(f"application {creator} of this model is istio-aux already; remove one of the two")
+    def _failure_policy(self, settings: Settings) -> Literal["Fail", "Ignore"]:
+        """Returns `Ignore` until a replica has been ready for the first time: before, the webhook can only reject."""
+        if settings.failure_policy == "ignore":
+            return "Ignore"
+        there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[1])
+        has_served = any(webhook.failurePolicy == "Fail" for webhook in (there.webhooks if there else None) or [])
+        deployment = self._cluster.get(Deployment, self._application.webhook, self._application.model)
+        return "Fail" if has_served or health.is_available(deployment) else "Ignore"
 
-    def _image(self) -> tenancy.Image:
-        """Returns the image of the tenancy controller: the one that this unit runs."""
-        image = tenancy.image_of(self._cluster.get(Pod, self._pod, self._application.model))
-        if not image:
-            raise Unavailable(f"the image of pod {self._pod} is not known yet")
-        return image
+    def _reject_other_installation(self) -> None:
+        """Raises Conflict if istio-aux is installed by another application, or by other means."""
+        there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[0])
+        labels = metadata.labels(there)
+        if not there or self._application.is_owner(labels):
+            return
+        application, model = labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)
+        if not application or not model:
+            by = labels.get(names.MANAGED_BY, "kubectl")
+            raise Conflict(f"istio-aux is installed in this cluster already, by {by}; remove one of the two")
+        if self._cluster.get(StatefulSet, application, model):
+            raise Conflict(f"application {application} of model {model} is istio-aux already; remove one of the two")
 
     def _apply(self, desired: Iterable[AnyResource]) -> Iterable[str]:
         """Writes objects in their order, and yields what this cluster does not support."""
-        owner: OwnerReference | None = None
+        owners: dict[str, OwnerReference] = {}
         for each in desired:
-            if owner and isinstance(each, _NOT_SWEPT):
+            if isinstance(each, _OF_A_DEPLOYMENT):
+                owner = owners.get(metadata.name(each), owners[self._application.webhook])
                 metadata.of(each).ownerReferences = [owner]
+            elif isinstance(each, _OF_THE_CLUSTER):
+                metadata.of(each).ownerReferences = [owners[names.CLUSTER_ROLE]]
             try:
                 applied = self._cluster.apply(each)
             except NotFound:
-                if isinstance(each, ValidatingAdmissionPolicy):
+                if isinstance(each, ValidatingAdmissionPolicy) and metadata.name(each) == names.REQUIRE_SIDECAR:
                     yield "require-sidecar: needs Kubernetes 1.30 or newer; set it to false"
-                elif not isinstance(each, ValidatingAdmissionPolicyBinding):
+                elif not isinstance(each, (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)):
                     raise
             else:
-                owner = _reference(applied) if isinstance(applied, _SWEPT) else owner
+                if isinstance(applied, Deployment | ClusterRole):
+                    owners[metadata.name(applied)] = _reference(applied)
 
     def _delete(self, unwanted: Iterable[AnyResource]) -> None:
         for each in unwanted:
             # The controller has no rights by now (see KINDS), so it creates no new ones. If this fails, its Deployment
             # still exists at the next event, which tries again.
-            if isinstance(each, Deployment):
+            if isinstance(each, Deployment) and metadata.name(each) == self._application.tenancy:
                 self._delete_tenants_objects()
             self._cluster.delete(each)
 
     def _delete_tenants_objects(self) -> None:
-        for kind in tenancy.TENANT_KINDS:
-            for each in self._cluster.list(kind, ALL_NAMESPACES, tenancy.KEPT_FOR_TENANTS):
+        for kind in _TENANT_KINDS:
+            for each in self._cluster.list(kind, ALL_NAMESPACES, {names.MANAGED_BY: names.TENANCY_MANAGER}):
                 self._cluster.delete(cast("AnyResource", each))
 
 
-def _is_in_the_mesh(namespace: Namespace, listed: Sequence[str], selector: Selector | None) -> bool:
-    """Returns true if a namespace is injected by Istio, ambient, opted in, or about to be opted in."""
-    return (
-        namespaces.is_opted_in(namespace, selector)
-        or namespaces.is_injected(namespace)
-        or namespaces.is_ambient(namespace)
-        or metadata.name(namespace) in listed
-    )
+def _maker(injector: MutatingWebhookConfiguration) -> str:
+    """Returns the application that made an injector: Canonical's resource manager labels it APPLICATION-MODEL."""
+    services = (webhook.clientConfig.service for webhook in injector.webhooks or [])
+    models = {service.namespace for service in services if service}
+    instance = metadata.labels(injector).get(names.INSTANCE, "")
+    return next((instance.removesuffix(f"-{model}") for model in models if instance.endswith(f"-{model}")), "")
 
 
 def _exempt_applications(policy: ValidatingAdmissionPolicy | None) -> Iterable[str]:
@@ -180,7 +203,7 @@ def _exempt_applications(policy: ValidatingAdmissionPolicy | None) -> Iterable[s
             yield from expression.values or []
 
 
-def _reference(owner: Service | Deployment) -> OwnerReference:
+def _reference(owner: Deployment | ClusterRole) -> OwnerReference:
     version, kind, uid = owner.apiVersion or "", owner.kind or "", metadata.of(owner).uid or ""
     return OwnerReference(apiVersion=version, kind=kind, name=metadata.name(owner), uid=uid)
 

@@ -1,20 +1,57 @@
-"""Decides which namespaces to label and to unlabel: pure, from namespaces to merge patches."""
+"""Decides which namespaces to label and to restore: pure, from namespaces to merge patches.
 
-from collections.abc import Iterable, Sequence
+An annotation records which application set labels, and their previous values. A value that was changed since stays.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from lightkube.resources.core_v1 import Namespace
 
 import names
 from cluster import metadata
 from cluster.client import Patch
-from mesh import label_ownership
-from mesh.label_ownership import ACTION, CONFIG, LabelOwnership
 from mesh.selectors import Selector
 
+Labels = Mapping[str, str]
 Patches = dict[str, Patch]
 """Merge patches by name of the namespace."""
 
-OPT_IN = {names.INJECTION_LABEL: names.ENABLED}
+OPT_IN: Labels = {names.INJECTION_LABEL: names.ENABLED}
+IN_MESH: Labels = {names.ISTIO_INJECTION_LABEL: "enabled"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The application that labelled a namespace: the values it set, and those before."""
+
+    application: str
+    before: Mapping[str, str | None]
+    values: Labels
+
+    @property
+    def text(self) -> str:
+        """Returns the value of the annotation."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def of(cls, namespace: Namespace) -> "Record | None":
+        """Reads a namespace's record; None if it is absent or invalid."""
+        try:
+            record: dict[str, Any] = json.loads(metadata.annotations(namespace)[names.LABELLED_BY])
+            return cls(str(record["application"]), dict(record["before"]), dict(record["values"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def restored(self, current: Labels, kept: Labels) -> dict[str, str | None]:
+        """Returns the labels to put back: those that still have the value that was set, and are not `kept`."""
+        return {
+            label: self.before.get(label)
+            for label, value in self.values.items()
+            if current.get(label) == value and label not in kept
+        }
 
 
 def is_opted_in(namespace: Namespace, selector: Selector | None = None) -> bool:
@@ -37,73 +74,41 @@ def is_ambient(namespace: Namespace) -> bool:
     return metadata.labels(namespace).get(names.AMBIENT_LABEL) == names.AMBIENT
 
 
-def ownership_of(namespace: Namespace) -> LabelOwnership | None:
-    """Returns the record of the application that labelled the namespace, if any."""
-    return LabelOwnership.of(metadata.annotations(namespace))
-
-
-def absent(namespaces: Iterable[Namespace], listed: Sequence[str]) -> list[str]:
+def absent(namespaces: Iterable[Namespace], listed: Iterable[str]) -> list[str]:
     """Returns the listed namespaces that do not exist."""
     existing = {metadata.name(namespace) for namespace in namespaces}
     return [name for name in listed if name not in existing]
 
 
-def follow_option(namespaces: Iterable[Namespace], listed: Sequence[str], application: str) -> Patches:
-    """Labels the listed namespaces, and restores those that are no longer listed."""
+def follow(namespaces: Iterable[Namespace], wanted: Mapping[str, Labels], application: str) -> Patches:
+    """Labels namespaces as wanted, and restores those that the application labelled and are not wanted any more."""
     patches: Patches = {}
     for namespace in namespaces:
-        name, owner = metadata.name(namespace), ownership_of(namespace)
-        if name in listed:
-            if label_ownership.missing(metadata.labels(namespace), OPT_IN):
-                patches[name] = _label(namespace, application, CONFIG, OPT_IN)
-        elif owner and (owner.application, owner.source) == (application, CONFIG):
-            patches[name] = _restore(namespace, owner)
+        name = metadata.name(namespace)
+        patch = _follow(namespace, wanted.get(name, {}), application)
+        if patch:
+            patches[name] = patch
     return patches
 
 
-def release(namespaces: Iterable[Namespace], application: str) -> Patches:
-    """Restores all namespaces that the application labelled, for its removal."""
-    owners = ((namespace, ownership_of(namespace)) for namespace in namespaces)
-    return {
-        metadata.name(namespace): _restore(namespace, owner)
-        for namespace, owner in owners
-        if owner and owner.application == application
+def _follow(namespace: Namespace, wanted: Labels, application: str) -> Patch | None:
+    current, record = metadata.labels(namespace), Record.of(namespace)
+    record = record if record and record.application == application else None
+    changed = {label: value for label, value in wanted.items() if current.get(label) != value}
+    restored = record.restored(current, wanted) if record else {}
+    owned = {*changed, *(record.values if record else ())} & set(wanted)
+    if not changed and not restored and (not record or owned == set(record.values)):
+        return None
+    before = {
+        label: record.before[label] if record and label in record.before else current.get(label) for label in owned
     }
+    new = Record(application, before, {label: wanted[label] for label in owned}).text if owned else None
+    return {"metadata": {"labels": {**restored, **changed}, "annotations": {names.LABELLED_BY: new}}}
 
 
-def enable(namespace: Namespace, application: str, *, istio_injection: bool) -> Patch | None:
-    """Opts a namespace in for an action; None if it is opted in already, by an action or by hand."""
-    desired = {**OPT_IN, names.ISTIO_INJECTION_LABEL: "enabled"} if istio_injection else OPT_IN
-    owner = ownership_of(namespace)
-    by_option = owner and (owner.application, owner.source) == (application, CONFIG)
-    if not by_option and not label_ownership.missing(metadata.labels(namespace), desired):
-        return None
-    return _label(namespace, application, ACTION, desired)
-
-
-def disable(namespace: Namespace) -> Patch | None:
-    """Opts a namespace out for an action, also if it was labelled by hand; None if it is not opted in.
-
-    Istio's own label is removed only if this charm set it.
-    """
-    owner = ownership_of(namespace)
-    if not owner and not is_opted_in(namespace):
-        return None
+def opt_out(namespace: Namespace) -> Patch | None:
+    """Opts out a namespace that was labelled by hand; None if it is not opted in by a label."""
     current = metadata.labels(namespace)
     opt_ins = (names.INJECTION_LABEL, names.LEGACY_INJECTION_LABEL)
     removed = {label: None for label in opt_ins if current.get(label) == names.ENABLED}
-    restored = label_ownership.restored(current, owner.labels) if owner else {}
-    return {"metadata": {"labels": {**removed, **restored}, "annotations": {names.LABELLED_BY: None}}}
-
-
-def _label(namespace: Namespace, application: str, source: str, desired: dict[str, str]) -> Patch:
-    current, before = metadata.labels(namespace), ownership_of(namespace)
-    recorded = before.labels if before and before.application == application else None
-    owner = LabelOwnership(application, source, label_ownership.changes(current, desired, recorded))
-    labels = label_ownership.missing(current, desired)
-    return {"metadata": {"labels": labels, "annotations": {names.LABELLED_BY: owner.text}}}
-
-
-def _restore(namespace: Namespace, owner: LabelOwnership) -> Patch:
-    labels = label_ownership.restored(metadata.labels(namespace), owner.labels)
-    return {"metadata": {"labels": labels, "annotations": {names.LABELLED_BY: None}}}
+    return {"metadata": {"labels": removed}} if removed else None

@@ -4,6 +4,7 @@ from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.resources.core_v1 import Namespace, Pod
 
 import names
+from application import Application
 from cluster import metadata
 from mesh import namespaces
 from mesh.selectors import Selector
@@ -13,7 +14,7 @@ _WITHOUT_SHIM, _WITHOUT_HOLD = ("off", "hold", "istio"), ("off",)
 """Values of the mode annotation for which the webhook adds no shim, or no startup hold."""
 
 
-def missed(pod: Pod, namespace: Namespace, application: str, selector: Selector | None = None) -> str | None:
+def missed(pod: Pod, namespace: Namespace, application: Application, selector: Selector | None = None) -> str | None:
     """Returns what a pod that is opted in, by its namespace or itself, should have and has not.
 
     None for a pod that has ended, and for one that the webhook left unchanged for a reason in its status annotation.
@@ -29,11 +30,12 @@ def missed(pod: Pod, namespace: Namespace, application: str, selector: Selector 
     return None
 
 
-def _is_opted_in(pod: Pod, namespace: Namespace, application: str, selector: Selector | None) -> bool:
+def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, selector: Selector | None) -> bool:
     labels = metadata.labels(pod)
     if labels.get(names.INJECTION_LABEL) == names.DISABLED:
         return False
-    if labels.get(names.POD_APPLICATION) in ("istio-aux", application) or labels.get("app") == "istiod":
+    own = (application.name, application.webhook, application.tenancy)
+    if labels.get(names.POD_APPLICATION) in own or labels.get("app") == "istiod":
         return False
     if any(label in labels for label in names.MODEL_OPERATOR_LABELS):
         return False

@@ -72,7 +72,8 @@ def rejection(model: Model, namespace: str, restart_policy: str = "Always", **la
     return None
 
 
-def is_injected(model: Model, namespace: str) -> bool:
+def is_injected(model: Model, namespace: str, **labels: str) -> bool:
     """Returns true if a pod would get its sidecar now."""
-    pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace), spec=PodSpec([payload()]))
+    named = {spelled(label): value for label, value in labels.items()}
+    pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace, labels=named), spec=PodSpec([payload()]))
     return "istio-proxy" in containers(model.admin.create(pod, dry_run=True))

@@ -1,37 +1,54 @@
 """The charm against the API server of KUBECONFIG, as an account with the rights that Juju gives an application."""
 
+import json
 import os
 import pathlib
+import subprocess
 from collections.abc import Iterator
 
 import lightkube
 import pytest
 from lightkube.config.kubeconfig import KubeConfig
-from lightkube.models.core_v1 import Container, PodSchedulingGate, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.apps_v1 import Deployment
 
-import webhook
-from tests.cluster.kubeflow import kubeflow, no_other_controller
-from tests.cluster.model import Model
+from tests.cluster.kubeflow import kubeflow
+from tests.cluster.model import SHIM_IMAGE, Model
 
-__all__ = ["kubeflow", "no_other_controller"]
+__all__ = ["kubeflow"]
 
-
-@pytest.fixture(autouse=True)
-def webhook_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets units go on as if their webhooks were ready: no Pebble starts one."""
-    monkeypatch.setattr("webhook.is_ready", lambda: True)
+CONTAINERD = pathlib.Path("/run/istio-aux-cluster/containerd.sock")
 
 
 @pytest.fixture(scope="session")
-def admin() -> lightkube.Client:
-    """The administrator of the cluster of KUBECONFIG."""
+def admin() -> Iterator[lightkube.Client]:
+    """The administrator of the cluster of KUBECONFIG, from which Helm's installation is taken away meanwhile."""
     file = os.environ.get("KUBECONFIG")
     if not file:
         pytest.fail("KUBECONFIG is not set; next: hack/cluster/cluster run, or a cluster of your own with Istio")
     os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"] = file
-    return lightkube.Client(KubeConfig.from_file(file))
+    client = lightkube.Client(KubeConfig.from_file(file))
+    revision = json.loads(helm("status", "--output=json"))["version"]
+    helm("uninstall", "--keep-history", "--wait")
+    # The scenarios' controller, if they ran here: two would keep the same objects.
+    if list(client.list(Deployment, namespace="istio-aux", fields={"metadata.name": "istio-aux-tenancy"})):
+        client.delete(Deployment, "istio-aux-tenancy", namespace="istio-aux")
+    name_shim()
+    yield client
+    helm("rollback", "--wait", revision=str(revision))
+
+
+def name_shim() -> None:
+    """Gives the shim's image on the one-node cluster a name that is not the option's default."""
+    if CONTAINERD.exists():
+        ctr = ["ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "tag", "--force"]
+        subprocess.run([*ctr, "registry.invalid/istio-aux/shim:0.1.0", SHIM_IMAGE], check=True)
+
+
+def helm(*command: str, revision: str = "") -> str:
+    """Runs Helm on the installation of `make install`, and returns what it prints."""
+    environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
+    words = ["helm", command[0], "istio-aux", *filter(None, [revision]), "--namespace=istio-aux", *command[1:]]
+    return subprocess.run(words, check=True, env=environment, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -47,14 +64,3 @@ def model(untrusted: Model) -> Model:
     """A model whose application is trusted."""
     untrusted.trust()
     return untrusted
-
-
-@pytest.fixture
-def unit_pod(untrusted: Model) -> None:
-    """The pod of unit 0, which names the webhook's image as Juju's do, and never runs."""
-    image = os.environ.get("WEBHOOK_IMAGE", "registry.invalid/istio-aux/webhook:0.1.0")
-    spec = PodSpec(
-        containers=[Container(name=webhook.CONTAINER, image=image)],
-        schedulingGates=[PodSchedulingGate(name="istio-aux.io/never-runs")],
-    )
-    untrusted.admin.create(Pod(metadata=ObjectMeta(name="istio-aux-0", namespace=untrusted.name), spec=spec))

@@ -34,7 +34,7 @@ MODEL_KINDS = (
 
 def remove_application(model: Model) -> None:
     """Deletes what `juju remove-application --force` does."""
-    labels = f"app.juju.is/created-by=istio-aux,{_model_labels(model)}"
+    labels = f"app.juju.is/created-by=istio-aux,app.kubernetes.io/managed-by=juju,{_model_labels(model)}"
     model.kubectl("delete", ",".join(APPLICATION_KINDS), "-n", model.name, "-l", labels)
 
 

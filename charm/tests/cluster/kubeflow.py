@@ -1,4 +1,4 @@
-"""Fixtures: what the controller for tenants needs of Kubeflow, and no other installation's controller."""
+"""What the controller for tenants needs of Kubeflow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,15 +13,15 @@ from lightkube.models.apiextensions_v1 import (
 )
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.rbac_authorization_v1 import ClusterRole
 
 from tests.cluster.model import Model
 from tests.cluster.waiting import until
 
-CONTROLLER = "istio-aux-tenancy"
-OTHER_INSTALLATION = "istio-aux"
+CONTROLLER = "istio-aux-webhook-tenancy"
+MANAGER = "istio-aux-tenancy"
+"""Value of the label `app.kubernetes.io/managed-by` on what the controller keeps."""
 ROLE = "kubeflow-pipelines-edit"
 POD_DEFAULTS = "poddefaults.kubeflow.org"
 
@@ -57,29 +57,6 @@ def pod_defaults() -> CustomResourceDefinition:
     names = CustomResourceDefinitionNames(kind="PodDefault", plural="poddefaults", singular="poddefault")
     spec = CustomResourceDefinitionSpec(group="kubeflow.org", names=names, scope="Namespaced", versions=[version])
     return CustomResourceDefinition(metadata=ObjectMeta(name=POD_DEFAULTS), spec=spec)
-
-
-@pytest.fixture
-def no_other_controller(untrusted: Model) -> Iterator[None]:
-    """Scales the controller of another installation to zero meanwhile."""
-    found = [
-        each for each in untrusted.admin.list(Deployment, namespace=OTHER_INSTALLATION) if name(each) == CONTROLLER
-    ]
-    replicas = (found[0].spec and found[0].spec.replicas) if found else 0
-    if replicas:
-        scale(untrusted, 0)
-        until("its end", lambda: not pods(untrusted, OTHER_INSTALLATION))
-    yield
-    if replicas:
-        scale(untrusted, replicas)
-
-
-def scale(model: Model, replicas: int) -> None:
-    model.kubectl("scale", "deployment", CONTROLLER, "-n", OTHER_INSTALLATION, f"--replicas={replicas}")
-
-
-def name(thing: Any) -> str:
-    return str(thing.metadata.name)
 
 
 def pods(model: Model, namespace: str) -> list[Pod]:

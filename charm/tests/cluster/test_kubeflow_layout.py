@@ -10,7 +10,6 @@ from lightkube.models.admissionregistration_v1 import (
 )
 from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus
 
@@ -25,10 +24,9 @@ from tests.cluster.admission import (
     the_pod,
 )
 from tests.cluster.model import Model
-from tests.cluster.payloads import deployment, stateful_set
+from tests.cluster.payloads import stateful_set
+from tests.cluster.test_life import gets_its_shim
 from tests.cluster.waiting import until
-
-OUT_OF_THE_MESH = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def injector_of_the_model(model: Model) -> Iterator[str]:
         objectSelector=nothing,
         failurePolicy="Ignore",
     )
-    labels = {"app": "sidecar-injector", "app.juju.is/created-by": "pilot"}
+    labels = {"app": "sidecar-injector", "app.kubernetes.io/instance": f"pilot-{model.name}"}
     metadata = ObjectMeta(name=name, labels=labels)
     model.admin.create(MutatingWebhookConfiguration(metadata=metadata, webhooks=[entry]))
     yield name
@@ -60,7 +58,7 @@ def label(model: Model, **labels: str | None) -> None:
 def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model) -> None:
     label(model, istio_injection="enabled")
     app = model.deployed({"namespaces": model.name, "require-sidecar": True})
-    assert app.status() == ActiveStatus("sidecars required, except for istiod and istio-k8s, istio-pilot, pilot")
+    assert app.status() == ActiveStatus("sidecars required, except for istiod and istio, istio-k8s, istio-pilot, pilot")
     with no_injector(model):
         until("the policy to be in force", lambda: rejection(model, model.name))
         for exempt in (
@@ -80,34 +78,13 @@ def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model
     assert "istio-proxy" in containers(pod)
 
 
-def test_model_operators_are_excluded_until_removal(model: Model) -> None:
-    other = model.namespace(istio_injection="enabled")
-    ambient = model.namespace(istio_io__dataplane_mode="ambient")
-    for namespace in (model.name, other, ambient):
-        model.admin.create(deployment("modeloperator", namespace))
-    model.admin.create(stateful_set("istio-aux", model.name))
-    app = model.deployed()
-    operators = [template_labels(model, namespace) for namespace in (model.name, other, ambient)]
-    assert operators == [{}, OUT_OF_THE_MESH, OUT_OF_THE_MESH]
-    until("its pod, without a sidecar", lambda: is_ready(the_pod(model, other, "modeloperator")))
-    app.config = {"namespaces": model.name}
-    app.update(0)
-    assert template_labels(model, model.name) == OUT_OF_THE_MESH
-    own = model.admin.get(StatefulSet, "istio-aux", namespace=model.name)
-    assert own.spec
-    assert own.spec.template.metadata
-    assert (own.spec.template.metadata.labels or {}).items() >= OUT_OF_THE_MESH.items()
-    app.remove_all()
-    assert [template_labels(model, namespace) for namespace in (model.name, other, ambient)] == [{}, {}, {}]
-
-
-def template_labels(model: Model, namespace: str) -> dict[str, str]:
-    operator = model.admin.get(Deployment, "modeloperator", namespace=namespace)
-    assert operator.spec
-    assert operator.spec.template.metadata
-    labels = dict(operator.spec.template.metadata.labels or {})
-    del labels["app"]
-    return labels
+def test_model_operators_stay_out_of_the_mesh(model: Model) -> None:
+    label(model, istio_injection="enabled")
+    model.deployed()
+    operator = {"operator_juju_is__name": "modeloperator"}
+    until("pods of others to be injected", lambda: is_injected(model, model.name))
+    until("the webhook to be called", lambda: not is_injected(model, model.name, **operator))
+    assert not is_injected(model, model.name, juju_modeloperator="modeloperator")
 
 
 def test_profiles_are_opted_in_by_their_label(model: Model) -> None:
@@ -116,10 +93,8 @@ def test_profiles_are_opted_in_by_their_label(model: Model) -> None:
         app_kubernetes_io__part_of="kubeflow-profile", istio_aux_io__injection="disabled", istio_injection="enabled"
     )
     model.deployed({"namespace-selector": "app.kubernetes.io/part-of=kubeflow-profile"})
-    # No webhook runs, so the API server rejects the pods for which it would be called.
-    until("the webhook to be called", lambda: rejection(model, profile, "Never"))
+    until("the shim in pods", lambda: gets_its_shim(model, profile))
     later = model.namespace(istio_injection="enabled", app_kubernetes_io__part_of="kubeflow-profile")
-    until("the webhook to be called", lambda: rejection(model, later, "Never"))
-    assert rejection(model, profile, "Never", istio_aux_io__injection="disabled") is None
-    assert rejection(model, opted_out, "Never") is None
+    until("the shim in pods", lambda: gets_its_shim(model, later))
+    assert not gets_its_shim(model, opted_out)
     assert is_injected(model, opted_out)

@@ -1,34 +1,24 @@
-"""An application's life in a real cluster: reconcile, scale, rotate, remove."""
+"""An application's life in a real cluster, through which what is others' lives on."""
 
-import base64
+import itertools
+from collections.abc import Callable
 
 import pytest
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
-from lightkube.resources.core_v1 import Namespace
-from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
+from lightkube.models.core_v1 import PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Namespace, Pod
+from ops import ActiveStatus, BlockedStatus, WaitingStatus
 
-from certs import serving_cert
+from tests.cluster import juju_webhook
+from tests.cluster.admission import containers, rejection
 from tests.cluster.model import Model
+from tests.cluster.payloads import deployment, payload, stateful_set
+from tests.cluster.removals import by_force, by_hooks
 from tests.cluster.test_require_sidecar import REQUIRED
+from tests.cluster.waiting import until
+from tests.unit.juju import App
 
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
-
-
-def entries(model: Model) -> list[tuple[str, str | None, str]]:
-    """Name, failure policy and caBundle of the configurations' entries."""
-    names = (f"istio-aux-{model.name}", f"zz-istio-aux-{model.name}")
-    configurations = [model.admin.get(MutatingWebhookConfiguration, name) for name in names]
-    return [
-        (entry.name, entry.failurePolicy, str(entry.clientConfig.caBundle))
-        for configuration in configurations
-        for entry in configuration.webhooks or []
-    ]
-
-
-def trusted(model: Model) -> set[str]:
-    bundles = {bundle for _, _, bundle in entries(model)}
-    assert len(bundles) == 1
-    return set(serving_cert.split(base64.b64decode(bundles.pop()).decode()))
 
 
 def labels(model: Model, namespace: str) -> dict[str, str]:
@@ -36,83 +26,91 @@ def labels(model: Model, namespace: str) -> dict[str, str]:
     return (metadata and metadata.labels) or {}
 
 
-def test_removed_application_leaves_nothing(model: Model) -> None:
-    team = model.namespace()
+def failure_policies(model: Model) -> set[str]:
+    configuration = model.read("mutatingwebhookconfiguration", "zz-istio-aux")
+    return {webhook["failurePolicy"] for webhook in configuration["webhooks"]}
+
+
+def trusted(model: Model) -> set[str]:
+    configurations = (model.read("mutatingwebhookconfiguration", name) for name in ("istio-aux", "zz-istio-aux"))
+    return {webhook["clientConfig"].get("caBundle", "") for each in configurations for webhook in each["webhooks"]}
+
+
+def gets_its_shim(model: Model, namespace: str) -> bool:
+    """Returns true if a pod that runs to completion would get the shim now."""
+    pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace), spec=PodSpec([payload()], restartPolicy="Never"))
+    return "aux-shim" in containers(model.admin.create(pod, dry_run=True))
+
+
+def test_job_completes_and_removal_leaves_nothing(model: Model) -> None:
+    team = model.namespace(istio_injection="enabled")
     app = model.deployed({"namespaces": team, "require-sidecar": True})
     assert app.status() == REQUIRED
-    assert len(model.written()) == 6
-    assert labels(model, team)["istio-aux.io/injection"] == "enabled"
+    assert failure_policies(model) == {"Ignore", "Fail"}
+    until("the shim in pods", lambda: gets_its_shim(model, team))
+    model.kubectl("create", "job", "one", "-n", team, f"--image={payload().image}", "--", "true")
+    model.kubectl("wait", "job/one", "-n", team, "--for=condition=Complete", "--timeout=120s")
 
-    for unit in (1, 2):
-        app.add(unit)
-        app.start(unit)
-    assert {app.served(unit) for unit in app.units} == {app.kept().current.text}
-
-    first = app.kept().current
-    app.act(0, "rotate-certificates")
-    assert trusted(model) == {first.ca.strip(), app.kept().current.ca.strip()}
-    for unit in (1, 2):
-        app.secret_changed(unit)
-    assert {app.served(unit) for unit in app.units} == {app.kept().current.text}
-
-    app.config = {"namespaces": "", "failure-policy": "ignore"}
+    app.config |= {"namespaces": "", "failure-policy": "ignore"}
     app.update(0)
     assert "istio-aux.io/injection" not in labels(model, team)
-    assert {policy for _, policy, _ in entries(model)} == {"Ignore"}
-    assert len(model.written()) == 4, "the policy and its binding are gone with the option"
+    assert failure_policies(model) == {"Ignore"}
 
-    app.config = {"namespaces": team}
+    app.config["namespaces"] = team
     app.update(0)
-    app.planned = 0
-    for unit in (2, 1, 0):
-        app.remove(unit)
+    app.remove_all()
     model.until_nothing_is_left()
     assert model.marked_namespaces() == []
 
 
-def test_units_after_none_bring_everything_back(model: Model) -> None:
-    app = model.deployed()
+def test_units_after_none_bring_every_opt_in_back(model: Model) -> None:
+    team, acted = model.namespace(), model.namespace()
+    app = model.deployed({"namespaces": team})
+    app.act(0, "enable-namespace", namespace=acted)
+    written = model.written()
     app.remove_all()
     model.until_nothing_is_left()
+    assert [labels(model, each).get("istio-aux.io/injection") for each in (team, acted)] == [None, None]
     app.planned = None
     app.deploy(1)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == 4
+    assert model.written() == written
+    assert [labels(model, each)["istio-aux.io/injection"] for each in (team, acted)] == ["enabled", "enabled"]
 
 
 def test_reconciling_again_changes_nothing(model: Model) -> None:
-    app = model.deployed({"require-sidecar": True})
-    configuration = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}").metadata
+    app = model.deployed({"require-sidecar": True, "tenancy": True})
+    until("a CA that is trusted", lambda: "" not in trusted(model) and len(trusted(model)) == 1)
+
+    def versions() -> dict[str, str]:
+        kinds = "mutatingwebhookconfigurations,deployments,clusterroles,services,validatingadmissionpolicies"
+        path = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.generation} {end}"
+        selector = f"app.juju.is/created-by=istio-aux,model.juju.is/id={model.juju.uuid}"
+        return dict(each.split("=") for each in model.kubectl("get", kinds, "-A", "-l", selector, path).split())
+
+    before = versions()
     app.update(0)
-    again = model.admin.get(MutatingWebhookConfiguration, f"istio-aux-{model.name}").metadata
-    assert configuration
-    assert again
-    assert (again.resourceVersion, again.generation) == (configuration.resourceVersion, configuration.generation)
+    assert versions() == before
+    assert len(trusted(model)) == 1, "the CA of the webhook's own stays"
+
+
+def test_rotation_trusts_the_new_ca_before_it_is_served(model: Model) -> None:
+    app = model.deployed()
+    first = until("a CA that is trusted", lambda: "" not in trusted(model) and trusted(model))
+    app.act(0, "rotate-certificates")
+    until("another CA beside it", lambda: trusted(model) != first)
+    secret = model.read("secret", "istio-aux-webhook-certificate")
+    assert {"ca.crt", "tls.crt", "tls.key"} <= secret["data"].keys()
 
 
 def test_untrusted_application_is_blocked_until_trusted(untrusted: Model) -> None:
     app = untrusted.deployed({"namespaces": untrusted.namespace(), "require-sidecar": True}, units=2)
     assert [app.status(unit) for unit in (0, 1)] == [NO_TRUST, ActiveStatus()]
-    untrusted.until_nothing_is_left()
-    assert (
-        app.failure(0, "list-uninjected-pods") == "no rights in the cluster; run: juju trust istio-aux --scope=cluster"
-    )
-    with pytest.raises(testing.ActionFailed):
-        app.act(0, "rotate-certificates")
+    assert app.failure(0, "list-uninjected-pods") == NO_TRUST.message
     untrusted.trust()
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == REQUIRED
-    assert len(untrusted.written()) == 6
     app.remove_all()
-    untrusted.until_nothing_is_left()
-
-
-def test_untrusted_removal_is_not_a_hook_error(untrusted: Model) -> None:
-    app = untrusted.deployed()
-    app.planned = 0
-    app.run(0, app.contexts[0].on.stop())
-    assert app.status() == NO_TRUST
-    app.remove(0)
     untrusted.until_nothing_is_left()
 
 
@@ -121,18 +119,67 @@ def test_unavailable_api_is_waited_for(model: Model) -> None:
     app = model.deployed()
     waiting = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
     assert app.status() == waiting
-    app.update(0)
-    assert app.status() == waiting
-    with pytest.raises(testing.ActionFailed, match="the Kubernetes API does not answer; try again"):
-        app.act(0, "list-uninjected-pods")
     model.back()
     app.update(0)
     assert app.status() == ActiveStatus()
 
 
-@pytest.mark.parametrize(
-    "action", ["list-uninjected-pods", "restart-uninjected-pods", "enable-namespace", "disable-namespace"]
-)
-def test_action_on_unknown_namespace_fails_with_one_line(model: Model, action: str) -> None:
+def test_webhooks_account_has_no_rights_of_the_application(model: Model) -> None:
+    model.deployed()
+    account = f"--as=system:serviceaccount:{model.name}:istio-aux-webhook"
+    listed = model.kubectl("auth", "can-i", "--list", account, "-n", model.name, "--no-headers")
+    # Without URLs, and what every account may ask about itself.
+    rights = [line for line in listed.splitlines() if not line.startswith((" ", "self"))]
+    may = {(line.split(".")[0].split()[0], line[line.rindex("[") :].strip()) for line in rights}
+    assert may == {("secrets", "[get patch]"), ("mutatingwebhookconfigurations", "[get patch watch]")}, listed
+
+
+# What is others' is never deleted, though Juju labels what an application writes as the application's own.
+
+ACTIONS: list[Callable[[Model, App], object]] = [
+    lambda model, app: app.act(0, "enable-namespace", namespace=model.name, **{"istio-injection": True}),
+    lambda model, app: app.act(0, "restart-uninjected-pods", namespace=model.name, **{"dry-run": False}),
+    lambda model, app: app.act(0, "disable-namespace", namespace=model.name),
+]
+
+
+@pytest.mark.parametrize("go", [by_hooks, by_force])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=lambda order: "".join(map(str, order)))
+def test_workloads_of_other_charms_live(model: Model, go: Callable[[Model, App], None], order: tuple[int, ...]) -> None:
+    jujus = {**model.labels, "app.juju.is/created-by": "katib-controller", "app.kubernetes.io/managed-by": "juju"}
+    juju_webhook.install(model)
+    others = [stateful_set("katib-controller", model.name), deployment("modeloperator", model.name)]
+    for each in others:
+        assert each.metadata
+        each.metadata.labels = dict(jujus)
+        model.admin.create(each)
+    app = model.deployed({"namespace-selector": "part-of=profile", "applications": "katib-controller"})
+    for number in order:
+        ACTIONS[number](model, app)
+    app.run(0, app.contexts[0].on.upgrade_charm())
+    for kind, name in (("statefulset", "katib-controller"), ("deployment", "modeloperator")):
+        assert model.read(kind, name)["metadata"]["labels"].items() >= jujus.items(), "it is not istio-aux' own"
+    go(model, app)
+    for kind, name in (("statefulset", "katib-controller"), ("deployment", "modeloperator")):
+        assert "deletionTimestamp" not in model.read(kind, name)["metadata"]
+    for policy in ("Always", "Never"):
+        until("a pod to be admitted", lambda policy=policy: rejection(model, model.name, policy) is None)
+
+
+def test_control_patched_workload_is_deleted_with_the_application(model: Model) -> None:
+    """What the emulation is for: the charm before this one patched others' templates."""
+    juju_webhook.install(model)
+    model.admin.create(stateful_set("katib-controller", model.name))
     app = model.deployed()
-    assert app.failure(0, action, namespace="no-such-namespace") == "namespace not found: no-such-namespace"
+    account = f"--as=system:serviceaccount:{model.name}:istio-aux"
+    patch = '{"spec": {"template": {"metadata": {"labels": {"sidecar.istio.io/inject": "true"}}}}}'
+
+    def is_labelled() -> bool:
+        model.kubectl("patch", "statefulset", "katib-controller", "-n", model.name, "-p", patch, account)
+        found = model.read("statefulset", "katib-controller")["metadata"].get("labels", {})
+        return found.get("app.juju.is/created-by") == "istio-aux"
+
+    until("Juju's labels", is_labelled)
+    by_force(model, app)
+    left = model.kubectl("get", "statefulsets", "-n", model.name, "-o", "name")
+    assert "katib-controller" not in left

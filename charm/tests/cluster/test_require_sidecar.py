@@ -17,7 +17,7 @@ from tests.cluster.model import Model
 from tests.cluster.payloads import stateful_set
 from tests.cluster.waiting import until
 
-REQUIRED = ActiveStatus("sidecars required, except for istiod and istio-k8s, istio-pilot")
+REQUIRED = ActiveStatus("sidecars required, except for istiod and istio, istio-k8s, istio-pilot")
 
 
 @pytest.fixture
@@ -74,18 +74,25 @@ def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) ->
     app.act(0, "restart-uninjected-pods", namespace=team)
     assert app.act(0, "list-uninjected-pods", namespace=team)["count"] == 1, "a dry run restarts nothing"
     restarted = app.act(0, "restart-uninjected-pods", namespace=team, **{"dry-run": False})
-    assert restarted["restarted"] == f"{team}/StatefulSet/db"
+    assert restarted["evicted"] == f"{team}/Pod/db-0 no-sidecar {team}/StatefulSet/db"
     until("the new pod", lambda: (pod := the_pod(model, team, "db")) and "istio-proxy" in containers(pod))
     until("the new pod to be ready", lambda: is_ready(the_pod(model, team, "db")))
     assert app.act(0, "list-uninjected-pods", namespace=team)["count"] == 0
 
 
-def test_chosen_workload_joins_the_mesh_and_leaves_it(model: Model) -> None:
-    plain = model.namespace()
-    app = model.deployed()
-    model.admin.create(stateful_set("db", plain))
-    until("the pod", lambda: is_ready(the_pod(model, plain, "db")))
-    assert app.act(0, "enable-namespace", namespace=plain, workloads="db")["changed"] == "db"
-    until("its sidecar", lambda: (pod := the_pod(model, plain, "db")) and "istio-proxy" in containers(pod))
-    assert app.act(0, "disable-namespace", namespace=plain)["workloads"] == "db"
-    until("its end", lambda: (pod := the_pod(model, plain, "db")) and "istio-proxy" not in containers(pod))
+def test_named_application_joins_the_mesh(model: Model) -> None:
+    katib = stateful_set("katib", model.name)
+    assert katib.spec
+    assert katib.spec.template.metadata
+    katib.spec.template.metadata.labels = {"app": "katib", "app.kubernetes.io/name": "katib"}
+    app = model.deployed({"applications": "katib"})
+    until("the webhook to be called", lambda: is_injected(model, model.name, app_kubernetes_io__name="katib"))
+    model.admin.create(katib)
+    until("its pod", lambda: is_ready(the_pod(model, model.name, "katib")))
+    pod = the_pod(model, model.name, "katib")
+    assert pod
+    assert "istio-proxy" in containers(pod)
+    assert not is_injected(model, model.name, app_kubernetes_io__name="other")
+    app.config["applications"] = ""
+    app.update(0)
+    until("its end", lambda: not is_injected(model, model.name, app_kubernetes_io__name="katib"))

@@ -1,7 +1,4 @@
-"""The option `tenancy`: the controller runs, serves labelled namespaces, and is deleted with option or application.
-
-Another controller is scaled to zero meanwhile, because two would manage the same objects.
-"""
+"""The option `tenancy`: the controller runs, serves labelled namespaces, and is deleted with option or application."""
 
 from collections.abc import Callable
 
@@ -10,21 +7,20 @@ from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus
 
-from tests.cluster.kubeflow import CONTROLLER, ROLE, pods
+from tests.cluster.kubeflow import CONTROLLER, MANAGER, ROLE, pods
 from tests.cluster.model import Model
 from tests.cluster.removals import by_force, by_hooks, with_its_model
-from tests.cluster.test_life import NO_TRUST
 from tests.cluster.waiting import until
 from tests.unit.juju import App
 
 TENANTS_OBJECTS = "rolebinding,poddefault"
 
-pytestmark = pytest.mark.usefixtures("kubeflow", "no_other_controller", "unit_pod")
+pytestmark = pytest.mark.usefixtures("kubeflow")
 
 
 def tenants_objects(model: Model, namespace: str) -> set[str]:
     """Lists the controller's objects in a namespace."""
-    label = f"app.kubernetes.io/managed-by={CONTROLLER}"
+    label = f"app.kubernetes.io/managed-by={MANAGER}"
     return set(model.kubectl("get", TENANTS_OBJECTS, "-n", namespace, "-l", label, "-o", "name").split())
 
 
@@ -46,13 +42,13 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     )
     tenant, other = model.namespace(istio_aux_io__tenancy="enabled"), model.namespace()
     app = model.deployed()
-    assert len(model.written()) == 4
+    without = model.written()
     assert tenants_objects(model, tenant) == set()
 
-    app.config = {"tenancy": True}
+    app.config["tenancy"] = True
     app.update(0)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == 13
+    assert len(model.written()) == len(without) + 9
     until("both replicas of the controller", lambda: is_available(model))
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     bound = ("get", "rolebinding", "istio-aux-pipelines", "-n", tenant, "-o")
@@ -65,10 +61,10 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     assert again
     assert deployment.generation == again.generation
 
-    app.config = {}
+    app.config["tenancy"] = False
     app.update(0)
     assert tenants_objects(model, tenant) == set()
-    assert len(model.written()) == 4
+    assert model.written() == without
     assert app.status() == ActiveStatus(), "the application has its own rights still"
     until("the end of the controller's pods", lambda: not pods(model, model.name))
     assert tenants_objects(model, tenant) == set()
@@ -85,7 +81,7 @@ def test_controller_is_gone_with_the_application(
     until_swept(model)
     assert tenants_objects(model, tenant) == left
     # As README says it.
-    model.kubectl("delete", TENANTS_OBJECTS, "-A", "-l", f"app.kubernetes.io/managed-by={CONTROLLER}")
+    model.kubectl("delete", TENANTS_OBJECTS, "-A", "-l", f"app.kubernetes.io/managed-by={MANAGER}")
     assert tenants_objects(model, tenant) == set()
 
 
@@ -102,19 +98,3 @@ def until_swept(model: Model) -> None:
         until("no object with the application's labels", is_swept)
     except AssertionError as error:
         raise AssertionError(f"{error}: left are {sorted(left)}") from error
-
-
-def test_charm_grants_only_rights_that_it_has(untrusted: Model) -> None:
-    role = f"{untrusted.name}-writes-roles"
-    kinds = "mutatingwebhookconfigurations,clusterroles.rbac.authorization.k8s.io,clusterrolebindings,namespaces"
-    verbs = ("get", "list", "create", "patch", "delete")
-    untrusted.kubectl("create", "clusterrole", role, f"--resource={kinds}", *(f"--verb={verb}" for verb in verbs))
-    account = f"--serviceaccount={untrusted.name}:istio-aux"
-    untrusted.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
-    try:
-        until("its rights", lambda: untrusted.may("create", "clusterroles"))
-        app = untrusted.deployed({"tenancy": True})
-        assert app.status() == NO_TRUST
-        assert not [each for each in untrusted.written() if each.startswith(("clusterrole", "deployment"))]
-    finally:
-        untrusted.kubectl("delete", "clusterrole,clusterrolebinding", role)

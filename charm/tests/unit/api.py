@@ -7,15 +7,18 @@ import httpx2
 from lightkube.core.exceptions import ApiError
 from lightkube.core.resource import NamespacedResource
 from lightkube.operators import Operator
+from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
 Json = dict[str, Any]
 Key = tuple[str, str | None, str]
 
 
-def api_error(code: int, message: str = "no") -> ApiError:
+def api_error(code: int, message: str | None = None) -> ApiError:
     """Returns the error that lightkube raises for an answer of the API server."""
     request = httpx2.Request("GET", "https://api.test")
+    # As the authorizer says it.
+    message = message or ("namespaces is forbidden: User cannot list resource" if code == 403 else "no")
     body = {"kind": "Status", "apiVersion": "v1", "code": code, "message": message}
     return ApiError(request=request, response=httpx2.Response(code, json=body, request=request))
 
@@ -31,8 +34,14 @@ class Api:
         """Raised by every call for a kind."""
         self.vanishing: set[str] = set()
         """Names of objects that are deleted between a list and a patch."""
+        self.refused: set[str] = set()
+        """Names of objects that a policy lets nobody patch."""
         self.writes: list[tuple[str, str]] = []
         """The writes, as verb and name."""
+        self.starts = True
+        """Whether pods of Deployments get ready."""
+        self.held: set[str] = set()
+        """Names of pods that a PodDisruptionBudget holds."""
 
     def client(self, *, namespace: str, field_manager: str) -> "Client":
         """Replaces the class `lightkube.Client`."""
@@ -69,6 +78,7 @@ class Client:
         namespace: str | None = None,
         labels: dict[str, str] | None = None,
         fields: dict[str, str] | None = None,
+        chunk_size: int | None = None,
     ) -> list[object]:
         self._answer(res)
         within = self._within(res, namespace)
@@ -91,6 +101,8 @@ class Client:
             self._api.writes.append(("apply", f"{key[0]}/{key[2]}"))
         stored = _merged(self._api.objects.get(key, {}), value)
         stored["metadata"].setdefault("uid", f"uid of {key[0]}/{key[2]}")
+        if key[0] == "Deployment" and self._api.starts:
+            stored["status"] = {"availableReplicas": value["spec"]["replicas"]}
         self._api.objects[key] = stored
         return self._typed(type(obj), stored)
 
@@ -98,9 +110,18 @@ class Client:
         assert patch_type == PatchType.MERGE
         if name in self._api.vanishing:
             raise api_error(404, f"{name} not found")
+        if name in self._api.refused:
+            raise api_error(422, "labels are owned by the platform")
         there = self._there(res, name, namespace)
         self._api.objects[self._key(res, name, namespace)] = _merged(there, obj)
         self._api.writes.append(("patch", f"{res.__name__}/{name}"))
+
+    def create(self, obj: Any, *, name: str, namespace: str) -> None:
+        assert type(obj) is Pod.Eviction
+        self._answer(Pod)
+        if name in self._api.held:
+            raise api_error(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+        self.delete(Pod, name, namespace=namespace)
 
     def delete(self, res: type, name: str, *, namespace: str | None = None) -> None:
         self._there(res, name, namespace)

@@ -5,9 +5,6 @@ import pytest
 
 from tests.unit.api import Api
 from tests.unit.juju import App, Clock
-from tests.unit.seen import IMAGE
-
-PULL_SECRET = {"name": "istio-aux-webhook-secret"}
 
 
 @pytest.fixture
@@ -19,14 +16,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     api.put("Namespace", "team")
     api.put("Deployment", "modeloperator", "kubeflow", spec=template)
     api.put("StatefulSet", "istio-aux", "kubeflow", spec={**template, "serviceName": "istio-aux-endpoints"})
-    for unit in range(3):
-        spec = {
-            "containers": [{"name": "charm"}, {"name": "webhook", "image": IMAGE}],
-            "imagePullSecrets": [PULL_SECRET],
-        }
-        api.put("Pod", f"istio-aux-{unit}", "kubeflow", spec=spec)
     monkeypatch.setattr(lightkube, "Client", api.client)
-    monkeypatch.setattr("webhook.is_ready", lambda: True)
     return api
 
 

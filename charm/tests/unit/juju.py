@@ -12,14 +12,16 @@ import pytest
 import yaml
 from ops import testing
 
-import webhook
-from certs import self_signed
 from charm import IstioAuxCharm
 
 PROJECT: dict[str, Any] = yaml.safe_load((pathlib.Path(__file__).parents[2] / "charmcraft.yaml").read_text())
-META = ("name", "containers", "resources", "peers", "requires", "provides")
+META = ("name", "resources", "peers", "requires", "provides")
 MODEL = testing.Model(name="kubeflow", uuid="11111111-2222-4333-8444-555555555555", type="kubernetes")
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+IMAGE = "registry.example/charm/webhook@sha256:" + "1" * 64
+"""The resource `webhook-image`."""
+SHIM = {"shim-image": "registry.example/shim:1"}
+"""The option without which nothing may opt in."""
 
 
 class Clock:
@@ -38,6 +40,16 @@ class Clock:
         self.now += datetime.timedelta(seconds=seconds, days=days)
 
 
+_FILES = tempfile.TemporaryDirectory(prefix="istio-aux-charm-")
+
+
+def image_resource(**details: str) -> testing.Resource:
+    """Returns the resource as Juju hands it to a charm: a file with the image's details."""
+    file = pathlib.Path(tempfile.mkstemp(dir=_FILES.name)[1])
+    file.write_text(yaml.safe_dump({"registrypath": IMAGE, **details}))
+    return testing.Resource(name="webhook-image", path=file)
+
+
 class App:
     """The application. Unit numbers name its units."""
 
@@ -49,14 +61,14 @@ class App:
         """The planned units of goal-state; None for the number of units."""
         self.config: dict[str, Any] = {}
         self.data: dict[str, str] = {}
-        self.secret: testing.Secret | None = None
+        self.resources: frozenset[testing.Resource] = frozenset({image_resource()})
         self.units: dict[int, testing.State] = {}
         self.unit_data: dict[int, dict[str, str]] = {}
         self.contexts: dict[int, testing.Context[IstioAuxCharm]] = {}
 
-    def add(self, unit: int, *, up: bool = True) -> None:
+    def add(self, unit: int) -> None:
         """Adds a unit on which no event has run yet."""
-        self.units[unit] = testing.State(containers={_new_container(up=up)}, model=self.model)
+        self.units[unit] = testing.State(model=self.model)
         self.unit_data[unit] = {}
         # Without a charm_root: contexts of two processes would write the same files there.
         self.contexts[unit] = testing.Context(
@@ -70,7 +82,7 @@ class App:
 
     def deploy(self, units: int = 1, config: dict[str, Any] | None = None) -> None:
         """Adds units and runs the events of their first minutes, the leader first."""
-        self.config = config or self.config
+        self.config = {**SHIM, **config} if config else self.config
         for unit in range(units):
             self.add(unit)
         for unit in list(self.units):
@@ -82,7 +94,6 @@ class App:
         self.run(unit, on.leader_elected() if unit == self.leader else on.config_changed())
         self.run(unit, on.config_changed())
         self.run(unit, on.start())
-        self.run(unit, on.pebble_ready(self.container(unit)))
 
     def run(self, unit: int, event: Any, *, peers: bool = True) -> testing.State:
         """Runs an event on a unit, and keeps its changes. A callable makes the event from the state."""
@@ -96,29 +107,12 @@ class App:
             leader=unit == self.leader,
             planned_units=len(self.units) if self.planned is None else self.planned,
             config=self.config,
-            secrets=self._secrets(unit),
+            resources=self.resources,
             relations=self._relations(unit, peers=peers),
         )
 
     def peers_changed(self, unit: int) -> testing.State:
         return self.run(unit, lambda state: self.contexts[unit].on.relation_changed(state.get_relations("peers")[0]))
-
-    def secret_changed(self, unit: int) -> testing.State:
-        """Runs secret-changed, which Juju sends only to units that may not write the secret."""
-        on = self.contexts[unit].on
-        return self.run(unit, lambda state: on.secret_changed(state.get_secret(label=self_signed.LABEL)))
-
-    def rotate(self, unit: int) -> None:
-        """Has the leader issue a new certificate, without waiting for it to be trusted."""
-        context = self.contexts[unit]
-        state = self._state(unit)
-        with context(context.on.update_status(), state) as manager:
-            manager.charm.reconcile(rotate=True)
-            self._keep(unit, manager.run())
-
-    def secret_expired(self, unit: int) -> testing.State:
-        on = self.contexts[unit].on
-        return self.run(unit, lambda state: on.secret_expired(state.get_secret(label=self_signed.LABEL), revision=1))
 
     def update(self, unit: int) -> testing.State:
         return self.run(unit, self.contexts[unit].on.update_status())
@@ -159,41 +153,8 @@ class App:
         kept = {relation for relation in self.units[unit].relations if relation.endpoint != endpoint}
         self.units[unit] = dataclasses.replace(self.units[unit], relations=frozenset(kept))
 
-    def container(self, unit: int) -> testing.Container:
-        return self.units[unit].get_container("webhook")
-
-    def change_container(self, unit: int, **changes: object) -> None:
-        changed = dataclasses.replace(self.container(unit), **changes)  # type: ignore[arg-type]
-        self.units[unit] = dataclasses.replace(self.units[unit], containers=frozenset({changed}))
-
-    def churn(self, unit: int) -> None:
-        """Replaces the pod: its container is empty, and Pebble has no plan."""
-        self.units[unit] = dataclasses.replace(self.units[unit], containers=frozenset({_new_container(up=True)}))
-
     def status(self, unit: int = 0) -> ops.StatusBase:
         return cast("ops.StatusBase", self.units[unit].unit_status)
-
-    def root(self, unit: int) -> pathlib.Path:
-        """Returns the directory of the container's files on this machine."""
-        return pathlib.Path(self.container(unit).mounts["certificate"].source).parent
-
-    def file(self, unit: int) -> pathlib.Path:
-        return self.root(unit) / webhook.CERTIFICATE_FILE.strip("/")
-
-    def served(self, unit: int) -> str | None:
-        return self.file(unit).read_text() if self.file(unit).exists() else None
-
-    def kept(self) -> self_signed.SelfSigned:
-        assert self.secret
-        assert self.secret.latest_content
-        return self_signed.SelfSigned.of(self.secret.latest_content)
-
-    def _secrets(self, unit: int) -> frozenset[testing.Secret]:
-        own = {secret for secret in self.units[unit].secrets if secret.label != self_signed.LABEL}
-        if not self.secret:
-            return frozenset(own)
-        owner = "app" if unit == self.leader else None
-        return frozenset({*own, dataclasses.replace(self.secret, owner=owner)})
 
     def _relations(self, unit: int, *, peers: bool) -> frozenset[testing.RelationBase]:
         others = {each for each in self.units[unit].relations if each.endpoint != "peers"}
@@ -211,23 +172,4 @@ class App:
             self.unit_data[unit] = dict(relation.local_unit_data)
             if unit == self.leader:
                 self.data = dict(relation.local_app_data)
-        if unit == self.leader:
-            found = [secret for secret in out.secrets if secret.label == self_signed.LABEL]
-            self.secret = found[0] if found else None
         return out
-
-
-_ROOTS = tempfile.TemporaryDirectory(prefix="istio-aux-charm-")
-"""The files of all containers, which go with the process."""
-
-
-def _new_container(*, up: bool) -> testing.Container:
-    """Returns a container whose files last until it is replaced."""
-    root = pathlib.Path(tempfile.mkdtemp(dir=_ROOTS.name))
-    mounts: dict[str, testing.Mount] = {}
-    for name, file in (("certificate", webhook.CERTIFICATE_FILE), ("cas", webhook.CA_BUNDLE)):
-        location = str(pathlib.Path(file).parent)
-        source = root / location.strip("/")
-        source.mkdir(parents=True)
-        mounts[name] = testing.Mount(location=location, source=source)
-    return testing.Container("webhook", can_connect=up, mounts=mounts)

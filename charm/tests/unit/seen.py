@@ -1,28 +1,57 @@
-"""Reads the cluster objects and the CAs in them. Holds statuses that more than one test expects."""
+"""Reads the cluster objects. Holds statuses that more than one test expects."""
 
-import base64
+from typing import Any
 
 from ops import BlockedStatus, MaintenanceStatus, WaitingStatus
 
-from certs import serving_cert
 from cluster.client import KINDS
 from tests.unit.api import Api
-from tests.unit.juju import App
 
-CONFIGURATION = ("MutatingWebhookConfiguration", "istio-aux-kubeflow")
-IMAGE = "registry.example/charm/webhook@sha256:" + "1" * 64
-"""The webhook's image in the units' pods."""
+CONFIGURATION = ("MutatingWebhookConfiguration", "istio-aux")
+SHIM_CONFIGURATION = ("MutatingWebhookConfiguration", "zz-istio-aux")
+WEBHOOK = ("Deployment", "istio-aux-webhook", "kubeflow")
+CONTROLLER = ("Deployment", "istio-aux-webhook-tenancy", "kubeflow")
 OURS = tuple(kind.__name__ for kind in KINDS)
 NO_TRUST = BlockedStatus("no rights in the cluster; run: juju trust istio-aux --scope=cluster")
 API_UNAVAILABLE = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
 REMOVED = MaintenanceStatus("removed from the cluster: no unit is planned")
+NOT_READY = WaitingStatus(
+    "waiting for the Deployment istio-aux-webhook, which is not ready; see its events and its log"
+)
 
-
-def trusted(api: Api) -> set[str]:
-    """Returns the CAs in the entries' caBundle."""
-    bundles = {entry["clientConfig"]["caBundle"] for entry in api.get(*CONFIGURATION)["webhooks"]}
-    assert len(bundles) == 1
-    return set(serving_cert.split(base64.b64decode(bundles.pop()).decode()))
+_NAME = ["istio-aux-webhook"]
+_POLICIES = ["istio-aux-ca-bundle-only", "istio-aux-ended"]
+INSTALLED = {
+    "MutatingWebhookConfiguration": ["istio-aux", "zz-istio-aux"],
+    "ValidatingAdmissionPolicyBinding": _POLICIES,
+    "ValidatingAdmissionPolicy": _POLICIES,
+    "ClusterRoleBinding": ["istio-aux"],
+    "RoleBinding": _NAME,
+    "Deployment": _NAME,
+    "ClusterRole": ["istio-aux"],
+    "Role": _NAME,
+    "Secret": ["istio-aux-webhook-certificate"],
+    "ServiceAccount": _NAME,
+    "PodDisruptionBudget": _NAME,
+    "Service": _NAME,
+}
+"""The names of the objects, by kind."""
+OF_TENANCY = {
+    kind: ["istio-aux-tenancy" if kind.startswith("Cluster") else "istio-aux-webhook-tenancy"]
+    for kind in (
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "Deployment",
+        "Lease",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+    )
+}
+"""Those that the option `tenancy` adds."""
+WITH_TENANCY = {kind: INSTALLED.get(kind, []) + OF_TENANCY.get(kind, []) for kind in {**INSTALLED, **OF_TENANCY}}
 
 
 def objects(api: Api) -> dict[str, list[str]]:
@@ -31,23 +60,12 @@ def objects(api: Api) -> dict[str, list[str]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-OF_TENANCY = {
-    "ServiceAccount": ["istio-aux-tenancy"],
-    "ClusterRole": ["istio-aux-kubeflow-tenancy"],
-    "ClusterRoleBinding": ["istio-aux-kubeflow-tenancy"],
-    "Role": ["istio-aux-tenancy"],
-    "RoleBinding": ["istio-aux-tenancy"],
-    "Deployment": ["istio-aux-tenancy"],
-    "Lease": ["istio-aux-tenancy"],
-    "NetworkPolicy": ["istio-aux-tenancy"],
-}
-"""Objects that the option `tenancy` adds, besides a PodDisruptionBudget."""
-INSTALLED = {
-    "MutatingWebhookConfiguration": ["istio-aux-kubeflow", "zz-istio-aux-kubeflow"],
-    "PodDisruptionBudget": ["istio-aux-admission"],
-    "Service": ["istio-aux-admission"],
-}
+def arguments(api: Api) -> list[str]:
+    """Returns the webhook's arguments."""
+    return api.get(*WEBHOOK)["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
-def command(app: App, unit: int = 0) -> str:
-    return app.container(unit).plan.services["webhook"].command
+def webhooks(api: Api) -> dict[str, dict[str, Any]]:
+    """Returns the webhooks of both configurations by name."""
+    both = [*api.get(*CONFIGURATION)["webhooks"], *api.get(*SHIM_CONFIGURATION)["webhooks"]]
+    return {webhook["name"]: webhook for webhook in both}

@@ -24,6 +24,7 @@ def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
     ("failure", "expected"),
     [
         (api_error(403), Forbidden),
+        (api_error(403, 'pods "x" is forbidden: exceeded quota'), Rejected),
         (api_error(404), NotFound),
         (api_error(400), Rejected),
         (api_error(422), Rejected),
@@ -33,7 +34,7 @@ def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
         (api_error(500), Unavailable),
         (api_error(504), Unavailable),
         (answer_of_a_proxy(502), Unavailable),
-        (answer_of_a_proxy(403), Forbidden),
+        (answer_of_a_proxy(403), Rejected),
         (httpx2.ConnectError("refused"), Unavailable),
         (httpx2.ConnectTimeout("slow"), Unavailable),
         (httpx2.RemoteProtocolError("gone"), Unavailable),

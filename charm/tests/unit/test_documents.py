@@ -2,14 +2,15 @@
 
 import pathlib
 import re
-import shlex
 import subprocess
 
 import pytest
 import yaml
 
-import webhook
 from settings import Settings
+from tests.unit.api import Api
+from tests.unit.juju import App
+from tests.unit.seen import arguments
 from tests.unit.test_settings import CHARMCRAFT, DEFAULTS
 
 CHARM = pathlib.Path(__file__).parents[2]
@@ -42,42 +43,15 @@ def test_images_are_those_of_the_manifests(name: str) -> None:
     assert image[0] in (CHARMCRAFT["resources"]["webhook-image"]["upstream-source"], DEFAULTS["shim-image"])
 
 
-def test_command_has_only_documented_options() -> None:
-    words = shlex.split(webhook.command(Settings.parse(DEFAULTS)))
+def test_arguments_are_documented(app: App, api: Api) -> None:
+    app.deploy()
     serve = (CHARM.parent / "docs/configuration.md").read_text().split("## istio-aux-webhook")[1].split("\n## ")[0]
     documented = set(re.findall(r"^\| `(--[\w-]+)", serve, re.M))
-    assert words[0] == "/istio-aux-webhook"
-    assert {word for word in words if word.startswith("--")} <= documented
+    assert {word.split("=")[0] for word in arguments(api)} <= documented
 
 
-def test_user_is_the_images() -> None:
-    dockerfile = (CHARM.parent / "Dockerfile.webhook").read_text()
-    assert re.search(rf"^USER {webhook.USER}:{webhook.USER}$", dockerfile, re.M)
-
-
-def test_neither_charm_nor_workload_runs_as_root() -> None:
+def test_charm_does_not_run_as_root() -> None:
     assert CHARMCRAFT["charm-user"] == "non-root"
-    assert CHARMCRAFT["containers"]["webhook"].items() >= {"uid": webhook.USER, "gid": webhook.USER}.items()
-    service = webhook.layer(Settings(), {}).get("services", {})["webhook"]
-    assert not {"user", "user-id", "group", "group-id"} & service.keys(), "Pebble's own user is the image's already"
-
-
-def test_image_lets_pebble_run_without_root() -> None:
-    directories = {str(pathlib.Path(file).parent) for file in (webhook.CERTIFICATE_FILE, webhook.CA_BUNDLE)}
-    root = (CHARM.parent / "deploy/images/root").read_text()
-    writable = re.search(r"install -d -m 1777 (.*)$", root, re.M)
-    assert writable
-    assert {each.strip('"').removeprefix("$root") for each in writable[1].split()} == directories
-    assert re.search(r"install -m 644 deploy/images/pebble-layer.yaml \S*/var/lib/pebble/default/layers/\d+-", root)
-    layer = yaml.safe_load((CHARM.parent / "deploy/images/pebble-layer.yaml").read_text())
-    assert layer["checks"].keys() <= webhook.layer(Settings(), {}).get("checks", {}).keys(), "the charm replaces them"
-
-
-def test_rock_has_what_the_image_has() -> None:
-    rock = yaml.safe_load((CHARM.parent / "rockcraft.yaml").read_text())
-    layer = yaml.safe_load((CHARM.parent / "deploy/images/pebble-layer.yaml").read_text())
-    assert rock["checks"] == layer["checks"]
-    assert 'deploy/images/root webhook "$CRAFT_PART_INSTALL"' in rock["parts"]["webhook"]["override-build"]
 
 
 def test_printed_images_are_those_of_the_charm() -> None:

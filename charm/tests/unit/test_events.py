@@ -2,41 +2,34 @@
 
 import itertools
 import json
-import stat
 from typing import Any
 
 import pytest
-from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
+from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
 
 from tests.unit.api import Api, api_error
-from tests.unit.juju import App, Clock
-from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, INSTALLED, NO_TRUST, OURS, REMOVED, objects, trusted
+from tests.unit.juju import SHIM, App, Clock
+from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, INSTALLED, NO_TRUST, OURS, REMOVED, WEBHOOK, objects
+
+OPT_IN = {"istio-aux.io/injection": "enabled"}
 
 # Install
 
 
-def test_first_unit_installs_and_serves(app: App, api: Api) -> None:
+def test_first_unit_installs_the_webhook(app: App, api: Api) -> None:
     app.deploy()
     assert app.status() == ActiveStatus()
     assert objects(api) == INSTALLED
-    assert app.served(0) == app.kept().current.text
-    assert trusted(api) == {app.kept().current.ca.strip()}
-    assert stat.S_IMODE(app.file(0).stat().st_mode) == 0o600
-    assert app.container(0).service_statuses["webhook"] == pebble.ServiceStatus.ACTIVE
+    assert api.get(*WEBHOOK)["spec"]["replicas"] == 2
 
 
 def events_of_a_start(app: App) -> dict[str, Any]:
     on = app.contexts[0].on
-    return {
-        "install": on.install(),
-        "leader-elected": on.leader_elected(),
-        "config-changed": on.config_changed(),
-        "pebble-ready": on.pebble_ready(app.container(0)),
-    }
+    return {"install": on.install(), "leader-elected": on.leader_elected(), "config-changed": on.config_changed()}
 
 
 @pytest.mark.parametrize(
-    "order", list(itertools.permutations(["install", "leader-elected", "config-changed", "pebble-ready"])), ids=" ".join
+    "order", list(itertools.permutations(["install", "leader-elected", "config-changed"])), ids=" ".join
 )
 def test_order_of_the_first_events_does_not_matter(app: App, api: Api, order: tuple[str, ...]) -> None:
     app.add(0)
@@ -44,7 +37,6 @@ def test_order_of_the_first_events_does_not_matter(app: App, api: Api, order: tu
         app.run(0, events_of_a_start(app)[name])
     assert app.status() == ActiveStatus()
     assert objects(api) == INSTALLED
-    assert app.served(0) == app.kept().current.text
 
 
 def test_hooks_before_the_peer_relation_wait(app: App, api: Api) -> None:
@@ -54,39 +46,17 @@ def test_hooks_before_the_peer_relation_wait(app: App, api: Api) -> None:
     assert objects(api) == {}
 
 
-def test_missing_container_does_not_delay_cluster_objects(app: App, api: Api) -> None:
-    app.add(0, up=False)
-    app.update(0)
-    assert app.status() == WaitingStatus("waiting for Pebble in the container webhook")
-    assert objects(api) == INSTALLED
-
-
-def test_unit_waits_for_the_leaders_certificate(app: App) -> None:
-    app.add(0)
-    app.add(1)
-    app.update(1)
-    assert app.status(1) == WaitingStatus("waiting for the leader to issue a certificate")
-    app.update(0)
-    app.update(1)
-    assert app.status(1) == ActiveStatus()
-
-
 # Upgrade
 
 
-def test_upgrade_keeps_certificate_and_deletes_old_objects(app: App, api: Api) -> None:
+def test_upgrade_deletes_old_objects(app: App, api: Api) -> None:
     app.deploy()
-    kept = app.kept()
     labels = api.get(*CONFIGURATION)["metadata"]["labels"]
-    api.put("Service", "istio-aux-webhook", "kubeflow", metadata={"labels": labels})
-    api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] = 30
-    app.churn(0)
+    api.put("Service", "istio-aux-admission", "kubeflow", metadata={"labels": labels})
+    api.get(*CONFIGURATION)["webhooks"][-1]["timeoutSeconds"] = 30
     app.run(0, app.contexts[0].on.upgrade_charm())
-    app.run(0, app.contexts[0].on.pebble_ready(app.container(0)))
     assert objects(api) == INSTALLED
-    assert app.kept() == kept
-    assert app.served(0) == kept.current.text
-    assert api.get(*CONFIGURATION)["webhooks"][0]["timeoutSeconds"] == 2
+    assert api.get(*CONFIGURATION)["webhooks"][-1]["timeoutSeconds"] == 2
 
 
 def test_stored_options_of_another_revision_are_ignored(app: App, api: Api) -> None:
@@ -98,23 +68,30 @@ def test_stored_options_of_another_revision_are_ignored(app: App, api: Api) -> N
     assert objects(api) == INSTALLED
 
 
+def test_reconciling_again_writes_nothing(app: App, api: Api) -> None:
+    app.deploy(config={"namespaces": "team", "require-sidecar": True, "tenancy": True})
+    writes = len(api.writes)
+    app.update(0)
+    assert len(api.writes) == writes
+
+
 # Leader changes
 
 
 def test_new_leader_takes_over_without_a_change(app: App, api: Api) -> None:
     app.deploy(2)
-    before = (app.kept(), trusted(api), len(api.writes))
+    before = len(api.writes)
     app.leader = 1
     app.run(1, app.contexts[1].on.leader_elected())
     app.update(0)
-    assert (app.kept(), trusted(api), len(api.writes)) == before
+    assert len(api.writes) == before
     assert [app.status(unit) for unit in (0, 1)] == [ActiveStatus(), ActiveStatus()]
 
 
 def test_only_the_leader_writes_into_the_cluster(app: App, api: Api) -> None:
     app.deploy(3)
     writes = len(api.writes)
-    del api.objects["Service", "kubeflow", "istio-aux-admission"]
+    del api.objects["Service", "kubeflow", "istio-aux-webhook"]
     app.update(1)
     app.update(2)
     assert len(api.writes) == writes
@@ -125,27 +102,27 @@ def test_only_the_leader_writes_into_the_cluster(app: App, api: Api) -> None:
 # Scale
 
 
-def test_scale_from_none_to_three_and_back(app: App, api: Api) -> None:
-    api.put("Namespace", "mine", metadata={"labels": {"istio-aux.io/injection": "enabled"}})
-    app.deploy(1, config={"namespaces": "team"})
-    kept = app.kept()
+def test_scale_sets_the_replicas(app: App, api: Api) -> None:
+    app.deploy(1)
     for unit in (1, 2):
         app.add(unit)
-        app.start(unit)
-    assert {app.served(unit) for unit in app.units} == {kept.current.text}
-    app.planned = 1
-    for unit in (2, 1):
-        app.remove(unit)
-        assert objects(api) == INSTALLED
+    app.update(0)
+    assert api.get(*WEBHOOK)["spec"]["replicas"] == 3
+
+
+def test_scale_to_none_and_back_keeps_every_opt_in(app: App, api: Api) -> None:
+    api.put("Namespace", "mine", metadata={"labels": OPT_IN})
+    api.put("Namespace", "acted")
+    app.deploy(1, config={"namespaces": "team"})
+    app.act(0, "enable-namespace", namespace="acted", **{"istio-injection": True})
     app.remove_all()
     assert objects(api) == {}
-    assert api.labels("team") == {}
-    assert api.labels("mine") == {"istio-aux.io/injection": "enabled"}
+    assert [api.labels(name) for name in ("team", "acted", "mine")] == [{}, {}, OPT_IN]
     app.planned = None
     app.deploy(1)
     assert objects(api) == INSTALLED
-    assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
-    assert app.served(0) == app.kept().current.text
+    assert api.labels("team") == OPT_IN
+    assert api.labels("acted") == {**OPT_IN, "istio-injection": "enabled"}
 
 
 # Removal
@@ -169,12 +146,11 @@ def test_nothing_is_left_after_any_order_of_last_events(
     assert api.labels("team") == {}
 
 
-def test_removal_keeps_other_models_objects(app: App, api: Api) -> None:
+def test_removal_keeps_the_pull_secret_of_others(app: App, api: Api) -> None:
+    api.put("Secret", "istio-aux-secret", "kubeflow", metadata={"labels": {"app.juju.is/created-by": "istio-aux"}})
     app.deploy()
-    other = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "another"}}
-    api.put("MutatingWebhookConfiguration", "istio-aux-other", metadata=other)
     app.remove_all()
-    assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux-other"]}
+    assert objects(api) == {"Secret": ["istio-aux-secret"]}
 
 
 def test_removal_keeps_another_application_of_the_model(app: App, api: Api) -> None:
@@ -185,21 +161,34 @@ def test_removal_keeps_another_application_of_the_model(app: App, api: Api) -> N
     assert objects(api) == INSTALLED
 
 
-def test_application_replaces_one_that_is_gone(app: App, api: Api) -> None:
-    api.put("StatefulSet", "aux", "kubeflow", spec={"selector": {}, "template": {}, "serviceName": ""})
-    App("aux").deploy()
+@pytest.mark.parametrize("model", ["kubeflow", "other"])
+def test_application_replaces_one_that_is_gone(app: App, api: Api, model: str) -> None:
+    api.put("StatefulSet", "aux", model, spec={"selector": {}, "template": {}, "serviceName": ""})
+    earlier = testing.Model(name=model, uuid=app.model.uuid, type="kubernetes")
+    App("aux", earlier).deploy()
     app.deploy()
-    assert app.status() == BlockedStatus("application aux of this model is istio-aux already; remove one of the two")
-    del api.objects["StatefulSet", "kubeflow", "aux"]
+    message = f"application aux of model {model} is istio-aux already; remove one of the two"
+    assert app.status() == BlockedStatus(message)
+    del api.objects["StatefulSet", model, "aux"]
     app.update(0)
     assert app.status() == ActiveStatus()
     assert api.get(*CONFIGURATION)["metadata"]["labels"]["app.juju.is/created-by"] == "istio-aux"
 
 
+def test_installation_by_helm_is_left_alone(app: App, api: Api) -> None:
+    helm = {"app.kubernetes.io/managed-by": "Helm"}
+    api.put(*CONFIGURATION, metadata={"labels": helm}, webhooks=[])
+    app.deploy()
+    message = "istio-aux is installed in this cluster already, by Helm; remove one of the two"
+    assert app.status() == BlockedStatus(message)
+    assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux"]}
+
+
 def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
-    earlier = {"labels": {"app.juju.is/created-by": "istio-aux", "model.juju.is/id": "earlier"}}
+    earlier = {"app.juju.is/created-by": "istio-aux", "model.juju.is/name": "kubeflow", "model.juju.is/id": "earlier"}
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
-        api.put(kind, "istio-aux-kubeflow", metadata=earlier, spec={"policyName": "x", "validationActions": ["Deny"]})
+        spec = {"policyName": "x", "validationActions": ["Deny"]}
+        api.put(kind, "istio-aux-require-sidecar", metadata={"labels": earlier}, spec=spec)
     app.deploy()
     assert objects(api) == INSTALLED
 
@@ -250,3 +239,19 @@ def test_failed_removal_is_reported_and_repeated(
     api.broken = None
     app.run(0, app.contexts[0].on.remove())
     assert objects(api) == {}
+
+
+# The mesh, by relation
+
+
+def test_charms_join_by_relation_and_label_themselves(app: App, api: Api) -> None:
+    app.config = SHIM
+    app.deploy()
+    app.relate(0, testing.Relation("service-mesh", id=7, remote_app_name="katib-controller"))
+    on = app.contexts[0].on
+    writes = len(api.writes)
+    app.run(0, lambda state: on.relation_created(state.get_relations("service-mesh")[0]))
+    data = app.relation(0, "service-mesh").local_app_data  # type: ignore[attr-defined]
+    assert json.loads(data["labels"]) == {"istio-aux.io/injection": "enabled", "sidecar.istio.io/inject": "true"}
+    assert json.loads(data["mesh_type"]) == "istio"
+    assert len(api.writes) == writes, "nothing of the charm's is written"

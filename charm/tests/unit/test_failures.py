@@ -1,30 +1,35 @@
-"""The cluster rejects calls, pods are replaced, the webhook is not healthy."""
+"""The cluster rejects calls, and the webhook is not healthy."""
 
-import dataclasses
-import pathlib
-import re
+import datetime
+from typing import Any, cast
 
 import httpx2
-import ops
 import pytest
-from ops import ActiveStatus, BlockedStatus, WaitingStatus, pebble, testing
+from lightkube.resources.apps_v1 import Deployment
+from ops import ActiveStatus, BlockedStatus
 
+from cluster import health
 from tests.unit.api import Api, api_error
-from tests.unit.juju import App
-from tests.unit.seen import API_UNAVAILABLE, INSTALLED, NO_TRUST, objects
+from tests.unit.juju import START, App, Clock, image_resource
+from tests.unit.seen import API_UNAVAILABLE, INSTALLED, NO_TRUST, NOT_READY, WEBHOOK, objects, webhooks
 
 # The cluster rejects calls
 
 
 def test_missing_trust_is_reported_with_the_command(app: App, api: Api) -> None:
-    api.broken = api_error(403, "cannot patch resource")
+    api.broken = api_error(403)
     app.deploy()
     assert app.status() == NO_TRUST
-    assert app.served(0), "the webhook runs, although the API server does not call it"
     api.broken = None
     app.run(0, app.contexts[0].on.config_changed())
     assert app.status() == ActiveStatus()
     assert objects(api) == INSTALLED
+
+
+def test_denial_by_a_policy_is_reported_in_its_words(app: App, api: Api) -> None:
+    api.rejected["Service"] = api_error(403, 'admission webhook "policy.example" denied the request: no cost centre')
+    app.deploy()
+    assert app.status().message.endswith("denied the request: no cost centre")
 
 
 @pytest.mark.parametrize(
@@ -51,87 +56,114 @@ def test_second_application_changes_nothing(app: App, api: Api) -> None:
     before = dict(api.objects)
     second = App("aux")
     second.deploy()
-    message = "application istio-aux of this model is istio-aux already; remove one of the two"
+    message = "application istio-aux of model kubeflow is istio-aux already; remove one of the two"
     assert second.status() == BlockedStatus(message)
     assert api.objects == before
 
 
-# Pods are replaced
-
-
-def test_new_pod_is_configured(app: App) -> None:
-    app.deploy(2)
-    app.churn(1)
-    app.run(1, app.contexts[1].on.pebble_ready(app.container(1)))
-    assert app.served(1) == app.kept().current.text
-    assert app.status(1) == ActiveStatus()
-
-
-def test_failing_check_is_reported(app: App) -> None:
-    app.deploy()
-    infos = [
-        testing.CheckInfo("live", level=pebble.CheckLevel.ALIVE, startup=pebble.CheckStartup.ENABLED, threshold=3),
-        testing.CheckInfo(
-            "ready",
-            level=pebble.CheckLevel.READY,
-            startup=pebble.CheckStartup.ENABLED,
-            status=pebble.CheckStatus.DOWN,
-            failures=3,
-            threshold=3,
-        ),
-    ]
-    app.change_container(0, check_infos=frozenset(infos))
-    app.run(0, app.contexts[0].on.pebble_check_failed(app.container(0), infos[1]))
-    assert app.status() == WaitingStatus("waiting for the webhook: its checks fail: ready; see its log")
-    well = dataclasses.replace(infos[1], status=pebble.CheckStatus.UP, failures=0)
-    app.change_container(0, check_infos=frozenset({infos[0], well}))
-    app.run(0, app.contexts[0].on.pebble_check_recovered(app.container(0), well))
-    assert app.status() == ActiveStatus()
-
-
-def is_serving(api: Api, unit: int) -> bool:
-    labels = api.get("Pod", f"istio-aux-{unit}", "kubeflow")["metadata"].get("labels", {})
-    return labels.get("istio-aux.io/serving") == "true"
-
-
-def test_unit_joins_the_service_once_it_is_ready(app: App, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as starting:
-        starting.setattr("webhook.is_ready", lambda: False)
-        app.deploy()
-        assert app.status() == WaitingStatus("waiting for the webhook, which is not ready; see its log")
-        assert not is_serving(api, 0)
-    app.update(0)
-    assert app.status() == ActiveStatus()
-    assert is_serving(api, 0)
-    writes = len(api.writes)
-    app.update(0)
-    assert len(api.writes) == writes
-
-
-def test_missing_pod_is_not_a_failure(app: App, api: Api) -> None:
-    del api.objects["Pod", "kubeflow", "istio-aux-0"]
+def test_server_without_policies_gets_the_rest(app: App, api: Api) -> None:
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        api.rejected[kind] = api_error(404, "the server could not find the requested resource")
     app.deploy()
     assert app.status() == ActiveStatus()
+    assert objects(api) == {kind: names for kind, names in INSTALLED.items() if not kind.startswith("Validating")}
 
 
-def test_kill_delay_is_longer_than_the_drain(app: App) -> None:
+# Images
+
+
+def test_missing_webhook_image_is_reported(app: App, api: Api) -> None:
+    app.resources = frozenset()
     app.deploy()
-    configuration = (pathlib.Path(__file__).parents[3] / "docs/configuration.md").read_text()
-    drain = re.search(r"`--drain-delay[^|]*\|[^\n]*?`?(\d+)s", configuration)
-    assert drain
-    delay = app.container(0).plan.services["webhook"].kill_delay
-    assert int(str(delay).rstrip("s")) > int(drain[1])
+    assert app.status() == BlockedStatus("attach the resource webhook-image; see juju attach-resource --help")
+    assert objects(api) == {}
 
 
-@pytest.mark.parametrize("call", ["replan", "pull", "push"])
-def test_webhook_that_does_not_start_is_reported(app: App, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise pebble.ConnectionError("cannot start service: exited quickly with code 1")
+def test_private_image_is_pulled_with_its_account(app: App, api: Api) -> None:
+    app.resources = frozenset({image_resource(username="me", password="secret")})
+    app.deploy()
+    pod = api.get(*WEBHOOK)["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "istio-aux-webhook-image"}]
+    secret = api.get("Secret", "istio-aux-webhook-image", "kubeflow")
+    assert secret["type"] == "kubernetes.io/dockerconfigjson"
+    app.resources = frozenset({image_resource()})
+    app.update(0)
+    assert objects(api) == INSTALLED
 
-    with monkeypatch.context() as broken:
-        broken.setattr(ops.Container, call, fail)
-        app.deploy()
-        message = "waiting for the webhook, which does not start; see juju debug-log and its log"
-        assert app.status() == WaitingStatus(message)
+
+@pytest.mark.parametrize("option", ["namespaces", "namespace-selector"])
+def test_opt_in_without_a_shim_image_is_blocked(app: App, option: str) -> None:
+    app.config = {option: "team"}
+    app.deploy()
+    message = "set the shim's image: juju config istio-aux shim-image=REGISTRY/shim:TAG"
+    assert app.status() == BlockedStatus(message)
+
+
+# The webhook is not healthy
+
+
+def test_webhook_that_is_not_ready_is_reported(app: App, api: Api) -> None:
+    api.starts = False
+    app.deploy()
+    assert app.status() == NOT_READY
+    api.get(*WEBHOOK)["status"] = {"availableReplicas": 1}
     app.update(0)
     assert app.status() == ActiveStatus()
+
+
+def test_hook_waits_a_moment_for_the_webhook(app: App, api: Api, clock: Clock) -> None:
+    api.starts = False
+    clock.on_sleep = lambda: api.get(*WEBHOOK).update(status={"availableReplicas": 1})
+    app.deploy()
+    assert app.status() == ActiveStatus()
+
+
+def test_pods_are_rejected_only_after_the_webhook_has_run(app: App, api: Api) -> None:
+    def policies() -> set[str]:
+        return {webhook["failurePolicy"] for webhook in webhooks(api).values()}
+
+    api.starts = False
+    app.deploy()
+    assert policies() == {"Ignore"}
+    api.get(*WEBHOOK)["status"] = {"availableReplicas": 1}
+    app.update(0)
+    assert policies() == {"Ignore", "Fail"}
+    api.get(*WEBHOOK)["status"] = {"availableReplicas": 0}
+    app.update(0)
+    assert policies() == {"Ignore", "Fail"}, "an outage later does not lower the guard"
+
+
+LATER = START + health.START_TIMEOUT
+
+
+def deployment(created: datetime.datetime, **conditions: str) -> Deployment:
+    """A Deployment with these conditions, which have lasted since it was created."""
+    time = created.isoformat().replace("+00:00", "Z")
+    listed = [{"type": name, "status": status, "lastTransitionTime": time} for name, status in conditions.items()]
+    spec = {"selector": {}, "template": {}}
+    made: dict[str, Any] = {"metadata": {"creationTimestamp": time}, "spec": spec, "status": {"conditions": listed}}
+    return cast("Deployment", Deployment.from_dict(made))
+
+
+@pytest.mark.parametrize(
+    ("there", "overdue"),
+    [
+        (None, False),
+        (deployment(START), False),
+        (deployment(START, Available="True"), False),
+        (deployment(START, Available="False"), True),
+        (deployment(LATER, Available="False"), False),
+        (deployment(LATER, Available="True", Progressing="False"), True),
+    ],
+)
+def test_deployment_is_overdue_after_a_minute(there: Deployment | None, overdue: bool) -> None:
+    assert health.is_overdue(there, LATER) is overdue
+
+
+def test_new_image_that_does_not_start_is_reported(app: App, api: Api) -> None:
+    app.deploy()
+    conditions = [{"type": "Progressing", "status": "False"}]
+    api.get(*WEBHOOK)["status"] = {"availableReplicas": 2, "conditions": conditions}
+    api.starts = False
+    app.update(0)
+    assert app.status() == NOT_READY

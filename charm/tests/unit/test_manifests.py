@@ -1,6 +1,5 @@
-"""The cluster objects, compared with those of the other ways to install."""
+"""The cluster objects, compared with what the chart renders."""
 
-import base64
 import copy
 import dataclasses
 import pathlib
@@ -8,144 +7,140 @@ from typing import Any
 
 import pytest
 import yaml
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
+from lightkube.codecs import AnyResource
 
 from application import Application
 from cluster import manifests, metadata
-from cluster.tenancy import Image
+from cluster.manifests import Image, Installation
 from mesh.selectors import Selector
 from settings import Settings
 from tests.unit.test_settings import DEFAULTS
 
-REPOSITORY = pathlib.Path(__file__).parents[3]
-OVERLAYS = REPOSITORY / "deploy/overlays"
-BASE = {
-    each["metadata"]["name"]: each
-    for each in yaml.safe_load_all((OVERLAYS / "self-signed/istio-aux.yaml").read_text())
-    if each["kind"] == "MutatingWebhookConfiguration"
-}
-
+CHART = pathlib.Path(manifests.__file__).with_name("chart.yaml").read_text()
 APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
-SETTINGS = Settings.parse(DEFAULTS)
-CONTROLLER = Image("registry.example/webhook:2", ("a-secret",))
-TENANCY = SETTINGS.model_copy(update={"tenancy": True})
-REQUIRED = SETTINGS.model_copy(update={"require_sidecar": True})
+SETTINGS = Settings.parse({**DEFAULTS, "shim-image": "registry.example/shim:1"})
+INSTALLATION = Installation(Image("registry.example/webhook:1"), 2, "Fail", ("pilot",))
 JUJU_EXCLUSIONS = [
+    {
+        "key": "app.kubernetes.io/name",
+        "operator": "NotIn",
+        "values": ["istio-aux", "istio-aux-webhook", "istio-aux-webhook-tenancy"],
+    },
     {"key": "operator.juju.is/name", "operator": "DoesNotExist"},
     {"key": "juju-modeloperator", "operator": "DoesNotExist"},
     {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"},
 ]
+JUJUS_OWN = ("in-mesh.", "out-of-mesh.")
 
 
-def rendered(
-    application: Application = APPLICATION, settings: Settings = SETTINGS, istio_charms: tuple[str, ...] = ()
-) -> dict[str, dict[str, Any]]:
-    made = manifests.desired(application, settings, ["CA one", "CA two\n"], istio_charms)
-    return {type(each).__name__: each.to_dict() for each in made if type(each) is not MutatingWebhookConfiguration}
+def desired(application: Application = APPLICATION, **changes: Any) -> list[AnyResource]:
+    return manifests.desired(application, SETTINGS.model_copy(update=changes), INSTALLATION)
 
 
-def configurations(application: Application = APPLICATION, settings: Settings = SETTINGS) -> dict[str, dict[str, Any]]:
-    made = manifests.desired(application, settings, ["CA one", "CA two\n"], ())
-    return {metadata.name(each): each.to_dict() for each in made if type(each) is MutatingWebhookConfiguration}
+def by_name(application: Application = APPLICATION, **changes: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    made = (each.to_dict() for each in desired(application, **changes))
+    return {(each["kind"], each["metadata"]["name"]): each for each in made}
 
 
-def entries(**changes: Any) -> list[dict[str, Any]]:
-    made = configurations(settings=SETTINGS.model_copy(update=changes))
-    return [entry for each in made.values() for entry in each["webhooks"]]
+def chart(application: Application = APPLICATION) -> dict[tuple[str, str], dict[str, Any]]:
+    text = CHART.replace("juju-application-webhook", application.webhook).replace("juju-model", application.model)
+    made = (each for each in yaml.safe_load_all(text) if each)
+    return {(each["kind"], each["metadata"]["name"]): each for each in made}
 
 
-def test_entries_equal_the_charts_with_jujus_exclusions() -> None:
-    expected = copy.deepcopy([entry for each in BASE.values() for entry in each["webhooks"]])
-    for entry in expected:
-        path = entry["clientConfig"]["service"]["path"]
-        entry["clientConfig"] = {
-            "service": {"name": "istio-aux-admission", "namespace": "kubeflow", "path": path, "port": 443},
-            "caBundle": base64.b64encode(b"CA one\nCA two\n").decode(),
-        }
-        entry["objectSelector"]["matchExpressions"] += JUJU_EXCLUSIONS
-    assert entries(tenancy=True) == expected
-    assert entries() == [entry for entry in expected if "tenancy" not in entry["name"]]
+def webhooks(**changes: Any) -> list[dict[str, Any]]:
+    made = by_name(**changes)
+    return [
+        webhook
+        for name in ("istio-aux", "zz-istio-aux")
+        for webhook in made["MutatingWebhookConfiguration", name]["webhooks"]
+    ]
 
 
-def test_controllers_objects_equal_the_charts() -> None:
+def test_webhooks_equal_the_charts_with_jujus_exclusions() -> None:
+    objects = chart()
+    expected = copy.deepcopy(
+        [
+            webhook
+            for name in ("istio-aux", "zz-istio-aux")
+            for webhook in objects["MutatingWebhookConfiguration", name]["webhooks"]
+        ]
+    )
+    for webhook in expected:
+        if webhook["name"].startswith("mesh."):
+            ambient = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]}
+            webhook["namespaceSelector"]["matchExpressions"].append(ambient)
+        webhook["objectSelector"]["matchExpressions"] += JUJU_EXCLUSIONS
+    assert [each for each in webhooks(tenancy=True) if not each["name"].startswith(JUJUS_OWN)] == expected
+    without = [webhook for webhook in expected if "tenancy" not in webhook["name"]]
+    assert [each for each in webhooks() if not each["name"].startswith(JUJUS_OWN)] == without
+
+
+def test_other_objects_equal_the_charts_but_for_options() -> None:
     """Under names that differ from the chart's wherever they can."""
     application = dataclasses.replace(APPLICATION, name="aux")
-    made = {
-        (each["kind"], each["metadata"]["name"]): each
-        for each in (each.to_dict() for each in manifests.desired(application, TENANCY, [], [], CONTROLLER))
-    }
-    expected = component(application)
-    deployment = expected["Deployment", "aux-tenancy"]["spec"]["template"]
-    deployment["metadata"]["labels"]["istio.io/dataplane-mode"] = "none"
-    deployment["spec"]["imagePullSecrets"] = [{"name": "a-secret"}]
-    container = deployment["spec"]["containers"][0]
-    container |= {
-        "image": "registry.example/webhook:2",
-        "args": ["--lease=aux-tenancy", "--log-level=info", "--log-format=json"],
-    }
-    assert {name: made[name] for name in expected} == expected
-    assert {kind for kind, _ in made.keys() - expected.keys()} == {
-        "Service",
-        "PodDisruptionBudget",
-        "MutatingWebhookConfiguration",
-    }
+    made, expected = by_name(application, tenancy=True), chart(application)
+    assert made.keys() == expected.keys()
+    for name, each in expected.items():
+        for side in (each, made[name]):
+            del side["metadata"]["labels"]
+            if name[0] == "Deployment":
+                container = side["spec"]["template"]["spec"]["containers"][0]
+                container["args"] = sorted(word.split("=")[0] for word in container.get("args", []))
+                for field in ("image", "env"):
+                    container.pop(field, None)
+                side["spec"]["template"]["spec"].pop("imagePullSecrets", None)
+        if name[0] == "Deployment":
+            added = set(made[name]["spec"]["template"]["spec"]["containers"][0]["args"])
+            missing = set(each["spec"]["template"]["spec"]["containers"][0]["args"]) - added
+            assert not missing
+            continue
+        if name[0] != "MutatingWebhookConfiguration":
+            assert made[name] == each, name
 
 
-def component(application: Application) -> dict[tuple[str, str], dict[str, Any]]:
-    """The objects of deploy/overlays/tenancy, as they are called for an application."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in yaml.safe_load_all((OVERLAYS / "tenancy/tenancy.yaml").read_text()):
-        of_cluster = "namespace" not in each["metadata"]
-        each["metadata"]["labels"] = {**application.labels, "app.kubernetes.io/component": "tenancy"}
-        name = application.tenancy_cluster_name if of_cluster else application.tenancy
-        text = yaml.safe_dump(each).replace("namespace: istio-aux\n", f"namespace: {application.model}\n")
-        if of_cluster:
-            text = text.replace("name: istio-aux-tenancy\n  namespace", f"name: {application.tenancy}\n  namespace")
-        found[each["kind"], name] = yaml.safe_load(text.replace("istio-aux-tenancy", name))
-    assert len(found) == 9
-    return found
+def test_service_leads_to_the_webhooks_pods_only() -> None:
+    made = by_name()
+    selector = made["Service", "istio-aux-webhook"]["spec"]["selector"]
+    labels = made["Deployment", "istio-aux-webhook"]["spec"]["template"]["metadata"]["labels"]
+    assert selector.items() <= labels.items()
+    assert selector != {"app.kubernetes.io/name": "istio-aux"}, "those are the units"
+    assert labels["sidecar.istio.io/inject"] == "false"
 
 
-def test_controllers_names_differ_from_jujus_own() -> None:
-    application = dataclasses.replace(APPLICATION, model="istio-aux")
-    jujus = f"{application.model}-{application.name}"
-    made = manifests.desired(application, TENANCY, [], [], CONTROLLER)
-    assert jujus not in {metadata.name(each) for each in made if "Cluster" in str(each.kind)}
+def test_webhooks_account_has_the_rights_of_helms() -> None:
+    made = by_name()
+    pod = made["Deployment", "istio-aux-webhook"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "istio-aux-webhook"
+    rules = [
+        rule
+        for kind in ("Role", "ClusterRole")
+        for (other, _), each in made.items()
+        if other == kind
+        for rule in each["rules"]
+    ]
+    assert [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in rules] == [
+        (["secrets"], ["istio-aux-webhook-certificate"], ["get", "patch"]),
+        (["mutatingwebhookconfigurations"], ["istio-aux", "zz-istio-aux"], ["get", "patch", "watch"]),
+    ]
 
 
-def test_own_pods_are_excluded_under_another_name() -> None:
-    other = dataclasses.replace(APPLICATION, name="aux")
-    own = {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "aux"]}
-    for each in configurations(other).values():
-        for entry in each["webhooks"]:
-            assert own in entry["objectSelector"]["matchExpressions"]
-
-
-def test_failure_policy_applies_to_pods_that_lack_their_shim() -> None:
-    policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries(failure_policy="ignore")}
-    assert policies == {"startup-hold": "Ignore", "ended": "Ignore", "add-shim": "Ignore", "require-shim": "Ignore"}
-    policies = {entry["name"].split(".")[0]: entry["failurePolicy"] for entry in entries()}
-    assert policies == {"startup-hold": "Ignore", "ended": "Fail", "add-shim": "Ignore", "require-shim": "Fail"}
+def test_what_calls_and_rejects_is_written_last() -> None:
+    kinds = [str(each.kind) for each in desired(require_sidecar=True)]
+    configuration = kinds.index("MutatingWebhookConfiguration")
+    assert all(kinds.index(kind) < configuration for kind in ("Deployment", "Service", "Secret", "ClusterRoleBinding"))
 
 
 def test_timeout_is_the_options() -> None:
-    times = {entry["name"]: entry["timeoutSeconds"] for entry in entries(webhook_timeout=30)}
+    times = {webhook["name"]: webhook["timeoutSeconds"] for webhook in webhooks(webhook_timeout=30)}
     # A kubelet reports the statuses of all its pods one after the other.
     assert times.pop("ended.istio-aux.io") == 2
     assert set(times.values()) == {30}
 
 
-def test_configurations_sort_before_and_after_istios() -> None:
-    names = list(configurations())
-    assert names == ["istio-aux-kubeflow", "zz-istio-aux-kubeflow"]
-    for istios in ("istio-revision-tag-default", "istio-sidecar-injector"):
-        assert names[0] < istios < names[1]
-
-
 def test_objects_have_jujus_labels_except_its_name_label() -> None:
-    settings = REQUIRED.model_copy(update={"tenancy": True})
-    made = [each.to_dict() for each in manifests.desired(APPLICATION, settings, [], [], CONTROLLER)]
-    assert len(made) == 15
+    made = [each.to_dict() for each in desired(require_sidecar=True, tenancy=True)]
+    assert len(made) > 20
     for each in made:
         labels = each["metadata"]["labels"]
         assert labels["app.juju.is/created-by"] == "istio-aux"
@@ -155,87 +150,66 @@ def test_objects_have_jujus_labels_except_its_name_label() -> None:
         assert "app.kubernetes.io/name" not in labels
 
 
-def test_service_leads_to_the_applications_pods() -> None:
-    service = rendered()["Service"]
-    assert service["metadata"]["name"] not in ("istio-aux", "istio-aux-endpoints")
-    assert service["metadata"]["namespace"] == "kubeflow"
-    assert service["spec"] == {
-        "selector": {"app.kubernetes.io/name": "istio-aux", "istio-aux.io/serving": "true"},
-        "ports": [{"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"}],
-    }
+def test_names_differ_from_jujus_own() -> None:
+    made = {metadata.name(each) for each in desired(tenancy=True) if metadata.namespace(each)}
+    assert not made & {"istio-aux", "istio-aux-endpoints", "istio-aux-secret", "modeloperator"}
 
 
-def test_sidecars_are_required_only_on_demand() -> None:
-    assert set(rendered()) == {"Service", "PodDisruptionBudget"}
+def policy() -> dict[str, Any]:
+    return by_name(require_sidecar=True)["ValidatingAdmissionPolicy", "istio-aux-require-sidecar"]["spec"]
 
 
 def test_policy_is_bound_and_denies() -> None:
-    made = rendered(settings=REQUIRED)
-    binding = made["ValidatingAdmissionPolicyBinding"]["spec"]
-    assert binding == {"policyName": "istio-aux-kubeflow", "validationActions": ["Deny"]}
-    policy = made["ValidatingAdmissionPolicy"]["spec"]
-    assert policy["failurePolicy"] == "Fail"
-    installed = next(each["expression"] for each in policy["variables"] if each["name"] == "installed")
+    binding = by_name(require_sidecar=True)["ValidatingAdmissionPolicyBinding", "istio-aux-require-sidecar"]["spec"]
+    assert binding == {"policyName": "istio-aux-require-sidecar", "validationActions": ["Deny"]}
+    assert policy()["failurePolicy"] == "Fail"
+    installed = next(each["expression"] for each in policy()["variables"] if each["name"] == "installed")
     assert "authorizer.serviceAccount('kubeflow', 'istio-aux')" in installed, "without the application it allows all"
-    assert policy["validations"][0]["reason"] == "Forbidden"
-    assert "Istio's injector did not add it" in policy["validations"][0]["message"]
-    assert "\n" not in policy["validations"][0]["message"].strip()
+    assert policy()["validations"][0]["reason"] == "Forbidden"
+    assert "Istio's injector did not add it" in policy()["validations"][0]["message"]
+    assert "\n" not in policy()["validations"][0]["message"].strip()
 
 
 @pytest.mark.parametrize("expression", [
     {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["disabled"]},
     {"key": "sidecar.istio.io/inject", "operator": "NotIn", "values": ["false"]},
     {"key": "app", "operator": "NotIn", "values": ["istiod"]},
-    {"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux", "pilot"]},
-    *JUJU_EXCLUSIONS,
+    {**JUJU_EXCLUSIONS[0], "values": ["istio-aux", "istio-aux-webhook", "istio-aux-webhook-tenancy", "pilot"]},
+    *JUJU_EXCLUSIONS[1:],
 ])  # fmt: skip
 def test_policy_exempts_pods(expression: dict[str, Any]) -> None:
-    made = rendered(settings=REQUIRED, istio_charms=("pilot",))
-    constraints = made["ValidatingAdmissionPolicy"]["spec"]["matchConstraints"]
-    assert expression in constraints["objectSelector"]["matchExpressions"]
+    assert expression in policy()["matchConstraints"]["objectSelector"]["matchExpressions"]
 
 
-def test_disruption_leaves_all_but_one_unit() -> None:
-    budget = rendered()["PodDisruptionBudget"]["spec"]
-    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": "istio-aux"}}}
-
-
-def test_selected_namespaces_have_entries_without_overlap() -> None:
+def test_selected_namespaces_have_webhooks_without_overlap() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
-    made = entries(namespace_selector=selector)
-    without = [entry["name"] for entry in entries()]
-    selected = [entry for entry in made if entry["name"] not in without]
+    made = webhooks(namespace_selector=selector)
+    without = [webhook["name"] for webhook in webhooks()]
+    selected = [webhook for webhook in made if webhook["name"] not in without]
     assert len(made) == len(without) + len(selected)
-    assert [entry["name"] for entry in selected] == [
+    assert [webhook["name"] for webhook in selected] == [
         f"{name}.selector.istio-aux.io" for name in ("startup-hold", "add-shim", "require-shim")
     ]
-    for entry in selected:
-        namespaces = entry["namespaceSelector"]["matchExpressions"]
+    for webhook in selected:
+        namespaces = webhook["namespaceSelector"]["matchExpressions"]
         assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in namespaces
         assert {"key": "io.datastrophic/istio-aux", "operator": "NotIn", "values": ["enabled"]} in namespaces
         assert namespaces[-1]["values"] == ["kubeflow-profile"]
-        pods = entry["objectSelector"]["matchExpressions"]
+        pods = webhook["objectSelector"]["matchExpressions"]
         assert pods[0] == {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]}
 
 
 def test_selected_namespaces_may_join_the_mesh() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
-    made = {entry["name"]: entry for entry in entries(namespace_selector=selector, tenancy=True)}
-    labelled, selected = (made[f"mesh.{way}tenancy.istio-aux.io"] for way in ("", "selector."))
-    selectors = [entry["namespaceSelector"]["matchExpressions"] for entry in (labelled, selected)]
-    assert {"key": "istio-aux.io/injection", "operator": "In", "values": ["enabled"]} in selectors[0]
-    assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in selectors[1]
-    assert selectors[1][-1]["values"] == ["kubeflow-profile"]
-    for entry in (labelled, selected):
-        del entry["name"], entry["namespaceSelector"]
-    assert labelled == selected
+    made = {webhook["name"]: webhook for webhook in webhooks(namespace_selector=selector, tenancy=True)}
+    selected = made["mesh.selector.tenancy.istio-aux.io"]["namespaceSelector"]["matchExpressions"]
+    assert {"key": "istio-aux.io/mesh", "operator": "In", "values": ["run-to-completion"]} in selected
+    assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in selected
 
 
 def test_policys_expressions_use_all_its_variables() -> None:
-    made = rendered(settings=REQUIRED)
-    policy = made["ValidatingAdmissionPolicy"]["spec"]
-    names = {variable["name"] for variable in policy["variables"]}
-    text = " ".join(each["expression"] for each in (*policy["variables"], *policy["validations"]))
+    names = {variable["name"] for variable in policy()["variables"]}
+    text = " ".join(each["expression"] for each in (*policy()["variables"], *policy()["validations"]))
     used = {
         word.split("variables.")[1].strip("()[]") for word in text.replace("[", " ").split() if "variables." in word
     }

@@ -1,4 +1,4 @@
-"""Patches that label and unlabel namespaces."""
+"""Patches that label and restore namespaces."""
 
 from typing import Any, cast
 
@@ -6,115 +6,73 @@ import pytest
 from lightkube.resources.core_v1 import Namespace
 
 from mesh import namespaces
-from mesh.label_ownership import Change, LabelOwnership
+from mesh.namespaces import Labels, Record
 from mesh.selectors import Selector
 
 ME, OTHER = "kubeflow/istio-aux", "other/istio-aux"
-OPT_IN = {"istio-aux.io/injection": "enabled"}
-OPTED_IN = {"istio-aux.io/injection": Change(None, "enabled")}
-BOTH = {**OPTED_IN, "istio-injection": Change(None, "enabled")}
-MINE = LabelOwnership(ME, "config", OPTED_IN)
-OVER_X = LabelOwnership(ME, "config", {"istio-aux.io/injection": Change("x", "enabled")})
+INJECTION, ISTIO = "istio-aux.io/injection", "istio-injection"
+OPT_IN = {INJECTION: "enabled"}
+BOTH = {**OPT_IN, ISTIO: "enabled"}
+MINE = Record(ME, {INJECTION: None}, OPT_IN)
+OVER_X = Record(ME, {INJECTION: "x"}, OPT_IN)
+MINE_BOTH = Record(ME, {INJECTION: None, ISTIO: None}, BOTH)
 
 
-def namespace(name: str, labels: dict[str, str] | None = None, owner: LabelOwnership | str | None = None) -> Namespace:
-    text = owner.text if isinstance(owner, LabelOwnership) else owner
+def namespace(name: str, labels: dict[str, str] | None = None, record: Record | str | None = None) -> Namespace:
+    text = record.text if isinstance(record, Record) else record
     metadata: dict[str, Any] = {"name": name, "labels": labels or {}}
     if text:
         metadata["annotations"] = {"istio-aux.io/labelled-by": text}
     return cast("Namespace", Namespace.from_dict({"metadata": metadata}))
 
 
-def label(owner: LabelOwnership) -> dict[str, Any]:
-    return {"metadata": {"labels": OPT_IN, "annotations": {"istio-aux.io/labelled-by": owner.text}}}
-
-
-def restore(value: str | None) -> dict[str, Any]:
-    labels = {"istio-aux.io/injection": value}
-    return {"metadata": {"labels": labels, "annotations": {"istio-aux.io/labelled-by": None}}}
-
-
-FORGET = {"metadata": {"labels": {}, "annotations": {"istio-aux.io/labelled-by": None}}}
+def patch(labels: dict[str, str | None], record: Record | None) -> dict[str, Any]:
+    text = record.text if record else None
+    return {"team": {"metadata": {"labels": labels, "annotations": {"istio-aux.io/labelled-by": text}}}}
 
 
 @pytest.mark.parametrize(
-    ("there", "listed", "patches"),
+    ("there", "wanted", "patches"),
     [
-        pytest.param(namespace("team"), ["team"], {"team": label(MINE)}, id="listed"),
-        pytest.param(
-            namespace("team", {"istio-aux.io/injection": "x"}), ["team"], {"team": label(OVER_X)}, id="other-value"
-        ),
-        pytest.param(namespace("team", OPT_IN, OVER_X), [], {"team": restore("x")}, id="other-value-restored"),
-        pytest.param(
-            namespace("team", {"istio-aux.io/injection": "new"}, MINE), [], {"team": FORGET}, id="changed-since"
-        ),
-        pytest.param(namespace("team", OPT_IN, MINE), ["team"], {}, id="labelled-already"),
-        pytest.param(namespace("team", OPT_IN), ["team"], {}, id="labelled-by-a-person-and-listed"),
-        pytest.param(namespace("team", OPT_IN, MINE), [], {"team": restore(None)}, id="no-longer-listed"),
-        pytest.param(namespace("team", OPT_IN), [], {}, id="labelled-by-a-person"),
-        pytest.param(
-            namespace("team", OPT_IN, LabelOwnership(OTHER, "config", MINE.labels)), [], {}, id="by-another-application"
-        ),
-        pytest.param(namespace("team", OPT_IN, LabelOwnership(ME, "action", MINE.labels)), [], {}, id="by-an-action"),
-        pytest.param(namespace("team", OPT_IN, '{"application": "a", "source": "b", "labels": 1}'), [], {}, id="odd"),
-        pytest.param(namespace("team", OPT_IN, "{not json"), [], {}, id="record-that-cannot-be-read"),
-        pytest.param(namespace("team", OPT_IN, '"text"'), [], {}, id="record-of-another-form"),
+        pytest.param(namespace("team"), OPT_IN, patch({**OPT_IN}, MINE), id="wanted"),
+        pytest.param(namespace("team", {INJECTION: "x"}), OPT_IN, patch({**OPT_IN}, OVER_X), id="other-value"),
+        pytest.param(namespace("team", OPT_IN, OVER_X), {}, patch({INJECTION: "x"}, None), id="value-restored"),
+        pytest.param(namespace("team", {INJECTION: "new"}, MINE), {}, patch({}, None), id="changed-since"),
+        pytest.param(namespace("team", OPT_IN, MINE), OPT_IN, {}, id="labelled-already"),
+        pytest.param(namespace("team", OPT_IN), OPT_IN, {}, id="labelled-by-a-person-and-wanted"),
+        pytest.param(namespace("team", OPT_IN, MINE), {}, patch({INJECTION: None}, None), id="not-wanted-any-more"),
+        pytest.param(namespace("team", OPT_IN), {}, {}, id="labelled-by-a-person"),
+        pytest.param(namespace("team", OPT_IN, Record(OTHER, {}, OPT_IN)), {}, {}, id="by-another-application"),
+        pytest.param(namespace("team", OPT_IN, MINE), BOTH, patch({ISTIO: "enabled"}, MINE_BOTH), id="one-label-more"),
+        pytest.param(namespace("team", BOTH, MINE_BOTH), OPT_IN, patch({ISTIO: None}, MINE), id="one-label-less"),
+        pytest.param(namespace("team", OPT_IN, '{"application": "a", "before": 1}'), {}, {}, id="odd"),
+        pytest.param(namespace("team", OPT_IN, "{not json"), {}, {}, id="record-that-cannot-be-read"),
+        pytest.param(namespace("team", OPT_IN, '"text"'), {}, {}, id="record-of-another-form"),
     ],
 )
-def test_namespace_follows_the_option(there: Namespace, listed: list[str], patches: dict[str, object]) -> None:
-    assert namespaces.follow_option([there], listed, ME) == patches
+def test_namespace_is_labelled_as_wanted(there: Namespace, wanted: Labels, patches: dict[str, object]) -> None:
+    assert namespaces.follow([there], {"team": wanted} if wanted else {}, ME) == patches
 
 
 def test_absent_namespaces_are_named() -> None:
     assert namespaces.absent([namespace("team")], ["gone", "team", "lost"]) == ["gone", "lost"]
 
 
-def test_release_restores_only_own_labels() -> None:
-    both = LabelOwnership(ME, "action", BOTH)
-    there = [
-        namespace("config", OPT_IN, MINE),
-        namespace("action", {**OPT_IN, "istio-injection": "enabled"}, both),
-        namespace("person", OPT_IN),
-        namespace("other", OPT_IN, LabelOwnership(OTHER, "config", MINE.labels)),
-    ]
-    patches = namespaces.release(there, ME)
-    assert set(patches) == {"config", "action"}
-    assert patches["action"]["metadata"]["labels"] == {"istio-aux.io/injection": None, "istio-injection": None}
-
-
-def test_enable_records_only_missing_labels() -> None:
-    patch = namespaces.enable(namespace("team", {"istio-injection": "enabled"}), ME, istio_injection=True)
-    assert patch
-    assert patch["metadata"]["labels"] == OPT_IN
-    assert LabelOwnership.of(patch["metadata"]["annotations"]) == LabelOwnership(ME, "action", OPTED_IN)
-
-
-def test_enable_extends_the_record() -> None:
-    patch = namespaces.enable(namespace("team", OPT_IN, MINE), ME, istio_injection=True)
-    assert patch
-    assert LabelOwnership.of(patch["metadata"]["annotations"]) == LabelOwnership(ME, "action", BOTH)
-
-
-def test_second_enable_changes_nothing() -> None:
-    assert namespaces.enable(namespace("team", OPT_IN), ME, istio_injection=False) is None
-
-
-def test_disable_removes_manual_label_but_not_istios() -> None:
-    patch = namespaces.disable(namespace("team", {**OPT_IN, "istio-injection": "enabled"}))
-    assert patch
-    assert patch["metadata"]["labels"] == {"istio-aux.io/injection": None}
-    assert namespaces.disable(namespace("team")) is None
+def test_label_of_a_person_is_removed_but_not_istios() -> None:
+    made = namespaces.opt_out(namespace("team", {**OPT_IN, "io.datastrophic/istio-aux": "enabled", ISTIO: "enabled"}))
+    assert made == {"metadata": {"labels": {INJECTION: None, "io.datastrophic/istio-aux": None}}}
+    assert namespaces.opt_out(namespace("team")) is None
 
 
 @pytest.mark.parametrize(
     ("labels", "opted_in", "injected"),
     [
         ({}, False, False),
-        ({"istio-aux.io/injection": "enabled"}, True, False),
-        ({"istio-aux.io/injection": "disabled"}, False, False),
-        ({"io.datastrophic/istio-aux": "enabled", "istio-injection": "enabled"}, True, True),
+        ({INJECTION: "enabled"}, True, False),
+        ({INJECTION: "disabled"}, False, False),
+        ({"io.datastrophic/istio-aux": "enabled", ISTIO: "enabled"}, True, True),
         ({"istio.io/rev": "canary"}, False, True),
-        ({"istio.io/rev": "canary", "istio-injection": "disabled"}, False, False),
+        ({"istio.io/rev": "canary", ISTIO: "disabled"}, False, False),
     ],
 )
 def test_namespace_labels_are_read_as_webhook_and_istio_do(
@@ -128,7 +86,7 @@ def test_namespace_labels_are_read_as_webhook_and_istio_do(
     ("labels", "opted_in"),
     [
         ({"part-of": "profile"}, True),
-        ({"part-of": "profile", "istio-aux.io/injection": "disabled"}, False),
+        ({"part-of": "profile", INJECTION: "disabled"}, False),
         ({"part-of": "other"}, False),
         ({}, False),
     ],

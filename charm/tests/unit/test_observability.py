@@ -8,10 +8,9 @@ import re
 from typing import Any
 
 import pytest
-from ops import ActiveStatus, testing
+from ops import testing
 
 import observability
-import webhook
 from tests.unit.api import Api
 from tests.unit.juju import App
 
@@ -30,29 +29,25 @@ def related(app: App, endpoint: str, **data: Any) -> testing.Relation:
     return app.relation(0, endpoint)  # type: ignore[return-value]
 
 
-def test_prometheus_gets_the_scrape_jobs(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.getfqdn", lambda: "istio-aux-0.istio-aux-endpoints.kubeflow.svc.cluster.local")
+def put_pod(api: Api, name: str, application: str, **status: str) -> None:
+    labels = {"app.kubernetes.io/name": application}
+    api.put("Pod", name, "kubeflow", metadata={"labels": labels}, spec={"containers": []}, status=status)
+
+
+def test_prometheus_gets_the_pods_addresses(app: App, api: Api) -> None:
     app.deploy(2)
+    put_pod(api, "one", "istio-aux-webhook", podIP="10.0.0.2")
+    put_pod(api, "two", "istio-aux-webhook", podIP="fd00::2")
+    put_pod(api, "starting", "istio-aux-webhook")
+    put_pod(api, "controller", "istio-aux-webhook-tenancy", podIP="10.0.0.3")
+    put_pod(api, "unit", "istio-aux", podIP="10.0.0.4")
     relation = related(app, "metrics-endpoint")
-    jobs = json.loads(relation.local_app_data["scrape_jobs"])
-    assert jobs == [{"metrics_path": "/metrics", "static_configs": [{"targets": ["*:8080"]}]}]
-    assert json.loads(relation.local_app_data["scrape_metadata"]) == {
-        "model": "kubeflow",
-        "model_uuid": UUID,
-        "application": "istio-aux",
-        "unit": "istio-aux/0",
-        "charm_name": "istio-aux",
-    }
-    assert (
-        relation.local_unit_data.items()
-        >= {
-            "prometheus_scrape_unit_name": "istio-aux/0",
-            "prometheus_scrape_unit_address": "istio-aux-0.istio-aux-endpoints.kubeflow.svc.cluster.local",
-        }.items()
-    )
+    targets = ["10.0.0.2:8080", "10.0.0.3:8080", "[fd00::2]:8080"]
+    jobs = [{"metrics_path": "/metrics", "static_configs": [{"targets": targets}]}]
+    assert json.loads(relation.local_app_data["scrape_jobs"]) == jobs
+    assert json.loads(relation.local_app_data["scrape_metadata"])["application"] == "istio-aux"
     other = app.relation(1, "metrics-endpoint")
-    assert other.local_unit_data["prometheus_scrape_unit_name"] == "istio-aux/1"  # type: ignore[attr-defined]
-    assert other.local_app_data == {}, "only the leader writes for the application"
+    assert other.local_app_data == {}, "only the leader writes for the application"  # type: ignore[attr-defined]
 
 
 def test_alert_rules_have_the_topology(app: App) -> None:
@@ -73,57 +68,6 @@ def test_unchanged_dashboard_is_published_once(app: App) -> None:
     assert json.loads(lzma.decompress(base64.b64decode(template["content"]))) == DASHBOARD
     assert template["charm"] == "istio-aux"
     assert template["juju_topology"]["application"] == "istio-aux"
-
-
-LOKI = {0: {"endpoint": json.dumps({"url": "http://loki-0:3100/loki/api/v1/push"})}, 1: {}, 2: {"endpoint": "{"}}
-
-
-def test_log_goes_to_loki_while_related(app: App) -> None:
-    app.deploy()
-    relation = related(app, "logging", remote_units_data=LOKI)
-    assert json.loads(relation.local_app_data["metadata"])["charm_name"] == "istio-aux"
-    targets = app.container(0).plan.log_targets
-    assert set(targets) == {"loki-5-cos-0"}
-    target = targets["loki-5-cos-0"].to_dict()
-    assert target.get("location") == "http://loki-0:3100/loki/api/v1/push"
-    assert target.get("services") == ["all"]
-    assert target.get("labels", {}).get("juju_unit") == "istio-aux/0"
-    on = app.contexts[0].on
-    app.run(0, lambda state: on.relation_broken(state.get_relations("logging")[0]))
-    app.drop_relation(0, "logging")
-    assert app.container(0).plan.log_targets["loki-5-cos-0"].services == ["-all"]
-    plan = app.container(0).plan
-    app.update(0)
-    assert app.container(0).plan == plan
-    related(app, "logging", remote_units_data=LOKI)
-    assert app.container(0).plan.log_targets["loki-5-cos-0"].services == ["all"]
-
-
-TLS_LOKI = {0: {"endpoint": json.dumps({"url": "https://loki/loki/api/v1/push"})}}
-NO_CA = ActiveStatus("logs are not sent: Loki's address is https; relate receive-ca-cert to its CA")
-
-
-def test_log_goes_to_tls_loki_once_its_ca_is_known(app: App) -> None:
-    app.deploy()
-    related(app, "logging", remote_units_data=TLS_LOKI)
-    assert app.container(0).plan.log_targets == {}, "Pebble reads CAs once: it must not connect before it can trust"
-    assert app.status() == NO_CA
-    relation = testing.Relation(
-        "receive-ca-cert",
-        id=6,
-        remote_app_name="ca",
-        remote_app_data={"certificates": json.dumps(["CA two", "CA one"])},
-    )
-    app.relate(0, relation)
-    on = app.contexts[0].on
-    app.run(0, lambda state: on.relation_changed(state.get_relations("receive-ca-cert")[0]))
-    bundle = app.root(0) / webhook.CA_BUNDLE.strip("/")
-    assert bundle.read_text() == "CA one\nCA two\n"
-    assert set(app.container(0).plan.log_targets) == {"loki-5-cos-0"}
-    assert app.status() == ActiveStatus()
-    written = bundle.stat().st_mtime_ns
-    app.update(0)
-    assert bundle.stat().st_mtime_ns == written, "an unchanged bundle is not written again"
 
 
 def exposed() -> set[str]:

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 from lightkube.resources.core_v1 import Pod
 
+from application import Application
 from mesh import pods
 from tests.unit.test_namespaces import namespace
 
@@ -14,6 +15,7 @@ MAIN, PROXY = {"name": "main"}, {"name": "istio-proxy"}
 NATIVE_PROXY = {"name": "istio-proxy", "restartPolicy": "Always"}
 HELD_PROXY = {"name": "istio-proxy", "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
 HOLD = {"proxy.istio.io/config": '{"holdApplicationUntilProxyStarts": true}'}
+APPLICATION = Application("aux", "kubeflow", "u")
 INJECT = "sidecar.istio.io/inject"
 
 
@@ -68,7 +70,7 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
     ("on the node's network", MESH, pod(MAIN, hostNetwork=True), None),
     ("istiod", MESH, pod(MAIN, labels={"app": "istiod"}), None),
     ("the charm's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "aux"}), None),
-    ("the webhook's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "istio-aux"}), None),
+    ("the webhook's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "aux-webhook"}), None),
     ("model operator", MESH, pod(MAIN, labels={"operator.juju.is/name": "model"}), None),
     ("older model operator", MESH, pod(MAIN, labels={"juju-modeloperator": "modeloperator"}), None),
 ]
@@ -76,8 +78,8 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
 
 @pytest.mark.parametrize(("labels", "there", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_pod_misses(labels: dict[str, str], there: Pod, expected: str | None) -> None:
-    assert pods.missed(there, namespace("team", labels), "aux") == expected
+    assert pods.missed(there, namespace("team", labels), APPLICATION) == expected
 
 
 def test_pod_without_a_specification_misses_nothing() -> None:
-    assert pods.missed(Pod(), namespace("team", OPT_IN), "aux") is None
+    assert pods.missed(Pod(), namespace("team", OPT_IN), APPLICATION) is None

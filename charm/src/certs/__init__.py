@@ -1,1 +1,0 @@
-"""The webhook's serving certificate: its sources, and when the API server trusts it."""
