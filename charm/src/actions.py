@@ -57,8 +57,8 @@ class Charm(Protocol):
     def settings(self) -> Settings | None:
         """Returns the options; None if they are invalid and there are no previous ones."""
 
-    def opt_in(self, namespace: str, labels: namespaces.Labels) -> None:
-        """Remembers a namespace that an action opted in, and labels it."""
+    def opt_in(self, namespace: str, labels: namespaces.Labels) -> str | None:
+        """Remembers a namespace that an action opted in, and labels it. Returns the reason if it is not labelled."""
 
     def opt_out(self, namespace: str) -> bool | None:
         """Forgets such a namespace, and restores its labels. Returns true if it was one."""
@@ -139,16 +139,19 @@ class Actions(ops.Object):
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
         in_mesh = {**namespaces.OPT_IN, **namespaces.IN_MESH}
-        self._reconciler.opt_in(name, in_mesh if params.istio_injection else namespaces.OPT_IN)
+        if problem := self._reconciler.opt_in(name, in_mesh if params.istio_injection else namespaces.OPT_IN):
+            raise ActionFailed(problem)
         return {"namespace": name, "enabled": "yes"}
 
     def disable_namespace(self, params: NamespaceParams) -> Results:
         """Opts a namespace out."""
         self._reject_if_not_leader()
-        namespace = self._namespace(params)
-        name = metadata.name(namespace)
-        self._reject_if_option_enables(namespace)
+        name = params.namespace
+        if namespace := self._cluster.get(Namespace, name) if name else None:
+            self._reject_if_option_enables(namespace)
         was_enabled = self._reconciler.opt_out(name)
+        if was_enabled and not namespace:
+            return {"namespace": name, "changed": "yes; it does not exist any more"}
         patch = namespaces.opt_out(self._namespace(params))
         if patch:
             self._cluster.patch(Namespace, name, patch)
@@ -180,10 +183,8 @@ class Actions(ops.Object):
     def _missed(self, params: NamespaceParams) -> list[Missed]:
         if params.namespace:
             self._namespace(params)
-        settings = self._reconciler.settings
-        return Census(self._cluster, self._application, settings.namespace_selector if settings else None).missed(
-            params.namespace
-        )
+        settings = self._reconciler.settings or Settings()
+        return Census(self._cluster, self._application, settings).missed(params.namespace)
 
     def _namespace(self, params: NamespaceParams) -> Namespace:
         namespace = self._cluster.get(Namespace, params.namespace) if params.namespace else None

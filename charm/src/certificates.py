@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import hashlib
 
 import ops
 from charmlibs.interfaces.tls_certificates import (
@@ -29,7 +30,13 @@ class Certificate:
     @property
     def next(self) -> dict[str, str]:
         """Returns the keys of the webhook's Secret that make it the next certificate."""
-        return {"next-ca.crt": self.ca, "next.crt": self.chain, "next.key": self.key}
+        texts = {"next-ca.crt": self.ca, "next.crt": self.chain, "next.key": self.key}
+        return {key: f"{text.strip()}\n" for key, text in texts.items()}
+
+    @property
+    def fingerprint(self) -> str:
+        """Returns a digest of the certificate, by which it is known whether it was handed on."""
+        return hashlib.sha256(self.chain.strip().encode()).hexdigest()
 
 
 class CertificatesRelation:

@@ -118,15 +118,19 @@ class IstioAuxCharm(ops.CharmBase):
         for status in self._statuses:
             event.add_status(status)
 
-    def opt_in(self, namespace: str, labels: Labels) -> None:
-        """Remembers a namespace that an action opted in, and labels it."""
-        self._remember({**self._opted_in, namespace: labels})
+    def opt_in(self, namespace: str, labels: Labels) -> str | None:
+        """Remembers a namespace that an action opted in, and labels it. Returns the reason if it is not labelled."""
+        settings = self.settings
+        if not settings or not settings.has_shim_image:
+            return statuses.NO_SHIM_IMAGE.message
+        return self._remember(settings, {**self._opted_in, namespace: labels})
 
     def opt_out(self, namespace: str) -> bool:
         """Forgets such a namespace, and restores its labels. Returns true if it was one."""
-        opted_in = dict(self._opted_in)
+        opted_in, settings = dict(self._opted_in), self.settings
         was_opted_in = opted_in.pop(namespace, None) is not None
-        self._remember(opted_in)
+        if was_opted_in and settings:
+            self._remember(settings, opted_in)
         return was_opted_in
 
     @property
@@ -134,12 +138,13 @@ class IstioAuxCharm(ops.CharmBase):
         peers = self.model.get_relation(PEERS)
         return json.loads(peers.data[self.app].get(_OPTED_IN, "{}")) if peers else {}
 
-    def _remember(self, opted_in: dict[str, Labels]) -> None:
+    def _remember(self, settings: Settings, opted_in: dict[str, Labels]) -> str | None:
+        """Keeps what actions opted in, and labels namespaces. Returns the reasons of those that are not labelled."""
         peers = self.model.get_relation(PEERS)
         if peers:
             peers.data[self.app][_OPTED_IN] = json.dumps(opted_in, sort_keys=True)
-        if settings := self.settings:
-            self._resources.label(self._wanted_labels(settings))
+        _, rejected = self._resources.label(self._wanted_labels(settings))
+        return "; ".join(rejected) or None
 
     def _wanted_labels(self, settings: Settings) -> dict[str, Labels]:
         opted_in = self._opted_in
@@ -196,8 +201,10 @@ class IstioAuxCharm(ops.CharmBase):
     def _apply(self, settings: Settings, image: Image) -> Iterable[StatusBase]:
         """Writes the cluster objects."""
         wanted = self._wanted_labels(settings)
-        if not settings.has_shim_image and (wanted or settings.namespace_selector):
-            yield statuses.NO_SHIM_IMAGE
+        if not settings.has_shim_image:
+            if wanted or settings.namespace_selector:
+                yield statuses.NO_SHIM_IMAGE
+            wanted, settings = {}, settings.model_copy(update={"namespace_selector": None})
         unsupported = self._resources.apply(settings, image, max(_LEAST_REPLICAS, self.app.planned_units()))
         yield from map(statuses.conflict, unsupported)
         certificate = self._certificates.certificate
@@ -228,7 +235,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _count(self, settings: Settings) -> Iterable[StatusBase]:
         """Yields how many pods miss something."""
-        missed = Census(self._cluster, self._application, settings.namespace_selector).missed()
+        missed = Census(self._cluster, self._application, settings).missed()
         if missed:
             yield statuses.missed(collections.Counter(each.kind for each in missed))
 

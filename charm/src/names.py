@@ -39,6 +39,8 @@ NEVER_INJECTED = "kube-system"
 
 RENEWAL_REQUESTED = "istio-aux.io/renewal-requested"
 """Annotation of the webhook's Secret, which requests a new certificate."""
+HANDED_ON = "istio-aux.io/handed-on"
+"""Annotation of that Secret: the digest of the last certificate of the relation that was written into it."""
 
 CREATED_BY = "app.juju.is/created-by"
 MODEL_NAME = "model.juju.is/name"
@@ -70,8 +72,8 @@ REQUIRE_SIDECAR = "istio-aux-require-sidecar"
 """The policy of the option `require-sidecar`, and its binding."""
 CLUSTER_NAMES = (*CONFIGURATIONS, REQUIRE_SIDECAR, "istio-aux-ca-bundle-only", "istio-aux-ended", "istio-aux-tenancy")
 """Names of cluster-scoped objects."""
-FIRST_WEBHOOK = "ended.istio-aux.io"
-"""The webhook for the kubelet's reports, whose time is not an option: a kubelet reports its pods one after another."""
+ENDED_WEBHOOK = "ended.istio-aux.io"
+"""The webhook for the kubelet's reports. Its timeout is no option: a kubelet reports its pods one after another."""
 WEBHOOKS_OF_NAMESPACES = (
     "startup-hold.namespace.istio-aux.io",
     "add-shim.namespace.istio-aux.io",

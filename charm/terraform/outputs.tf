@@ -9,7 +9,6 @@ output "provides" {
     grafana_dashboard = "grafana-dashboard"
     metrics_endpoint  = "metrics-endpoint"
     service_mesh      = "service-mesh"
-    service_mesh      = "service-mesh"
   }
 }
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// Runs a command, and returns the first line that a listener gets.
 fn first_line_at(listener: &TcpListener, server: &str, environment: &[(&str, &str)]) -> String {
@@ -18,7 +20,15 @@ fn first_line_at(listener: &TcpListener, server: &str, environment: &[(&str, &st
     command.args(["version", "--request-timeout=30s"]).env("KUBECONFIG", kubeconfig).env_remove("https_proxy");
     let mut process =
         command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let (stream, _) = listener.accept().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(_) => assert!(process.try_wait().unwrap().is_none(), "the command ended without a request"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    stream.set_nonblocking(false).unwrap();
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     process.kill().unwrap();

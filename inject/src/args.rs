@@ -69,7 +69,9 @@ pub fn settings_of(words: &[String]) -> Result<Settings, clap::Error> {
         }
     }
     let matches = command.try_get_matches_from(ours)?;
-    let native_sidecars = !words.iter().any(|word| word == "--native-sidecars=disabled");
+    let disabled = |pair: &[String]| pair[0] == "--native-sidecars" && pair[1] == "disabled";
+    let native_sidecars =
+        !words.iter().any(|word| word == "--native-sidecars=disabled") && !words.windows(2).any(disabled);
     Ok(ShimArgs::from_arg_matches(&matches)?.settings(native_sidecars))
 }
 

@@ -13,12 +13,7 @@ use crate::patch::PatchBuilder;
 /// charm's init container to its controller would end at a proxy that does not run yet (istio#23802), so they bypass it.
 #[must_use]
 pub fn join(pod: &Pod) -> Decision {
-    let mut patch = PatchBuilder::new(pod);
-    for (key, value) in [(ISTIO_INJECT, "true"), (INJECTION_LABEL, ENABLED)] {
-        if pod.label(key).is_none() {
-            patch.label(key, value);
-        }
-    }
+    let mut patch = labeled(pod, [(ISTIO_INJECT, "true"), (INJECTION_LABEL, ENABLED)]);
     let is_charms = pod.spec.init_containers.iter().flatten().any(|container| container.is_named(CHARM_INIT_CONTAINER));
     let excluded = pod.annotation(EXCLUDED_PORTS_ANNOTATION).unwrap_or_default();
     if is_charms && !excluded.split(',').any(|port| port.trim() == CONTROLLER_PORT) {
@@ -31,13 +26,18 @@ pub fn join(pod: &Pod) -> Decision {
 /// Labels a pod so that it stays out of the mesh. Labels of the pod's own stand.
 #[must_use]
 pub fn stay_out(pod: &Pod) -> Decision {
+    let patch = labeled(pod, [(ISTIO_INJECT, "false"), (AMBIENT_LABEL, NOT_AMBIENT)]);
+    Decision::without_shim(patch.finish(), "the pod stays out of the mesh")
+}
+
+fn labeled<'p>(pod: &'p Pod, labels: [(&str, &str); 2]) -> PatchBuilder<'p> {
     let mut patch = PatchBuilder::new(pod);
-    for (key, value) in [(ISTIO_INJECT, "false"), (AMBIENT_LABEL, NOT_AMBIENT)] {
+    for (key, value) in labels {
         if pod.label(key).is_none() {
             patch.label(key, value);
         }
     }
-    Decision::without_shim(patch.finish(), "the pod stays out of the mesh")
+    patch
 }
 
 #[cfg(test)]

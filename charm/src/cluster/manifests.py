@@ -24,7 +24,7 @@ from settings import Settings
 _HERE = pathlib.Path(__file__).parent
 _CHART = _HERE / "chart.yaml"
 _CHARTS_WEBHOOK, _CHARTS_NAMESPACE = "juju-application-webhook", "juju-model"
-"""Names in the chart's objects, which the application's take the place of."""
+"""Placeholders in the chart's objects, for the webhook's name and the namespace."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's loader in C, if it was built, is ten times as fast."""
 _TEMPLATES = jinja2.Environment(
@@ -146,7 +146,7 @@ def _webhooks(
         yield _adjusted(webhook, application, settings, installation)
         if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.namespace_selector:
             yield _adjusted(_by_selector(webhook, settings.namespace_selector), application, settings, installation)
-        if webhook["name"] == names.FIRST_WEBHOOK:
+        if webhook["name"] == names.ENDED_WEBHOOK:
             for own in _of_juju(webhook, application, settings):
                 yield _adjusted(own, application, settings, installation)
 
@@ -155,7 +155,7 @@ def _adjusted(webhook: Object, application: Application, settings: Settings, ins
     adjusted = copy.deepcopy(webhook)
     if adjusted["failurePolicy"] == "Fail":
         adjusted["failurePolicy"] = installation.failure_policy
-    if adjusted["name"] != names.FIRST_WEBHOOK:
+    if adjusted["name"] != names.ENDED_WEBHOOK:
         adjusted["timeoutSeconds"] = settings.webhook_timeout
     if adjusted["name"].startswith(names.WEBHOOKS_THAT_FORCE_A_SIDECAR):
         # A sidecar would take a pod out of the ambient mesh.
@@ -189,13 +189,18 @@ def _of_juju(like: Object, application: Application, settings: Settings) -> Iter
     The API server calls a model operator, which is a webhook, too: it may not need mutual TLS.
     """
     model = {"key": names.NAMESPACE_NAME, "operator": "In", "values": [application.model]}
-    mesh = [{"key": names.ISTIO_INJECTION_LABEL, "operator": "Exists"}]
     for label in names.MODEL_OPERATOR_LABELS:
         name = f"{names.OUT_OF_MESH_WEBHOOK}.{label.rpartition('/')[2]}.istio-aux.io"
-        yield _juju_webhook(like, name, "/mutate/out-of-mesh", mesh, [{"key": label, "operator": "Exists"}])
+        yield _juju_webhook(like, name, "/mutate/out-of-mesh", [], [{"key": label, "operator": "Exists"}])
+    # Charms that joined by the relation have the labels, and still need their controller before their proxy runs.
+    joined = [
+        {"key": label, "operator": "In", "values": [value]}
+        for label, value in ((names.ISTIO_INJECT, "true"), (names.INJECTION_LABEL, names.ENABLED))
+    ]
+    yield _juju_webhook(like, "in-mesh.relation.istio-aux.io", "/mutate/in-mesh", [model], joined)
     if settings.applications:
         named = {"key": names.POD_APPLICATION, "operator": "In", "values": list(settings.applications)}
-        yield _juju_webhook(like, "in-mesh.istio-aux.io", "/mutate/in-mesh", [model], [named])
+        yield _juju_webhook(like, "in-mesh.named.istio-aux.io", "/mutate/in-mesh", [model], [named])
 
 
 def _juju_webhook(like: Object, name: str, path: str, namespaces: list[Expression], pods: list[Expression]) -> Object:
@@ -203,7 +208,8 @@ def _juju_webhook(like: Object, name: str, path: str, namespaces: list[Expressio
     webhook |= {"name": name, "failurePolicy": "Ignore"}
     webhook["clientConfig"]["service"]["path"] = path
     webhook["rules"][0] |= {"resources": ["pods"], "operations": ["CREATE"]}
-    webhook["namespaceSelector"] = {"matchExpressions": namespaces}
+    # The API server counts an empty list, written again, as a change.
+    webhook["namespaceSelector"] = {"matchExpressions": namespaces} if namespaces else {}
     webhook["objectSelector"] = {"matchExpressions": pods}
     return webhook
 

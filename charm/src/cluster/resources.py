@@ -105,12 +105,12 @@ class ClusterResources:
     def serve(self, certificate: Certificate) -> None:
         """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""
         there = self._cluster.get(Secret, self._application.certificate_secret, self._application.model)
-        data = metadata.strings(there, "data")
+        # Once: where the provider renews too late, the webhook goes on with a certificate of its own.
+        if metadata.annotations(there).get(names.HANDED_ON) == certificate.fingerprint:
+            return
         encoded = {key: base64.b64encode(value.encode()).decode() for key, value in certificate.next.items()}
-        if encoded["next.crt"] not in (data.get("tls.crt"), data.get("next.crt")):
-            self._cluster.patch(
-                Secret, self._application.certificate_secret, {"data": encoded}, self._application.model
-            )
+        patch = {"metadata": {"annotations": {names.HANDED_ON: certificate.fingerprint}}, "data": encoded}
+        self._cluster.patch(Secret, self._application.certificate_secret, patch, self._application.model)
 
     def istio_applications(self) -> set[str]:
         """Returns the applications that run istiod: known ones, and makers of Istio's injectors, also earlier ones.

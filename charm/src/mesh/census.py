@@ -10,7 +10,7 @@ from cluster import metadata
 from cluster.client import ALL_NAMESPACES, Cluster
 from mesh import owners, pods
 from mesh.owners import Owner
-from mesh.selectors import Selector
+from settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Missed:
 class Census:
     """Counts pods, with the rights of the application's account."""
 
-    def __init__(self, cluster: Cluster, application: Application, selector: Selector | None) -> None:
+    def __init__(self, cluster: Cluster, application: Application, settings: Settings) -> None:
         self._cluster = cluster
         self._application = application
-        self._selector = selector
+        self._settings = settings
 
     def missed(self, namespace: str = "") -> list[Missed]:
         """Returns the pods of a namespace, or of all, that miss something."""
@@ -45,7 +45,7 @@ class Census:
         found: list[Missed] = []
         for pod in self._cluster.pages(Pod, namespace or ALL_NAMESPACES):
             within = by_name.get(metadata.namespace(pod) or "")
-            kind = pods.missed(pod, within, self._application, self._selector) if within else None
+            kind = pods.missed(pod, within, self._application, self._settings) if within else None
             if kind:
                 found.append(Missed(metadata.namespace(pod) or "", metadata.name(pod), kind, self._owner(pod)))
         return found

@@ -7,21 +7,22 @@ import names
 from application import Application
 from cluster import metadata
 from mesh import namespaces
-from mesh.selectors import Selector
+from settings import Settings
 
 NO_SHIM, NO_SIDECAR, NO_HOLD = "no-shim", "no-sidecar", "no-hold"
 _WITHOUT_SHIM, _WITHOUT_HOLD = ("off", "hold", "istio"), ("off",)
 """Values of the mode annotation for which the webhook adds no shim, or no startup hold."""
 
 
-def missed(pod: Pod, namespace: Namespace, application: Application, selector: Selector | None = None) -> str | None:
+def missed(pod: Pod, namespace: Namespace, application: Application, settings: Settings) -> str | None:
     """Returns what a pod that is opted in, by its namespace or itself, should have and has not.
 
     None for a pod that has ended, and for one that the webhook left unchanged for a reason in its status annotation.
     """
-    if not _is_opted_in(pod, namespace, application, selector) or _has_ended(pod):
+    if not _is_opted_in(pod, namespace, application, settings) or _has_ended(pod):
         return None
-    if _needs_sidecar(pod, namespace) and not _proxies(pod):
+    is_named = _is_named(pod, application, settings)
+    if (is_named or _needs_sidecar(pod, namespace)) and not _proxies(pod):
         return NO_SIDECAR
     if _needs_shim(pod):
         return NO_SHIM
@@ -30,7 +31,7 @@ def missed(pod: Pod, namespace: Namespace, application: Application, selector: S
     return None
 
 
-def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, selector: Selector | None) -> bool:
+def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, settings: Settings) -> bool:
     labels = metadata.labels(pod)
     if labels.get(names.INJECTION_LABEL) == names.DISABLED:
         return False
@@ -39,7 +40,15 @@ def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, selec
         return False
     if any(label in labels for label in names.MODEL_OPERATOR_LABELS):
         return False
-    return namespaces.is_opted_in(namespace, selector) or labels.get(names.INJECTION_LABEL) == names.ENABLED
+    if _is_named(pod, application, settings) or labels.get(names.INJECTION_LABEL) == names.ENABLED:
+        return True
+    return namespaces.is_opted_in(namespace, settings.namespace_selector)
+
+
+def _is_named(pod: Pod, application: Application, settings: Settings) -> bool:
+    """Returns true for pods of the option `applications`, which are labelled as they are created."""
+    name = metadata.labels(pod).get(names.POD_APPLICATION)
+    return metadata.namespace(pod) == application.model and name in settings.applications
 
 
 def _has_ended(pod: Pod) -> bool:

@@ -59,7 +59,7 @@ class App:
         self.leader = 0
         self.planned: int | None = None
         """The planned units of goal-state; None for the number of units."""
-        self.config: dict[str, Any] = {}
+        self.config: dict[str, Any] = dict(SHIM)
         self.data: dict[str, str] = {}
         self.resources: frozenset[testing.Resource] = frozenset({image_resource()})
         self.units: dict[int, testing.State] = {}

@@ -6,7 +6,7 @@ import pytest
 
 from actions import LINES
 from tests.unit.api import Api, api_error
-from tests.unit.juju import App
+from tests.unit.juju import SHIM, App
 
 MESH = {"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}
 OPT_IN = {"istio-aux.io/injection": "enabled"}
@@ -141,6 +141,25 @@ def test_enabled_namespace_stays_enabled(app: App, api: Api) -> None:
     assert api.labels("team") == {}
 
 
+def test_deleted_namespace_is_forgotten(app: App, api: Api) -> None:
+    app.deploy()
+    app.act(0, "enable-namespace", namespace="team")
+    del api.objects["Namespace", None, "team"]
+    app.update(0)
+    assert app.status().message.startswith("namespaces not found: team")
+    results = app.act(0, "disable-namespace", namespace="team")
+    assert results["changed"] == "yes; it does not exist any more"
+    api.put("Namespace", "team")
+    app.update(0)
+    assert api.labels("team") == {}, "another namespace of the name is somebody else's"
+
+
+def test_rejected_label_fails_the_action(app: App, api: Api) -> None:
+    app.deploy()
+    api.refused.add("team")
+    assert app.failure(0, "enable-namespace", namespace="team") == "team: labels are owned by the platform"
+
+
 def test_istio_injection_is_enabled_and_removed_with_application(app: App, api: Api) -> None:
     app.deploy()
     app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})
@@ -161,7 +180,7 @@ def test_disabled_namespace_keeps_labels_of_other_owners(app: App, api: Api) -> 
 def test_option_and_action_may_both_name_a_namespace(app: App, api: Api) -> None:
     app.deploy(config={"namespaces": "team"})
     app.act(0, "enable-namespace", namespace="team")
-    app.config = {}
+    app.config = dict(SHIM)
     app.update(0)
     assert api.labels("team") == OPT_IN, "the action stays in force without the option"
     app.act(0, "disable-namespace", namespace="team")

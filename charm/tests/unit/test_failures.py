@@ -92,11 +92,14 @@ def test_private_image_is_pulled_with_its_account(app: App, api: Api) -> None:
 
 
 @pytest.mark.parametrize("option", ["namespaces", "namespace-selector"])
-def test_opt_in_without_a_shim_image_is_blocked(app: App, option: str) -> None:
+def test_nothing_opts_in_without_a_shim_image(app: App, api: Api, option: str) -> None:
     app.config = {option: "team"}
     app.deploy()
     message = "set the shim's image: juju config istio-aux shim-image=REGISTRY/shim:TAG"
     assert app.status() == BlockedStatus(message)
+    assert api.labels("team") == {}
+    assert not [name for name in webhooks(api) if ".selector." in name]
+    assert app.failure(0, "enable-namespace", namespace="team") == message
 
 
 # The webhook is not healthy

@@ -101,7 +101,7 @@ def test_query_names_only_exposed_metrics(query: str) -> None:
 
 
 def test_every_metric_is_shown() -> None:
-    """Those of the tenancy controller apart, which the relation does not scrape, and of proxies beside pods."""
+    """Those of the tenancy controller and of proxies beside pods apart."""
     shown = {name for query in queries() for name in re.findall(r"istio_aux_\w+", query)}
 
     def of_the_charm(names: set[str]) -> set[str]:

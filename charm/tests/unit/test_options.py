@@ -113,9 +113,18 @@ def test_model_operators_are_kept_out_as_they_are_created(app: App, api: Api) ->
     assert [name for _, name in api.writes if name.endswith("modeloperator")] == [], "nothing of Juju's is written"
 
 
+def test_charms_that_joined_by_relation_reach_their_controller(app: App, api: Api) -> None:
+    app.deploy()
+    joined = webhooks(api)["in-mesh.relation.istio-aux.io"]
+    assert joined["clientConfig"]["service"]["path"] == "/mutate/in-mesh"
+    for label, value in {"sidecar.istio.io/inject": "true", "istio-aux.io/injection": "enabled"}.items():
+        expression = {"key": label, "operator": "In", "values": [value]}
+        assert expression in joined["objectSelector"]["matchExpressions"]
+
+
 def test_named_applications_join_the_mesh(app: App, api: Api) -> None:
     app.deploy(config={"applications": "katib-controller, minio"})
-    joins = webhooks(api)["in-mesh.istio-aux.io"]
+    joins = webhooks(api)["in-mesh.named.istio-aux.io"]
     assert joins["clientConfig"]["service"]["path"] == "/mutate/in-mesh"
     namespaces = joins["namespaceSelector"]["matchExpressions"]
     assert {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["kubeflow"]} in namespaces
@@ -124,7 +133,7 @@ def test_named_applications_join_the_mesh(app: App, api: Api) -> None:
     assert named in joins["objectSelector"]["matchExpressions"]
     app.config = SHIM
     app.update(0)
-    assert "in-mesh.istio-aux.io" not in webhooks(api)
+    assert "in-mesh.named.istio-aux.io" not in webhooks(api)
 
 
 def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None:

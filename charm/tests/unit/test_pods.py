@@ -7,6 +7,7 @@ from lightkube.resources.core_v1 import Pod
 
 from application import Application
 from mesh import pods
+from settings import Settings
 from tests.unit.test_namespaces import namespace
 
 MESH = {"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}
@@ -15,7 +16,8 @@ MAIN, PROXY = {"name": "main"}, {"name": "istio-proxy"}
 NATIVE_PROXY = {"name": "istio-proxy", "restartPolicy": "Always"}
 HELD_PROXY = {"name": "istio-proxy", "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
 HOLD = {"proxy.istio.io/config": '{"holdApplicationUntilProxyStarts": true}'}
-APPLICATION = Application("aux", "kubeflow", "u")
+APPLICATION = Application("aux", "team", "u")
+SETTINGS = Settings.parse({"applications": "katib,minio"})
 INJECT = "sidecar.istio.io/inject"
 
 
@@ -64,6 +66,8 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
     ("by its label", OPT_IN, pod(MAIN, labels={INJECT: "true"}), "no-sidecar"),
     ("its label does not count here", {**OPT_IN, "istio-injection": "no"}, pod(MAIN, labels={INJECT: "true"}), None),
     ("namespace without Istio", OPT_IN, pod(MAIN), None),
+    ("of a named application", {}, pod(MAIN, labels={"app.kubernetes.io/name": "katib"}), "no-sidecar"),
+    ("of another application", {}, pod(MAIN, labels={"app.kubernetes.io/name": "other"}), None),
     ("excluded by label", MESH, pod(MAIN, labels={INJECT: "false"}), None),
     ("excluded by annotation", MESH, pod(MAIN, annotations={INJECT: "false"}), None),
     ("label before annotation", MESH, pod(MAIN, labels={INJECT: "true"}, annotations={INJECT: "false"}), "no-sidecar"),
@@ -78,8 +82,8 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
 
 @pytest.mark.parametrize(("labels", "there", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_pod_misses(labels: dict[str, str], there: Pod, expected: str | None) -> None:
-    assert pods.missed(there, namespace("team", labels), APPLICATION) == expected
+    assert pods.missed(there, namespace("team", labels), APPLICATION, SETTINGS) == expected
 
 
 def test_pod_without_a_specification_misses_nothing() -> None:
-    assert pods.missed(Pod(), namespace("team", OPT_IN), APPLICATION) is None
+    assert pods.missed(Pod(), namespace("team", OPT_IN), APPLICATION, SETTINGS) is None

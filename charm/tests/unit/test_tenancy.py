@@ -54,10 +54,10 @@ def test_webhook_is_called_for_tenants_only_with_the_option(with_tenancy: App, a
         return {entry["clientConfig"]["service"]["path"] for entry in api.get(*CONFIGURATION)["webhooks"]}
 
     tenants = {"/mutate/mesh", "/mutate/pipelines-token"}
-    assert paths() == {"/mutate", "/mutate/ended", "/mutate/out-of-mesh", *tenants}
+    assert paths() == {"/mutate", "/mutate/ended", "/mutate/out-of-mesh", "/mutate/in-mesh", *tenants}
     with_tenancy.config = SHIM
     with_tenancy.update(0)
-    assert paths() == {"/mutate", "/mutate/ended", "/mutate/out-of-mesh"}
+    assert paths() == {"/mutate", "/mutate/ended", "/mutate/out-of-mesh", "/mutate/in-mesh"}
 
 
 def test_controller_follows_image_and_log_level(with_tenancy: App, api: Api) -> None:

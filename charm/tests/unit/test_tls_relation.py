@@ -83,16 +83,22 @@ def test_issued_certificate_becomes_the_next_one(related: App, api: Api, provide
     assert names == {"istio-aux-webhook.kubeflow.svc"}
 
 
-def test_certificate_that_is_served_is_not_written_again(related: App, api: Api, provider: Provider) -> None:
+def test_certificate_is_handed_on_once(related: App, api: Api, provider: Provider) -> None:
     provider.answer(related)
-    there = api.get(*SECRET)["data"]
-    # The webhook has had the API servers trust it, and serves it.
-    promoted = {name.replace("next-ca", "ca").replace("next.", "tls."): value for name, value in there.items()}
-    api.get(*SECRET)["data"] = promoted
+    # The webhook renews by itself, since the provider does not in time.
+    api.get(*SECRET)["data"] = {"tls.crt": "b3du"}
     writes = len(api.writes)
     related.update(0)
-    assert api.get(*SECRET)["data"] == promoted
+    assert data(api) == {"tls.crt": "own"}
     assert len(api.writes) == writes
+    provider.answer(related)
+    assert "next.crt" in data(api), "a new one is handed on"
+
+
+def test_certificates_end_with_a_newline(related: App, api: Api, provider: Provider) -> None:
+    """The API server reads none of two that stand in one line."""
+    provider.answer(related)
+    assert all(text.endswith("-----\n") for text in data(api).values())
 
 
 def test_expired_certificate_is_not_served(related: App, api: Api, provider: Provider) -> None:

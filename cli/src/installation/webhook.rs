@@ -16,7 +16,7 @@ use crate::read::{self, selector_of};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Webhook {
     pub(crate) image: String,
-    /// Is the version of the installation, by the pod's label.
+    /// Is the version of the installation, by Helm's label or the image's tag.
     pub(crate) version: Option<String>,
     /// Has its settings; `None` where its arguments are not in the pod, or this program does not know them.
     pub(crate) settings: Option<Settings>,
@@ -45,11 +45,18 @@ pub(crate) async fn installed_settings(client: &Client) -> Option<Settings> {
 
 fn webhook(pod: &Value) -> Option<Webhook> {
     let container = pod["spec"]["containers"].as_array()?.iter().find(|container| runs_webhook(container))?;
+    let image = container["image"].as_str()?;
     Some(Webhook {
-        image: container["image"].as_str()?.to_owned(),
-        version: label(pod, "app.kubernetes.io/version").map(str::to_owned),
+        image: image.to_owned(),
+        version: label(pod, "app.kubernetes.io/version").or_else(|| tag(image)).map(str::to_owned),
         settings: container["args"].as_array().and_then(|_| settings_of(&arguments(container)).ok()),
     })
+}
+
+/// Returns the tag of an image's reference; none where it has a digest.
+fn tag(image: &str) -> Option<&str> {
+    let (_, name) = image.rsplit_once('/').unwrap_or_default();
+    (!name.contains('@')).then(|| name.split_once(':').map(|(_, tag)| tag))?
 }
 
 /// Returns true for the container that runs the webhook, by its program or its name.
@@ -96,9 +103,9 @@ mod tests {
             (&*settings.shim_image, settings.hold, settings.delivery),
             ("shim:2", Hold::Never, Delivery::ImageVolume)
         );
-        // Pebble starts the charm's webhook, whose arguments are not in the pod.
-        let by_pebble = json!({"spec": {"containers": [{"name": "webhook", "image": "rock:1"}]}});
-        assert_eq!(webhook(&by_pebble).unwrap().settings, None);
+        let without = json!({"spec": {"containers": [{"name": "webhook", "image": "r:5000/x/webhook:0.1.1"}]}});
+        let found = webhook(&without).unwrap();
+        assert_eq!((found.version.as_deref(), found.settings), (Some("0.1.1"), None), "an image may have arguments");
         assert_eq!(webhook(&json!({"spec": {"containers": [{"name": "other", "image": "x"}]}})), None);
     }
 }

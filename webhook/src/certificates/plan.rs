@@ -131,7 +131,9 @@ fn unexpired(cert: &ServingCert, now: i64) -> Option<Validity> {
 /// Returns the CAs that the configuration must trust, that of the current certificate first.
 pub(crate) fn ca_bundle(stored: &StoredCerts, now: i64) -> String {
     let certs = [&stored.current, &stored.next].into_iter().flatten().map(|cert| &cert.ca);
-    certs.chain(stored.previous_ca.as_ref().filter(|ca| is_valid(ca, now))).map(String::as_str).collect()
+    let all = certs.chain(stored.previous_ca.as_ref().filter(|ca| is_valid(ca, now)));
+    // Others write certificates into the Secret too, and two that stand in one line are none to the API server.
+    all.flat_map(|ca| [ca.trim_end(), "\n"]).collect()
 }
 
 fn is_valid(ca: &str, now: i64) -> bool {
@@ -247,6 +249,14 @@ mod tests {
         for (case, stored, bundles, now, trusted_for, expected) in cases {
             assert_eq!(next_action(&stored, None, &bundles, now, LIFE, trusted_for), expected, "{case}");
         }
+    }
+
+    #[test]
+    fn cas_stand_on_lines_of_their_own() {
+        let (own, mut of_others) = (cert(NOW), cert(NOW));
+        of_others.ca = of_others.ca.trim_end().to_owned();
+        let bundle = ca_bundle(&stored(Some(&of_others), Some(&own)), NOW);
+        assert_eq!(bundle, format!("{}\n{}", of_others.ca, own.ca));
     }
 
     #[test]

@@ -304,15 +304,17 @@ async fn ask_for_native_sidecars(settings: Arc<ArcSwap<Settings>>) {
         match server_version::ask().await {
             Ok(version) => {
                 let native_sidecars = version.has_native_sidecars();
-                settings.rcu(|settings| Settings { native_sidecars, ..Settings::clone(settings) });
+                settings.store(Arc::new(Settings { native_sidecars, ..Settings::clone(&settings.load()) }));
                 tracing::info!(%version, native_sidecars, "asked the API server for its version");
                 return;
             }
             Err(error) => {
-                tracing::info!(error = display_chain(&error), "the API server's version is not known yet");
                 if matches!(error, VersionError::NoCluster(_)) {
+                    let error = display_chain(&error);
+                    tracing::warn!(error, "the API server's version is not known; set --native-sidecars");
                     return;
                 }
+                tracing::info!(error = display_chain(&error), "the API server's version is not known yet");
             }
         }
         sleep(VERSION_RETRY_DELAY).await;

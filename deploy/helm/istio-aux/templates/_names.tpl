@@ -44,7 +44,7 @@ released-images.yaml, with the registry and the digests of its release. */ -}}
 {{- /* The Secret that holds the certificate. */ -}}
 {{- define "istio-aux.secret" -}}
 {{- if eq .Values.certificate.from "secret" }}{{ required "certificate.secretName is empty: name the Secret of the certificate, for certificate.from=secret" .Values.certificate.secretName }}
-{{- else if eq .Values.certificate.from "cert-manager" }}istio-aux-tls
+{{- else if eq .Values.certificate.from "cert-manager" }}{{ include "istio-aux.fullname" . }}-tls
 {{- else }}{{ include "istio-aux.fullname" . }}-certificate
 {{- end }}
 {{- end }}
