@@ -5,7 +5,8 @@ use std::fmt::Write;
 use clap::{Arg, Command, CommandFactory};
 use controller::ControllerArgs;
 use controller::metrics::TenancyMetrics;
-use inject::review::{Entry, Outcome};
+use inject::Entry;
+use inject::review::Outcome;
 use webhook::WebhookArgs;
 use webhook::metrics::Metrics;
 

@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use inject::pod::Pod;
-use inject::review::{Entry, answer};
-use inject::{Settings, decide};
+use inject::review::answer;
+use inject::{Entry, Settings, decide};
 use serde_json::{Value, json};
 
 /// Returns a pod of about so many bytes: one that Istio has injected, with environment variables that fill it up.

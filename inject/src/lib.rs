@@ -10,6 +10,7 @@
 #[cfg(feature = "args")]
 pub mod args;
 mod ended;
+mod entry;
 mod facts;
 mod membership;
 mod mode;
@@ -24,6 +25,7 @@ pub mod tenancy;
 use json_patch::Patch;
 
 pub use self::ended::report_ended;
+pub use self::entry::Entry;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
 pub use self::membership::{join, stay_out};

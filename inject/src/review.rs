@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
-use crate::{Decision, Mode, Settings, decide, join, move_proxy_to_node, report_ended, stay_out, tenancy};
+use crate::{Decision, Entry, Mode, Settings};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -64,65 +64,6 @@ struct Kind {
     #[serde(default)]
     group: String,
     kind: String,
-}
-
-/// The decision that a review asks for: each has a path of the webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Entry {
-    /// The startup hold and the shim.
-    Injection,
-    /// The token for Kubeflow Pipelines.
-    PipelinesToken,
-    /// A place in the mesh for pods that run to completion.
-    Mesh,
-    /// The proxy on the pod's node.
-    Node,
-    /// The end of the awaited containers, when the kubelet reports it.
-    Ended,
-    /// The mesh, for applications of a Juju model.
-    InMesh,
-    /// No mesh, for Juju's own pods.
-    OutOfMesh,
-}
-
-impl Entry {
-    /// All entries.
-    pub const ALL: [Self; 7] =
-        [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node, Self::Ended, Self::InMesh, Self::OutOfMesh];
-
-    /// Returns the name in logs and metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Injection => "injection",
-            Self::PipelinesToken => "pipelines-token",
-            Self::Mesh => "mesh",
-            Self::Node => "node",
-            Self::Ended => "ended",
-            Self::InMesh => "in-mesh",
-            Self::OutOfMesh => "out-of-mesh",
-        }
-    }
-
-    fn decide(self, pod: &Pod, settings: &Settings) -> Decision {
-        match self {
-            Self::Injection => decide(pod, settings),
-            Self::PipelinesToken => tenancy::add_pipelines_token(pod),
-            Self::Mesh => tenancy::join_mesh(pod, settings),
-            Self::Node => move_proxy_to_node(pod),
-            Self::Ended => report_ended(pod),
-            Self::InMesh => join(pod),
-            Self::OutOfMesh => stay_out(pod),
-        }
-    }
-
-    /// Returns the operation and the subresource that the entry decides about.
-    fn operation(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Ended => ("UPDATE", "status"),
-            _ => ("CREATE", ""),
-        }
-    }
 }
 
 /// The outcome of a review. Its mode is [`Mode::Off`] for every entry but [`Entry::Injection`].

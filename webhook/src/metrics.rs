@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use inject::Mode;
-use inject::review::{Entry, Outcome};
+use inject::review::Outcome;
+use inject::{Entry, Mode};
 use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

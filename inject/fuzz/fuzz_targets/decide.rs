@@ -4,8 +4,8 @@
 #![no_main]
 
 use inject::pod::Pod;
-use inject::review::{Entry, answer};
-use inject::{Settings, decide};
+use inject::review::answer;
+use inject::{Entry, Settings, decide};
 use libfuzzer_sys::fuzz_target;
 use nix::time::{ClockId, clock_gettime};
 use serde_json::Value;

@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use inject::Settings;
-use inject::review::{self, Answered, Entry, Outcome};
+use inject::review::{self, Answered, Outcome};
+use inject::{Entry, Settings};
 use tokio::time::timeout;
 
 use super::connection_limit::{RequestGuard, UNCOUNTED_MEMORY_LIMIT};
@@ -112,18 +112,13 @@ fn respond(
     response
 }
 
-/// Returns the webhook configuration's entry that has this path.
+/// Returns the entry that has this path: injection has `/mutate`, and the others their names below it.
 fn entry_of(path: &str) -> Option<Entry> {
-    match path {
-        "/mutate" => Some(Entry::Injection),
-        "/mutate/pipelines-token" => Some(Entry::PipelinesToken),
-        "/mutate/mesh" => Some(Entry::Mesh),
-        "/mutate/node" => Some(Entry::Node),
-        "/mutate/ended" => Some(Entry::Ended),
-        "/mutate/in-mesh" => Some(Entry::InMesh),
-        "/mutate/out-of-mesh" => Some(Entry::OutOfMesh),
-        _ => None,
-    }
+    let name = match path.strip_prefix("/mutate")? {
+        "" => Entry::Injection.as_str(),
+        below => below.strip_prefix('/').filter(|name| *name != Entry::Injection.as_str())?,
+    };
+    Entry::ALL.into_iter().find(|entry| entry.as_str() == name)
 }
 
 /// Reports a body that was not read.
