@@ -5,6 +5,9 @@ use contract::names::{PILOT_AGENT, SHIM_IMAGE, SHIM_UID};
 
 use crate::{Delivery, Hold, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 
+/// An option of the webhook that is not for the shim, and that settings depend on.
+const NATIVE_SIDECARS: &str = "native-sidecars";
+
 /// Options for the shim in pods.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The shim in pods")]
@@ -56,7 +59,8 @@ fn default_image() -> String {
 
 /// Returns the settings of a webhook that runs with these arguments. Options that are not for the shim are skipped.
 pub fn settings_of(words: &[String]) -> Result<Settings, clap::Error> {
-    let command = ShimArgs::augment_args(Command::new("istio-aux-webhook"));
+    let native_sidecars = Arg::new(NATIVE_SIDECARS).long(NATIVE_SIDECARS);
+    let command = ShimArgs::augment_args(Command::new("istio-aux-webhook")).arg(native_sidecars);
     let names: Vec<String> =
         command.get_arguments().filter_map(Arg::get_long).map(|name| format!("--{name}")).collect();
     let mut ours = vec![String::new()];
@@ -69,9 +73,7 @@ pub fn settings_of(words: &[String]) -> Result<Settings, clap::Error> {
         }
     }
     let matches = command.try_get_matches_from(ours)?;
-    let disabled = |pair: &[String]| pair[0] == "--native-sidecars" && pair[1] == "disabled";
-    let native_sidecars =
-        !words.iter().any(|word| word == "--native-sidecars=disabled") && !words.windows(2).any(disabled);
+    let native_sidecars = matches.get_one::<String>(NATIVE_SIDECARS).is_none_or(|value| value != "disabled");
     Ok(ShimArgs::from_arg_matches(&matches)?.settings(native_sidecars))
 }
 

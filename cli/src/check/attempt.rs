@@ -7,7 +7,6 @@ use inject::Settings;
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::Scope;
 use super::finding::{Finding, Id};
 use super::snapshot::{Snapshot, webhook_service};
 use crate::dry_run::{DryRun, dry_run_pod};
@@ -18,13 +17,18 @@ const NAMESPACES_LIMIT: usize = 5;
 
 /// Makes a dry run in namespaces that are opted in and in the mesh. Where no namespace is, it makes one in the context's, with a
 /// pod that opts in by its labels.
-pub(super) async fn run(client: &Client, snapshot: &Snapshot, scope: &Scope) -> Vec<Finding> {
-    let mut pod = pod(&scope.settings);
+pub(super) async fn run(
+    client: &Client,
+    snapshot: &Snapshot,
+    checked: Option<&str>,
+    settings: &Settings,
+) -> Vec<Finding> {
+    let mut pod = pod(settings);
     let namespaces = snapshot.namespaces.iter().filter(|namespace| namespace_opt_in(namespace).is_some());
     let in_mesh = namespaces.filter(|namespace| is_in_mesh(namespace));
     let mut names: Vec<&str> =
         in_mesh.filter_map(|namespace| namespace["metadata"]["name"].as_str()).take(NAMESPACES_LIMIT).collect();
-    if names.is_empty() && scope.namespace.is_none() && is_installed(snapshot) {
+    if names.is_empty() && checked.is_none() && is_installed(snapshot) {
         names.push(client.default_namespace());
         pod["metadata"]["labels"] = json!({INJECTION_LABEL: ENABLED, ISTIO_INJECT: "true"});
     }
@@ -118,12 +122,12 @@ mod tests {
         let (client, _) = client([answer]);
         let namespaces = vec![namespace("team", true), namespace("outside", false), json!({"metadata": {"name": "x"}})];
         let snapshot = Snapshot { namespaces, ..Snapshot::default() };
-        let findings = run(&client, &snapshot, &scope()).await;
+        let findings = run(&client, &snapshot, None, &settings()).await;
         findings.iter().map(Finding::line).collect()
     }
 
-    fn scope() -> Scope {
-        Scope { namespace: None, selector: String::new(), probe_in: None, settings: Settings::new("shim:1") }
+    fn settings() -> Settings {
+        Settings::new("shim:1")
     }
 
     #[tokio::test]
@@ -131,9 +135,9 @@ mod tests {
         const CREATE: &str = "POST /api/v1/namespaces/default/pods?&dryRun=All";
         let (client, requests) = client([Answer::ok(CREATE, json!({"metadata": {}}))]);
         let mut snapshot = Snapshot { namespaces: vec![json!({"metadata": {"name": "x"}})], ..Snapshot::default() };
-        assert!(run(&client, &snapshot, &scope()).await.is_empty(), "istio-aux is not installed");
+        assert!(run(&client, &snapshot, None, &settings()).await.is_empty(), "istio-aux is not installed");
         snapshot.has_policy = true;
-        let findings = run(&client, &snapshot, &scope()).await;
+        let findings = run(&client, &snapshot, None, &settings()).await;
         assert_eq!(
             findings[0].line(),
             "info dry-run: dry run in default: Istio's injector adds no istio-proxy, so the pod gets no shim"

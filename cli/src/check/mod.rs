@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use contract::version::Version;
 use inject::Settings;
+use inject::args::default_settings;
 use kube::Client;
 use tokio::time::sleep;
 
@@ -41,21 +42,25 @@ pub(crate) struct Scope {
     pub(crate) selector: String,
     /// Runs the shim from an image volume on each kind of node, in this namespace.
     pub(crate) probe_in: Option<String>,
-    pub(crate) settings: Settings,
+    /// Are those to check with, in place of the installed webhook's.
+    pub(crate) settings: Option<Settings>,
 }
 
 /// Checks a cluster in which istio-aux is installed.
 pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> {
     let version = snapshot::server_version(client).await?;
+    let mut snapshot = snapshot::take_without_pods(client, version).await;
+    let installed = || snapshot.webhooks.iter().find_map(|webhook| webhook.settings.clone());
+    let mut settings = scope.settings.clone().or_else(installed).unwrap_or_else(default_settings);
     // A server without native sidecars gets the shim in another mode.
-    let native_sidecars = scope.settings.native_sidecars && version.is_none_or(Version::has_native_sidecars);
-    let scope = Scope { settings: Settings { native_sidecars, ..scope.settings.clone() }, ..scope.clone() };
-    let snapshot = snapshot::take(client, version, &scope).await;
-    let mut findings = findings::of(&snapshot, scope.namespace.as_deref(), now());
-    findings.extend(attempt::run(client, &snapshot, &scope).await);
-    findings.extend(pull_secrets::run(client, &snapshot.namespaces, &scope.settings.pull_secrets).await);
+    settings.native_sidecars &= version.is_none_or(Version::has_native_sidecars);
+    snapshot.add_pods(client, scope, &settings).await;
+    let namespace = scope.namespace.as_deref();
+    let mut findings = findings::of(&snapshot, namespace, now());
+    findings.extend(attempt::run(client, &snapshot, namespace, &settings).await);
+    findings.extend(pull_secrets::run(client, &snapshot.namespaces, &settings.pull_secrets).await);
     if let Some(namespace) = &scope.probe_in {
-        findings.extend(probe::run(client, namespace, &snapshot.nodes, &scope.settings).await);
+        findings.extend(probe::run(client, namespace, &snapshot.nodes, &settings).await);
     }
     Ok(findings)
 }
@@ -147,7 +152,7 @@ mod tests {
             empty("GET /api/v1"),
         ]);
         let settings = Settings::new("shim:1");
-        let scope = Scope { namespace: None, selector: "app=a".to_owned(), probe_in: None, settings };
+        let scope = Scope { namespace: None, selector: "app=a".to_owned(), probe_in: None, settings: Some(settings) };
         let findings = wait_until_ready(&client, &scope, Duration::ZERO).await.unwrap();
         assert_eq!(
             first_problem(&findings),

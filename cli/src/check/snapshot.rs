@@ -71,33 +71,6 @@ pub(super) async fn server_version(client: &Client) -> Result<Option<Version>> {
     Ok(Version::parse(&format!("{}.{}", info.major, info.minor)))
 }
 
-/// Reads what a check needs.
-pub(super) async fn take(client: &Client, server: Option<Version>, scope: &Scope) -> Snapshot {
-    let mut snapshot = take_without_pods(client, server).await;
-    let namespace = scope.namespace.as_deref();
-    let namespaces = match namespace {
-        Some(name) => read::get(client, NAMESPACES, None, name).await.and_then(|found| {
-            found.map(|namespace| vec![namespace]).ok_or_else(|| anyhow!("there is no namespace {name}"))
-        }),
-        None => read::list(client, NAMESPACES, None, &ListParams::default()).await,
-    };
-    snapshot.namespaces = snapshot.note(namespaces).unwrap_or_default();
-    let pods = read_pods(client, &snapshot, scope, &scope.settings).await;
-    snapshot.pods = snapshot.note(pods).unwrap_or_default();
-    if let (Some(name), [found]) = (namespace, snapshot.namespaces.as_slice())
-        && tenant::is_tenant(found)
-    {
-        snapshot.tenant = Some(tenant::read(client, name, &mut snapshot.unreadable).await);
-    }
-    if snapshot.namespaces.iter().any(|namespace| label(namespace, PROXY_LABEL) == Some(NODE)) {
-        let class = read::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;
-        snapshot.has_node_runtime_class = snapshot.note(class).map(|found| found.is_some());
-        let agents = read::list(client, DAEMON_SETS, None, &ListParams::default().labels(NODE_AGENT)).await;
-        snapshot.node_agents = snapshot.note(agents);
-    }
-    snapshot
-}
-
 /// Reads all but namespaces and pods.
 pub(super) async fn take_without_pods(client: &Client, server: Option<Version>) -> Snapshot {
     let mut snapshot = Snapshot { server, ..Snapshot::default() };
@@ -133,6 +106,31 @@ async fn read_pods(client: &Client, snapshot: &Snapshot, scope: &Scope, settings
 }
 
 impl Snapshot {
+    /// Reads namespaces and pods as well.
+    pub(super) async fn add_pods(&mut self, client: &Client, scope: &Scope, settings: &Settings) {
+        let namespace = scope.namespace.as_deref();
+        let namespaces = match namespace {
+            Some(name) => read::get(client, NAMESPACES, None, name).await.and_then(|found| {
+                found.map(|namespace| vec![namespace]).ok_or_else(|| anyhow!("there is no namespace {name}"))
+            }),
+            None => read::list(client, NAMESPACES, None, &ListParams::default()).await,
+        };
+        self.namespaces = self.note(namespaces).unwrap_or_default();
+        let pods = read_pods(client, self, scope, settings).await;
+        self.pods = self.note(pods).unwrap_or_default();
+        if let (Some(name), [found]) = (namespace, self.namespaces.as_slice())
+            && tenant::is_tenant(found)
+        {
+            self.tenant = Some(tenant::read(client, name, &mut self.unreadable).await);
+        }
+        if self.namespaces.iter().any(|namespace| label(namespace, PROXY_LABEL) == Some(NODE)) {
+            let class = read::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;
+            self.has_node_runtime_class = self.note(class).map(|found| found.is_some());
+            let agents = read::list(client, DAEMON_SETS, None, &ListParams::default().labels(NODE_AGENT)).await;
+            self.node_agents = self.note(agents);
+        }
+    }
+
     fn note<T>(&mut self, read: Result<T>) -> Option<T> {
         note(&mut self.unreadable, read)
     }

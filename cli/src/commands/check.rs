@@ -10,7 +10,6 @@ use super::CliResult;
 use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
 use super::output::OutputArgs;
 use crate::check::{self, Scope};
-use crate::installation::installed_settings;
 
 /// Check a cluster: what is wrong, and what to do about it
 #[derive(Debug, Args)]
@@ -59,10 +58,7 @@ pub(super) fn run(arguments: CheckArgs) -> CliResult {
     cluster.run(async |client| {
         let probe_in = probe.then(|| namespace_or_default(namespace.clone(), &client));
         // Without an option for the shim, the webhook's own settings count.
-        let mut settings = shim.settings(true);
-        if settings == default_settings() {
-            settings = installed_settings(&client).await.unwrap_or(settings);
-        }
+        let settings = Some(shim.settings(true)).filter(|settings| *settings != default_settings());
         let scope = Scope { namespace, selector, probe_in, settings };
         let findings = if pre {
             check::before_installation(&client).await?

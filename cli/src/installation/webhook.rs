@@ -92,7 +92,7 @@ mod tests {
             "metadata": {"labels": {"app.kubernetes.io/version": "0.1.0"}},
             "spec": {"containers": [{
                 "name": "webhook", "image": "webhook@sha256:1",
-                "args": ["--shim-image=$(SHIM_IMAGE)", "--hold", "never", "--self-signed", "--delivery=image-volume"],
+                "args": ["--shim-image=$(SHIM_IMAGE)", "--hold", "never", "--self-signed", "--delivery=image-volume", "--native-sidecars", "disabled"],
                 "env": [{"name": "SHIM_IMAGE", "value": "shim:2"}],
             }]},
         });
@@ -103,6 +103,7 @@ mod tests {
             (&*settings.shim_image, settings.hold, settings.delivery),
             ("shim:2", Hold::Never, Delivery::ImageVolume)
         );
+        assert!(!settings.native_sidecars);
         let without = json!({"spec": {"containers": [{"name": "webhook", "image": "r:5000/x/webhook:0.1.1"}]}});
         let found = webhook(&without).unwrap();
         assert_eq!((found.version.as_deref(), found.settings), (Some("0.1.1"), None), "an image may have arguments");

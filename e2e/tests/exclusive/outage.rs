@@ -125,7 +125,7 @@ async fn jobs_and_training_jobs_complete_after_an_outage() {
             ns.create_objects([job("one", &pod_spec("Never", &[shell("main", "true")])), training.clone()]).await;
             until_refused(ns, "Job").await;
             until_refused(ns, "TFJob").await;
-            // Whoever creates a pod without a controller is told.
+            // A client that creates a pod without a controller gets the error.
             let refusal = ns.try_create(step("step"), &PostParams::default()).await.expect_err("it would not complete");
             assert!(refusal.to_string().contains("failed calling webhook"), "{refusal}");
         }
