@@ -25,6 +25,11 @@ class Application:
         return f"{self.webhook}-tenancy"
 
     @property
+    def pod_names(self) -> tuple[str, ...]:
+        """Returns the values of `app.kubernetes.io/name` of its pods: of the charm's units, and of both Deployments."""
+        return (self.name, self.webhook, self.tenancy)
+
+    @property
     def certificate_secret(self) -> str:
         """Returns the name of the Secret with the webhook's certificate."""
         return f"{self.webhook}-certificate"
@@ -45,31 +50,23 @@ class Application:
         return f"{self.model}/{self.name}"
 
     @property
-    def owned(self) -> dict[str, str]:
-        """Returns the labels by which this charm and Juju find its objects.
-
-        Juju 3.6.11 and later delete by them the objects of a removed application or model (`Delete` in
-        internal/provider/kubernetes/application/application.go, and modelteardown.go beside it).
-        """
-        return {
-            names.CREATED_BY: self.name,
-            names.MODEL_NAME: self.model,
-            names.MODEL_UUID: self.model_uuid,
-        }
-
-    @property
     def made_by_charm(self) -> dict[str, str]:
-        """Returns the labels of objects that the charm created. Objects that Juju created may have `owned`, too."""
-        return {**self.owned, names.PART_OF: "istio-aux"}
+        """Returns the labels by which the charm finds its objects, also those for an earlier model of this name.
+
+        Objects that Juju created have no `app.kubernetes.io/part-of`.
+        """
+        return {names.CREATED_BY: self.name, names.MODEL_NAME: self.model, names.PART_OF: "istio-aux"}
 
     @property
     def labels(self) -> dict[str, str]:
         """Returns the labels of its objects, in place of the chart's.
 
+        By Juju's own, Juju 3.6.11 and later delete the objects of a removed application or model (`Delete` in
+        internal/provider/kubernetes/application/application.go, and modelteardown.go beside it).
         `app.kubernetes.io/name` is not among them: by that label Juju finds an application's own Service
         and pods (juju#20774).
         """
-        return {**self.made_by_charm, names.MANAGED_BY: "juju"}
+        return {**self.made_by_charm, names.MODEL_UUID: self.model_uuid, names.MANAGED_BY: "juju"}
 
     def is_owner(self, labels: Mapping[str, str]) -> bool:
         """Returns true if an object with these labels is this application's, also of an earlier model of this name."""

@@ -21,6 +21,7 @@ import statuses
 from actions import Actions
 from application import Application
 from certificates import CertificatesRelation
+from cluster import health
 from cluster.client import Cluster, ClusterError, Forbidden, Unavailable
 from cluster.manifests import Image
 from cluster.resources import ClusterResources, Conflict
@@ -223,15 +224,17 @@ class IstioAuxCharm(ops.CharmBase):
         self._observability.publish(self._resources.addresses())
 
     def _wait_for_deployments(self, settings: Settings) -> Iterable[StatusBase]:
-        webhook = self._application.webhook
+        webhook, tenancy = self._application.webhook, self._application.tenancy
+        deployment = self._resources.deployment(webhook)
         for _ in range(_START_TIMEOUT):
-            if self._resources.is_available(webhook) or self._resources.is_overdue(webhook, _now()):
+            if health.is_available(deployment) or health.is_overdue(deployment, _now()):
                 break
             time.sleep(1)
-        if not self._resources.is_available(webhook) or self._resources.is_overdue(webhook, _now()):
+            deployment = self._resources.deployment(webhook)
+        if not health.is_available(deployment) or health.is_overdue(deployment, _now()):
             yield statuses.not_ready(webhook)
-        if settings.tenancy and self._resources.is_overdue(self._application.tenancy, _now()):
-            yield statuses.not_ready(self._application.tenancy)
+        if settings.tenancy and health.is_overdue(self._resources.deployment(tenancy), _now()):
+            yield statuses.not_ready(tenancy)
 
     def _count(self, settings: Settings) -> Iterable[StatusBase]:
         """Yields how many pods miss something."""

@@ -70,8 +70,6 @@ CLUSTER_ROLE = "istio-aux"
 """The webhook's ClusterRole."""
 REQUIRE_SIDECAR = "istio-aux-require-sidecar"
 """The policy of the option `require-sidecar`, and its binding."""
-CLUSTER_NAMES = (*CONFIGURATIONS, REQUIRE_SIDECAR, "istio-aux-ca-bundle-only", "istio-aux-ended", "istio-aux-tenancy")
-"""Names of cluster-scoped objects."""
 ENDED_WEBHOOK = "ended.istio-aux.io"
 """The webhook for the kubelet's reports. Its timeout is no option: a kubelet reports its pods one after another."""
 WEBHOOKS_OF_NAMESPACES = (

@@ -24,22 +24,23 @@ def _image(value: str) -> str:
     return value
 
 
-def _namespaces(value: str) -> tuple[str, ...]:
-    listed = [name.strip() for name in value.split(",") if name.strip()]
+def _listed(value: str, what: str) -> tuple[str, ...]:
+    listed = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     for name in listed:
         if not _DNS_LABEL.fullmatch(name):
-            raise ValueError(f'"{name}" is not a namespace name; separate names by commas')
-        if name == names.NEVER_INJECTED:
-            raise ValueError(f"{name} cannot be opted in; remove it")
-    return tuple(dict.fromkeys(listed))
+            raise ValueError(f'"{name}" is not {what}; separate names by commas')
+    return listed
+
+
+def _namespaces(value: str) -> tuple[str, ...]:
+    listed = _listed(value, "a namespace name")
+    if names.NEVER_INJECTED in listed:
+        raise ValueError(f"{names.NEVER_INJECTED} cannot be opted in; remove it")
+    return listed
 
 
 def _applications(value: str) -> tuple[str, ...]:
-    listed = [name.strip() for name in value.split(",") if name.strip()]
-    for name in listed:
-        if not _DNS_LABEL.fullmatch(name):
-            raise ValueError(f'"{name}" is not the name of an application; separate names by commas')
-    return tuple(dict.fromkeys(listed))
+    return _listed(value, "the name of an application")
 
 
 class Settings(BaseModel):

@@ -26,7 +26,6 @@ from lightkube.resources.policy_v1 import PodDisruptionBudget
 from lightkube.resources.rbac_authorization_v1 import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from lightkube.types import PatchType
 
-import names
 from application import Application
 from cluster import metadata
 
@@ -138,19 +137,10 @@ class Cluster:
         return True
 
     def owned(self, application: Application) -> Iterator[AnyResource]:
-        """Lists all objects that the application created, of any kind and revision.
-
-        Cluster-scoped objects are found by name, too: those of an earlier model of this name have another UUID.
-        """
+        """Lists all objects that the application created, of any kind and revision."""
         for kind in KINDS:
-            is_namespaced = issubclass(kind, NamespacedResource)
-            namespace = application.model if is_namespaced else None
-            found = {metadata.name(each): each for each in self.list(kind, namespace, application.made_by_charm)}
-            for name in () if is_namespaced else names.CLUSTER_NAMES:
-                leftover = None if name in found else self.get(kind, name)
-                if leftover and application.is_owner(metadata.labels(leftover)):
-                    found[name] = leftover
-            yield from cast("list[AnyResource]", list(found.values()))
+            namespace = application.model if issubclass(kind, NamespacedResource) else None
+            yield from cast("list[AnyResource]", self.list(kind, namespace, application.made_by_charm))
 
     def delete(self, unwanted: AnyResource) -> None:
         """Deletes an object. Does nothing if it does not exist."""

@@ -217,7 +217,7 @@ def _juju_webhook(like: Object, name: str, path: str, namespaces: list[Expressio
 def _excluded_pods(application: Application) -> list[Expression]:
     """Returns the selector that excludes this application's pods, and Juju's model operators."""
     return [
-        _not_in(names.POD_APPLICATION, application.name, application.webhook, application.tenancy),
+        _not_in(names.POD_APPLICATION, *application.pod_names),
         *({"key": label, "operator": "DoesNotExist"} for label in names.MODEL_OPERATOR_LABELS),
     ]
 

@@ -70,13 +70,9 @@ class ClusterResources:
         self._delete(each for each in list(self._cluster.owned(self._application)) if _key(each) not in keys)
         return unsupported
 
-    def is_available(self, deployment: str) -> bool:
-        """Returns true if a replica of a Deployment is ready."""
-        return health.is_available(self._cluster.get(Deployment, deployment, self._application.model))
-
-    def is_overdue(self, deployment: str, now: datetime.datetime) -> bool:
-        """Returns true if a Deployment should run by now and does not."""
-        return health.is_overdue(self._cluster.get(Deployment, deployment, self._application.model), now)
+    def deployment(self, name: str) -> Deployment | None:
+        """Reads a Deployment; None if it does not exist."""
+        return self._cluster.get(Deployment, name, self._application.model)
 
     def addresses(self) -> list[str]:
         """Returns the addresses of the pods that serve metrics."""
@@ -121,8 +117,7 @@ class ClusterResources:
         makers = {_maker(each) for each in injectors}
         policy = self._cluster.get(ValidatingAdmissionPolicy, names.REQUIRE_SIDECAR)
         known = makers | set(_exempt_applications(policy)) | set(names.ISTIO_CHARMS)
-        own = (self._application.name, self._application.webhook, self._application.tenancy)
-        return known - {"", *own}
+        return known - {"", *self._application.pod_names}
 
     def _patch_namespaces(self, patches: namespaces.Patches) -> Iterable[str]:
         for name, patch in patches.items():
@@ -137,7 +132,7 @@ class ClusterResources:
             return "Ignore"
         there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[1])
         has_served = any(webhook.failurePolicy == "Fail" for webhook in (there.webhooks if there else None) or [])
-        deployment = self._cluster.get(Deployment, self._application.webhook, self._application.model)
+        deployment = self.deployment(self._application.webhook)
         return "Fail" if has_served or health.is_available(deployment) else "Ignore"
 
     def _reject_other_installation(self) -> None:

@@ -35,8 +35,7 @@ def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, setti
     labels = metadata.labels(pod)
     if labels.get(names.INJECTION_LABEL) == names.DISABLED:
         return False
-    own = (application.name, application.webhook, application.tenancy)
-    if labels.get(names.POD_APPLICATION) in own or labels.get("app") == "istiod":
+    if labels.get(names.POD_APPLICATION) in application.pod_names or labels.get("app") == "istiod":
         return False
     if any(label in labels for label in names.MODEL_OPERATOR_LABELS):
         return False

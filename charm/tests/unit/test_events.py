@@ -185,7 +185,8 @@ def test_installation_by_helm_is_left_alone(app: App, api: Api) -> None:
 
 
 def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
-    earlier = {"app.juju.is/created-by": "istio-aux", "model.juju.is/name": "kubeflow", "model.juju.is/id": "earlier"}
+    juju = {"app.juju.is/created-by": "istio-aux", "model.juju.is/name": "kubeflow", "model.juju.is/id": "earlier"}
+    earlier = {**juju, "app.kubernetes.io/part-of": "istio-aux"}
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
         spec = {"policyName": "x", "validationActions": ["Deny"]}
         api.put(kind, "istio-aux-require-sidecar", metadata={"labels": earlier}, spec=spec)
