@@ -80,7 +80,7 @@ named-context:
 	echo "using context '$$context' of KUBECONFIG"
 
 .PHONY: test
-test: test-rust test-charm test-cluster ## Run the gate: all tests of Rust and the charm, and the scenarios
+test: test-rust test-charts test-charm test-cluster ## Run the gate: all tests of Rust, the charts and the charm, and the scenarios
 
 .PHONY: test-all
 test-all: ## Run every test there is, at one commit, and write the table of docs/compatibility.md (hours)
@@ -91,6 +91,10 @@ test-rust: ## Run the Rust tests that need no cluster
 	@hack/ensure rust processes
 	cargo test --locked --workspace --exclude e2e --tests --features aux-shim/privileged
 	cargo check --locked --package aux-shim --target aarch64-unknown-linux-musl
+
+.PHONY: test-charts
+test-charts: ## Run the charts' unit tests, and check their objects by Kubernetes' schemas and kube-score
+	@hack/charts/test
 
 .PHONY: test-charm
 test-charm: ## Run the charm's tests that need no cluster
@@ -222,6 +226,7 @@ manifests: ## Render deploy/overlays and the charm's objects from the chart; nee
 	deploy/render --set=tenancy.enabled=true --show-only=templates/tenancy.yaml >target/rendered.yaml && mv target/rendered.yaml deploy/overlays/tenancy/tenancy.yaml
 	NAMESPACE=juju-model deploy/render --set=fullnameOverride=juju-application-webhook --set=tenancy.enabled=true >target/rendered.yaml && \
 	  mv target/rendered.yaml charm/src/cluster/chart.yaml
+	deploy/render charm-dashboard >charm/src/grafana_dashboards/istio-aux.json
 
 .PHONY: images
 images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both) by their Dockerfiles, and load them into the one-node cluster

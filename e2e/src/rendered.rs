@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
 
 use serde_json::Value;
 
@@ -20,17 +19,13 @@ pub const CONFIGURATIONS: [&str; 2] =
 /// Objects by kind and name.
 pub type Objects = BTreeMap<String, Value>;
 
-/// Runs `helm template` on the webhook's chart with these words.
-#[must_use]
-pub fn template(values: &[&str]) -> Output {
-    run_offline("helm", &[&["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux"], values].concat())
-}
-
 /// Returns the objects of the webhook's chart with these values, and images.
 #[must_use]
 pub fn chart(values: &[&str]) -> Objects {
     let registry = format!("--set=image.registry={LOADED_IMAGES}");
-    objects(&printed(&template(&[&[KUBERNETES, "--no-hooks", &registry], values].concat())))
+    let words =
+        ["template", "istio-aux", "helm/istio-aux", "--namespace=istio-aux", KUBERNETES, "--no-hooks", &registry];
+    objects(&printed(&run_offline("helm", &[&words, values].concat())))
 }
 
 /// Returns the objects that kustomize makes of a directory, relative to `deploy`.
@@ -65,16 +60,10 @@ pub fn on_top_of(name: &str, overlay: &str, rest: &str) -> Objects {
     self::overlay(&format!("../target/{name}"))
 }
 
-/// Returns the specification of the webhook's Deployment.
-#[must_use]
-pub fn deployment(objects: &Objects) -> &Value {
-    &objects["Deployment istio-aux"]["spec"]
-}
-
 /// Returns the webhook's container.
 #[must_use]
 pub fn container(objects: &Objects) -> &Value {
-    &deployment(objects)["template"]["spec"]["containers"][0]
+    &objects["Deployment istio-aux"]["spec"]["template"]["spec"]["containers"][0]
 }
 
 /// Returns true if the webhook has an argument.

@@ -57,6 +57,7 @@ fn overlays_and_the_charms_objects_are_what_the_chart_renders() {
         ("overlays/self-signed/istio-aux.yaml", &["./render"][..]),
         ("overlays/tenancy/tenancy.yaml", &tenancy),
         ("../charm/src/cluster/chart.yaml", &charm),
+        ("../charm/src/grafana_dashboards/istio-aux.json", &["./render", "charm-dashboard"]),
     ] {
         let rendered = printed(&run_offline("env", words));
         let written = printed(&run_offline("cat", &[file]));

@@ -4,4 +4,3 @@
 mod chart;
 mod kustomize;
 mod manifests;
-mod node_chart;

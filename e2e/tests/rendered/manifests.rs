@@ -2,7 +2,7 @@
 
 use e2e::command::{printed, run_offline};
 use e2e::install_methods::BINARY;
-use e2e::rendered::{CONFIGURATIONS, Objects, chart, deployment, objects, template};
+use e2e::rendered::{CONFIGURATIONS, Objects, chart, objects};
 use serde_json::json;
 
 /// Labels that Helm's conventions ask for.
@@ -76,16 +76,4 @@ fn chart_objects_have_helms_and_the_common_labels() {
             }
         }
     }
-    let selectors = deployment(&chart(&everything))["selector"]["matchLabels"].clone();
-    assert_eq!(selectors, json!({"app.kubernetes.io/name": "istio-aux"}), "a selector cannot be changed by an upgrade");
-}
-
-#[test]
-fn validating_policies_are_rendered_from_kubernetes_1_30() {
-    let policies = |version: &str| {
-        let output = template(&[version, "--no-hooks", "--set=image.registry=registry.example/x"]);
-        objects(&printed(&output)).keys().filter(|name| name.starts_with("ValidatingAdmissionPolicy")).count()
-    };
-    assert_eq!(policies("--kube-version=1.30.0"), 4);
-    assert_eq!(policies("--kube-version=1.29.0"), 0);
 }

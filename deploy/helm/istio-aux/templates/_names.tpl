@@ -49,6 +49,11 @@ released-images.yaml, with the registry and the digests of its release. */ -}}
 {{- end }}
 {{- end }}
 
+{{- /* If the webhook asks the API server anything. */ -}}
+{{- define "istio-aux.asksApi" -}}
+{{- if or (eq .Values.certificate.from "self-signed") (eq .Values.nativeSidecars "auto") }}true{{ else }}false{{ end }}
+{{- end }}
+
 {{- /* Resource quantities in CEL: a map of strings. */ -}}
 {{- define "istio-aux.quantities" -}}
 {{- $pairs := list }}
