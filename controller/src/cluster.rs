@@ -13,14 +13,6 @@ use crate::plan::{Action, Observed};
 /// Is the cause that the API server gives when it creates nothing in a namespace that is being deleted.
 const TERMINATING: &str = "NamespaceTerminating";
 
-/// Holds the result of an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Changed,
-    /// Not needed: the namespace is deleted, or being deleted, or the server does not have the kind.
-    NothingToDo,
-}
-
 /// Reads the objects of a namespace that matter to its wish.
 pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> kube::Result<Observed> {
     if matches!(wish, Wish::Unclear(_)) {
@@ -35,8 +27,9 @@ pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> ku
     Ok(Observed { has_role, role_binding, pod_default })
 }
 
-/// Executes an action.
-pub(super) async fn execute(client: &Client, namespace: &str, action: &Action) -> kube::Result<Outcome> {
+/// Executes an action. Returns false if it is not needed: the namespace is deleted, or being deleted, or the server does not
+/// have the kind.
+pub(super) async fn execute(client: &Client, namespace: &str, action: &Action) -> kube::Result<bool> {
     let result = match action {
         Action::Apply { kind, object, replaces } => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -51,8 +44,8 @@ pub(super) async fn execute(client: &Client, namespace: &str, action: &Action) -
         }
     };
     match result {
-        Ok(()) => Ok(Outcome::Changed),
-        Err(error) if is_gone(&error) => Ok(Outcome::NothingToDo),
+        Ok(()) => Ok(true),
+        Err(error) if is_gone(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }

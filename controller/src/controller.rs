@@ -16,13 +16,14 @@ use kube::runtime::controller::Action as Requeue;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::{Controller, watcher};
 use kube::{Client, ResourceExt};
+use tokio::sync::watch;
 use webhook::serve;
 
 use crate::args::ControllerArgs;
-use crate::cluster::{self, Outcome};
+use crate::cluster;
 use crate::election::Candidate;
 use crate::metrics::{Reconciliation, TenancyMetrics};
-use crate::plan::{Action, EventNote, Plan, plan};
+use crate::plan::{EventNote, Plan, plan};
 
 /// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
@@ -50,7 +51,8 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
     let (text, ready) = (metrics.clone(), is_ready.clone());
     let readiness =
         move || if ready.load(Ordering::Relaxed) { Ok(()) } else { Err("the Lease was not read yet".to_owned()) };
-    let (address, health) = serve::health(arguments.health_listen, readiness, move || text.text())?;
+    let (_stop, stopped) = watch::channel(());
+    let (address, health) = serve::health(arguments.health_listen, readiness, move || text.text(), stopped)?;
     let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
     let leases = Api::namespaced(client.clone(), namespace);
     let mut candidate = Candidate::new(leases, &arguments.lease, &arguments.identity);
@@ -122,62 +124,41 @@ struct Context {
     failures: Mutex<HashMap<String, u32>>,
 }
 
+/// Keeps the objects of a namespace, and reports and counts what was done.
 async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> kube::Result<Requeue> {
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
         context.forget(&name);
         return Ok(Requeue::await_change());
     }
-    let reconciled = reconcile_tenant(&namespace, &context).await?;
-    context.report(&namespace, &reconciled.changed, &reconciled.notices).await;
-    context.succeeded(&name, &reconciled);
-    Ok(match (reconciled.is_wanted, reconciled.is_refused()) {
-        (_, true) => Requeue::requeue(REFUSED_INTERVAL),
-        (false, false) => Requeue::await_change(),
-        (true, false) => Requeue::requeue(RESYNC_INTERVAL),
-    })
-}
-
-/// Holds what was done in a namespace, and what was not.
-#[derive(Debug)]
-struct Reconciled {
-    /// Describes each change.
-    changed: Vec<String>,
-    notices: Vec<EventNote>,
-    /// Is true if the namespace asks for anything.
-    is_wanted: bool,
-}
-
-impl Reconciled {
-    fn is_refused(&self) -> bool {
-        self.notices.iter().any(|notice| notice.is_warning)
-    }
-}
-
-async fn reconcile_tenant(namespace: &NamespaceMeta, context: &Context) -> kube::Result<Reconciled> {
-    let name = namespace.name_any();
     let wish = wish(namespace.labels(), namespace.annotations());
     let observed = cluster::observe(&context.client, &name, &wish).await?;
     let Plan { actions, mut notices } = plan(&name, &wish, &observed);
     let mut changed = Vec::new();
     for action in &actions {
-        if cluster::execute(&context.client, &name, action).await? == Outcome::Changed {
-            changed.push(describe(action));
+        if cluster::execute(&context.client, &name, action).await? {
+            changed.push(action.to_string());
         }
     }
     if !matches!(wish, Wish::Unclear(_)) {
-        notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::unknown_value));
+        notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
     }
-    Ok(Reconciled { changed, notices, is_wanted: wish != Wish::Nothing })
-}
-
-fn describe(action: &Action) -> String {
-    match action {
-        Action::Apply { kind, object, .. } => {
-            format!("applied {} {}", kind.name, object["metadata"]["name"].as_str().unwrap_or_default())
-        }
-        Action::Delete { kind, name, .. } => format!("deleted {} {name}", kind.name),
+    context.report(&namespace, &changed, &notices).await;
+    let (is_wanted, is_refused) = (wish != Wish::Nothing, notices.iter().any(|notice| notice.is_warning));
+    context.forget(&name);
+    if is_wanted || is_refused {
+        context.metrics.set(&name, is_refused);
     }
+    context.metrics.count(match (is_refused, changed.is_empty()) {
+        (true, _) => Reconciliation::Refused,
+        (false, false) => Reconciliation::Changed,
+        (false, true) => Reconciliation::Unchanged,
+    });
+    Ok(match (is_refused, is_wanted) {
+        (true, _) => Requeue::requeue(REFUSED_INTERVAL),
+        (false, true) => Requeue::requeue(RESYNC_INTERVAL),
+        (false, false) => Requeue::await_change(),
+    })
 }
 
 /// Returns the pause after a failure, which doubles with each in a row.
@@ -203,18 +184,6 @@ impl Context {
     fn forget(&self, namespace: &str) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
         self.metrics.forget(namespace);
-    }
-
-    fn succeeded(&self, namespace: &str, reconciled: &Reconciled) {
-        self.forget(namespace);
-        if reconciled.is_refused() || reconciled.is_wanted {
-            self.metrics.set(namespace, reconciled.is_refused());
-        }
-        self.metrics.count(match (reconciled.is_refused(), !reconciled.changed.is_empty()) {
-            (true, _) => Reconciliation::Refused,
-            (false, true) => Reconciliation::Changed,
-            (false, false) => Reconciliation::Unchanged,
-        });
     }
 
     /// Reports changes and notices in the log, and as events in the namespace, where its users see them.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -24,27 +24,26 @@ pub(super) enum Reconciliation {
 impl Reconciliation {
     const ALL: [Self; 4] = [Self::Unchanged, Self::Changed, Self::Refused, Self::Failed];
 
-    fn as_str(self) -> &'static str {
-        match self {
+    fn labels(self) -> Labels {
+        let result = match self {
             Self::Unchanged => "unchanged",
             Self::Changed => "changed",
             Self::Refused => "refused",
             Self::Failed => "failed",
-        }
+        };
+        [("result", result)]
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabels {
-    result: &'static str,
-}
+/// Holds the name of a label with its value.
+type Labels = [(&'static str, &'static str); 1];
 
 /// Holds the controller's metrics.
 #[derive(Debug)]
 pub struct TenancyMetrics {
     registry: Registry,
     leader: Gauge,
-    reconciliations: Family<ResultLabels, Counter>,
+    reconciliations: Family<Labels, Counter>,
     tenants: Gauge,
     refused: Gauge,
     /// Tells for each namespace that asks for something if it has a warning.
@@ -67,7 +66,7 @@ impl TenancyMetrics {
         registry.register("tenancy_leader", "1 in the replica that acts, 0 in the others", leader.clone());
         let reconciliations = Family::default();
         for result in Reconciliation::ALL {
-            drop(reconciliations.get_or_create(&ResultLabels { result: result.as_str() }));
+            drop(reconciliations.get_or_create(&result.labels()));
         }
         let help = "How often a namespace was looked at, by what became of it";
         registry.register("tenancy_reconciliations", help, reconciliations.clone());
@@ -88,7 +87,7 @@ impl TenancyMetrics {
 
     /// Counts one check of a namespace.
     pub(super) fn count(&self, result: Reconciliation) {
-        self.reconciliations.get_or_create(&ResultLabels { result: result.as_str() }).inc();
+        self.reconciliations.get_or_create(&result.labels()).inc();
     }
 
     /// Sets whether a namespace has a warning.

@@ -1,5 +1,7 @@
 //! Plans the changes of a namespace from its labels and its objects. Pure. Only objects that istio-aux manages are changed.
 
+use std::fmt;
+
 use contract::kind::{Kind, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE};
 use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours, pod_default, role_binding};
@@ -34,6 +36,18 @@ pub(crate) enum Action {
     Delete { kind: Kind, name: &'static str, uid: String },
 }
 
+/// Describes the action once it is done.
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Apply { kind, object, .. } => {
+                write!(f, "applied {} {}", kind.name, object["metadata"]["name"].as_str().unwrap_or_default())
+            }
+            Self::Delete { kind, name, .. } => write!(f, "deleted {} {name}", kind.name),
+        }
+    }
+}
+
 /// Reports what could not be done, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EventNote {
@@ -49,8 +63,8 @@ impl EventNote {
         Self { reason, is_warning: true, text }
     }
 
-    /// Reports a label with an unknown value.
-    pub(crate) fn unknown_value(text: String) -> Self {
+    /// Reports a label or an annotation that cannot be understood.
+    pub(crate) fn invalid_value(text: String) -> Self {
         Self::warning("InvalidValue", text)
     }
 }
@@ -59,7 +73,7 @@ impl EventNote {
 pub(crate) fn plan(namespace: &str, wish: &Wish, observed: &Observed) -> Plan {
     let mut plan = Plan::default();
     match wish {
-        Wish::Unclear(text) => plan.notices.push(EventNote::warning("InvalidValue", text.clone())),
+        Wish::Unclear(text) => plan.notices.push(EventNote::invalid_value(text.clone())),
         Wish::Nothing => {
             plan.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, observed.role_binding.as_ref());
             plan.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, observed.pod_default.as_ref());
@@ -136,21 +150,16 @@ mod tests {
 
     /// Describes a plan.
     fn lines(plan: &Plan) -> Vec<String> {
-        let actions = plan.actions.iter().map(|action| match action {
-            Action::Apply { kind, object, .. } => {
-                format!("apply {} {}", kind.name, object["metadata"]["name"].as_str().unwrap())
-            }
-            Action::Delete { kind, name, .. } => format!("delete {} {name}", kind.name),
-        });
+        let actions = plan.actions.iter().map(Action::to_string);
         actions.chain(plan.notices.iter().map(|notice| notice.reason.to_owned())).collect()
     }
 
     #[test]
     fn plan_changes_only_managed_objects() {
-        const BIND: &str = "apply RoleBinding istio-aux-pipelines";
-        const POD_DEFAULT: &str = "apply PodDefault access-ml-pipeline";
-        const UNBIND: &str = "delete RoleBinding istio-aux-pipelines";
-        const DELETE_POD_DEFAULT: &str = "delete PodDefault access-ml-pipeline";
+        const BIND: &str = "applied RoleBinding istio-aux-pipelines";
+        const POD_DEFAULT: &str = "applied PodDefault access-ml-pipeline";
+        const UNBIND: &str = "deleted RoleBinding istio-aux-pipelines";
+        const DELETE_POD_DEFAULT: &str = "deleted PodDefault access-ml-pipeline";
         let empty = Observed { has_role: true, ..Observed::default() };
         let changed = |change: fn(&mut Observed)| {
             let mut observed = up_to_date();

@@ -11,7 +11,7 @@ use contract::error_chain::display_chain;
 use inject::args::ShimArgs;
 
 use crate::log::LogArgs;
-use crate::serve::{self, Options, SelfSigned, Source};
+use crate::serve;
 use crate::verify_injection::{VerifyInjectionArgs, verify_injection};
 
 /// Limits the validity from below: shorter certificates would be renewed all the time.
@@ -39,32 +39,32 @@ pub struct WebhookArgs {
     self_signed: bool,
     /// Serve this certificate and its chain, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
     /// Use this private key of the certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     /// Admit only clients whose certificate is signed by a CA of this file, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE")]
-    client_ca: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
     /// Serve admission reviews here, over TLS. `[::]` also takes IPv4, and becomes `0.0.0.0` on a host without IPv6
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8443")]
-    listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// Serve /healthz, /readyz and /metrics here, in plain HTTP
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:8080")]
-    health_listen: SocketAddr,
+    pub(crate) health_listen: SocketAddr,
     /// Use the API server's native sidecars (Kubernetes 1.29 and later). Without them the shim is the parent of
     /// istio-proxy. auto asks the server for its version; where the feature gate `SidecarContainers` is disabled, say disabled
     #[arg(long, value_enum, value_name = "auto|enabled|disabled", default_value_t = NativeSidecars::Auto)]
-    native_sidecars: NativeSidecars,
+    pub(crate) native_sidecars: NativeSidecars,
     /// Accept new connections for this time after SIGTERM, until API servers use other replicas
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
-    drain_delay: Duration,
+    pub(crate) drain_delay: Duration,
     #[command(flatten)]
-    log: LogArgs,
+    pub(crate) log: LogArgs,
     #[command(flatten)]
-    shim: ShimArgs,
+    pub(crate) shim: ShimArgs,
     #[command(flatten)]
-    self_signed_args: Box<SelfSignedArgs>,
+    pub(crate) self_signed_args: Box<SelfSignedArgs>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,26 +76,26 @@ enum Command {
 /// Holds the options of a self-signed certificate.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "With --self-signed")]
-struct SelfSignedArgs {
+pub(crate) struct SelfSignedArgs {
     /// Namespace of Secret and Service; by default that of the pod
     #[arg(long, value_name = "NAME")]
-    namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// Secret that stores the certificate, which must exist
     #[arg(long, value_name = "NAME", default_value = "istio-aux-certificate")]
-    secret: String,
+    pub(crate) secret: String,
     /// Service that the API server calls
     #[arg(long, value_name = "NAME", default_value = "istio-aux")]
-    service: String,
+    pub(crate) service: String,
     /// `MutatingWebhookConfigurations` that trust the certificate
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = ["istio-aux", "zz-istio-aux"])]
-    configurations: Vec<String>,
+    pub(crate) configurations: Vec<String>,
     /// Validity of a certificate; it is renewed at two thirds of that
     #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = validity)]
-    certificate_validity: Duration,
+    pub(crate) certificate_validity: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum NativeSidecars {
+pub(crate) enum NativeSidecars {
     Auto,
     Enabled,
     Disabled,
@@ -126,34 +126,10 @@ impl WebhookArgs {
     pub fn run(self) -> ExitCode {
         let result: Result<(), Box<dyn Error>> = match self.command {
             Some(Command::VerifyInjection(arguments)) => verify_injection(&arguments).map_err(Into::into),
-            None => self.serve().map_err(Into::into),
+            None => serve::run(self).map_err(Into::into),
         };
         let Err(error) = result else { return ExitCode::SUCCESS };
         eprintln!("istio-aux-webhook: {}", display_chain(&*error));
         ExitCode::FAILURE
-    }
-
-    fn serve(self) -> Result<(), serve::Error> {
-        self.log.start();
-        let certificate = match (self.tls_cert, self.tls_key) {
-            (Some(cert), Some(key)) => Source::Files { cert, key },
-            _ => Source::SelfSigned(SelfSigned {
-                namespace: self.self_signed_args.namespace,
-                secret: self.self_signed_args.secret,
-                service: self.self_signed_args.service,
-                configurations: self.self_signed_args.configurations,
-                valid_for: self.self_signed_args.certificate_validity,
-            }),
-        };
-        let options = Options {
-            listen: self.listen,
-            health_listen: self.health_listen,
-            certificate,
-            client_ca: self.client_ca,
-            drain_delay: self.drain_delay,
-            settings: self.shim.settings(self.native_sidecars != NativeSidecars::Disabled),
-            ask_for_native_sidecars: self.native_sidecars == NativeSidecars::Auto,
-        };
-        serve::run(options)
     }
 }

@@ -42,9 +42,7 @@ impl<T, const N: usize> WatchedFiles<T, N> {
     /// Loads the files for the first time.
     pub(crate) fn load(files: [(&'static str, PathBuf); N], parse: Parse<T, N>) -> Result<(Self, T), Error> {
         let mut watched = Self { files, parse, contents: vec![] };
-        let contents = watched.read()?;
-        let value = watched.parse(&contents)?;
-        watched.contents = contents;
+        let value = watched.load_if_changed()?.expect("any contents differ from none");
         Ok((watched, value))
     }
 
@@ -75,14 +73,10 @@ impl<T, const N: usize> WatchedFiles<T, N> {
         if contents == self.contents {
             return Ok(None);
         }
-        let value = self.parse(&contents)?;
+        let texts = std::array::from_fn(|index| contents[index].as_slice());
+        let value = (self.parse)(texts).map_err(|(index, source)| self.error(index, source))?;
         self.contents = contents;
         Ok(Some(value))
-    }
-
-    fn parse(&self, contents: &[Vec<u8>]) -> Result<T, Error> {
-        let contents = std::array::from_fn(|index| contents[index].as_slice());
-        (self.parse)(contents).map_err(|(index, source)| self.error(index, source))
     }
 
     fn read(&self) -> Result<Vec<Vec<u8>>, Error> {

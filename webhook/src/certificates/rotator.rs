@@ -1,6 +1,7 @@
 //! Keeps a self-signed certificate valid and trusted. Each replica runs one rotator, which carries out the actions of [`plan`].
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::select;
@@ -8,7 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use super::plan::{self, Action, Configuration, StoredCerts, TrustTimer};
 use super::serving_cert::{ServingCert, is_for, issue, now};
-use super::store::{CertificateStore, Error, Versioned};
+use super::store::{CertificateStore, Error};
+use crate::metrics::Metrics;
 use contract::error_chain::display_chain;
 
 /// Pause after an error.
@@ -19,14 +21,6 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_CONSECUTIVE_WRITES: u32 = 5;
 /// Pause after too many consecutive writes.
 const CONFLICT_BACKOFF: Duration = Duration::from_secs(10);
-
-/// Serves the current certificate.
-pub(crate) trait CertificateTarget {
-    /// Serves a certificate from now on. Returns false if it cannot be served.
-    fn serve(&self, cert: &ServingCert) -> bool;
-    /// Records that the certificate could not be kept valid and trusted. The served one stays in use.
-    fn record_failure(&self);
-}
 
 /// Holds one time by two clocks.
 pub(crate) struct Moment {
@@ -62,11 +56,11 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
         Self { store, clock, name: name.to_owned(), valid_for, served, configurations, trust_timer }
     }
 
-    /// Reconciles for ever.
-    pub(crate) async fn run(mut self, target: impl CertificateTarget) -> Infallible {
+    /// Reconciles for ever. `serve` serves a certificate from now on, and returns false if it cannot be served.
+    pub(crate) async fn run(mut self, serve: impl Fn(&ServingCert) -> bool, metrics: Arc<Metrics>) -> Infallible {
         let (mut last_error, mut writes) = (None, 0);
         loop {
-            let reconciled = timeout(RECONCILE_TIMEOUT, self.reconcile(&target)).await;
+            let reconciled = timeout(RECONCILE_TIMEOUT, self.reconcile(&serve)).await;
             let reconciled = reconciled.unwrap_or(Err(Error::Timeout(RECONCILE_TIMEOUT)));
             writes = if matches!(reconciled, Ok(Action::Idle)) { 0 } else { writes + 1 };
             let pause = match reconciled {
@@ -83,7 +77,7 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
                     let error = display_chain(&error);
                     if last_error.as_ref() != Some(&error) {
                         tracing::warn!(error, "the certificate cannot be kept valid and trusted; retrying");
-                        target.record_failure();
+                        metrics.certificate_failed();
                     }
                     last_error = Some(error);
                     RETRY_DELAY
@@ -100,36 +94,34 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
 
     /// Reads all objects, serves the current certificate, and takes the next action. The CA bundles are read before the
     /// Secret, so a patch either keeps every CA that they hold, or it fails with a conflict.
-    async fn reconcile(&mut self, target: &impl CertificateTarget) -> Result<Action, Error> {
+    async fn reconcile(&mut self, serve: &impl Fn(&ServingCert) -> bool) -> Result<Action, Error> {
         self.configurations = self.store.read_configurations().await?;
-        let stored = self.read_secret().await?;
-        self.serve(&stored.value, target);
+        let (stored, version) = self.read_secret().await?;
+        if let Some(cert) = &stored.current
+            && self.served.as_ref() != Some(cert)
+            && serve(cert)
+        {
+            self.served = Some(cert.clone());
+        }
         let configurations = self.configurations.as_slice();
         let Moment { unix: now, monotonic } = (self.clock)();
-        let trusted_for = self.trust_timer.observe(&stored.value, configurations, now, monotonic);
+        let trusted_for = self.trust_timer.observe(&stored, configurations, now, monotonic);
         let served = self.served.as_ref();
-        let action = plan::next_action(&stored.value, served, configurations, now, self.valid_for, trusted_for);
-        self.apply(&action, &stored, now).await?;
+        let action = plan::next_action(&stored, served, configurations, now, self.valid_for, trusted_for);
+        self.apply(&action, stored, &version, now).await?;
         Ok(action)
     }
 
     /// Reads the Secret. A certificate for another name or without its key counts as missing.
-    async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
-        let mut stored = self.store.read_secret().await?;
+    async fn read_secret(&self) -> Result<(StoredCerts, String), Error> {
+        let (mut stored, version) = self.store.read_secret().await?;
         let is_good = |cert: &ServingCert| is_for(&cert.cert, &self.name) && cert.key_matches();
-        stored.value.current = stored.value.current.filter(is_good);
-        stored.value.next = stored.value.next.filter(is_good);
-        Ok(stored)
+        stored.current = stored.current.filter(is_good);
+        stored.next = stored.next.filter(is_good);
+        Ok((stored, version))
     }
 
-    fn serve(&mut self, stored: &StoredCerts, target: &impl CertificateTarget) {
-        let Some(cert) = &stored.current else { return };
-        if self.served.as_ref() != Some(cert) && target.serve(cert) {
-            self.served = Some(cert.clone());
-        }
-    }
-
-    async fn apply(&self, action: &Action, stored: &Versioned<StoredCerts>, now: i64) -> Result<(), Error> {
+    async fn apply(&self, action: &Action, stored: StoredCerts, version: &str, now: i64) -> Result<(), Error> {
         let done = match action {
             Action::Idle => return Ok(()),
             Action::PatchCaBundle(bundle) => {
@@ -148,8 +140,8 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
         let issue = || {
             issue(&self.name, now, self.valid_for).map_err(|source| Error::Issue { name: self.name.clone(), source })
         };
-        let after = plan::after(action, stored.value.clone(), issue)?;
-        self.store.write_secret(&after, stored).await?;
+        let after = plan::after(action, stored, issue)?;
+        self.store.write_secret(&after, version).await?;
         tracing::info!("{done}");
         Ok(())
     }

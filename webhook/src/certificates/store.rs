@@ -20,13 +20,6 @@ use super::serving_cert::ServingCert;
 /// Annotation of the Secret that requests a renewal. Its value is the time of the request.
 const RENEWAL_ANNOTATION: &str = "istio-aux.io/renewal-requested";
 
-/// Holds an object with the resourceVersion that a write must still find.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Versioned<T> {
-    pub(crate) version: String,
-    pub(crate) value: T,
-}
-
 /// Reports that the certificates could not be read, issued or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -54,16 +47,12 @@ pub(crate) trait CertificateStore {
     fn read_configurations(&self) -> impl Future<Output = Result<Vec<Configuration>, Error>> + Send;
     /// Waits until a configuration is another one than was read.
     fn changed(&self, read: &[Configuration]) -> impl Future<Output = ()> + Send;
-    /// Reads the Secret.
-    fn read_secret(&self) -> impl Future<Output = Result<Versioned<StoredCerts>, Error>> + Send;
+    /// Reads the Secret, and its resourceVersion.
+    fn read_secret(&self) -> impl Future<Output = Result<(StoredCerts, String), Error>> + Send;
     /// Writes one bundle to every webhook of a configuration.
     fn write_ca_bundle(&self, bundle: &str, read: &Configuration) -> impl Future<Output = Result<(), Error>> + Send;
-    /// Writes the Secret.
-    fn write_secret(
-        &self,
-        certs: &StoredCerts,
-        read: &Versioned<StoredCerts>,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Writes the Secret if it still has this resourceVersion.
+    fn write_secret(&self, certs: &StoredCerts, version: &str) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
 /// Stores certificates in the Kubernetes API.
@@ -116,11 +105,11 @@ impl CertificateStore for KubeStore {
         select_all(waits).await;
     }
 
-    async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
+    async fn read_secret(&self) -> Result<(StoredCerts, String), Error> {
         let read = self.secrets.get_opt(&self.secret).await;
         let read = read.map_err(|error| Error::api("read", "Secret", &self.secret_name(), error))?;
         let secret = read.ok_or_else(|| Error::NoSecret(self.secret_name()))?;
-        Ok(Versioned { version: secret.resource_version().unwrap_or_default(), value: parse_secret(&secret) })
+        Ok((parse_secret(&secret), secret.resource_version().unwrap_or_default()))
     }
 
     async fn write_ca_bundle(&self, bundle: &str, read: &Configuration) -> Result<(), Error> {
@@ -129,8 +118,8 @@ impl CertificateStore for KubeStore {
         write_result(patched, "webhook configuration", &read.name)
     }
 
-    async fn write_secret(&self, certs: &StoredCerts, read: &Versioned<StoredCerts>) -> Result<(), Error> {
-        let patch = Patch::Merge(secret_patch(certs, &read.version));
+    async fn write_secret(&self, certs: &StoredCerts, version: &str) -> Result<(), Error> {
+        let patch = Patch::Merge(secret_patch(certs, version));
         let patched = self.secrets.patch(&self.secret, &PatchParams::default(), &patch).await;
         write_result(patched, "Secret", &self.secret_name())
     }

@@ -40,25 +40,16 @@ const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; c
 
 /// Serves the connections of one socket.
 pub(super) struct Listener<H> {
-    socket: TcpListener,
-    tls: Option<Arc<TlsReloader>>,
-    handler: H,
+    pub(super) socket: TcpListener,
+    /// Without it, plain HTTP is served.
+    pub(super) tls: Option<Arc<TlsReloader>>,
+    pub(super) handler: H,
     /// If set, each response closes its connection.
-    closing: Arc<AtomicBool>,
-    limiter: Arc<ConnectionLimiter>,
+    pub(super) closing: Arc<AtomicBool>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
 }
 
 impl<H: Handler> Listener<H> {
-    /// Serves plain HTTP.
-    pub(super) fn plain(socket: TcpListener, handler: H, limiter: Arc<ConnectionLimiter>) -> Self {
-        Self { socket, tls: None, handler, closing: Arc::default(), limiter }
-    }
-
-    /// Serves TLS. Once `closing` is set, each response closes its connection.
-    pub(super) fn tls(self, tls: Arc<TlsReloader>, closing: Arc<AtomicBool>) -> Self {
-        Self { tls: Some(tls), closing, ..self }
-    }
-
     /// Serves until the sender of `shutdown` is dropped, then waits for unfinished requests.
     pub(super) async fn run(self, mut shutdown: watch::Receiver<()>) -> io::Result<()> {
         let socket = tokio::net::TcpListener::from_std(self.socket)?;

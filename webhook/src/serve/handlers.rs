@@ -44,16 +44,11 @@ pub(super) trait Handler: Clone + Send + Sync + 'static {
 /// Serves the paths of the webhook configuration, below `/mutate`.
 #[derive(Debug, Clone)]
 pub(super) struct AdmissionHandler {
-    settings: Arc<ArcSwap<Settings>>,
-    metrics: Arc<Metrics>,
+    pub(super) settings: Arc<ArcSwap<Settings>>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl AdmissionHandler {
-    /// Returns a handler that decides by the settings of the moment, and counts in these metrics.
-    pub(super) fn new(settings: Arc<ArcSwap<Settings>>, metrics: Arc<Metrics>) -> Self {
-        Self { settings, metrics }
-    }
-
     async fn mutate(&self, entry: Entry, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
         if let Some(other) = other_media_type(request.headers()) {
             self.metrics.refused();
@@ -62,14 +57,15 @@ impl AdmissionHandler {
         }
         let mut body = request.into_body();
         let read = timeout(BODY_READ_TIMEOUT, read_body(&mut body, &guard)).await;
-        match read.unwrap_or(Err(ReadBodyError::Timeout)) {
+        let too_slow = || format!("the body took longer than {BODY_READ_TIMEOUT:?}\n");
+        match read.unwrap_or_else(|_| Err((StatusCode::REQUEST_TIMEOUT, too_slow()))) {
             Ok(body) => {
                 guard.mark_complete();
                 respond(&self.metrics, entry, guard, || review::answer(entry, &body, &self.settings.load()))
             }
-            Err(error) => {
+            Err((status, line)) => {
                 self.metrics.refused();
-                error.into_response()
+                text(status, line)
             }
         }
     }
@@ -121,33 +117,13 @@ fn entry_of(path: &str) -> Option<Entry> {
     Entry::ALL.into_iter().find(|entry| entry.as_str() == name)
 }
 
-/// Reports a body that was not read.
-#[derive(Debug)]
-enum ReadBodyError {
-    TooLarge,
-    Timeout,
-    Aborted(hyper::Error),
-}
-
-impl ReadBodyError {
-    fn into_response(self) -> Response<Full<Bytes>> {
-        match self {
-            Self::TooLarge => {
-                text(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n"))
-            }
-            Self::Timeout => {
-                text(StatusCode::REQUEST_TIMEOUT, format!("the body took longer than {BODY_READ_TIMEOUT:?}\n"))
-            }
-            Self::Aborted(error) => text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n")),
-        }
-    }
-}
-
-/// Reads a body. Memory is reserved as the buffer grows, whatever length the client announced.
-async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>, ReadBodyError> {
+/// Reads a body. Memory is reserved as the buffer grows, whatever length the client announced. Returns status and text of the
+/// response if the body cannot be read.
+async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>, (StatusCode, String)> {
+    let aborted = |error: hyper::Error| (StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n"));
     let (mut buffer, mut length) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
-        let data = frame.map_err(ReadBodyError::Aborted)?.into_data().unwrap_or_default();
+        let data = frame.map_err(aborted)?.into_data().unwrap_or_default();
         length += data.len();
         if length > BODY_DISCARD_LIMIT {
             break;
@@ -164,7 +140,10 @@ async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>,
         }
         buffer.extend_from_slice(&data);
     }
-    if length > BODY_LIMIT { Err(ReadBodyError::TooLarge) } else { Ok(buffer) }
+    if length > BODY_LIMIT {
+        return Err((StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n")));
+    }
+    Ok(buffer)
 }
 
 /// Counts a response's bytes as the request's memory until they are sent.

@@ -9,7 +9,6 @@ mod tls;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,8 +29,9 @@ use self::connections::Listener;
 use self::handlers::{AdmissionHandler, BODY_LIMIT, HealthHandler};
 use self::tasks::Tasks;
 use self::tls::{ClientCa, LoadedCert, TlsReloader};
+use crate::args::{NativeSidecars, SelfSignedArgs, WebhookArgs};
 use crate::certificates::files::{self, WatchedFiles};
-use crate::certificates::rotator::{CertRotator, CertificateTarget, system_clock};
+use crate::certificates::rotator::{CertRotator, system_clock};
 use crate::certificates::serving_cert::ServingCert;
 use crate::certificates::store::KubeStore;
 use crate::metrics::Metrics;
@@ -52,54 +52,6 @@ const _: () = assert!(REQUEST_MEMORY_LIMIT + ADMISSION_CONNECTION_LIMIT * UNCOUN
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after the API server did not say its version.
 const VERSION_RETRY_DELAY: Duration = Duration::from_secs(2);
-
-/// Holds the server's options.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Address of admission reviews.
-    pub listen: SocketAddr,
-    /// Address of health and metrics.
-    pub health_listen: SocketAddr,
-    /// Source of the certificate.
-    pub certificate: Source,
-    /// File of the CA whose clients alone are admitted; `None` admits every client.
-    pub client_ca: Option<PathBuf>,
-    /// Time in which new connections are still accepted after SIGTERM, until clients use other replicas.
-    pub drain_delay: Duration,
-    /// Settings of decisions.
-    pub settings: Settings,
-    /// If set, the API server is asked whether it has native sidecars, and its answer overrides the settings.
-    pub ask_for_native_sidecars: bool,
-}
-
-/// Names the source of the certificate.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// Two files in PEM, which another program renews.
-    Files {
-        /// Certificate and its chain.
-        cert: PathBuf,
-        /// Private key.
-        key: PathBuf,
-    },
-    /// Issued here, stored in a Secret, and trusted by the webhook configurations.
-    SelfSigned(SelfSigned),
-}
-
-/// Holds the names and times of self-signed certificates.
-#[derive(Debug, Clone)]
-pub struct SelfSigned {
-    /// Namespace of Secret and Service; `None` means that of the pod.
-    pub namespace: Option<String>,
-    /// Name of the Secret.
-    pub secret: String,
-    /// Name of the Service that the API server calls.
-    pub service: String,
-    /// Names of the webhook configurations.
-    pub configurations: Vec<String>,
-    /// Validity of a certificate.
-    pub valid_for: Duration,
-}
 
 /// Reports that the server could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -133,9 +85,10 @@ pub enum Error {
 
 /// Serves until SIGTERM or SIGINT, then finishes the requests that have begun. Reviews have one thread, and health has another,
 /// so that a long decision does not fail a liveness probe.
-pub fn run(options: Options) -> Result<(), Error> {
+pub(crate) fn run(arguments: WebhookArgs) -> Result<(), Error> {
+    arguments.log.start();
     let runtime = new_runtime()?;
-    let result = runtime.block_on(serve(options));
+    let result = runtime.block_on(serve(arguments));
     // Does not wait for threads that are still busy.
     runtime.shutdown_background();
     result
@@ -145,31 +98,32 @@ fn new_runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-async fn serve(options: Options) -> Result<(), Error> {
+async fn serve(arguments: WebhookArgs) -> Result<(), Error> {
     let metrics = Arc::new(Metrics::new());
     let (stop, stopped) = watch::channel(());
     let mut tasks = Tasks::default();
-    let tls = load_tls(options.certificate, options.client_ca, &metrics, &mut tasks, &stopped).await?;
+    let tls = load_tls(&arguments, &metrics, &mut tasks, &stopped).await?;
     let (ready, closing) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut shutdown = std::pin::pin!(shutdown_signal()?);
 
     let readiness = readiness(ready.clone(), tls.clone());
     let counted = metrics.clone();
-    let (health_address, health) = listen_health(options.health_listen, readiness, move || counted.text())?;
-    let health = health.run(stopped.clone());
+    let (health_address, health) = health(arguments.health_listen, readiness, move || counted.text(), stopped.clone())?;
     let runtime = new_runtime()?;
     tasks.supervise("the health listener", spawn_blocking(move || runtime.block_on(health)));
 
-    let (socket, address) = listen(options.listen)?;
-    let settings = Arc::new(ArcSwap::from_pointee(options.settings));
-    let mut asking = options.ask_for_native_sidecars.then(|| tokio::spawn(ask_for_native_sidecars(settings.clone())));
+    let (socket, address) = listen(arguments.listen)?;
+    let native_sidecars = arguments.native_sidecars;
+    let settings = arguments.shim.settings(native_sidecars != NativeSidecars::Disabled);
+    let settings = Arc::new(ArcSwap::from_pointee(settings));
     let starting = async {
-        if let Some(asking) = &mut asking
-            && timeout(VERSION_TIMEOUT, asking).await.is_err()
-        {
-            tracing::warn!(
-                "serving with native sidecars, until the API server says its version; set --native-sidecars"
-            );
+        if native_sidecars == NativeSidecars::Auto {
+            let asking = tokio::spawn(ask_for_native_sidecars(settings.clone()));
+            if timeout(VERSION_TIMEOUT, asking).await.is_err() {
+                tracing::warn!(
+                    "serving with native sidecars, until the API server says its version; set --native-sidecars"
+                );
+            }
         }
         tls.wait_loaded().await;
     };
@@ -179,46 +133,39 @@ async fn serve(options: Options) -> Result<(), Error> {
         () = &mut shutdown => return Ok(()),
     };
     let limiter = ConnectionLimiter::new(ADMISSION_CONNECTION_LIMIT, REQUEST_MEMORY_LIMIT, metrics.evictions());
-    let admission = Listener::plain(socket, AdmissionHandler::new(settings, metrics), limiter);
-    let admission = admission.tls(tls.clone(), closing.clone()).run(stopped);
-    tasks.supervise("the admission listener", tokio::spawn(admission));
+    let handler = AdmissionHandler { settings, metrics };
+    let admission = Listener { socket, tls: Some(tls), handler, closing: closing.clone(), limiter };
+    tasks.supervise("the admission listener", tokio::spawn(admission.run(stopped)));
     ready.store(true, Ordering::Relaxed);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), admission = %address, health = %health_address, "serving");
     tokio::select! {
         error = tasks.first_end() => return Err(error),
         () = &mut shutdown => {}
     }
-    drain(&ready, &closing, options.drain_delay).await;
+    tracing::info!("stopping: unfinished requests are answered first");
+    ready.store(false, Ordering::Relaxed);
+    closing.store(true, Ordering::Relaxed);
+    // New connections are still accepted, until clients use other replicas.
+    sleep(arguments.drain_delay).await;
     drop(stop);
     tasks.all_ends().await;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, for as long as the future is polled. `/readyz` succeeds unless
-/// `readiness` returns a reason.
+/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, until the sender of `shutdown` is dropped. `/readyz` succeeds
+/// unless `readiness` returns a reason.
 pub fn health(
     address: SocketAddr,
     readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     metrics: impl Fn() -> String + Send + Sync + 'static,
+    shutdown: watch::Receiver<()>,
 ) -> Result<(SocketAddr, impl Future<Output = io::Result<()>>), Error> {
-    let (address, listener) = listen_health(address, readiness, metrics)?;
-    let (stop, stopped) = watch::channel(());
-    let until_dropped = async move {
-        let _stop = stop;
-        listener.run(stopped).await
-    };
-    Ok((address, until_dropped))
-}
-
-fn listen_health(
-    address: SocketAddr,
-    readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
-    metrics: impl Fn() -> String + Send + Sync + 'static,
-) -> Result<(SocketAddr, Listener<HealthHandler>), Error> {
     let (socket, address) = listen(address)?;
     let limiter = ConnectionLimiter::new(HEALTH_CONNECTION_LIMIT, 0, Counter::default());
-    Ok((address, Listener::plain(socket, HealthHandler::new(readiness, metrics), limiter)))
+    let handler = HealthHandler::new(readiness, metrics);
+    let listener = Listener { socket, tls: None, handler, closing: Arc::default(), limiter };
+    Ok((address, listener.run(shutdown)))
 }
 
 /// Returns the webhook's readiness: the flag is set and the certificate is valid.
@@ -233,12 +180,12 @@ fn readiness(ready: Arc<AtomicBool>, tls: Arc<TlsReloader>) -> impl Fn() -> Resu
 
 /// Loads the certificate, now or as soon as there is one, and keeps it and the client CA up to date.
 async fn load_tls(
-    source: Source,
-    client_ca: Option<PathBuf>,
+    arguments: &WebhookArgs,
     metrics: &Arc<Metrics>,
     tasks: &mut Tasks,
     stopped: &watch::Receiver<()>,
 ) -> Result<Arc<TlsReloader>, Error> {
+    let client_ca = arguments.client_ca.clone();
     let client_ca =
         client_ca.map(|file| WatchedFiles::load([("--client-ca", file)], ClientCa::from_pem)).transpose()?;
     let (client_ca_file, client_ca) = client_ca.unzip();
@@ -248,53 +195,25 @@ async fn load_tls(
         let reload = file.reload_on_change(move |client_ca| tls.reload_client_ca(client_ca), metrics.clone());
         tasks.spawn("the reader of --client-ca", reload, stopped.clone());
     }
-    match source {
-        Source::Files { cert, key } => {
-            let files = [("--tls-cert", cert), ("--tls-key", key)];
-            let (files, loaded) = WatchedFiles::load(files, LoadedCert::from_pem)?;
-            tls.reload(loaded);
-            let target = tls.clone();
-            let reload = files.reload_on_change(move |loaded| target.reload(loaded), metrics.clone());
-            tasks.spawn("the reader of --tls-cert", reload, stopped.clone());
-        }
-        Source::SelfSigned(options) => {
-            let client = Client::try_default().await.map_err(|error| Error::Cluster(Box::new(error)))?;
-            let namespace = options.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-            let store = KubeStore::new(&client, &namespace, &options.secret, &options.configurations);
-            let name = format!("{}.{namespace}.svc", options.service);
-            let rotator = CertRotator::new(store, system_clock(), &name, options.valid_for);
-            let target = TlsTarget { tls: tls.clone(), metrics: metrics.clone() };
-            tasks.spawn("the certificate rotator", rotator.run(target), stopped.clone());
-        }
+    let target = tls.clone();
+    if let (Some(cert), Some(key)) = (&arguments.tls_cert, &arguments.tls_key) {
+        let files = [("--tls-cert", cert.clone()), ("--tls-key", key.clone())];
+        let (files, loaded) = WatchedFiles::load(files, LoadedCert::from_pem)?;
+        tls.reload(loaded);
+        let reload = files.reload_on_change(move |loaded| target.reload(loaded), metrics.clone());
+        tasks.spawn("the reader of --tls-cert", reload, stopped.clone());
+    } else {
+        let SelfSignedArgs { namespace, secret, service, configurations, certificate_validity } =
+            &*arguments.self_signed_args;
+        let client = Client::try_default().await.map_err(|error| Error::Cluster(Box::new(error)))?;
+        let namespace = namespace.as_deref().unwrap_or(client.default_namespace());
+        let store = KubeStore::new(&client, namespace, secret, configurations);
+        let name = format!("{service}.{namespace}.svc");
+        let rotator = CertRotator::new(store, system_clock(), &name, *certificate_validity);
+        let rotate = rotator.run(move |cert: &ServingCert| target.reload_stored(cert), metrics.clone());
+        tasks.spawn("the certificate rotator", rotate, stopped.clone());
     }
     Ok(tls)
-}
-
-/// Serves the certificate of a [`CertRotator`].
-struct TlsTarget {
-    tls: Arc<TlsReloader>,
-    metrics: Arc<Metrics>,
-}
-
-impl CertificateTarget for TlsTarget {
-    fn serve(&self, cert: &ServingCert) -> bool {
-        match LoadedCert::from_pem([cert.cert.as_bytes(), cert.key.as_bytes()]) {
-            Ok(loaded) => {
-                self.tls.reload(loaded);
-                true
-            }
-            Err((_, reason)) => {
-                let reason = display_chain(&reason);
-                tracing::warn!(reason, "the Secret's certificate cannot be served; the one before stays in use");
-                self.record_failure();
-                false
-            }
-        }
-    }
-
-    fn record_failure(&self) {
-        self.metrics.certificate_failed();
-    }
 }
 
 /// Sets what the API server says of native sidecars. It is asked until it answers: pods do not complete if native sidecars are
@@ -308,26 +227,15 @@ async fn ask_for_native_sidecars(settings: Arc<ArcSwap<Settings>>) {
                 tracing::info!(%version, native_sidecars, "asked the API server for its version");
                 return;
             }
-            Err(error) => {
-                if matches!(error, VersionError::NoCluster(_)) {
-                    let error = display_chain(&error);
-                    tracing::warn!(error, "the API server's version is not known; set --native-sidecars");
-                    return;
-                }
-                tracing::info!(error = display_chain(&error), "the API server's version is not known yet");
+            Err(error @ VersionError::NoCluster(_)) => {
+                let error = display_chain(&error);
+                tracing::warn!(error, "the API server's version is not known; set --native-sidecars");
+                return;
             }
+            Err(error) => tracing::info!(error = display_chain(&error), "the API server's version is not known yet"),
         }
         sleep(VERSION_RETRY_DELAY).await;
     }
-}
-
-/// Marks the replica not ready, closes connections after their next response, and waits for the drain delay, in which new
-/// connections are still accepted.
-async fn drain(ready: &AtomicBool, closing: &AtomicBool, delay: Duration) {
-    tracing::info!("stopping: unfinished requests are answered first");
-    ready.store(false, Ordering::Relaxed);
-    closing.store(true, Ordering::Relaxed);
-    sleep(delay).await;
 }
 
 /// Opens a listening socket, and returns it with its address.

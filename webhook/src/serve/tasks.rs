@@ -70,13 +70,4 @@ mod tests {
         assert!(line.contains("panicked with message \"no clock\""), "{line}");
         assert_eq!(line.lines().count(), 1, "{line}");
     }
-
-    #[tokio::test]
-    async fn tasks_end_once_the_server_stops() {
-        let (stop, stopped) = watch::channel(());
-        let mut tasks = Tasks::default();
-        tasks.spawn("the certificate rotator", std::future::pending(), stopped);
-        drop(stop);
-        tasks.all_ends().await;
-    }
 }

@@ -1,9 +1,9 @@
 //! Holds the TLS configuration of new connections. Its certificate, and the CA of clients, may change while the server runs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
-use tokio::sync::Notify;
+use contract::error_chain::display_chain;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
@@ -14,28 +14,22 @@ use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::certificates::Unusable;
-use crate::certificates::serving_cert::{Error, Validity, certificates, now, validity};
+use crate::certificates::serving_cert::{Error, ServingCert, Validity, certificates, now, validity};
 use crate::metrics::Metrics;
 
 /// Holds the served certificate, once one is loaded, and the CA of clients, if they need a certificate.
 #[derive(Debug)]
 pub(crate) struct TlsReloader {
-    parts: Mutex<Parts>,
-    served: ArcSwapOption<Served>,
-    loaded: Notify,
+    state: watch::Sender<TlsState>,
     metrics: Arc<Metrics>,
 }
 
-#[derive(Debug, Default)]
-struct Parts {
+#[derive(Debug)]
+struct TlsState {
     cert: Option<LoadedCert>,
     client_ca: Option<ClientCa>,
-}
-
-#[derive(Debug)]
-struct Served {
-    config: Arc<ServerConfig>,
-    validity: Validity,
+    /// Made from both, once there is a certificate.
+    config: Option<Arc<ServerConfig>>,
 }
 
 /// Holds a certificate that can be served, with its key.
@@ -52,8 +46,7 @@ pub(crate) struct ClientCa(Arc<dyn ClientCertVerifier>);
 impl TlsReloader {
     /// Returns a reloader without a certificate. Without a client CA every client is admitted.
     pub(crate) fn new(metrics: Arc<Metrics>, client_ca: Option<ClientCa>) -> Self {
-        let parts = Mutex::new(Parts { cert: None, client_ca });
-        Self { parts, served: ArcSwapOption::empty(), loaded: Notify::new(), metrics }
+        Self { state: watch::Sender::new(TlsState { cert: None, client_ca, config: None }), metrics }
     }
 
     /// Serves this certificate to new connections.
@@ -61,42 +54,54 @@ impl TlsReloader {
         let Validity { not_before, not_after } = cert.validity;
         tracing::info!(expires = not_after, "serving a new certificate");
         self.metrics.certificate(not_before, not_after);
-        self.update(|parts| parts.cert = Some(cert));
-        // Without a waiter the permit is stored.
-        self.loaded.notify_one();
+        self.update(|state| state.cert = Some(cert));
+    }
+
+    /// Serves a certificate of the Secret to new connections. Returns false if it cannot be served.
+    pub(super) fn reload_stored(&self, cert: &ServingCert) -> bool {
+        match LoadedCert::from_pem([cert.cert.as_bytes(), cert.key.as_bytes()]) {
+            Ok(loaded) => {
+                self.reload(loaded);
+                true
+            }
+            Err((_, reason)) => {
+                let reason = display_chain(&reason);
+                tracing::warn!(reason, "the Secret's certificate cannot be served; the one before stays in use");
+                self.metrics.certificate_failed();
+                false
+            }
+        }
     }
 
     /// Admits only clients of this CA on new connections.
     pub(crate) fn reload_client_ca(&self, client_ca: ClientCa) {
         tracing::info!("admitting clients of a new CA");
-        self.update(|parts| parts.client_ca = Some(client_ca));
+        self.update(|state| state.client_ca = Some(client_ca));
     }
 
-    fn update(&self, change: impl FnOnce(&mut Parts)) {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut parts);
-        let Parts { cert: Some(cert), client_ca } = &*parts else { return };
-        let served = Served { config: server_config(cert, client_ca.as_ref()), validity: cert.validity };
-        self.served.store(Some(Arc::new(served)));
+    fn update(&self, change: impl FnOnce(&mut TlsState)) {
+        self.state.send_modify(|state| {
+            change(state);
+            state.config = state.cert.as_ref().map(|cert| server_config(cert, state.client_ca.as_ref()));
+        });
     }
 
     /// Waits until a certificate is loaded.
     pub(crate) async fn wait_loaded(&self) {
-        while self.served.load().is_none() {
-            self.loaded.notified().await;
-        }
+        // The sender is part of `self`, so this does not fail.
+        let _ = self.state.subscribe().wait_for(|state| state.config.is_some()).await;
     }
 
     /// Returns the acceptor of new connections, once a certificate is loaded.
     pub(super) fn acceptor(&self) -> Option<TlsAcceptor> {
-        self.served.load().as_ref().map(|served| TlsAcceptor::from(served.config.clone()))
+        self.state.borrow().config.clone().map(TlsAcceptor::from)
     }
 
     /// Returns why clients would not trust the server; `None` if they do.
     pub(super) fn not_ready_reason(&self) -> Option<&'static str> {
-        match self.served.load().as_ref() {
+        match &self.state.borrow().cert {
             None => Some("no certificate is loaded yet"),
-            Some(served) if served.validity.not_after <= now() => Some("the certificate has expired"),
+            Some(cert) if cert.validity.not_after <= now() => Some("the certificate has expired"),
             Some(_) => None,
         }
     }

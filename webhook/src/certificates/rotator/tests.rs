@@ -86,11 +86,11 @@ impl CertificateStore for Access {
 
     async fn changed(&self, _read: &[Configuration]) {}
 
-    async fn read_secret(&self) -> Result<Versioned<StoredCerts>, Error> {
+    async fn read_secret(&self) -> Result<(StoredCerts, String), Error> {
         yield_now().await;
         let mut cluster = self.cluster();
         cluster.secret_read_at[self.replica] = cluster.now;
-        Ok(Versioned { version: cluster.secrets.len().to_string(), value: cluster.secret().clone() })
+        Ok((cluster.secret().clone(), cluster.secrets.len().to_string()))
     }
 
     async fn write_ca_bundle(&self, bundle: &str, read: &Configuration) -> Result<(), Error> {
@@ -102,22 +102,13 @@ impl CertificateStore for Access {
         Ok(())
     }
 
-    async fn write_secret(&self, certs: &StoredCerts, read: &Versioned<StoredCerts>) -> Result<(), Error> {
+    async fn write_secret(&self, certs: &StoredCerts, version: &str) -> Result<(), Error> {
         yield_now().await;
         let mut cluster = self.cluster();
-        check_version(&read.version, cluster.secrets.len())?;
+        check_version(version, cluster.secrets.len())?;
         cluster.secrets.push(certs.clone());
         Ok(())
     }
-}
-
-impl CertificateTarget for Access {
-    fn serve(&self, cert: &ServingCert) -> bool {
-        self.cluster().served[self.replica] = Some(cert.clone());
-        true
-    }
-
-    fn record_failure(&self) {}
 }
 
 /// Holds replicas and their cluster.
@@ -150,10 +141,15 @@ impl Simulation {
             let unix = of_clock.cluster().now;
             Moment { unix, monotonic: Duration::from_secs(u64::try_from(unix - START).unwrap()) }
         };
-        let mut rotator = CertRotator::new(access.clone(), clock, NAME, self.valid_for);
+        let of_server = access.clone();
+        let serve = move |cert: &ServingCert| {
+            of_server.cluster().served[replica] = Some(cert.clone());
+            true
+        };
+        let mut rotator = CertRotator::new(access, clock, NAME, self.valid_for);
         Box::pin(async move {
             loop {
-                let reconciled = rotator.reconcile(&access).await;
+                let reconciled = rotator.reconcile(&serve).await;
                 assert!(matches!(reconciled, Ok(_) | Err(Error::Conflict)), "{reconciled:?}");
             }
         })
