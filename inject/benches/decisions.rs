@@ -2,7 +2,8 @@
 
 use std::hint::black_box;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use inject::pod::Pod;
 use inject::review::answer;
 use inject::{Entry, Settings, decide};
@@ -21,17 +22,15 @@ fn pod(size: usize) -> Value {
     pod
 }
 
+fn settings() -> Settings {
+    Settings::new("docker.io/istio-aux/shim:0.1.0")
+}
+
 fn decisions(criterion: &mut Criterion) {
-    let settings = Settings::new("docker.io/istio-aux/shim:0.1.0");
+    let settings = settings();
     for (name, size) in [("8 KB", 8 << 10), ("100 KB", 100 << 10)] {
-        let pod = pod(size);
-        let text = pod.to_string();
-        let review = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": {"uid": "1f", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "team",
-                "operation": "CREATE", "object": pod},
-        })
-        .to_string();
+        let text = pod(size).to_string();
+        let review = review(r#""operation":"CREATE""#, &text);
         let mut group = criterion.benchmark_group(format!("{name} ({} bytes)", text.len()));
         group.throughput(Throughput::Bytes(text.len() as u64));
         group.bench_function("read and decide", |bencher| {
@@ -40,35 +39,36 @@ fn decisions(criterion: &mut Criterion) {
                 decide(&pod, &settings)
             });
         });
-        group.bench_function("review to answer", |bencher| {
-            bencher.iter(|| answer(Entry::Injection, black_box(review.as_bytes()), &settings).expect("it is a review"));
-        });
+        measure_answer(&mut group, Entry::Injection, &review);
     }
     let mut ended = pod(8 << 10);
     ended["spec"]["initContainers"] =
         json!([{"name": "aux-shim", "args": ["watch", "--await=main", "--await=metrics"]}]);
     let end = |name: &str| json!({"name": name, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}});
     ended["status"] = json!({"phase": "Running", "containerStatuses": [end("main"), end("metrics")]});
-    let review = status_review(&ended);
+    // A review of a kubelet's status has the pod as it was, too.
+    let ended = ended.to_string();
+    let review = review(&format!(r#""operation":"UPDATE","subResource":"status","oldObject":{ended}"#), &ended);
     let mut group = criterion.benchmark_group(format!("report of the end ({} bytes)", review.len()));
-    group.bench_function("review to answer", |bencher| {
-        bencher.iter(|| answer(Entry::Ended, black_box(review.as_bytes()), &settings).expect("it is a review"));
-    });
+    measure_answer(&mut group, Entry::Ended, &review);
 }
 
-/// Returns a review of a kubelet's status, which has the pod as it was, too.
-fn status_review(pod: &Value) -> String {
-    json!({
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "request": {"uid": "1f", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "team",
-            "operation": "UPDATE", "subResource": "status", "object": pod, "oldObject": pod},
-    })
-    .to_string()
+/// Returns a review of a pod, with more fields of the request.
+fn review(fields: &str, pod: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"1f","kind":{{"group":"","version":"v1","kind":"Pod"}},"namespace":"team",{fields},"object":{pod}}}}}"#
+    )
+}
+
+fn measure_answer(group: &mut BenchmarkGroup<WallTime>, entry: Entry, review: &str) {
+    let settings = settings();
+    group.bench_function("review to answer", |bencher| {
+        bencher.iter(|| answer(entry, black_box(review.as_bytes()), &settings).expect("it is a review"));
+    });
 }
 
 /// Measures pods that are made to cost as much as they can.
 fn hostile_pods(criterion: &mut Criterion) {
-    let settings = Settings::new("docker.io/istio-aux/shim:0.1.0");
     let container = |n: usize| json!({"name": format!("c{n}"), "command": ["true"]});
     let injected = |annotations: Value, containers: usize| {
         let mut pod = pod(0);
@@ -115,14 +115,9 @@ fn hostile_pods(criterion: &mut Criterion) {
             injected(json!({"sidecar.istio.io/status": json!({"containers": names}).to_string()}), 0)
         }),
     ] {
-        let review = format!(
-            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"1f","kind":{{"group":"","version":"v1","kind":"Pod"}},"namespace":"team","operation":"CREATE","object":{pod}}}}}"#
-        );
         let mut group = criterion.benchmark_group(format!("{name} ({} bytes)", pod.len()));
         group.sample_size(10);
-        group.bench_function("review to answer", |bencher| {
-            bencher.iter(|| answer(Entry::Injection, black_box(review.as_bytes()), &settings).expect("it is a review"));
-        });
+        measure_answer(&mut group, Entry::Injection, &review(r#""operation":"CREATE""#, &pod));
     }
 }
 

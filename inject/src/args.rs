@@ -122,28 +122,24 @@ fn quantity(text: &str) -> Result<Quantity, ParseQuantityError> {
     if text == "none" { Ok(None) } else { ShimResources::parse_quantity(text).map(Some) }
 }
 
-fn pull_policy(text: &str) -> Result<PullPolicy, String> {
+fn pull_policy(text: &str) -> Result<PullPolicy, &'static str> {
     let all = [PullPolicy::IfNotPresent, PullPolicy::Always, PullPolicy::Never];
-    all.into_iter()
-        .find(|policy| policy.as_str() == text)
-        .ok_or_else(|| "takes IfNotPresent, Always or Never".to_owned())
+    all.into_iter().find(|policy| policy.as_str() == text).ok_or("takes IfNotPresent, Always or Never")
 }
 
-fn secret_name(text: &str) -> Result<String, String> {
+fn secret_name(text: &str) -> Result<String, &'static str> {
     let is_name =
         !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c));
-    if is_name { Ok(text.to_owned()) } else { Err("takes the name of a Secret".to_owned()) }
+    if is_name { Ok(text.to_owned()) } else { Err("takes the name of a Secret") }
 }
 
-fn user(text: &str) -> Result<ShimUser, String> {
+fn user(text: &str) -> Result<ShimUser, &'static str> {
     match text {
         "proxy" => Ok(ShimUser::Proxy),
         "none" => Ok(ShimUser::Unset),
-        _ => text
-            .parse()
-            .ok()
-            .filter(|&uid| uid != 0)
-            .map(ShimUser::Uid)
-            .ok_or_else(|| "takes a user ID above 0, proxy or none".to_owned()),
+        _ => {
+            let uid = text.parse().ok().filter(|&uid| uid != 0);
+            uid.map(ShimUser::Uid).ok_or("takes a user ID above 0, proxy or none")
+        }
     }
 }

@@ -62,3 +62,14 @@ pub fn decide(pod: &Pod, settings: &Settings) -> Decision {
     let patch = patch::render(&plan, &facts, settings);
     Decision { patch, mode: plan.mode, reason: plan.reason, warnings: plan.warnings.into_vec() }
 }
+
+/// Returns the pod after a decision, and asserts that deciding again changes nothing.
+#[cfg(test)]
+fn decided(decide: impl Fn(&Pod) -> Decision, mut pod: serde_json::Value) -> (serde_json::Value, Decision) {
+    let decide = |pod: &serde_json::Value| decide(&serde_json::from_str(&pod.to_string()).unwrap());
+    let decision = decide(&pod);
+    json_patch::patch(&mut pod, &decision.patch).unwrap();
+    let again = decide(&pod);
+    assert!(again.patch.is_empty(), "{pod}: {:?}", again.patch);
+    (pod, decision)
+}

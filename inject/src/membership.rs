@@ -13,7 +13,9 @@ use crate::patch::PatchBuilder;
 /// charm's init container to its controller would end at a proxy that does not run yet (istio#23802), so they bypass it.
 #[must_use]
 pub fn join(pod: &Pod) -> Decision {
-    let mut patch = labeled(pod, [(ISTIO_INJECT, "true"), (INJECTION_LABEL, ENABLED)]);
+    let mut patch = PatchBuilder::new(pod);
+    patch.default_label(ISTIO_INJECT, "true");
+    patch.default_label(INJECTION_LABEL, ENABLED);
     let is_charms = pod.spec.init_containers.iter().flatten().any(|container| container.is_named(CHARM_INIT_CONTAINER));
     let excluded = pod.annotation(EXCLUDED_PORTS_ANNOTATION).unwrap_or_default();
     if is_charms && !excluded.split(',').any(|port| port.trim() == CONTROLLER_PORT) {
@@ -26,18 +28,10 @@ pub fn join(pod: &Pod) -> Decision {
 /// Labels a pod so that it stays out of the mesh. Labels of the pod's own stand.
 #[must_use]
 pub fn stay_out(pod: &Pod) -> Decision {
-    let patch = labeled(pod, [(ISTIO_INJECT, "false"), (AMBIENT_LABEL, NOT_AMBIENT)]);
-    Decision::without_shim(patch.finish(), "the pod stays out of the mesh")
-}
-
-fn labeled<'p>(pod: &'p Pod, labels: [(&str, &str); 2]) -> PatchBuilder<'p> {
     let mut patch = PatchBuilder::new(pod);
-    for (key, value) in labels {
-        if pod.label(key).is_none() {
-            patch.label(key, value);
-        }
-    }
-    patch
+    patch.default_label(ISTIO_INJECT, "false");
+    patch.default_label(AMBIENT_LABEL, NOT_AMBIENT);
+    Decision::without_shim(patch.finish(), "the pod stays out of the mesh")
 }
 
 #[cfg(test)]
@@ -46,12 +40,8 @@ mod tests {
 
     use super::*;
 
-    fn decided(decide: fn(&Pod) -> Decision, mut pod: Value) -> Value {
-        let decide = |pod: &Value| decide(&serde_json::from_str(&pod.to_string()).unwrap());
-        let patch = decide(&pod).patch;
-        json_patch::patch(&mut pod, &patch).unwrap();
-        assert!(decide(&pod).patch.is_empty(), "{pod}");
-        pod["metadata"].clone()
+    fn decided(decide: fn(&Pod) -> Decision, pod: Value) -> Value {
+        crate::decided(decide, pod).0["metadata"].clone()
     }
 
     #[test]

@@ -213,9 +213,14 @@ mod tests {
         })
     }
 
-    fn answered(review: &Value) -> Value {
-        let body = answer(Entry::Injection, review.to_string().as_bytes(), &settings()).unwrap();
-        serde_json::from_slice(&body.body).unwrap()
+    fn response(entry: Entry, review: &Value) -> Value {
+        let answered = answer(entry, review.to_string().as_bytes(), &settings()).unwrap();
+        serde_json::from_slice::<Value>(&answered.body).unwrap()["response"].take()
+    }
+
+    fn patch_of(response: &Value) -> Value {
+        let patch = BASE64_STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+        serde_json::from_slice(&patch).unwrap()
     }
 
     fn a_pod() -> Value {
@@ -224,12 +229,11 @@ mod tests {
 
     #[test]
     fn answer_has_uid_and_patch() {
-        let response = &answered(&review(&a_pod()))["response"];
+        let response = response(Entry::Injection, &review(&a_pod()));
         assert_eq!(response["uid"], "705ab4f5");
         assert_eq!(response["allowed"], true);
         assert_eq!(response["patchType"], "JSONPatch");
-        let patch = BASE64_STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
-        let patch: Value = serde_json::from_slice(&patch).unwrap();
+        let patch = patch_of(&response);
         assert_eq!(patch[0]["path"], "/metadata/annotations");
         assert_eq!(patch[1]["path"], "/metadata/annotations/proxy.istio.io~1config");
         let audit = json!({"mode": "hold", "reason": "istio-proxy is not in the pod (yet)"});
@@ -255,11 +259,7 @@ mod tests {
     fn each_entry_makes_a_patch_of_its_own() {
         let first_path = |entry: Entry| {
             let review = if entry == Entry::Ended { status_review(&an_ended_pod()) } else { review(&a_pod()) };
-            let answered = answer(entry, review.to_string().as_bytes(), &settings()).unwrap();
-            let body: Value = serde_json::from_slice(&answered.body).unwrap();
-            let patch = BASE64_STANDARD.decode(body["response"]["patch"].as_str().unwrap()).unwrap();
-            let patch: Value = serde_json::from_slice(&patch).unwrap();
-            patch[0]["path"].as_str().unwrap().to_owned()
+            patch_of(&response(entry, &review))[0]["path"].as_str().unwrap().to_owned()
         };
         let expected = [
             "/metadata/annotations",
@@ -282,7 +282,8 @@ mod tests {
         let mut no_object = review(&Value::Null);
         no_object["request"]["operation"] = json!("DELETE");
         for review in [update, status_review(&a_pod()), job, no_object] {
-            assert_eq!(answered(&review)["response"], json!({"uid": "705ab4f5", "allowed": true}), "{review}");
+            let unchanged = json!({"uid": "705ab4f5", "allowed": true});
+            assert_eq!(response(Entry::Injection, &review), unchanged, "{review}");
         }
     }
 
@@ -306,7 +307,7 @@ mod tests {
 
     #[test]
     fn unparsable_pod_is_allowed_with_a_warning() {
-        let response = &answered(&review(&json!({"spec": {"containers": 3}})))["response"];
+        let response = response(Entry::Injection, &review(&json!({"spec": {"containers": 3}})));
         assert_eq!(response["allowed"], true);
         assert_eq!(response.get("patch"), None);
         let warning = response["warnings"][0].as_str().unwrap();

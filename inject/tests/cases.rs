@@ -60,17 +60,12 @@ fn yes() -> bool {
 
 impl Case {
     fn settings(&self) -> Settings {
-        let delivery = match self.settings.delivery.as_deref() {
-            None | Some("copy") => Delivery::Copy,
-            Some("image-volume") => Delivery::ImageVolume,
-            Some(other) => panic!("{}: no delivery: {other}", self.name),
-        };
-        let hold = match self.settings.hold.as_deref() {
-            None | Some("all") => Hold::All,
-            Some("completing") => Hold::Completing,
-            Some("never") => Hold::Never,
-            Some(other) => panic!("{}: no hold: {other}", self.name),
-        };
+        let delivery = self.settings.delivery.as_deref().unwrap_or("copy");
+        let delivery = [Delivery::Copy, Delivery::ImageVolume].into_iter().find(|it| it.as_str() == delivery);
+        let delivery = delivery.unwrap_or_else(|| panic!("{}: unknown delivery", self.name));
+        let hold = self.settings.hold.as_deref().unwrap_or("all");
+        let hold = [Hold::All, Hold::Completing, Hold::Never].into_iter().find(|it| it.as_str() == hold);
+        let hold = hold.unwrap_or_else(|| panic!("{}: unknown hold", self.name));
         let native_sidecars = self.settings.native_sidecars.unwrap_or(true);
         let prefers_status = self.settings.default_mode.as_deref() == Some("status");
         Settings { delivery, hold, native_sidecars, prefers_status, ..Settings::new("shim:1") }

@@ -3,7 +3,7 @@
 use inject::pod::Pod;
 use inject::{Delivery, Settings, decide};
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 fn patched(pod: &Value, settings: &Settings) -> Value {
     let text = pod.to_string();
@@ -83,36 +83,30 @@ fn container() -> impl Strategy<Value = Value> {
     let hook = json!({"postStart": null, "preStop": {"sleep": {"seconds": 1}}});
     let lifecycle = prop_oneof![Just(Value::Null), Just(json!({})), Just(hook)];
     let image = prop_oneof![3 => Just(Value::Null), 1 => Just(json!("auto"))];
-    let fields = (restart_policy, command, args, lifecycle, mounts, image);
-    let ending = (probe, resize_policy);
-    (name, fields, ending, extra()).prop_map(|(name, known, (probe, resize_policy), mut fields)| {
-        let (restart_policy, command, args, lifecycle, mounts, image) = known;
-        fields.insert("image".into(), image);
-        fields.insert("livenessProbe".into(), probe);
-        fields.insert("resizePolicy".into(), resize_policy);
-        fields.insert("name".into(), json!(name));
-        fields.insert("args".into(), args);
-        fields.insert("lifecycle".into(), lifecycle);
-        fields.insert("command".into(), command);
-        fields.insert("volumeMounts".into(), mounts);
-        fields.insert("restartPolicy".into(), restart_policy);
-        Value::Object(fields)
+    let fields = (name, restart_policy, command, args, lifecycle, mounts, image, probe, resize_policy);
+    let known =
+        fields.prop_map(|(name, restart_policy, command, args, lifecycle, mounts, image, probe, resize_policy)| {
+            json!({
+                "name": name, "restartPolicy": restart_policy, "command": command, "args": args, "lifecycle": lifecycle,
+                "volumeMounts": mounts, "image": image, "livenessProbe": probe, "resizePolicy": resize_policy,
+            })
+        });
+    with_extra(known)
+}
+
+/// Adds fields to an object that no decision knows.
+fn with_extra(known: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
+    let extra = prop::collection::btree_map(key().prop_map(|key| format!("x{key}")), any_json(), 0..4);
+    (known, extra).prop_map(|(mut object, extra)| {
+        object.as_object_mut().unwrap().extend(extra);
+        object
     })
 }
 
-/// Generates fields that no decision knows.
-fn extra() -> impl Strategy<Value = Map<String, Value>> {
-    prop::collection::btree_map(key().prop_map(|key| format!("x{key}")), any_json(), 0..4)
-        .prop_map(|map| map.into_iter().collect())
-}
-
 fn metadata() -> impl Strategy<Value = Value> {
-    let present = (strings(), strings(), extra()).prop_map(|(labels, annotations, mut fields)| {
-        fields.insert("labels".into(), labels);
-        fields.insert("annotations".into(), annotations);
-        Value::Object(fields)
-    });
-    prop_oneof![1 => Just(Value::Null), 9 => present]
+    let known = (strings(), strings());
+    let known = known.prop_map(|(labels, annotations)| json!({"labels": labels, "annotations": annotations}));
+    prop_oneof![1 => Just(Value::Null), 9 => with_extra(known)]
 }
 
 fn pod() -> impl Strategy<Value = Value> {
@@ -141,24 +135,21 @@ fn pod() -> impl Strategy<Value = Value> {
         Just(json!({"containers": null, "initContainers": ["istio-init", "istio-proxy"]})),
         Just(json!("no status")),
     ];
-    let lists = (containers(), init, volumes);
-    (metadata(), lists, rendered, policy, share, runtime_class, extra(), extra()).prop_map(
-        |(mut metadata, (containers, init, volumes), rendered, policy, share, runtime_class, mut spec, mut pod)| {
-            let annotations = metadata.get_mut("annotations").and_then(Value::as_object_mut);
-            if let Some(annotations) = annotations.filter(|_| !rendered.is_null()) {
-                annotations.insert("sidecar.istio.io/status".into(), json!(rendered.to_string()));
-            }
-            spec.insert("runtimeClassName".into(), runtime_class);
-            spec.insert("volumes".into(), volumes);
-            spec.insert("containers".into(), containers);
-            spec.insert("initContainers".into(), init);
-            spec.insert("restartPolicy".into(), policy);
-            spec.insert("shareProcessNamespace".into(), share);
-            pod.insert("metadata".into(), metadata);
-            pod.insert("spec".into(), Value::Object(spec));
-            Value::Object(pod)
+    let spec = (containers(), init, volumes, policy, share, runtime_class).prop_map(
+        |(containers, init, volumes, policy, share, runtime_class)| {
+            json!({
+                "containers": containers, "initContainers": init, "volumes": volumes, "restartPolicy": policy,
+                "shareProcessNamespace": share, "runtimeClassName": runtime_class,
+            })
         },
-    )
+    );
+    with_extra((metadata(), with_extra(spec), rendered).prop_map(|(mut metadata, spec, rendered)| {
+        let annotations = metadata.get_mut("annotations").and_then(Value::as_object_mut);
+        if let Some(annotations) = annotations.filter(|_| !rendered.is_null()) {
+            annotations.insert("sidecar.istio.io/status".into(), json!(rendered.to_string()));
+        }
+        json!({"metadata": metadata, "spec": spec})
+    }))
 }
 
 /// Takes out of a patched pod what istio-aux may write, so that the rest can be compared with the pod before.

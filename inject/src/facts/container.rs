@@ -38,7 +38,7 @@ pub struct Container {
     pub volume_mounts: Option<Vec<VolumeMount>>,
     image: Option<String>,
     security_context: Option<SecurityContext>,
-    env: Option<Vec<EnvVar>>,
+    pub(crate) env: Option<Vec<EnvVar>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -122,10 +122,11 @@ struct ResizePolicy {
     restart_policy: Option<String>,
 }
 
+/// An environment variable.
 #[derive(Debug, Clone, Deserialize)]
-struct EnvVar {
+pub(crate) struct EnvVar {
     name: String,
-    value: Option<String>,
+    pub(crate) value: Option<String>,
 }
 
 impl Container {
@@ -143,25 +144,15 @@ impl Container {
         self.security_context.as_ref()?.run_as_user
     }
 
-    /// Returns true if it sets this environment variable itself.
-    pub(crate) fn sets_env(&self, name: &str) -> bool {
-        self.env.iter().flatten().any(|variable| variable.name == name)
-    }
-
-    /// Returns the value of an environment variable that it sets itself.
-    pub(crate) fn env_value(&self, name: &str) -> Option<&str> {
-        self.env.iter().flatten().find(|variable| variable.name == name)?.value.as_deref()
+    /// Returns an environment variable that it sets itself.
+    pub(crate) fn variable(&self, name: &str) -> Option<&EnvVar> {
+        self.env.iter().flatten().find(|variable| variable.name == name)
     }
 
     /// Returns true if a volume is mounted at this path.
     pub(crate) fn mounts_at(&self, path: &str) -> bool {
         let mounts = self.volume_mounts.iter().flatten();
         mounts.map(|mount| mount.mount_path.as_str().trim_end_matches('/')).any(|mounted| mounted == path)
-    }
-
-    /// Returns true if it has environment variables of its own.
-    pub(crate) fn has_env(&self) -> bool {
-        self.env.is_some()
     }
 
     /// Returns true if it has a command of its own, instead of the image's.

@@ -4,8 +4,6 @@ mod container;
 pub mod pod;
 mod sidecar;
 
-use std::collections::HashSet;
-
 use contract::args::{REPORT_ONLY, SUPERVISE};
 use contract::names::{ARGO_WORKFLOW_LABEL, KATIB_TRIAL_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
 use contract::policy::RestartPolicy;
@@ -67,9 +65,5 @@ impl<'p> Facts<'p> {
             Sidecar::Classic { index } => Some((index, &self.pod.spec.containers[index])),
             _ => None,
         }
-    }
-
-    pub(crate) fn payload_names(&self) -> HashSet<&'p str> {
-        self.payload.iter().map(|container| container.name.as_str()).collect()
     }
 }

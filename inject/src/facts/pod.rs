@@ -158,16 +158,18 @@ impl Pod {
     /// Returns the controller that made the pod, `KIND/NAME`, for the log.
     #[must_use]
     pub fn owner(&self) -> Option<String> {
-        let owners = self.metadata.as_ref()?.owner_references.as_ref()?;
-        let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+        let owner = self.controller()?;
         Some(format!("{}/{}", owner.kind, owner.name))
+    }
+
+    fn controller(&self) -> Option<&OwnerReference> {
+        let owners = self.metadata.as_ref()?.owner_references.as_ref()?;
+        owners.iter().find(|owner| owner.controller == Some(true))
     }
 
     /// Returns the name of the pod's workload: its controller's, without the hash that a `ReplicaSet` adds to its Deployment's.
     pub(crate) fn workload_name(&self) -> &str {
-        let owners = self.metadata.as_ref().and_then(|metadata| metadata.owner_references.as_ref());
-        let owner = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
-        let Some(name) = owner.map(|owner| owner.name.as_str()) else {
+        let Some(OwnerReference { name, .. }) = self.controller() else {
             return self.display_name().trim_end_matches('-');
         };
         let hash = self.label("pod-template-hash").and_then(|hash| name.strip_suffix(hash)?.strip_suffix('-'));
@@ -181,19 +183,11 @@ impl Pod {
         if let Some(text) = self.annotation(STATUS_PORT_ANNOTATION) {
             return text.trim().parse().ok();
         }
-        match self.proxy_config() {
-            None => Some(DEFAULT_STATUS_PORT),
-            Some(config) => {
-                let config: PartOfProxyConfig = serde_json::from_str(config).ok()?;
-                Some(config.status_port.unwrap_or(DEFAULT_STATUS_PORT))
-            }
-        }
-    }
-
-    /// Returns the `ProxyConfig` of a proxy that is a regular container.
-    fn proxy_config(&self) -> Option<&str> {
-        let proxy = self.spec.containers.iter().find(|container| container.is_named(PROXY_CONTAINER))?;
-        proxy.env_value(PROXY_CONFIG_ENV)
+        let proxy = self.spec.containers.iter().find(|container| container.is_named(PROXY_CONTAINER));
+        let config = proxy.and_then(|proxy| proxy.variable(PROXY_CONFIG_ENV)?.value.as_deref());
+        let Some(config) = config else { return Some(DEFAULT_STATUS_PORT) };
+        let config: PartOfProxyConfig = serde_json::from_str(config).ok()?;
+        Some(config.status_port.unwrap_or(DEFAULT_STATUS_PORT))
     }
 
     /// Returns all containers but ephemeral ones, which no new pod has.

@@ -45,10 +45,13 @@ impl Sidecar {
         {
             Self::Customised
         } else {
-            let rendered = Rendered::of(pod);
+            let status = pod.annotation(ISTIO_STATUS_ANNOTATION).map(serde_json::from_str::<InjectionStatus>);
+            let InjectionStatus { containers, init_containers } = status.and_then(Result::ok).unwrap_or_default();
+            let has_proxy = |list: Option<Vec<String>>| list.into_iter().flatten().any(|name| name == PROXY_CONTAINER);
+            let (is_regular, is_init) = (has_proxy(containers), has_proxy(init_containers));
             match (regular, native) {
-                (Some(index), _) if rendered.containers => Self::Classic { index },
-                (_, Some(proxy)) if rendered.init_containers && proxy.is_native_sidecar() => Self::Native,
+                (Some(index), _) if is_regular => Self::Classic { index },
+                (_, Some(proxy)) if is_init && proxy.is_native_sidecar() => Self::Native,
                 _ => Self::Customised,
             }
         }
@@ -65,24 +68,10 @@ fn is_gateway(pod: &Pod) -> bool {
             .is_some_and(|templates| templates.split(',').any(|template| TEMPLATES.contains(&template.trim())))
 }
 
-/// The lists in which the injector's status names the proxy that it has rendered.
-#[derive(Default)]
-struct Rendered {
-    containers: bool,
-    init_containers: bool,
-}
-
-impl Rendered {
-    fn of(pod: &Pod) -> Self {
-        #[derive(Default, Deserialize)]
-        #[serde(default, rename_all = "camelCase")]
-        struct InjectionStatus {
-            containers: Option<Vec<String>>,
-            init_containers: Option<Vec<String>>,
-        }
-        let Some(status) = pod.annotation(ISTIO_STATUS_ANNOTATION) else { return Self::default() };
-        let status: InjectionStatus = serde_json::from_str(status).unwrap_or_default();
-        let names_proxy = |list: Option<Vec<String>>| list.into_iter().flatten().any(|name| name == PROXY_CONTAINER);
-        Self { containers: names_proxy(status.containers), init_containers: names_proxy(status.init_containers) }
-    }
+/// The injector's status: the names that it has rendered.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct InjectionStatus {
+    containers: Option<Vec<String>>,
+    init_containers: Option<Vec<String>>,
 }

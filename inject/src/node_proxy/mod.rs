@@ -23,18 +23,11 @@ pub fn move_proxy_to_node(pod: &Pod) -> Decision {
     if pod.spec.runtime_class().is_none() {
         patch.runtime_class(NODE_RUNTIME_CLASS);
     }
-    let labels = [
-        (ISTIO_INJECT, "false".to_owned()),
-        // Without it, peers send plaintext.
-        (TLS_MODE_LABEL, "istio".to_owned()),
-        (CANONICAL_NAME_LABEL, canonical_name(pod)),
-        (CANONICAL_REVISION_LABEL, canonical_revision(pod)),
-    ];
-    for (key, value) in labels {
-        if pod.label(key).is_none() {
-            patch.label(key, &value);
-        }
-    }
+    patch.default_label(ISTIO_INJECT, "false");
+    // Without it, peers send plaintext.
+    patch.default_label(TLS_MODE_LABEL, "istio");
+    patch.default_label(CANONICAL_NAME_LABEL, &canonical_name(pod));
+    patch.default_label(CANONICAL_REVISION_LABEL, canonical_revision(pod));
     let warnings = probes::send_to_pilot_agent(pod, &mut patch).into_iter().map(str::to_owned).collect();
     let patch = patch.finish();
     let reason = if patch.is_empty() {
@@ -74,8 +67,8 @@ fn as_label(name: &str) -> String {
     name.chars().take(63).collect::<String>().trim_matches(['-', '_', '.']).to_owned()
 }
 
-fn canonical_revision(pod: &Pod) -> String {
-    ["app.kubernetes.io/version", "version"].into_iter().find_map(|key| pod.label(key)).unwrap_or("latest").to_owned()
+fn canonical_revision(pod: &Pod) -> &str {
+    ["app.kubernetes.io/version", "version"].into_iter().find_map(|key| pod.label(key)).unwrap_or("latest")
 }
 
 #[cfg(test)]
@@ -94,13 +87,8 @@ mod tests {
         pod
     }
 
-    /// Returns the pod after the decision, and asserts that deciding again changes nothing.
-    pub(super) fn decided(mut pod: Value) -> (Value, Decision) {
-        let decide = |pod: &Value| move_proxy_to_node(&serde_json::from_str(&pod.to_string()).unwrap());
-        let decision = decide(&pod);
-        json_patch::patch(&mut pod, &decision.patch).unwrap();
-        assert!(decide(&pod).patch.is_empty(), "{pod}");
-        (pod, decision)
+    pub(super) fn decided(pod: Value) -> (Value, Decision) {
+        crate::decided(move_proxy_to_node, pod)
     }
 
     #[test]

@@ -53,6 +53,13 @@ impl<'p> PatchBuilder<'p> {
         }
     }
 
+    /// Adds a label, unless the pod has one of this key.
+    pub(crate) fn default_label(&mut self, key: &str, value: &str) {
+        if self.pod.label(key).is_none() {
+            self.label(key, value);
+        }
+    }
+
     fn set_metadata(&mut self, field: &str, exists: bool, key: &str, value: &str) {
         self.ensure(&["metadata"], self.pod.metadata.is_some(), json!({}));
         self.ensure(&["metadata", field], exists, json!({}));
@@ -101,7 +108,7 @@ impl<'p> PatchBuilder<'p> {
 
     /// Appends to a container's `env`.
     pub(crate) fn env(&mut self, index: usize, variable: Value) {
-        let exists = self.container(index).has_env();
+        let exists = self.container(index).env.is_some();
         self.append(&["spec", "containers", &index.to_string(), "env"], exists, variable);
     }
 

@@ -10,6 +10,7 @@ use contract::names::ENDED_ANNOTATION;
 use json_patch::Patch;
 
 pub(crate) use self::builder::PatchBuilder;
+use self::shim::Shim;
 use crate::facts::Facts;
 use crate::plan::{Change, Plan};
 use crate::{Mode, Settings};
@@ -30,18 +31,17 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
             Change::HoldAtProxy { index } => patch.hold_at_proxy(*index),
             Change::Args { index, words } => patch.append_args(*index, words),
             Change::StartAfterCollector { index, resources } => {
-                let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
+                let shim = Shim { settings, facts, resources: resources.as_ref() };
                 start_after::add(&shim, *index, &mut patch);
             }
             Change::Stay { init_index } => patch.stay(*init_index),
             Change::Shim { watch, resources } => {
-                let shim = shim::Shim { settings, facts, resources: resources.as_ref() };
-                match plan.mode {
-                    Mode::Status if settings.native_sidecars => native::add(&shim, watch, &mut patch),
-                    Mode::Proxy | Mode::Status => proxy::add(&shim, watch, &mut patch),
-                    Mode::Native => native::add(&shim, watch, &mut patch),
-                    // A plan adds a shim in the three modes that have one.
-                    Mode::Off | Mode::Hold | Mode::Istio => {}
+                let shim = Shim { settings, facts, resources: resources.as_ref() };
+                // Without native sidecars, the shim is the parent of pilot-agent in mode status, too.
+                if plan.mode == Mode::Proxy || !settings.native_sidecars {
+                    proxy::add(&shim, watch, &mut patch);
+                } else {
+                    native::add(&shim, watch, &mut patch);
                 }
             }
         }

@@ -14,8 +14,6 @@ pub(super) enum HoldEdit {
     AlreadySet(bool),
     /// The annotation's new value.
     Set(String),
-    /// A key cannot be added to the annotation, for this reason.
-    Unsupported(UnsupportedAnnotation),
 }
 
 /// An annotation to which a key cannot be added.
@@ -31,29 +29,26 @@ pub(super) enum UnsupportedAnnotation {
 }
 
 /// Adds the field to the annotation's value, unless it is there.
-pub(super) fn edit(annotation: Option<&str>) -> HoldEdit {
+pub(super) fn edit(annotation: Option<&str>) -> Result<HoldEdit, UnsupportedAnnotation> {
     let text = annotation.unwrap_or_default();
     if text.trim().is_empty() {
-        return HoldEdit::Set(format!("{{\"{HOLD_FIELD}\": true}}"));
+        return Ok(HoldEdit::Set(format!("{{\"{HOLD_FIELD}\": true}}")));
     }
     if text.len() > ANNOTATION_LENGTH_LIMIT {
-        return HoldEdit::Unsupported(UnsupportedAnnotation::TooLong);
+        return Err(UnsupportedAnnotation::TooLong);
     }
-    let config = match parse(text) {
-        Ok(config) => config,
-        Err(reason) => return HoldEdit::Unsupported(reason),
-    };
+    let config = parse(text)?;
     if let Some(value) = config.get(HOLD_FIELD) {
-        return HoldEdit::AlreadySet(value == true);
+        return Ok(HoldEdit::AlreadySet(value == true));
     }
     let mut wanted = config.clone();
     wanted.insert(HOLD_FIELD.to_owned(), Value::Bool(true));
     let edited = if text.trim_start().starts_with('{') { in_flow(text, config.is_empty()) } else { in_block(text) };
     // The text is edited, so the result is checked: it has to have the old keys and the new one.
     if parse(&edited).is_ok_and(|config| config == wanted) {
-        HoldEdit::Set(edited)
+        Ok(HoldEdit::Set(edited))
     } else {
-        HoldEdit::Unsupported(UnsupportedAnnotation::Layout)
+        Err(UnsupportedAnnotation::Layout)
     }
 }
 
@@ -108,8 +103,8 @@ mod tests {
             ("document mark", "---\na: 1\n", "---\na: 1\nholdApplicationUntilProxyStarts: true\n"),
         ];
         for (name, before, after) in cases {
-            assert_eq!(edit(Some(before)), HoldEdit::Set(after.to_owned()), "{name}");
-            assert_eq!(edit(Some(after)), HoldEdit::AlreadySet(true), "{name}, again");
+            assert_eq!(edit(Some(before)), Ok(HoldEdit::Set(after.to_owned())), "{name}");
+            assert_eq!(edit(Some(after)), Ok(HoldEdit::AlreadySet(true)), "{name}, again");
         }
     }
 
@@ -120,20 +115,20 @@ mod tests {
             ("{\"holdApplicationUntilProxyStarts\": false}", false),
             ("a: 1\nholdApplicationUntilProxyStarts: true", true),
         ] {
-            assert_eq!(edit(Some(text)), HoldEdit::AlreadySet(value), "{text}");
+            assert_eq!(edit(Some(text)), Ok(HoldEdit::AlreadySet(value)), "{text}");
         }
     }
 
     #[test]
     fn long_annotation_is_unsupported() {
         let text = "a: 1\n".repeat(ANNOTATION_LENGTH_LIMIT / 5 + 1);
-        assert_eq!(edit(Some(&text)), HoldEdit::Unsupported(UnsupportedAnnotation::TooLong));
+        assert_eq!(edit(Some(&text)), Err(UnsupportedAnnotation::TooLong));
     }
 
     #[test]
     fn unparsable_annotation_is_unsupported() {
         for text in ["- a\n- b", "just text", "a: [1", "a: 1\n...\n"] {
-            assert!(matches!(edit(Some(text)), HoldEdit::Unsupported(_)), "{text}: {:?}", edit(Some(text)));
+            assert!(edit(Some(text)).is_err(), "{text}: {:?}", edit(Some(text)));
         }
     }
 }

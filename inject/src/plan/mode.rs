@@ -7,50 +7,33 @@ use crate::facts::Facts;
 use crate::facts::pod::Pod;
 use crate::{Delivery, Mode, Settings};
 
-/// The mode that a pod requests by its annotation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RequestedMode {
-    /// The best that works.
-    Auto,
-    /// This mode.
-    This(Mode),
+/// Returns the mode of the pod's annotation; `None` stands for `auto`, the best that works. An unknown one counts as `auto`,
+/// with a warning.
+pub(super) fn requested(pod: &Pod, warnings: &mut Warnings) -> Option<Mode> {
+    let text = pod.annotation(MODE_ANNOTATION).filter(|text| *text != "auto")?;
+    let mode = Mode::ALL.into_iter().find(|mode| mode.as_str() == text);
+    if mode.is_none() {
+        warnings.push(format_args!(
+            "{MODE_ANNOTATION}: invalid value {text:?}, using auto; use auto, native, proxy, status, istio, hold or off"
+        ));
+    }
+    mode
 }
 
-/// The mode that was chosen.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ModeChoice {
-    pub(super) mode: Mode,
-    pub(super) reason: &'static str,
-}
-
-/// Returns the mode of the pod's annotation. An unknown one counts as `auto`, with a warning.
-pub(super) fn requested(pod: &Pod, warnings: &mut Warnings) -> RequestedMode {
-    let Some(text) = pod.annotation(MODE_ANNOTATION).filter(|text| *text != "auto") else { return RequestedMode::Auto };
-    Mode::ALL.into_iter().find(|mode| mode.as_str() == text).map_or_else(
-        || {
-            warnings.push(format_args!(
-                "{MODE_ANNOTATION}: invalid value {text:?}, using auto; use auto, native, proxy, status, istio, hold or off"
-            ));
-            RequestedMode::Auto
-        },
-        RequestedMode::This,
-    )
-}
-
-/// Chooses the mode for a pod that runs to completion with an ordinary istio-proxy.
+/// Chooses the mode for a pod that runs to completion with an ordinary istio-proxy, and returns it with its reason.
 pub(super) fn choose(
-    requested: RequestedMode,
+    requested: Option<Mode>,
     facts: &Facts,
     settings: &Settings,
     warnings: &mut Warnings,
-) -> ModeChoice {
+) -> (Mode, &'static str) {
     let constraints = ModeConstraints::of(facts, settings);
     let best = constraints.best_available(settings);
-    let RequestedMode::This(mode) = requested else { return best };
+    let Some(mode) = requested else { return best };
     let Some(obstacle) = constraints.against(mode) else {
-        return ModeChoice { mode, reason: "the pod asks for it, by istio-aux.io/mode" };
+        return (mode, "the pod asks for it, by istio-aux.io/mode");
     };
-    let (refused, instead) = (mode.as_str(), best.mode.as_str());
+    let (refused, instead) = (mode.as_str(), best.0.as_str());
     warnings.push(format_args!(
         "{MODE_ANNOTATION}: {refused} is not possible here, as {obstacle}; instead it is {instead}"
     ));
@@ -95,18 +78,17 @@ impl ModeConstraints {
         }
     }
 
-    fn best_available(&self, settings: &Settings) -> ModeChoice {
+    fn best_available(&self, settings: &Settings) -> (Mode, &'static str) {
         const ORDINARY: &str = "istio-proxy is an ordinary container in a pod that runs to completion";
         const SIDECARS: &str =
             "the pod has native sidecars of its own, which the kubelet ends sooner without another one";
-        let (mode, reason) = match self.sharing {
+        match self.sharing {
             Some(reason) => (Mode::Status, reason),
             None if settings.prefers_status => (Mode::Status, "the installation asks for it, by --default-mode"),
             None if self.native.is_some() => (Mode::Proxy, "the server has no native sidecars"),
             None if self.has_other_native_sidecars => (Mode::Proxy, SIDECARS),
             None if settings.delivery != Delivery::Copy => (Mode::Proxy, ORDINARY),
             None => (Mode::Native, ORDINARY),
-        };
-        ModeChoice { mode, reason }
+        }
     }
 }

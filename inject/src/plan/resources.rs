@@ -86,11 +86,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn shim_in(spec: &Value) -> Option<Value> {
-        asking(&ShimResources::default(), spec)
-    }
-
-    fn asking(asked: &ShimResources, spec: &Value) -> Option<Value> {
-        in_pod(asked, &json!({"spec": spec})).0
+        in_pod(&ShimResources::default(), &json!({"spec": spec})).0
     }
 
     fn in_pod(asked: &ShimResources, pod: &Value) -> (Option<Value>, Vec<String>) {
@@ -156,10 +152,11 @@ mod tests {
             requests: ["4Mi", "8Mi"].map(|quantity| ("memory".to_owned(), quantity.to_owned())).to_vec(),
             limits: vec![("cpu".to_owned(), "50m".to_owned())],
         };
-        let resources = asking(&asked, &json!({"containers": [{"name": "main"}]}));
+        let asking = |container: Value| in_pod(&asked, &json!({"spec": {"containers": [container]}})).0;
+        let resources = asking(json!({"name": "main"}));
         assert_eq!(resources, Some(json!({"requests": {"memory": "8Mi"}, "limits": {"cpu": "50m"}})));
         let fixed = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
-        let resources = asking(&asked, &json!({"containers": [{"name": "main", "resources": fixed}]}));
+        let resources = asking(json!({"name": "main", "resources": fixed}));
         let both = json!({"cpu": "50m", "memory": "8Mi"});
         assert_eq!(resources, Some(json!({"requests": both, "limits": both})), "a Guaranteed pod");
     }

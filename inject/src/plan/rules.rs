@@ -9,9 +9,8 @@ use contract::policy::RestartPolicy;
 use serde::Serialize;
 
 use super::hold::{self, HoldEdit};
-use super::mode::{self, ModeChoice, RequestedMode};
 use super::warnings::Warnings;
-use super::{Change, Plan, argo, katib, quit, resources, restarts, wait_for};
+use super::{Change, Plan, argo, katib, mode, quit, resources, restarts, wait_for};
 use crate::facts::{Facts, Sidecar};
 use crate::{Mode, Settings};
 
@@ -32,12 +31,12 @@ pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<
     let mut warnings = Warnings::default();
     let requested = mode::requested(facts.pod, &mut warnings);
     match requested {
-        RequestedMode::This(Mode::Off) => return Some(OPTED_OUT_BY_MODE),
-        RequestedMode::This(Mode::Istio) => return None,
-        RequestedMode::This(_) | RequestedMode::Auto => {}
+        Some(Mode::Off) => return Some(OPTED_OUT_BY_MODE),
+        Some(Mode::Istio) => return None,
+        Some(_) | None => {}
     }
-    let choice = mode::choose(requested, facts, settings, &mut warnings);
-    (!choice.mode.has_shim()).then_some(choice.reason)
+    let (mode, reason) = mode::choose(requested, facts, settings, &mut warnings);
+    (!mode.has_shim()).then_some(reason)
 }
 
 /// Plans the changes of a pod. The plan for a pod that was changed as planned changes nothing.
@@ -56,7 +55,7 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
     }
     let mut plan = Plan::unchanged("");
     let requested = mode::requested(facts.pod, &mut plan.warnings);
-    if requested == RequestedMode::This(Mode::Off) {
+    if requested == Some(Mode::Off) {
         return Plan::unchanged(OPTED_OUT_BY_MODE);
     }
     let outcome = match facts.sidecar {
@@ -99,17 +98,14 @@ enum Outcome {
 impl Plan {
     fn conclude(mut self, facts: &Facts, outcome: Outcome) -> Self {
         let awaited = if let Outcome::Shim(_, _, watch, _) = &outcome { &*watch.awaited } else { &[] };
-        (self.mode, self.reason) = match &outcome {
-            Outcome::Hold(reason) => (Mode::Hold, *reason),
-            Outcome::AskedIstio => (Mode::Istio, "the pod asks for it, by istio-aux.io/mode"),
-            Outcome::Present(mode) => (*mode, "the shim is in the pod already"),
-            Outcome::Final(mode, reason) | Outcome::Shim(mode, reason, ..) => (*mode, *reason),
+        let has_warnings = !self.warnings.is_empty();
+        let (mode, reason, has_status) = match &outcome {
+            Outcome::Hold(reason) => (Mode::Hold, *reason, has_warnings),
+            Outcome::AskedIstio => (Mode::Istio, "the pod asks for it, by istio-aux.io/mode", has_warnings),
+            Outcome::Present(mode) => (*mode, "the shim is in the pod already", false),
+            Outcome::Final(mode, reason) | Outcome::Shim(mode, reason, ..) => (*mode, *reason, true),
         };
-        let has_status = match outcome {
-            Outcome::Hold(_) | Outcome::AskedIstio => !self.warnings.is_empty(),
-            Outcome::Present(_) => false,
-            Outcome::Final(..) | Outcome::Shim(..) => true,
-        };
+        (self.mode, self.reason) = (mode, reason);
         if has_status {
             self.add_status(awaited);
         }
@@ -173,9 +169,9 @@ fn istio_injection_disabled(facts: &Facts) -> bool {
     }
 }
 
-fn before_injector(facts: &Facts, requested: RequestedMode, settings: &Settings, plan: &mut Plan) -> Outcome {
+fn before_injector(facts: &Facts, requested: Option<Mode>, settings: &Settings, plan: &mut Plan) -> Outcome {
     hold_start(facts, settings, plan);
-    if requested == RequestedMode::This(Mode::Istio) {
+    if requested == Some(Mode::Istio) {
         // The user's own setting stands.
         if facts.pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
             plan.changes.push(Change::Annotation { key: NATIVE_SIDECAR_ANNOTATION, value: "true".to_owned() });
@@ -197,10 +193,10 @@ fn hold_start(facts: &Facts, settings: &Settings, plan: &mut Plan) {
         return;
     }
     match hold::edit(facts.pod.annotation(PROXY_CONFIG_ANNOTATION)) {
-        HoldEdit::AlreadySet(true) => {}
-        HoldEdit::AlreadySet(false) => return,
-        HoldEdit::Set(value) => plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value }),
-        HoldEdit::Unsupported(reason) => {
+        Ok(HoldEdit::AlreadySet(true)) => {}
+        Ok(HoldEdit::AlreadySet(false)) => return,
+        Ok(HoldEdit::Set(value)) => plan.changes.push(Change::Annotation { key: PROXY_CONFIG_ANNOTATION, value }),
+        Err(reason) => {
             plan.warnings.push(format_args!(
                 "istio-aux cannot add holdApplicationUntilProxyStarts to the annotation {PROXY_CONFIG_ANNOTATION}: {reason}"
             ));
@@ -220,7 +216,7 @@ fn hold_start(facts: &Facts, settings: &Settings, plan: &mut Plan) {
 fn end_proxy(
     facts: &Facts,
     policy: RestartPolicy,
-    requested: RequestedMode,
+    requested: Option<Mode>,
     settings: &Settings,
     plan: &mut Plan,
 ) -> Outcome {
@@ -234,7 +230,7 @@ fn end_proxy(
         return Outcome::Final(Mode::Hold, reason);
     };
     let split = wait_for::split(facts, &mut plan.warnings);
-    let ModeChoice { mode, reason } = mode::choose(requested, facts, settings, &mut plan.warnings);
+    let (mode, reason) = mode::choose(requested, facts, settings, &mut plan.warnings);
     if !mode.has_shim() {
         return Outcome::Final(mode, reason);
     }

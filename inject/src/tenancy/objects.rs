@@ -1,11 +1,10 @@
 //! The objects that a tenant's namespace should have.
 
 use contract::kind::{POD_DEFAULTS, ROLE_BINDINGS};
-use contract::names::{
-    ACCESS_PIPELINES_LABEL, MANAGED_BY_LABEL, PIPELINES_AUDIENCE, PIPELINES_ROLE, PIPELINES_TOKEN_DIR,
-    PIPELINES_TOKEN_ENV, PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, TENANCY_MANAGER,
-};
+use contract::names::{ACCESS_PIPELINES_LABEL, MANAGED_BY_LABEL, PIPELINES_ROLE, TENANCY_MANAGER};
 use serde_json::{Value, json};
+
+use super::pipelines_token::{mount, variable, volume};
 
 /// The name of the `RoleBinding`.
 pub const ROLE_BINDING_NAME: &str = "istio-aux-pipelines";
@@ -28,18 +27,15 @@ pub fn role_binding(namespace: &str, accounts: &[String]) -> Value {
 /// Returns the `PodDefault` of Kubeflow's documentation, which Kubeflow's user interface offers for notebooks.
 #[must_use]
 pub fn pod_default(namespace: &str) -> Value {
-    let token = json!({
-        "path": PIPELINES_TOKEN_FILE, "expirationSeconds": PIPELINES_TOKEN_SECONDS, "audience": PIPELINES_AUDIENCE,
-    });
     json!({
         "apiVersion": POD_DEFAULTS.api_version(), "kind": POD_DEFAULTS.name,
         "metadata": metadata(namespace, ACCESS_PIPELINES_LABEL),
         "spec": {
             "desc": "Allow access to Kubeflow Pipelines",
             "selector": {"matchLabels": {ACCESS_PIPELINES_LABEL: "true"}},
-            "env": [{"name": PIPELINES_TOKEN_ENV, "value": format!("{PIPELINES_TOKEN_DIR}/{PIPELINES_TOKEN_FILE}")}],
-            "volumeMounts": [{"name": POD_DEFAULT_VOLUME, "mountPath": PIPELINES_TOKEN_DIR, "readOnly": true}],
-            "volumes": [{"name": POD_DEFAULT_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}}],
+            "env": [variable()],
+            "volumeMounts": [mount(POD_DEFAULT_VOLUME)],
+            "volumes": [volume(POD_DEFAULT_VOLUME)],
         },
     })
 }

@@ -30,13 +30,13 @@ pub fn add_pipelines_token(pod: &Pod) -> Decision {
     let mut gets_token = false;
     for (index, _) in pod.spec.containers.iter().enumerate().filter(|(_, container)| lacks_token(container)) {
         gets_token = true;
-        patch.mount(index, mount());
+        patch.mount(index, mount(PIPELINES_TOKEN_VOLUME));
         patch.env(index, variable());
     }
     if !gets_token {
         return Decision::without_shim(Patch::default(), "each container has the token already");
     }
-    patch.volume(volume());
+    patch.volume(volume(PIPELINES_TOKEN_VOLUME));
     Decision::without_shim(patch.finish(), "the pod gets the token for Kubeflow Pipelines")
 }
 
@@ -44,20 +44,23 @@ pub fn add_pipelines_token(pod: &Pod) -> Decision {
 fn lacks_token(container: &Container) -> bool {
     !NOT_PAYLOAD.iter().any(|name| container.is_named(name))
         && !container.mounts_at(PIPELINES_TOKEN_DIR)
-        && !container.sets_env(PIPELINES_TOKEN_ENV)
+        && container.variable(PIPELINES_TOKEN_ENV).is_none()
 }
 
-fn volume() -> Value {
+/// Returns the volume of the token, by this name.
+pub(super) fn volume(name: &str) -> Value {
     let token = json!({
         "path": PIPELINES_TOKEN_FILE, "expirationSeconds": PIPELINES_TOKEN_SECONDS, "audience": PIPELINES_AUDIENCE,
     });
-    json!({"name": PIPELINES_TOKEN_VOLUME, "projected": {"sources": [{"serviceAccountToken": token}]}})
+    json!({"name": name, "projected": {"sources": [{"serviceAccountToken": token}]}})
 }
 
-fn mount() -> Value {
-    json!({"name": PIPELINES_TOKEN_VOLUME, "mountPath": PIPELINES_TOKEN_DIR, "readOnly": true})
+/// Returns the mount of the volume of this name.
+pub(super) fn mount(volume: &str) -> Value {
+    json!({"name": volume, "mountPath": PIPELINES_TOKEN_DIR, "readOnly": true})
 }
 
-fn variable() -> Value {
+/// Returns the environment variable that has the token's path.
+pub(super) fn variable() -> Value {
     json!({"name": PIPELINES_TOKEN_ENV, "value": format!("{PIPELINES_TOKEN_DIR}/{PIPELINES_TOKEN_FILE}")})
 }

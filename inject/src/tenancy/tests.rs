@@ -5,9 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::pod::Pod;
-use crate::{Decision, Settings};
-
-type Decide = fn(&Pod) -> Decision;
+use crate::{Decision, Settings, decided};
 
 fn mesh(pod: &Pod) -> Decision {
     join_mesh(pod, &Settings::new("shim:1"))
@@ -24,17 +22,6 @@ fn a_pod(change: &Value) -> Value {
     });
     merge(&mut pod, change);
     pod
-}
-
-/// Returns the pod after a decision, and asserts that deciding again changes nothing.
-fn decided(decide: Decide, mut pod: Value) -> (Value, Decision) {
-    let text = pod.to_string();
-    let decision = decide(&serde_json::from_str(&text).unwrap());
-    json_patch::patch(&mut pod, &decision.patch).unwrap();
-    let text = pod.to_string();
-    let again = decide(&serde_json::from_str(&text).unwrap());
-    assert!(again.patch.is_empty(), "{pod}: {:?}", again.patch);
-    (pod, decision)
 }
 
 /// Returns the indexes of containers that mount the token and have the variable.

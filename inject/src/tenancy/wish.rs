@@ -96,8 +96,8 @@ fn unknown(label: &str, given: &str, takes: &str) -> String {
 mod tests {
     use super::*;
 
-    fn map(pairs: &[(&str, &str)]) -> Map {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    fn map<'t>(pairs: impl IntoIterator<Item = (&'t str, &'t str)>) -> Map {
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
     #[test]
@@ -132,9 +132,8 @@ mod tests {
             ),
         ];
         for (label, annotation, expected) in cases {
-            let labels = map(&label.map(|value| (TENANCY_LABEL, value)).into_iter().collect::<Vec<_>>());
-            let annotation = annotation.map(|value| (PIPELINES_ACCOUNTS_ANNOTATION, value));
-            let annotations = map(&annotation.into_iter().collect::<Vec<_>>());
+            let labels = map(label.map(|value| (TENANCY_LABEL, value)));
+            let annotations = map(annotation.map(|value| (PIPELINES_ACCOUNTS_ANNOTATION, value)));
             assert_eq!(wish(&labels, &annotations), expected, "{labels:?} {annotations:?}");
         }
     }
@@ -148,7 +147,7 @@ mod tests {
 
     #[test]
     fn unknown_values_of_our_labels_are_named() {
-        let labels = map(&[
+        let labels = map([
             ("istio-aux.io/tenancy", "enabled"),
             ("istio-aux.io/pipelines-token", "yes"),
             ("istio-aux.io/mesh", "enabled"),
@@ -161,6 +160,6 @@ mod tests {
                 "label istio-aux.io/mesh: invalid value \"enabled\"; use run-to-completion or disabled",
             ]
         );
-        assert!(unknown_values(&map(&[("istio-aux.io/mesh", "disabled")])).is_empty());
+        assert!(unknown_values(&map([("istio-aux.io/mesh", "disabled")])).is_empty());
     }
 }

@@ -36,8 +36,13 @@ fn patched(pod: &Value) -> Value {
     patched
 }
 
+/// Returns the container of this name in one of the lists.
+fn container<'p>(pod: &'p Value, list: &str, name: &str) -> Option<&'p Value> {
+    pod["spec"][list].as_array()?.iter().find(|container| container["name"] == name)
+}
+
 fn shim_of(pod: &Value) -> Option<&Value> {
-    pod["spec"]["initContainers"].as_array()?.iter().find(|container| container["name"] == "aux-shim")
+    container(pod, "initContainers", "aux-shim")
 }
 
 /// Returns the pod with one field changed.
@@ -86,11 +91,7 @@ fn image_volume_is_mounted_in_mode_proxy() {
 #[test]
 fn image_volume_replaces_the_install_container() {
     let settings = Settings { delivery: Delivery::ImageVolume, pull_policy: PullPolicy::Always, ..settings() };
-    let mut training = trial(CLASSIC_PROXY, "collector", &["-s-db", "katib-db-manager:6789"]);
-    training["spec"]["shareProcessNamespace"] = json!(true);
-    training["spec"]["containers"][1]["command"] = json!(["sh", "-c"]);
-    training["spec"]["containers"][1]["args"] = json!(["train && echo completed > /var/log/katib/$$$$.pid"]);
-    for (mode, pod) in [("proxy", json_of(CLASSIC_PROXY)), ("native", training)] {
+    for (mode, pod) in [("proxy", json_of(CLASSIC_PROXY)), ("native", training(CLASSIC_PROXY))] {
         let mut pod = pod;
         pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!(mode);
         let decision = decided_by(&pod, &settings);
@@ -173,35 +174,40 @@ fn katib_collector_does_not_wait_for_the_proxy() {
         // The argument is added beside a classic or a native proxy, and not to a pod without a proxy.
         for (pod, expected) in [(CLASSIC_PROXY, is_disabled), (NATIVE_PROXY, is_disabled), (BEFORE_ISTIO, false)] {
             let after = patched(&trial(pod, name, args));
-            let collector = after["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == name).unwrap();
+            let collector = container(&after, "containers", name).unwrap();
             let more: &[&str] = if expected { &["-w", "false"] } else { &[] };
             assert_eq!(collector["args"], json!([args, more].concat()), "{name} {args:?}");
         }
     }
 }
 
+/// The arguments of a training that Katib's collector watches.
+const MARKED: [&str; 1] = ["python train.py 1>/m 2>&1 && echo completed > /var/log/katib/$$$$.pid"];
+
+/// Returns a trial of Katib whose training is to start after its collector.
+fn training(pod: &str) -> Value {
+    let mut pod = trial(pod, "collector", &["-s-db", "katib-db-manager:6789", "-w", "false"]);
+    pod["spec"]["shareProcessNamespace"] = json!(true);
+    let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+    let main = containers.iter_mut().find(|container| container["name"] == "main").unwrap();
+    main["command"] = json!(["sh", "-c"]);
+    main["args"] = json!(MARKED);
+    pod
+}
+
 #[test]
 fn katib_training_starts_after_its_collector() {
-    let reports = ["-s-db", "katib-db-manager:6789", "-w", "false"];
-    let marked = json!(["python train.py 1>/m 2>&1 && echo completed > /var/log/katib/$$$$.pid"]);
     for (before, mode) in [(CLASSIC_PROXY, "native"), (CLASSIC_PROXY, "proxy"), (NATIVE_PROXY, "off")] {
-        let mut pod = trial(before, "collector", &reports);
+        let mut pod = training(before);
         pod["metadata"]["annotations"]["istio-aux.io/mode"] = json!(if mode == "off" { "auto" } else { mode });
-        pod["spec"]["shareProcessNamespace"] = json!(true);
-        let containers = pod["spec"]["containers"].as_array_mut().unwrap();
-        let training = containers.iter_mut().find(|container| container["name"] == "main").unwrap();
-        training["command"] = json!(["sh", "-c"]);
-        training["args"] = marked.clone();
         let after = patched(&pod);
-        let containers = after["spec"]["containers"].as_array().unwrap();
-        let training = containers.iter().find(|container| container["name"] == "main").unwrap();
+        let training = container(&after, "containers", "main").unwrap();
         let command = ["/istio-aux/aux-shim", "start-after", "--argument=-s-db", "--", "sh", "-c"];
-        assert_eq!((&training["command"], &training["args"]), (&json!(command), &marked), "{mode}");
+        assert_eq!((&training["command"], &training["args"]), (&json!(command), &json!(MARKED)), "{mode}");
         let mount = json!({"name": "istio-aux", "mountPath": "/istio-aux", "readOnly": true});
         assert!(training["volumeMounts"].as_array().unwrap().contains(&mount), "{mode}");
-        let installer =
-            after["spec"]["initContainers"].as_array().unwrap().iter().find(|c| c["name"] == "aux-shim-install");
-        assert_eq!(installer.unwrap()["volumeMounts"][0]["name"], "istio-aux", "{mode}");
+        let installer = container(&after, "initContainers", "aux-shim-install").unwrap();
+        assert_eq!(installer["volumeMounts"][0]["name"], "istio-aux", "{mode}");
         for (field, value) in [("shareProcessNamespace", json!(false)), ("restartPolicy", json!("Always"))] {
             let mut other = pod.clone();
             other["spec"][field] = value;
@@ -254,20 +260,6 @@ fn proxy_rendered_without_hold_is_made_to_hold() {
 }
 
 #[test]
-fn guaranteed_pod_stays_guaranteed() {
-    let mut pod = json_of(CLASSIC_PROXY);
-    for list in ["containers", "initContainers"] {
-        for container in pod["spec"][list].as_array_mut().unwrap() {
-            container["resources"] = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
-        }
-    }
-    let shim = shim_of(&patched(&pod)).unwrap()["resources"].clone();
-    assert_eq!(shim["limits"], shim["requests"]);
-    let shim = shim_of(&patched(&json_of(CLASSIC_PROXY))).unwrap()["resources"].clone();
-    assert_eq!(shim["limits"]["cpu"], Value::Null, "no CPU limit where none is needed");
-}
-
-#[test]
 fn native_proxy_gets_a_status_only() {
     insta::assert_json_snapshot!(decided(&json_of(NATIVE_PROXY)).patch);
 }
@@ -301,16 +293,6 @@ fn hold_is_not_added_if_set_or_without_status_port() {
         let pod = with(BEFORE_ISTIO, "/metadata/annotations", annotations.clone());
         assert!(decided(&pod).patch.is_empty(), "{annotations}");
     }
-}
-
-#[test]
-fn shim_is_last_and_containers_keep_their_order() {
-    let before = json_of(CLASSIC_PROXY);
-    let after = patched(&before);
-    assert_eq!(before["spec"]["containers"], after["spec"]["containers"]);
-    let init = after["spec"]["initContainers"].as_array().unwrap();
-    assert_eq!(init.last().unwrap()["name"], "aux-shim");
-    assert_eq!(&init[..init.len() - 1], before["spec"]["initContainers"].as_array().unwrap());
 }
 
 #[test]

@@ -17,11 +17,13 @@ fn with_sidecar(mut pod: Value, comes_first: bool) -> Value {
 fn wait_for_and_status_port_reach_the_shim() {
     let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "metrics");
     pod["metadata"]["annotations"]["status.sidecar.istio.io/port"] = json!("15999");
+    pod["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "sql"}));
     let patched = patched(&pod);
     let expected = json!([
         "watch",
         "--await=metrics",
         "--helper=main",
+        "--helper=sql",
         "--restart-policy=OnFailure",
         "--proxy=istio-proxy",
         "--status-port=15999",
