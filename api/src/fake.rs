@@ -99,6 +99,7 @@ impl Requests {
 /// object is not found.
 pub fn client(answers: impl IntoIterator<Item = Answer>) -> (Client, Requests) {
     let answers: Vec<Answer> = answers.into_iter().collect();
+    let missing = Answer::failure("", 404, "not found");
     let requests = Requests::default();
     let seen = requests.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -106,7 +107,7 @@ pub fn client(answers: impl IntoIterator<Item = Answer>) -> (Client, Requests) {
         let line = format!("{} {path}", request.method());
         seen.0.lock().unwrap().push(line.clone());
         let answer = answers.iter().find(|answer| line.starts_with(&answer.request) && line.contains(answer.parameter));
-        ready(Ok::<_, Infallible>(answer.map_or_else(not_found, respond)))
+        ready(Ok::<_, Infallible>(respond(answer.unwrap_or(&missing))))
     });
     (Client::new(service, "default"), requests)
 }
@@ -117,8 +118,4 @@ fn respond(answer: &Answer) -> Response<Body> {
         response = response.header(WARNING, warning);
     }
     response.body(Body::from(answer.body.clone().into_bytes())).unwrap()
-}
-
-fn not_found() -> Response<Body> {
-    respond(&Answer::failure("", 404, "not found"))
 }

@@ -62,13 +62,6 @@ mod tests {
     use super::*;
     use contract::kind::PODS;
 
-    #[tokio::test]
-    async fn error_has_the_servers_message() {
-        let (client, _) = client([Answer::forbidden("GET /api/v1/namespaces/team/pods/a", "pods is forbidden")]);
-        let error = get(&client, PODS, Some("team"), "a").await.unwrap_err();
-        assert_eq!(describe_error(&error), "pods is forbidden");
-    }
-
     #[test]
     fn cause_that_the_error_repeats_is_printed_once() {
         let error = kube::Error::SerdeError(serde_json::from_str::<u8>("x").unwrap_err());

@@ -145,17 +145,13 @@ async fn request_quit(client: &Client, pod: &StuckPod) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::fixtures::{stuck_pod, stuck_pod_with};
     use api::fake::{Answer, client};
     use serde_json::{Value, json};
 
-    fn pod(name: &str, main: &Value) -> Value {
-        json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "team", "name": name},
-            "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
-            "status": {"phase": "Running", "containerStatuses": [
-                {"name": "main", "state": main}, {"name": "istio-proxy", "state": {"running": {}}},
-            ]},
-        })
+    /// Returns a pod whose container still runs.
+    fn running_pod() -> Value {
+        stuck_pod_with("/status/containerStatuses/0/state", json!({"running": {}}))
     }
 
     async fn outcomes(client: &Client, selection: PodSelection) -> Vec<(String, bool, String)> {
@@ -167,20 +163,18 @@ mod tests {
 
     #[tokio::test]
     async fn dry_run_lists_stuck_pods_and_posts_nothing() {
-        let ended = json!({"terminated": {"exitCode": 0, "finishedAt": "2026-11-21T10:00:00Z"}});
-        let pods = [pod("stuck", &ended), pod("runs", &json!({"running": {}}))];
+        let pods = [stuck_pod(), running_pod()];
         let (client, requests) = client([Answer::list("GET /api/v1/namespaces/team/pods?", &pods)]);
         let selection = PodSelection::AllStuck { namespace: Some("team".to_owned()), selector: "app=a".to_owned() };
         let would = "would be finished (its containers ended at 2026-11-21T10:00:00Z)";
-        assert_eq!(outcomes(&client, selection).await, [("stuck".to_owned(), true, would.to_owned())]);
+        assert_eq!(outcomes(&client, selection).await, [("hello".to_owned(), true, would.to_owned())]);
         let [list] = &requests.all()[..] else { panic!("{:?}", requests.all()) };
         assert!(list.contains("labelSelector=app%3Da") && list.contains("fieldSelector=status.phase%3DRunning"));
     }
 
     #[tokio::test]
     async fn named_pod_that_is_not_stuck_is_skipped() {
-        let runs = pod("runs", &json!({"running": {}}));
-        let (client, _) = client([Answer::ok("GET /api/v1/namespaces/team/pods/runs", runs)]);
+        let (client, _) = client([Answer::ok("GET /api/v1/namespaces/team/pods/runs", running_pod())]);
         let names = vec!["runs".to_owned(), "none".to_owned()];
         let selection = PodSelection::Named { namespace: "team".to_owned(), names };
         let expected = [

@@ -22,12 +22,23 @@ pub(crate) async fn for_each(
     kind: Kind,
     namespace: Option<&str>,
     selection: &ListParams,
-    each: impl FnMut(Value),
+    mut each: impl FnMut(Value),
 ) -> Result<()> {
-    read_pages(client, kind, namespace, selection, each).await.with_context(|| unreadable(kind, namespace))
+    let objects = api::objects(client, kind, namespace);
+    let mut selection = selection.clone().limit(PAGE_LIMIT);
+    loop {
+        let page = objects.list(&selection).await.with_context(|| unreadable(kind, namespace))?;
+        for object in page.items {
+            each(serde_json::to_value(object)?);
+        }
+        match page.metadata.continue_ {
+            Some(token) if !token.is_empty() => selection = selection.continue_token(&token),
+            _ => return Ok(()),
+        }
+    }
 }
 
-/// Lists the selected objects of a kind.
+/// Lists the selected objects of a kind; none if the server does not have the kind.
 pub(crate) async fn list(
     client: &Client,
     kind: Kind,
@@ -35,38 +46,11 @@ pub(crate) async fn list(
     selection: &ListParams,
 ) -> Result<Vec<Value>> {
     let mut all = Vec::new();
-    for_each(client, kind, namespace, selection, |object| all.push(object)).await?;
+    match for_each(client, kind, namespace, selection, |object| all.push(object)).await {
+        Err(error) if matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404) => {}
+        read => read?,
+    }
     Ok(all)
-}
-
-/// Lists the objects of a kind in a namespace; none if the server does not have the kind.
-pub(crate) async fn list_if_served(client: &Client, kind: Kind, namespace: &str) -> Result<Vec<Value>> {
-    let mut all = Vec::new();
-    match read_pages(client, kind, Some(namespace), &ListParams::default(), |object| all.push(object)).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        read => read.map(|()| all).with_context(|| unreadable(kind, Some(namespace))),
-    }
-}
-
-async fn read_pages(
-    client: &Client,
-    kind: Kind,
-    namespace: Option<&str>,
-    selection: &ListParams,
-    mut each: impl FnMut(Value),
-) -> kube::Result<()> {
-    let objects = api::objects(client, kind, namespace);
-    let mut selection = selection.clone().limit(PAGE_LIMIT);
-    loop {
-        let page = objects.list(&selection).await?;
-        for object in page.items {
-            each(serde_json::to_value(object).map_err(kube::Error::SerdeError)?);
-        }
-        match page.metadata.continue_ {
-            Some(token) if !token.is_empty() => selection = selection.continue_token(&token),
-            _ => return Ok(()),
-        }
-    }
 }
 
 /// Reads one object; `None` if the object does not exist, or the server does not have the kind.

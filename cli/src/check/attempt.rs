@@ -28,7 +28,8 @@ pub(super) async fn run(
     let in_mesh = namespaces.filter(|namespace| is_in_mesh(namespace));
     let mut names: Vec<&str> =
         in_mesh.filter_map(|namespace| namespace["metadata"]["name"].as_str()).take(NAMESPACES_LIMIT).collect();
-    if names.is_empty() && checked.is_none() && is_installed(snapshot) {
+    let has_webhook = snapshot.configurations.as_deref().and_then(webhook_service).is_some();
+    if names.is_empty() && checked.is_none() && (snapshot.has_policy || has_webhook) {
         names.push(client.default_namespace());
         pod["metadata"]["labels"] = json!({INJECTION_LABEL: ENABLED, ISTIO_INJECT: "true"});
     }
@@ -39,12 +40,7 @@ pub(super) async fn run(
     findings
 }
 
-fn is_installed(snapshot: &Snapshot) -> bool {
-    snapshot.has_policy || snapshot.configurations.as_deref().and_then(webhook_service).is_some()
-}
-
 fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
-    let why = || format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own");
     match dry_run {
         Ok(DryRun::Admitted { pod, .. }) if has_lost_its_restart_policy(&pod) => Finding::problem(
             Id::DryRun,
@@ -66,9 +62,11 @@ fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
                 format!("dry run in {namespace}: Istio's injector adds no istio-proxy, so the pod gets no shim"),
             ),
         },
-        Ok(DryRun::Rejected(message)) => {
-            Finding::problem(Id::DryRun, format!("dry run in {namespace}: the pod is rejected: {message}"), why())
-        }
+        Ok(DryRun::Rejected(message)) => Finding::problem(
+            Id::DryRun,
+            format!("dry run in {namespace}: the pod is rejected: {message}"),
+            format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own"),
+        ),
         Ok(DryRun::Forbidden(message)) => Finding::info(Id::DryRun, format!("no dry run in {namespace}: {message}")),
         Err(error) => {
             let reason = describe_error(error.as_ref());
@@ -109,25 +107,20 @@ fn pod(settings: &Settings) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::fixtures::{labelled, stuck_pod};
     use api::fake::{Answer, client};
 
     fn namespace(name: &str, in_mesh: bool) -> Value {
         let injection = if in_mesh { "enabled" } else { "disabled" };
-        json!({"metadata": {"name": name, "labels": {
-            "istio-aux.io/injection": "enabled", "istio-injection": injection,
-        }}})
+        labelled(name, &json!({"istio-aux.io/injection": "enabled", "istio-injection": injection}))
     }
 
     async fn findings(answer: Answer) -> Vec<String> {
         let (client, _) = client([answer]);
         let namespaces = vec![namespace("team", true), namespace("outside", false), json!({"metadata": {"name": "x"}})];
         let snapshot = Snapshot { namespaces, ..Snapshot::default() };
-        let findings = run(&client, &snapshot, None, &settings()).await;
+        let findings = run(&client, &snapshot, None, &Settings::new("shim:1")).await;
         findings.iter().map(Finding::line).collect()
-    }
-
-    fn settings() -> Settings {
-        Settings::new("shim:1")
     }
 
     #[tokio::test]
@@ -135,13 +128,12 @@ mod tests {
         const CREATE: &str = "POST /api/v1/namespaces/default/pods?&dryRun=All";
         let (client, requests) = client([Answer::ok(CREATE, json!({"metadata": {}}))]);
         let mut snapshot = Snapshot { namespaces: vec![json!({"metadata": {"name": "x"}})], ..Snapshot::default() };
-        assert!(run(&client, &snapshot, None, &settings()).await.is_empty(), "istio-aux is not installed");
+        let settings = Settings::new("shim:1");
+        assert!(run(&client, &snapshot, None, &settings).await.is_empty(), "istio-aux is not installed");
         snapshot.has_policy = true;
-        let findings = run(&client, &snapshot, None, &settings()).await;
-        assert_eq!(
-            findings[0].line(),
-            "info dry-run: dry run in default: Istio's injector adds no istio-proxy, so the pod gets no shim"
-        );
+        let findings = run(&client, &snapshot, None, &settings).await;
+        let no_proxy = "dry run in default: Istio's injector adds no istio-proxy, so the pod gets no shim";
+        assert_eq!(findings, [Finding::info(Id::DryRun, no_proxy)]);
         assert_eq!(requests.writes(), ["POST /api/v1/namespaces/default/pods"]);
     }
 
@@ -150,9 +142,6 @@ mod tests {
         const CREATE: &str = "POST /api/v1/namespaces/team/pods?&dryRun=All";
         let status = r#"{"mode":"native","reason":"because"}"#;
         let injected = json!({"metadata": {"annotations": {"istio-aux.io/status": status}}});
-        let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
-        let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
-        let with_proxy = json!({"metadata": {"annotations": rendered}, "spec": {"containers": containers}});
         let dropped = json!({
             "metadata": {"annotations": {"istio-aux.io/status": status}},
             "spec": {"initContainers": [{"name": "aux-shim"}]},
@@ -165,7 +154,7 @@ mod tests {
                 "ok dry-run: dry run in team: a pod that runs to completion gets mode native: because",
             ),
             (
-                Answer::ok(CREATE, with_proxy),
+                Answer::ok(CREATE, stuck_pod()),
                 "problem dry-run: dry run in team: a pod that runs to completion gets istio-proxy and no shim",
             ),
             (

@@ -11,12 +11,13 @@ mod snapshot;
 mod tenant;
 
 use std::fmt::Write;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use contract::version::Version;
 use inject::Settings;
 use inject::args::default_settings;
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::time::sleep;
 
@@ -26,12 +27,6 @@ pub(crate) use self::snapshot::{UNFINISHED, note, webhook_service};
 
 /// Is the time between two checks while readiness is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
-/// Returns seconds since 1970.
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    i64::try_from(since).unwrap_or(i64::MAX)
-}
 
 /// Selects what to check.
 #[derive(Debug, Clone)]
@@ -48,16 +43,14 @@ pub(crate) struct Scope {
 
 /// Checks a cluster in which istio-aux is installed.
 pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> {
-    let version = snapshot::server_version(client).await?;
-    let mut snapshot = snapshot::take_without_pods(client, version).await;
+    let mut snapshot = snapshot::take_without_pods(client).await?;
     let installed = || snapshot.webhooks.iter().find_map(|webhook| webhook.settings.clone());
     let mut settings = scope.settings.clone().or_else(installed).unwrap_or_else(default_settings);
     // A server without native sidecars gets the shim in another mode.
-    settings.native_sidecars &= version.is_none_or(Version::has_native_sidecars);
+    settings.native_sidecars &= snapshot.server.is_none_or(Version::has_native_sidecars);
     snapshot.add_pods(client, scope, &settings).await;
-    let namespace = scope.namespace.as_deref();
-    let mut findings = findings::of(&snapshot, namespace, now());
-    findings.extend(attempt::run(client, &snapshot, namespace, &settings).await);
+    let mut findings = findings::of(&snapshot, Timestamp::now().as_second());
+    findings.extend(attempt::run(client, &snapshot, scope.namespace.as_deref(), &settings).await);
     findings.extend(pull_secrets::run(client, &snapshot.namespaces, &settings.pull_secrets).await);
     if let Some(namespace) = &scope.probe_in {
         findings.extend(probe::run(client, namespace, &snapshot.nodes, &settings).await);
@@ -67,8 +60,7 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> 
 
 /// Checks a cluster before an installation.
 pub(crate) async fn before_installation(client: &Client) -> Result<Vec<Finding>> {
-    let version = snapshot::server_version(client).await?;
-    let snapshot = snapshot::take_without_pods(client, version).await;
+    let snapshot = snapshot::take_without_pods(client).await?;
     Ok(preflight::run(client, &snapshot).await)
 }
 
@@ -108,7 +100,7 @@ fn first_problem(findings: &[Finding]) -> String {
 pub(crate) fn render(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { severity, message, remediation, link, .. } in findings {
-        let _ = writeln!(text, "{:<8} {message}", severity.as_str());
+        let _ = writeln!(text, "{:<8} {message}", finding::name(severity));
         if let Some(remediation) = remediation {
             let _ = writeln!(text, "{:<8} next: {remediation}", "");
         }
@@ -123,6 +115,7 @@ pub(crate) fn render(findings: &[Finding]) -> String {
 mod tests {
     use super::*;
     use crate::check::finding::Id;
+    use crate::pods::fixtures::stuck_pod;
     use api::fake::{Answer, client};
 
     #[test]
@@ -149,15 +142,15 @@ mod tests {
         let (client, requests) = client([
             Answer::ok("GET /version", info),
             empty("GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations?"),
+            Answer::list("GET /api/v1/pods?", &[stuck_pod()]),
             empty("GET /api/v1"),
         ]);
         let settings = Settings::new("shim:1");
         let scope = Scope { namespace: None, selector: "app=a".to_owned(), probe_in: None, settings: Some(settings) };
         let findings = wait_until_ready(&client, &scope, Duration::ZERO).await.unwrap();
-        assert_eq!(
-            first_problem(&findings),
-            "istio-aux is not installed: there is no MutatingWebhookConfiguration istio-aux"
-        );
+        let missing = "istio-aux is not installed: there is no MutatingWebhookConfiguration istio-aux";
+        assert_eq!(first_problem(&findings), format!("{missing} (and 1 more)"));
+        assert!(findings.iter().all(|finding| finding.id != Id::PodDecision), "each pod's is for one namespace");
         assert_eq!(requests.all().iter().filter(|line| *line == "GET /version").count(), 1);
         let pods = requests.all().into_iter().find(|line| line.starts_with("GET /api/v1/pods?")).unwrap();
         assert!(pods.contains("labelSelector=app%3Da") && pods.contains("fieldSelector=status.phase"), "{pods}");

@@ -41,25 +41,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pods::fixtures::{stuck_pod, stuck_pod_with};
 
     #[test]
     fn pods_are_counted_by_their_kind_of_sidecar() {
-        let pod = |labels: Value, containers: Value, init: Value| {
-            let status = json!({"containers": ["istio-proxy"], "initContainers": ["istio-proxy"]}).to_string();
-            json!({
-                "metadata": {"labels": labels, "annotations": {"sidecar.istio.io/status": status}},
-                "spec": {"containers": containers, "initContainers": init},
-            })
-        };
-        let proxy = json!({"name": "istio-proxy", "restartPolicy": "Always"});
-        let gateway = json!({"gateway.networking.k8s.io/gateway-name": "g"});
+        let native = json!({
+            "metadata": {"annotations": {"sidecar.istio.io/status": r#"{"initContainers": ["istio-proxy"]}"#}},
+            "spec": {
+                "containers": [{"name": "main"}],
+                "initContainers": [{"name": "istio-proxy", "restartPolicy": "Always"}],
+            },
+        });
+        let gateway = stuck_pod_with("/metadata/labels", json!({"gateway.networking.k8s.io/gateway-name": "g"}));
+        let without = stuck_pod_with("/spec/containers/0/name", json!("istio-init"));
         let mut facts = PodFacts::default();
-        for pod in [
-            pod(json!({}), json!([{"name": "main"}, {"name": "istio-proxy"}]), json!([])),
-            pod(json!({}), json!([{"name": "main"}]), json!([proxy])),
-            pod(gateway, json!([{"name": "istio-proxy"}]), json!([])),
-            pod(json!({}), json!([{"name": "main"}]), json!([{"name": "istio-init"}])),
-        ] {
+        for pod in [stuck_pod(), native, gateway, without] {
             facts.add(&pod, None);
         }
         assert_eq!((facts.classic, facts.native, facts.decisions.len()), (1, 1, 0), "a gateway is neither");

@@ -6,6 +6,7 @@ use contract::version::Version;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
+use serde_json::Value;
 
 use super::finding::{Finding, Id};
 use super::findings;
@@ -26,15 +27,14 @@ fn state(snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = vec![server(snapshot)];
     findings.extend(findings::nodes(snapshot));
     if let Some(configurations) = &snapshot.configurations {
-        let is_installed =
-            configurations.iter().any(|configuration| configuration["metadata"]["name"] == CONFIGURATION_NAME);
-        let message = if is_installed || snapshot.has_policy {
+        let is_ours = |configuration: &Value| configuration["metadata"]["name"] == CONFIGURATION_NAME;
+        let message = if snapshot.has_policy || configurations.iter().any(is_ours) {
             "istio-aux is installed already: installing again is an upgrade"
         } else {
             "istio-aux is not installed yet"
         };
         findings.push(Finding::ok(Id::Installation, message));
-        findings.extend(findings::order(configurations, CONFIGURATION_NAME));
+        findings.push(findings::order(configurations, CONFIGURATION_NAME));
     }
     findings.extend(findings::unreadable(snapshot));
     findings
@@ -53,14 +53,13 @@ fn server(snapshot: &Snapshot) -> Finding {
 
 /// Checks that the caller may create every object of the webhook profile.
 async fn rights(client: &Client) -> Finding {
-    let mut missing = Vec::new();
-    match missing_rights(client, &mut missing).await {
+    match missing_rights(client).await {
         Err(error) => {
             let reason = describe_error(error.as_ref());
             Finding::info(Id::Rights, format!("your rights cannot be read: {reason}"))
         }
-        Ok(()) if missing.is_empty() => Finding::ok(Id::Rights, "you may create all objects of an installation"),
-        Ok(()) => Finding::problem(
+        Ok(missing) if missing.is_empty() => Finding::ok(Id::Rights, "you may create all objects of an installation"),
+        Ok(missing) => Finding::problem(
             Id::Rights,
             format!("you may not create: {}", missing.join(", ")),
             "install as a cluster administrator, or ask one for these rights",
@@ -68,7 +67,9 @@ async fn rights(client: &Client) -> Finding {
     }
 }
 
-async fn missing_rights(client: &Client, missing: &mut Vec<String>) -> Result<()> {
+/// Returns the plurals of the kinds that the caller may not create.
+async fn missing_rights(client: &Client) -> Result<Vec<String>> {
+    let mut missing = Vec::new();
     let reviews = Api::all(client.clone());
     for (group, plural) in installation::resources()? {
         let attributes = ResourceAttributes {
@@ -86,7 +87,7 @@ async fn missing_rights(client: &Client, missing: &mut Vec<String>) -> Result<()
             missing.push(plural);
         }
     }
-    Ok(())
+    Ok(missing)
 }
 
 #[cfg(test)]
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
     use crate::check::finding::Severity;
     use api::fake::{Answer, client};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     const REVIEWS: &str = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 

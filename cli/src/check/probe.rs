@@ -81,35 +81,30 @@ async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Setting
     let object = serde_json::from_value(pod(node, settings))?;
     let created = pods.create(&PostParams::default(), &object).await.context("the pod was rejected")?;
     let name = created.metadata.name.unwrap_or_default();
-    if created.data["spec"]["volumes"][0]["image"].is_null() {
-        delete(&pods, &name).await;
-        bail!("the API server has no image volumes (on by default since Kubernetes 1.35)");
+    let ended = if created.data["spec"]["volumes"][0]["image"].is_null() {
+        Err(anyhow!("the API server has no image volumes (on by default since Kubernetes 1.35)"))
+    } else {
+        wait_for_end(client, namespace, &name).await
+    };
+    if let Err(error) = pods.delete(&name, &DeleteParams::default()).await {
+        eprintln!("istio-aux: pod {name} was not deleted: {}", describe_error(&error));
     }
-    let ended = wait_for_end(client, namespace, &name).await;
-    delete(&pods, &name).await;
     ended
 }
 
-async fn delete(pods: &kube::Api<kube::api::DynamicObject>, name: &str) {
-    if let Err(error) = pods.delete(name, &DeleteParams::default()).await {
-        eprintln!("istio-aux: pod {name} was not deleted: {}", describe_error(&error));
-    }
-}
-
 async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<()> {
-    let state = |pod: &Value| pod["status"]["containerStatuses"][0]["state"].clone();
     match wait_for_pod(client, namespace, name, PROBE_TIMEOUT).await? {
         PodCompletion::Terminated(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
-        PodCompletion::Terminated(pod) => Err(anyhow!(container_message(&state(&pod), &pod["status"]))),
+        PodCompletion::Terminated(pod) => bail!(reported_reason(&pod)),
         PodCompletion::Deleted => bail!("its pod was deleted"),
-        PodCompletion::TimedOut(pod) => {
-            bail!("did not finish within {PROBE_TIMEOUT:?}: {}", container_message(&state(&pod), &Value::Null))
-        }
+        PodCompletion::TimedOut(pod) => bail!("did not finish within {PROBE_TIMEOUT:?}: {}", reported_reason(&pod)),
     }
 }
 
-/// Returns the reason and message of a container, or of its pod.
-fn container_message(state: &Value, status: &Value) -> String {
+/// Returns the reason and message that the kubelet reports of a pod's container, or of the pod.
+fn reported_reason(pod: &Value) -> String {
+    let status = &pod["status"];
+    let state = &status["containerStatuses"][0]["state"];
     let reported = ["waiting", "terminated"].into_iter().map(|kind| &state[kind]).find(|state| !state.is_null());
     let reported = reported.unwrap_or(status);
     let words = ["reason", "message"].into_iter().filter_map(|field| reported[field].as_str());
@@ -136,12 +131,7 @@ mod tests {
             node("d", "v1.36.3", "windows"),
         ];
         let kinds: Vec<String> = one_node_per_kind(&nodes).into_keys().collect();
-        assert_eq!(
-            kinds,
-            [
-                "nodes of v1.35.0, containerd://2.4.2, linux, amd64",
-                "nodes of v1.36.3, containerd://2.4.2, linux, amd64",
-            ]
-        );
+        let kind = |kubelet: &str| format!("nodes of {kubelet}, containerd://2.4.2, linux, amd64");
+        assert_eq!(kinds, ["v1.35.0", "v1.36.3"].map(kind));
     }
 }

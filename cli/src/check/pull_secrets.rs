@@ -44,11 +44,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pods::fixtures::labelled;
 
     #[tokio::test]
     async fn missing_secret_is_a_problem() {
-        let namespace =
-            |name: &str, value: &str| json!({"metadata": {"name": name, "labels": {"istio-aux.io/injection": value}}});
+        let namespace = |name: &str, value: &str| labelled(name, &json!({"istio-aux.io/injection": value}));
         let namespaces = [namespace("a", "enabled"), namespace("b", "enabled"), namespace("c", "disabled")];
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "registry"}});
         let found = |namespace: &str| {
@@ -58,12 +58,8 @@ mod tests {
         let (one, _) = client([found("a")]);
         let findings = run(&one, &namespaces, &secrets).await;
         let lines: Vec<String> = findings.iter().map(Finding::line).collect();
-        assert_eq!(
-            lines,
-            [
-                "problem pull-secret: namespace b lacks the Secret registry, with which nodes are to pull the shim's image"
-            ]
-        );
+        let missing = "namespace b lacks the Secret registry, with which nodes are to pull the shim's image";
+        assert_eq!(lines, [format!("problem pull-secret: {missing}")]);
         let (both, requests) = client([found("a"), found("b")]);
         assert_eq!(
             run(&both, &namespaces, &secrets).await[0].line(),

@@ -65,49 +65,34 @@ pub(super) struct Snapshot {
     pub(super) unreadable: Vec<String>,
 }
 
-/// Reads the server's version. `Err` if the server does not answer.
-pub(super) async fn server_version(client: &Client) -> Result<Option<Version>> {
+/// Reads all but namespaces and pods. `Err` if the server does not answer.
+pub(super) async fn take_without_pods(client: &Client) -> Result<Snapshot> {
     let info = client.apiserver_version().await.context("the API server does not answer")?;
-    Ok(Version::parse(&format!("{}.{}", info.major, info.minor)))
-}
-
-/// Reads all but namespaces and pods.
-pub(super) async fn take_without_pods(client: &Client, server: Option<Version>) -> Snapshot {
+    let server = Version::parse(&format!("{}.{}", info.major, info.minor));
     let mut snapshot = Snapshot { server, ..Snapshot::default() };
-    snapshot.configurations = snapshot.note(installation::configurations(client).await);
+    let unreadable = &mut snapshot.unreadable;
+    snapshot.configurations = note(unreadable, installation::configurations(client).await);
     if let Some((namespace, name)) = snapshot.configurations.as_deref().and_then(webhook_service) {
         let slices = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
-        let endpoints = read::list(client, ENDPOINT_SLICES, Some(&namespace), &slices).await;
-        snapshot.endpoints = snapshot.note(endpoints);
+        snapshot.endpoints = note(unreadable, read::list(client, ENDPOINT_SLICES, Some(&namespace), &slices).await);
         let webhooks = installation::webhooks(client, snapshot.configurations.as_deref().unwrap_or_default()).await;
-        snapshot.webhooks = snapshot.note(webhooks).unwrap_or_default();
+        snapshot.webhooks = note(unreadable, webhooks).unwrap_or_default();
     }
     for kind in POLICIES {
         // A version that the server does not have is an error, and no policy.
         snapshot.has_policy |= matches!(read::get(client, kind, None, POLICY).await, Ok(Some(_)));
     }
     let nodes = read::list(client, NODES, None, &ListParams::default()).await;
-    snapshot.nodes = snapshot.note(nodes).unwrap_or_default();
-    let istiods = read::list(client, DEPLOYMENTS, None, &ListParams::default().labels("app=istiod")).await;
-    snapshot.istiods = snapshot.note(istiods).unwrap_or_default();
-    snapshot
-}
-
-async fn read_pods(client: &Client, snapshot: &Snapshot, scope: &Scope, settings: &Settings) -> Result<PodFacts> {
-    let mut facts = PodFacts::default();
-    // Each pod's decision is of interest in one namespace, and too much for a whole cluster.
-    let namespace = scope.namespace.as_ref().and(snapshot.namespaces.first());
-    let selection = ListParams::default().labels(&scope.selector).fields(UNFINISHED);
-    read::for_each(client, PODS, scope.namespace.as_deref(), &selection, |pod| {
-        facts.add(&pod, namespace.map(|namespace| (namespace, settings)));
-    })
-    .await?;
-    Ok(facts)
+    snapshot.nodes = note(unreadable, nodes).unwrap_or_default();
+    let istiods = ListParams::default().labels("app=istiod");
+    snapshot.istiods = note(unreadable, read::list(client, DEPLOYMENTS, None, &istiods).await).unwrap_or_default();
+    Ok(snapshot)
 }
 
 impl Snapshot {
     /// Reads namespaces and pods as well.
     pub(super) async fn add_pods(&mut self, client: &Client, scope: &Scope, settings: &Settings) {
+        let unreadable = &mut self.unreadable;
         let namespace = scope.namespace.as_deref();
         let namespaces = match namespace {
             Some(name) => read::get(client, NAMESPACES, None, name).await.and_then(|found| {
@@ -115,24 +100,24 @@ impl Snapshot {
             }),
             None => read::list(client, NAMESPACES, None, &ListParams::default()).await,
         };
-        self.namespaces = self.note(namespaces).unwrap_or_default();
-        let pods = read_pods(client, self, scope, settings).await;
-        self.pods = self.note(pods).unwrap_or_default();
+        self.namespaces = note(unreadable, namespaces).unwrap_or_default();
+        let mut pods = PodFacts::default();
+        // Each pod's decision is of interest in one namespace, and too much for a whole cluster.
+        let decide = namespace.and(self.namespaces.first()).map(|found| (found, settings));
+        let selection = ListParams::default().labels(&scope.selector).fields(UNFINISHED);
+        let listed = read::for_each(client, PODS, namespace, &selection, |pod| pods.add(&pod, decide)).await;
+        self.pods = note(unreadable, listed).map(|()| pods).unwrap_or_default();
         if let (Some(name), [found]) = (namespace, self.namespaces.as_slice())
             && tenant::is_tenant(found)
         {
-            self.tenant = Some(tenant::read(client, name, &mut self.unreadable).await);
+            self.tenant = Some(tenant::read(client, name, unreadable).await);
         }
         if self.namespaces.iter().any(|namespace| label(namespace, PROXY_LABEL) == Some(NODE)) {
             let class = read::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;
-            self.has_node_runtime_class = self.note(class).map(|found| found.is_some());
-            let agents = read::list(client, DAEMON_SETS, None, &ListParams::default().labels(NODE_AGENT)).await;
-            self.node_agents = self.note(agents);
+            self.has_node_runtime_class = note(unreadable, class).map(|found| found.is_some());
+            let agents = ListParams::default().labels(NODE_AGENT);
+            self.node_agents = note(unreadable, read::list(client, DAEMON_SETS, None, &agents).await);
         }
-    }
-
-    fn note<T>(&mut self, read: Result<T>) -> Option<T> {
-        note(&mut self.unreadable, read)
     }
 }
 

@@ -7,7 +7,7 @@ use inject::args::{ShimArgs, default_settings};
 use serde_json::json;
 
 use super::CliResult;
-use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
+use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::OutputArgs;
 use crate::check::{self, Scope};
 
@@ -40,8 +40,8 @@ pub(super) struct CheckArgs {
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
     /// Check only pods with these labels
-    #[arg(short = 'l', long, value_name = "LABELS", default_value = "", hide_default_value = true)]
-    selector: String,
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
     /// Run the shim from an image volume on one node of each kind, in the namespace (default: the context's)
     #[arg(long)]
     probe: bool,
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: CheckArgs) -> CliResult {
         let probe_in = probe.then(|| namespace_or_default(namespace.clone(), &client));
         // Without an option for the shim, the webhook's own settings count.
         let settings = Some(shim.settings(true)).filter(|settings| *settings != default_settings());
-        let scope = Scope { namespace, selector, probe_in, settings };
+        let scope = Scope { namespace, selector: selector.unwrap_or_default(), probe_in, settings };
         let findings = if pre {
             check::before_installation(&client).await?
         } else if wait {
@@ -69,6 +69,6 @@ pub(super) fn run(arguments: CheckArgs) -> CliResult {
         };
         let healthy = if wait { check::is_ready(&findings) } else { check::is_healthy(&findings) };
         output.print(&json!({"healthy": healthy, "findings": findings}), &check::render(&findings))?;
-        Ok(exit_code(healthy))
+        Ok(healthy)
     })
 }

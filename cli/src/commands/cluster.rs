@@ -1,7 +1,6 @@
 //! Connects to a cluster, by the options of every command that needs one.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -82,11 +81,6 @@ impl ClusterArgs {
 /// Returns the namespace that was given, or the context's.
 pub(super) fn namespace_or_default(namespace: Option<String>, client: &Client) -> String {
     namespace.unwrap_or_else(|| client.default_namespace().to_owned())
-}
-
-/// Returns the exit status 0 or 1.
-pub(super) fn exit_code(is_well: bool) -> ExitCode {
-    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use serde_json::json;
 
 use super::CliResult;
-use super::cluster::{ClusterArgs, exit_code, namespace_or_default};
+use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::{Output, OutputArgs};
 use crate::finish::{self, Outcome, PodSelection};
 
@@ -38,15 +38,8 @@ pub(super) struct FinishArgs {
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "pods"])]
     all_namespaces: bool,
     /// With --all-stuck, only pods with these labels
-    #[arg(
-        short = 'l',
-        long,
-        value_name = "LABELS",
-        default_value = "",
-        hide_default_value = true,
-        conflicts_with = "pods"
-    )]
-    selector: String,
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "pods")]
+    selector: Option<String>,
     /// Print which pods would be finished, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -65,6 +58,7 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
     cluster.run(async |client| {
         let namespace = namespace_or_default(namespace, &client);
         let selection = if all_stuck {
+            let selector = selector.unwrap_or_default();
             PodSelection::AllStuck { namespace: (!all_namespaces).then_some(namespace), selector }
         } else {
             PodSelection::Named { namespace, names: pods }
@@ -72,22 +66,17 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
         let mut outcomes = Vec::new();
         let report = |outcome: Outcome| {
             // In text, each outcome is printed at once: a pod may take a minute.
-            if output.output == Output::Text {
-                print_outcome(&outcome);
+            let Outcome { namespace, name, succeeded, message } = &outcome;
+            match output.output {
+                Output::Text if *succeeded => println!("pod {namespace}/{name}: {message}"),
+                Output::Text => eprintln!("istio-aux: pod {namespace}/{name}: {message}"),
+                Output::Json => {}
             }
             outcomes.push(outcome);
         };
         finish::run(&client, selection, dry_run, timeout, report).await?;
         let text = if outcomes.is_empty() { "no pod is stuck\n" } else { "" };
         output.print(&json!({"pods": outcomes}), text)?;
-        Ok(exit_code(outcomes.iter().all(|outcome| outcome.succeeded)))
+        Ok(outcomes.iter().all(|outcome| outcome.succeeded))
     })
-}
-
-fn print_outcome(Outcome { namespace, name, succeeded, message }: &Outcome) {
-    if *succeeded {
-        println!("pod {namespace}/{name}: {message}");
-    } else {
-        eprintln!("istio-aux: pod {namespace}/{name}: {message}");
-    }
 }

@@ -1,9 +1,8 @@
 //! Runs `istio-aux inject`: reads manifests from files, and prints the changed ones.
 
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -60,7 +59,7 @@ pub(super) fn inject(arguments: InjectArgs) -> CliResult {
         eprintln!("istio-aux: {warning}");
     }
     print(&all)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// Returns the files, with each directory replaced by its manifests in the order of their names.
@@ -104,13 +103,7 @@ fn append(all: &mut String, text: &str) {
 }
 
 fn read(file: &Path) -> io::Result<String> {
-    if file == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text)?;
-        Ok(text)
-    } else {
-        std::fs::read_to_string(file)
-    }
+    if file == Path::new("-") { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(file) }
 }
 
 #[cfg(test)]

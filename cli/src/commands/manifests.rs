@@ -1,14 +1,12 @@
 //! Runs `istio-aux manifests` and `istio-aux policy`, which print the two profiles as YAML.
 
-use std::process::ExitCode;
-
 use clap::Args;
+use clap::builder::PossibleValue;
 use inject::args::ShimArgs;
 
 use super::CliResult;
 use super::output::print;
-use crate::installation::{self, Images};
-use crate::policy::{self, ApiVersion};
+use crate::{installation, policy};
 
 /// Print the webhook profile: the objects of an installation with a self-signed certificate
 #[derive(Debug, Args)]
@@ -51,30 +49,36 @@ what a policy cannot do.",
 )]
 pub(super) struct PolicyArgs {
     /// The version of the API that the server has
-    #[arg(long, value_enum, value_name = "VERSION", default_value_t = ApiVersion::V1)]
-    api_version: ApiVersion,
+    #[arg(long, value_name = "VERSION", default_value = "v1", value_parser = api_versions())]
+    api_version: String,
     #[command(flatten)]
     shim: ShimArgs,
 }
 
 pub(super) fn manifests(arguments: &ManifestsArgs) -> CliResult {
-    let images = Images {
-        webhook: image(arguments.image.as_deref(), arguments.registry.as_deref(), "webhook"),
-        shim: image(arguments.shim_image.as_deref(), arguments.registry.as_deref(), "shim"),
-    };
-    print(&installation::manifests(&arguments.namespace, &images)?)?;
-    Ok(ExitCode::SUCCESS)
+    let ManifestsArgs { namespace, registry, image: webhook, shim_image: shim } = arguments;
+    let webhook = image(webhook.as_deref(), registry.as_deref(), "webhook");
+    let shim = image(shim.as_deref(), registry.as_deref(), "shim");
+    print(&installation::manifests(namespace, &webhook, &shim)?)?;
+    Ok(true)
 }
 
 pub(super) fn policy(arguments: PolicyArgs) -> CliResult {
-    print(&policy::manifests(&arguments.shim.settings(true), arguments.api_version)?)?;
-    Ok(ExitCode::SUCCESS)
+    print(&policy::manifests(&arguments.shim.settings(true), &arguments.api_version)?)?;
+    Ok(true)
+}
+
+fn api_versions() -> [PossibleValue; 2] {
+    [
+        PossibleValue::new("v1").help("Kubernetes 1.36 and later"),
+        PossibleValue::new("v1beta1").help("Kubernetes 1.34 and 1.35, where the feature gate and the version are on"),
+    ]
 }
 
 /// Returns the image that was given, or that of the registry.
 fn image(given: Option<&str>, registry: Option<&str>, name: &str) -> String {
     let registry = registry.unwrap_or_default().trim_end_matches('/');
-    given.map_or_else(|| format!("{registry}/{name}:{}", installation::client_version()), str::to_owned)
+    given.map_or_else(|| format!("{registry}/{name}:{}", installation::CLIENT_VERSION), str::to_owned)
 }
 
 /// Parses a DNS label, as names of namespaces are.

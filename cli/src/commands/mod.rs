@@ -19,6 +19,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
+use ::inject::args::one_line;
+
 /// Is the file name under which kubectl finds the program as its plugin.
 const PLUGIN_FILE: &str = "kubectl-istio_aux";
 
@@ -26,6 +28,7 @@ const PLUGIN_FILE: &str = "kubectl-istio_aux";
 #[command(
     name = "istio-aux",
     version,
+    arg_required_else_help = false,
     about = "Lets pods with an Istio sidecar start after their proxy, and complete",
     after_help = "examples:
   istio-aux check                               what is wrong in the cluster, and what to do about it
@@ -62,7 +65,8 @@ struct Completions {
     shell: Shell,
 }
 
-type CliResult = anyhow::Result<ExitCode>;
+/// Tells if all is well; false is exit status 1.
+type CliResult = anyhow::Result<bool>;
 
 /// Returns the definition of the command line, from which documentation is generated.
 #[must_use]
@@ -72,38 +76,33 @@ pub fn definition() -> clap::Command {
 
 /// Runs a command line, whose first word is the program's name.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = words.into_iter().collect();
-    let mut command = named(words.first());
-    let result = match parse(&mut command, words) {
+    let result = match parse(words.into_iter().collect()) {
         Ok(Cli { command }) => run(command),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return exit_code(output::print(&error.to_string()).map(|()| ExitCode::SUCCESS));
+            output::print(&error.to_string()).map(|()| true)
         }
         Err(error) => {
             eprintln!("istio-aux: {}", one_line(&error));
             return ExitCode::from(2);
         }
     };
-    exit_code(result)
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("istio-aux: {}", api::describe_error(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
 }
 
-fn exit_code(result: CliResult) -> ExitCode {
-    result.unwrap_or_else(|error| {
-        eprintln!("istio-aux: {}", api::describe_error(error.as_ref()));
-        ExitCode::FAILURE
-    })
-}
-
-/// Returns the definition under the name by which the program was called.
-fn named(program: Option<&OsString>) -> clap::Command {
-    let file = program.and_then(|program| Path::new(program).file_stem());
+/// Parses a command line. Messages have the name by which the program was called.
+fn parse(words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let file = words.first().and_then(|program| Path::new(program).file_stem());
+    let is_plugin = file == Some(OsStr::new(PLUGIN_FILE));
     let command = Cli::command();
-    if file == Some(OsStr::new(PLUGIN_FILE)) { command.bin_name("kubectl istio-aux") } else { command }
-}
-
-fn parse(command: &mut clap::Command, words: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let matches = command.try_get_matches_from_mut(words)?;
-    Cli::from_arg_matches(&matches)
+    let command = if is_plugin { command.bin_name("kubectl istio-aux") } else { command };
+    Cli::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
 fn run(command: Command) -> CliResult {
@@ -118,26 +117,9 @@ fn run(command: Command) -> CliResult {
         Command::TenantObjects(arguments) => tenant_objects::run(&arguments),
         Command::Completions(Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "istio-aux", &mut std::io::stdout());
-            Ok(ExitCode::SUCCESS)
+            Ok(true)
         }
     }
-}
-
-/// Returns clap's message for wrong arguments in one line, with the commands where none was given.
-fn one_line(error: &clap::Error) -> String {
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return format!("no command: it takes {}; see --help", command_names());
-    }
-    ::inject::args::one_line(error)
-}
-
-/// Lists the commands, as `check, why or finish`.
-fn command_names() -> String {
-    let command = Cli::command();
-    let names: Vec<&str> =
-        command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
-    let (last, first) = names.split_last().expect("there are commands");
-    format!("{} or {last}", first.join(", "))
 }
 
 #[cfg(test)]

@@ -1,15 +1,14 @@
 //! Runs `istio-aux version`.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
 
 use super::CliResult;
-use super::cluster::{ClusterArgs, exit_code};
+use super::cluster::ClusterArgs;
 use super::output::OutputArgs;
-use crate::installation::{Used, Versions, client_version, versions};
+use crate::installation::{CLIENT_VERSION, Used, Versions, versions};
 
 /// Print the versions of this program, of the webhook, and of the shims in pods
 #[derive(Debug, Args)]
@@ -35,9 +34,8 @@ pub(super) struct VersionArgs {
 pub(super) fn run(arguments: VersionArgs) -> CliResult {
     let VersionArgs { client, output, cluster } = arguments;
     if client {
-        let version = client_version();
-        output.print(&json!({"client": version}), &format!("client   {version}\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        output.print(&json!({"client": CLIENT_VERSION}), &format!("client   {CLIENT_VERSION}\n"))?;
+        return Ok(true);
     }
     cluster.run(async |client| {
         let versions = versions(&client).await;
@@ -45,7 +43,7 @@ pub(super) fn run(arguments: VersionArgs) -> CliResult {
             eprintln!("istio-aux: {reason}");
         }
         output.print(&versions, &render(&versions))?;
-        Ok(exit_code(versions.unreadable.is_empty()))
+        Ok(versions.unreadable.is_empty())
     })
 }
 
@@ -76,7 +74,7 @@ mod tests {
     #[test]
     fn versions_are_printed_with_pod_counts() {
         let versions = Versions {
-            client: "0.1.0".to_owned(),
+            client: "0.1.0",
             server: Some("v1.34.4".to_owned()),
             webhook: vec![Used {
                 version: Some("0.1.0".to_owned()),

@@ -1,7 +1,6 @@
 //! Runs `istio-aux why`.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use clap::Args;
 use inject::args::default_settings;
@@ -49,7 +48,7 @@ pub(super) fn run(arguments: WhyArgs) -> CliResult {
         let settings = installed_settings(&client).await.unwrap_or_else(default_settings);
         let explanation = explain(&client, &namespace, &object, &settings).await?;
         output.print(&explanation, &render(&explanation))?;
-        Ok(ExitCode::SUCCESS)
+        Ok(true)
     })
 }
 

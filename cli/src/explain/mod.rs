@@ -137,26 +137,19 @@ impl Context<'_> {
             return self.unasked(template, "the pod has its proxy already".to_owned());
         }
         match dry_run_pod(self.client, self.namespace, &new_pod(template)).await {
-            Ok(DryRun::Admitted { pod, warnings }) => match recorded(&pod) {
-                Some(mut decision) => {
-                    for warning in warnings {
-                        if !decision.warnings.contains(&warning) {
-                            decision.warnings.push(warning);
-                        }
+            Ok(DryRun::Admitted { pod, warnings }) => {
+                let Some(mut decision) = recorded(&pod) else {
+                    let missed = "the webhook was not called, or did not answer";
+                    let reason = why_unchanged(&pod, self.namespace_object, self.settings, missed);
+                    return Verdict::NotInjected { reason, has_proxy: is_rendered(&pod), warnings };
+                };
+                for warning in warnings {
+                    if !decision.warnings.contains(&warning) {
+                        decision.warnings.push(warning);
                     }
-                    Verdict::Injected(decision)
                 }
-                None => Verdict::NotInjected {
-                    reason: why_unchanged(
-                        &pod,
-                        self.namespace_object,
-                        self.settings,
-                        "the webhook was not called, or did not answer",
-                    ),
-                    has_proxy: is_rendered(&pod),
-                    warnings,
-                },
-            },
+                Verdict::Injected(decision)
+            }
             Ok(DryRun::Rejected(message)) => Verdict::Rejected { message },
             Ok(DryRun::Forbidden(reason)) => self.unasked(template, reason),
             Err(error) => self.unasked(template, describe_error(error.as_ref())),
@@ -165,7 +158,7 @@ impl Context<'_> {
 
     fn unasked(&self, template: &Value, reason: String) -> Verdict {
         match decide_now(template, self.settings) {
-            Ok(decision) => Verdict::Unasked { reason, decision },
+            Ok(decision) => Verdict::Unasked { reason, decision: decision.into() },
             Err(error) => Verdict::Unknown { reason: format!("{reason}; {}", describe_error(error.as_ref())) },
         }
     }

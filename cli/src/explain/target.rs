@@ -85,17 +85,16 @@ mod tests {
 
     #[test]
     fn owner_is_the_pods_controller() {
-        let pod = |owner: Value| json!({"metadata": {"ownerReferences": [owner]}});
-        let owner = |api_version: &str, kind: &str, controller: bool| {
-            Target::owner_of(&pod(
-                json!({"apiVersion": api_version, "kind": kind, "name": "a", "controller": controller}),
-            ))
-        };
-        assert_eq!(owner("batch/v1", "Job", true).unwrap().to_string(), "job/a");
-        for (api_version, kind, controller) in
-            [("batch/v1", "Job", false), ("other.io/v1", "Job", true), ("v1", "Node", true)]
-        {
-            assert_eq!(owner(api_version, kind, controller), None, "{api_version} {kind} {controller}");
+        let cases = [
+            ("batch/v1", "Job", true, Some("job/a")),
+            ("batch/v1", "Job", false, None),
+            ("other.io/v1", "Job", true, None),
+            ("v1", "Node", true, None),
+        ];
+        for (api_version, kind, controller, expected) in cases {
+            let owner = json!({"apiVersion": api_version, "kind": kind, "name": "a", "controller": controller});
+            let owner = Target::owner_of(&json!({"metadata": {"ownerReferences": [owner]}}));
+            assert_eq!(owner.map(|owner| owner.to_string()).as_deref(), expected, "{api_version} {kind} {controller}");
         }
         assert_eq!(Target::owner_of(&json!({"metadata": {}})), None);
     }

@@ -1,8 +1,9 @@
 //! Explains objects of clusters with recorded answers.
 
-use api::fake::{Answer, client};
+use api::fake::{Answer, Requests, client};
 
 use super::*;
+use crate::pods::fixtures::{labelled, stuck_pod};
 
 const JOB: &str = "GET /apis/batch/v1/namespaces/team/jobs/hello";
 const NAMESPACE: &str = "GET /api/v1/namespaces/team";
@@ -22,27 +23,28 @@ fn job() -> Value {
     })
 }
 
-fn namespace(labels: &Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team", "labels": labels}})
+fn namespace(labels: &Value) -> Answer {
+    Answer::ok(NAMESPACE, labelled("team", labels))
 }
 
 fn status(mode: &str) -> Value {
     json!({"istio-aux.io/status": json!({"mode": mode, "reason": "because"}).to_string()})
 }
 
-async fn explain_job(labels: &Value, answer: Answer) -> Explanation {
+/// Explains an object of the namespace `team` by these answers.
+async fn explained(object: &str, answers: impl IntoIterator<Item = Answer>) -> (Result<Explanation>, Requests) {
+    let (client, requests) = client(answers);
+    let explanation = explain(&client, "team", &object.parse().unwrap(), &Settings::new("shim:1")).await;
+    (explanation, requests)
+}
+
+async fn explain_job(namespace: Answer, dry_run: Answer) -> Explanation {
     let pod = json!({"metadata": {"name": "hello-x", "annotations": status("native")}, "status": {"phase": "Running"}});
-    let (client, requests) = client([
-        answer,
-        Answer::ok(JOB, job()),
-        Answer::list(PODS_OF_JOB, &[pod]),
-        Answer::ok(NAMESPACE, namespace(labels)),
-    ]);
-    let target = "job/hello".parse().unwrap();
-    let explanation = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap();
+    let answers = [dry_run, Answer::ok(JOB, job()), Answer::list(PODS_OF_JOB, &[pod]), namespace];
+    let (explanation, requests) = explained("job/hello", answers).await;
     let pods = requests.all().into_iter().find(|line| line.starts_with(PODS_OF_JOB)).unwrap();
     assert!(pods.contains("labelSelector=job-name%3Dhello"), "{pods}");
-    explanation
+    explanation.unwrap()
 }
 
 #[tokio::test]
@@ -50,16 +52,12 @@ async fn job_is_explained_by_pods_and_dry_run() {
     let labels = json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"});
     let admitted = json!({"metadata": {"annotations": status("native")}});
     let answer = Answer::ok(CREATE, admitted).warning("299 - \"no container mian\"");
-    insta::assert_json_snapshot!(explain_job(&labels, answer).await);
+    insta::assert_json_snapshot!(explain_job(namespace(&labels), answer).await);
 }
 
 #[tokio::test]
 async fn job_outside_opted_in_namespace_says_so() {
-    let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
-    let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
-    let admitted = json!({"metadata": {"annotations": rendered}, "spec": {"containers": containers}});
-    let answer = Answer::ok(CREATE, admitted);
-    let explanation = explain_job(&json!({}), answer).await;
+    let explanation = explain_job(namespace(&json!({})), Answer::ok(CREATE, stuck_pod())).await;
     assert_eq!((explanation.opted_in, explanation.in_mesh), (Some(false), Some(false)));
     assert_eq!(explanation.opt_in, OptIn::Missing.describe());
     let reason = OptIn::Missing.describe();
@@ -68,14 +66,14 @@ async fn job_outside_opted_in_namespace_says_so() {
 
 #[tokio::test]
 async fn rejected_pod_has_the_servers_message() {
-    let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, "exceeded quota")).await;
+    let explanation = explain_job(namespace(&json!({})), Answer::forbidden(CREATE, "exceeded quota")).await;
     assert_eq!(explanation.now, [Verdict::Rejected { message: "exceeded quota".to_owned() }]);
 }
 
 #[tokio::test]
 async fn forbidden_dry_run_is_decided_locally() {
     let denied = "User \"me\" cannot create resource \"pods\"";
-    let explanation = explain_job(&json!({}), Answer::forbidden(CREATE, denied)).await;
+    let explanation = explain_job(namespace(&json!({})), Answer::forbidden(CREATE, denied)).await;
     let [Verdict::Unasked { reason, decision }] = &explanation.now[..] else { panic!("{explanation:?}") };
     assert_eq!(reason, denied);
     assert_eq!(decision.mode, "hold");
@@ -83,14 +81,8 @@ async fn forbidden_dry_run_is_decided_locally() {
 
 #[tokio::test]
 async fn unreadable_namespace_has_unknown_opt_in() {
-    let (client, _) = client([
-        Answer::forbidden(CREATE, "exceeded quota"),
-        Answer::ok(JOB, job()),
-        Answer::list(PODS_OF_JOB, &[]),
-        Answer::forbidden(NAMESPACE, "no rights"),
-    ]);
-    let target = "job/hello".parse().unwrap();
-    let explanation = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap();
+    let unreadable = Answer::forbidden(NAMESPACE, "no rights");
+    let explanation = explain_job(unreadable, Answer::forbidden(CREATE, "exceeded quota")).await;
     assert_eq!((explanation.opted_in, explanation.in_mesh), (None, None));
     assert_eq!(explanation.opt_in, "cannot read namespaces: no rights");
 }
@@ -98,20 +90,17 @@ async fn unreadable_namespace_has_unknown_opt_in() {
 #[tokio::test]
 async fn new_pod_uses_the_controllers_template() {
     let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "hello", "controller": true});
-    let rendered = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
-    let metadata = json!({"name": "hello-x", "ownerReferences": [owner], "annotations": rendered});
-    let containers = json!([{"name": "istio-proxy"}, {"name": "main"}]);
-    let spec = json!({"restartPolicy": "Never", "containers": containers});
-    let pod = |metadata: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
-    for (metadata, is_asked) in [(metadata, true), (json!({"name": "hello-x", "annotations": rendered}), false)] {
-        let (client, requests) = client([
-            Answer::ok("GET /api/v1/namespaces/team/pods/hello-x", pod(metadata)),
+    let mut pod_of_job = stuck_pod();
+    pod_of_job["metadata"]["ownerReferences"] = json!([owner]);
+    for (pod, is_asked) in [(pod_of_job, true), (stuck_pod(), false)] {
+        let answers = [
+            Answer::ok("GET /api/v1/namespaces/team/pods/hello", pod),
             Answer::ok(CREATE, json!({"metadata": {"annotations": status("native")}})),
             Answer::ok(JOB, job()),
-            Answer::ok(NAMESPACE, namespace(&json!({}))),
-        ]);
-        let target = "pod/hello-x".parse().unwrap();
-        let explanation = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap();
+            namespace(&json!({})),
+        ];
+        let (explanation, requests) = explained("pod/hello", answers).await;
+        let explanation = explanation.unwrap();
         assert_eq!(matches!(explanation.now[..], [Verdict::Injected(_)]), is_asked, "{explanation:?}");
         assert_eq!(requests.all().iter().any(|line| line.starts_with(CREATE)), is_asked);
         assert_eq!(explanation.pods[0].unchanged, Some(OptIn::Missing.describe()));
@@ -120,10 +109,8 @@ async fn new_pod_uses_the_controllers_template() {
 
 #[tokio::test]
 async fn missing_object_is_an_error() {
-    let (client, _) = client([]);
-    let target = "pod/none".parse().unwrap();
-    let error = explain(&client, "team", &target, &Settings::new("shim:1")).await.unwrap_err();
-    assert_eq!(error.to_string(), "there is no pod/none in namespace team");
+    let (explanation, _) = explained("pod/none", []).await;
+    assert_eq!(explanation.unwrap_err().to_string(), "there is no pod/none in namespace team");
 }
 
 #[test]

@@ -14,14 +14,8 @@ const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Is the variable of the webhook's container to which its option `--shim-image` refers.
 const SHIM_IMAGE_VARIABLE: &str = "SHIM_IMAGE";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Images {
-    pub(crate) webhook: String,
-    pub(crate) shim: String,
-}
-
-/// Returns the manifests in YAML, one document for each object.
-pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String> {
+/// Returns the manifests in YAML, one document for each object, with the images of webhook and shim.
+pub(crate) fn manifests(namespace: &str, webhook: &str, shim: &str) -> Result<String> {
     let mut text = String::new();
     for mut object in objects()? {
         set_namespace(&mut object, namespace);
@@ -29,7 +23,7 @@ pub(crate) fn manifests(namespace: &str, images: &Images) -> Result<String> {
             object["metadata"]["name"] = namespace.into();
         }
         if object["kind"] == "Deployment" {
-            set_images(&mut object, images);
+            set_images(&mut object, webhook, shim);
         }
         let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
         text.push_str("---\n");
@@ -74,13 +68,13 @@ fn set_namespace(value: &mut Value, namespace: &str) {
     }
 }
 
-fn set_images(deployment: &mut Value, images: &Images) {
+fn set_images(deployment: &mut Value, webhook: &str, shim: &str) {
     let containers = deployment["spec"]["template"]["spec"]["containers"].as_array_mut();
     for container in containers.into_iter().flatten() {
-        container["image"] = images.webhook.clone().into();
+        container["image"] = webhook.into();
         for variable in container["env"].as_array_mut().into_iter().flatten() {
             if variable["name"] == SHIM_IMAGE_VARIABLE {
-                variable["value"] = images.shim.clone().into();
+                variable["value"] = shim.into();
             }
         }
     }
@@ -91,8 +85,7 @@ mod tests {
     use super::*;
 
     fn rendered(namespace: &str) -> Vec<Value> {
-        let images = Images { webhook: "r.example/webhook:9".to_owned(), shim: "r.example/shim:9".to_owned() };
-        let text = manifests(namespace, &images).unwrap();
+        let text = manifests(namespace, "r.example/webhook:9", "r.example/shim:9").unwrap();
         serde_saphyr::from_multiple(&text).unwrap()
     }
 
@@ -127,12 +120,9 @@ mod tests {
     #[test]
     fn rendered_values_change_nothing_else() {
         let before = objects().unwrap();
-        let deployment = of_kind(&before, "Deployment").clone();
-        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-        let shim = container["env"][0]["value"].as_str();
-        let image = container["image"].as_str().unwrap().to_owned();
-        let images = Images { webhook: image, shim: shim.unwrap().to_owned() };
-        let text = manifests(NAMESPACE, &images).unwrap();
+        let container = &of_kind(&before, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let [webhook, shim] = [&container["image"], &container["env"][0]["value"]].map(|image| image.as_str().unwrap());
+        let text = manifests(NAMESPACE, webhook, shim).unwrap();
         let after: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
         assert_eq!(after, before);
     }

@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::webhook::{configurations, webhooks};
+use super::webhook::installed_webhooks;
 use crate::check::{UNFINISHED, note};
 use crate::read;
 
@@ -25,7 +25,7 @@ pub(crate) struct Used {
 /// Holds the versions in a cluster.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Versions {
-    pub(crate) client: String,
+    pub(crate) client: &'static str,
     pub(crate) server: Option<String>,
     pub(crate) webhook: Vec<Used>,
     pub(crate) shims: Vec<Used>,
@@ -34,10 +34,10 @@ pub(crate) struct Versions {
     pub(crate) unreadable: Vec<String>,
 }
 
-/// Returns the version of this program.
-pub(crate) fn client_version() -> String {
-    env!("CARGO_PKG_VERSION").to_owned()
-}
+/// Is the version of this program.
+pub(crate) const CLIENT_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Counts pods by version and image.
+type Counts = BTreeMap<(Option<String>, String), usize>;
 
 /// Reads the versions in a cluster.
 pub(crate) async fn versions(client: &Client) -> Versions {
@@ -45,35 +45,21 @@ pub(crate) async fn versions(client: &Client) -> Versions {
     let server = client.apiserver_version().await.context("cannot read the server's version");
     let server = note(&mut unreadable, server).map(|info| info.git_version);
     let (mut webhook, mut shims) = (Counts::default(), Counts::default());
-    let found = match configurations(client).await {
-        Ok(configurations) => webhooks(client, &configurations).await,
-        Err(error) => Err(error),
-    };
-    for found in note(&mut unreadable, found).unwrap_or_default() {
-        webhook.add(found.version, found.image);
+    for found in note(&mut unreadable, installed_webhooks(client).await).unwrap_or_default() {
+        *webhook.entry((found.version, found.image)).or_default() += 1;
     }
     let selection = ListParams::default().labels(SHIM_LABEL).fields(UNFINISHED);
     let count = |pod| {
         if let Some(image) = shim_image(&pod) {
-            shims.add(shim_version(&pod), image.to_owned());
+            *shims.entry((shim_version(&pod), image.to_owned())).or_default() += 1;
         }
     };
     note(&mut unreadable, read::for_each(client, PODS, None, &selection, count).await);
-    Versions { client: client_version(), server, webhook: webhook.used(), shims: shims.used(), unreadable }
+    Versions { client: CLIENT_VERSION, server, webhook: used(webhook), shims: used(shims), unreadable }
 }
 
-/// Counts pods by version and image.
-#[derive(Default)]
-struct Counts(BTreeMap<(Option<String>, String), usize>);
-
-impl Counts {
-    fn add(&mut self, version: Option<String>, image: String) {
-        *self.0.entry((version, image)).or_default() += 1;
-    }
-
-    fn used(self) -> Vec<Used> {
-        self.0.into_iter().map(|((version, image), pods)| Used { version, image, pods }).collect()
-    }
+fn used(counts: Counts) -> Vec<Used> {
+    counts.into_iter().map(|((version, image), pods)| Used { version, image, pods }).collect()
 }
 
 /// Returns the version of the webhook that added the shim to a pod.
@@ -129,31 +115,15 @@ mod tests {
     #[tokio::test]
     async fn images_are_counted_by_pods() {
         let (client, requests) = client(answers());
-        insta::assert_json_snapshot!(versions(&client).await, @r#"
-        {
-          "client": "0.1.0",
-          "server": "v1.34.4",
-          "webhook": [
-            {
-              "version": "0.2.0",
-              "image": "webhook:2",
-              "pods": 2
-            }
-          ],
-          "shims": [
-            {
-              "version": null,
-              "image": "shim:2",
-              "pods": 1
-            },
-            {
-              "version": "0.1.0",
-              "image": "shim:1",
-              "pods": 2
-            }
-          ]
-        }
-        "#);
+        let expected = json!({
+            "client": CLIENT_VERSION, "server": "v1.34.4",
+            "webhook": [{"version": "0.2.0", "image": "webhook:2", "pods": 2}],
+            "shims": [
+                {"version": null, "image": "shim:2", "pods": 1},
+                {"version": "0.1.0", "image": "shim:1", "pods": 2},
+            ],
+        });
+        assert_eq!(json!(versions(&client).await), expected);
         let pods = requests.all().into_iter().find(|line| line.starts_with("GET /api/v1/pods?")).unwrap();
         assert!(pods.contains("labelSelector=istio-aux.io%2Fshim"), "{pods}");
     }

@@ -17,18 +17,15 @@ pub(super) struct Document<'t> {
 /// Splits a text at the separators between documents. The concatenated parts are the text.
 pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
-    let (mut begin, mut begin_line, mut at) = (0, 1, 0);
+    let (mut begin, mut begin_line, mut at, mut has_ended) = (0, 1, 0, false);
     for (index, line) in text.split_inclusive('\n').enumerate() {
         // At the beginning of a line it separates documents even inside a block scalar.
-        if is_separator(line) && !is_only_directives(&text[begin..at]) {
+        if (has_ended || is_separator(line)) && !is_only_directives(&text[begin..at]) {
             documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..at] });
             (begin, begin_line) = (at, index + 1);
         }
         at += line.len();
-        if is_end(line) {
-            documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..at] });
-            (begin, begin_line) = (at, index + 2);
-        }
+        has_ended = is_end(line);
     }
     documents.push(Document { number: documents.len() + 1, line: begin_line, text: &text[begin..] });
     documents
@@ -63,12 +60,8 @@ impl Document<'_> {
 
     /// Renders the document with another content, in its language.
     pub(super) fn render(&self, content: &Value) -> Result<String> {
-        let body = self.body();
-        let text = if body.trim_start().starts_with('{') {
-            serde_json::to_string_pretty(content).map(|json| format!("{json}\n")).map_err(anyhow::Error::from)
-        } else {
-            yaml(content)
-        };
+        let is_json = self.body().trim_start().starts_with('{');
+        let text = if is_json { Ok(serde_json::to_string_pretty(content)?) } else { yaml(content) };
         let text = text.context("it cannot be written")?;
         let newline = if text.ends_with('\n') { "" } else { "\n" };
         let end = if self.text.lines().last().is_some_and(is_end) { "...\n" } else { "" };

@@ -2,79 +2,72 @@
 
 use anyhow::{Context, Result};
 use contract::names::ISTIO_STATUS_ANNOTATION;
-use inject::{Decision, Mode, Settings, decide, pod::Pod};
+use inject::{Decision, Mode, Settings};
 use serde_json::{Value, json};
 
-use super::object_ref;
 use crate::pods::templates::{self, Template};
-use crate::pods::{is_proxy, is_rendered};
+use crate::pods::{decide_now, is_proxy, is_rendered};
 
 /// Mutates objects, and collects the warnings of their decisions.
 pub(super) struct ManifestInjector<'a> {
-    settings: &'a Settings,
-    assume_proxy: bool,
-    warnings: Vec<String>,
+    pub(super) settings: &'a Settings,
+    pub(super) assume_proxy: bool,
+    /// Has one line each, with the object.
+    pub(super) warnings: Vec<String>,
 }
 
-impl<'a> ManifestInjector<'a> {
-    pub(super) fn new(settings: &'a Settings, assume_proxy: bool) -> Self {
-        Self { settings, assume_proxy, warnings: Vec::new() }
-    }
-
-    pub(super) fn into_warnings(self) -> Vec<String> {
-        self.warnings
-    }
-
+impl ManifestInjector<'_> {
     /// Mutates every pod template of an object.
     pub(super) fn inject(&mut self, object: &mut Value) -> Result<()> {
         let object_ref = object_ref(object);
         for template in templates::of(object) {
-            self.template(object, &template, &object_ref)?;
-        }
-        Ok(())
-    }
-
-    fn template(&mut self, object: &mut Value, template: &Template, object_ref: &str) -> Result<()> {
-        let mut pod = template.pod(object);
-        self.apply(&mut pod, object_ref)?;
-        if self.assume_proxy {
-            if template.has_containers() {
-                self.apply_with_proxy(&mut pod, object_ref)?;
-            } else {
-                self.warn(object_ref, "its controller makes the containers: the webhook adds the shim, in the cluster");
+            let mut pod = template.pod(object);
+            let warnings = self.inject_pod(&mut pod, &template).with_context(|| object_ref.clone())?;
+            template.put_back(object, pod);
+            for warning in warnings {
+                let line = format!("{object_ref}: {warning}");
+                // Both decisions may have the same warning.
+                if !self.warnings.contains(&line) {
+                    self.warnings.push(line);
+                }
             }
         }
-        template.put_back(object, pod);
         Ok(())
     }
 
-    /// Applies the webhook's call before Istio's injector.
-    fn apply(&mut self, pod: &mut Value, object_ref: &str) -> Result<()> {
-        let decision = self.decide(pod, object_ref)?;
-        patch(pod, &decision)
+    /// Mutates a template's pod, and returns the warnings.
+    fn inject_pod(&self, pod: &mut Value, template: &Template) -> Result<Vec<String>> {
+        // The webhook's call before Istio's injector.
+        let decision = decide_now(pod, self.settings)?;
+        patch(pod, &decision)?;
+        let mut warnings = decision.warnings;
+        if self.assume_proxy && !template.has_containers {
+            warnings.push("its controller makes the containers: the webhook adds the shim, in the cluster".to_owned());
+        } else if self.assume_proxy && !is_rendered(pod) {
+            // Where istioctl kube-inject has added the proxy, the first decision has seen it.
+            warnings.extend(self.add_shim(pod)?);
+        }
+        Ok(warnings)
     }
 
-    /// Applies the webhook's call after Istio's injector, with a stand-in for the proxy, which is taken out again.
-    fn apply_with_proxy(&mut self, pod: &mut Value, object_ref: &str) -> Result<()> {
-        if is_rendered(pod) {
-            // istioctl kube-inject has added the proxy, and the first decision has seen it.
-            return Ok(());
-        }
+    /// Applies the webhook's call after Istio's injector, with a stand-in for the proxy, which is taken out again. Returns the
+    /// warnings.
+    fn add_shim(&self, pod: &mut Value) -> Result<Vec<String>> {
         let mut with_proxy = pod.clone();
-        let Some(containers) = with_proxy["spec"]["containers"].as_array_mut() else { return Ok(()) };
+        let Some(containers) = with_proxy["spec"]["containers"].as_array_mut() else { return Ok(Vec::new()) };
         let customised = containers.iter_mut().find(|container| is_proxy(container));
         let customised = customised.map(|container| std::mem::replace(container, proxy()));
         if customised.is_none() {
             containers.push(proxy());
         }
         json_patch::merge(&mut with_proxy, &injection_status(&json!(PROXY_STATUS)));
-        let decision = self.decide(&with_proxy, object_ref)?;
+        let mut decision = decide_now(&with_proxy, self.settings)?;
         let is_parent = decision.mode == Mode::Status && !self.settings.native_sidecars;
         if is_parent || decision.mode == Mode::Proxy {
             let mode = decision.mode.as_str();
             let warning = format!("mode {mode} changes istio-proxy itself: the webhook does it, in the cluster");
-            self.warn(object_ref, &warning);
-            return Ok(());
+            decision.warnings.push(warning);
+            return Ok(decision.warnings);
         }
         patch(&mut with_proxy, &decision)?;
         json_patch::merge(&mut with_proxy, &injection_status(&Value::Null));
@@ -85,26 +78,15 @@ impl<'a> ManifestInjector<'a> {
             }
         }
         *pod = with_proxy;
-        Ok(())
+        Ok(decision.warnings)
     }
+}
 
-    fn decide(&mut self, pod: &Value, object_ref: &str) -> Result<Decision> {
-        let text = pod.to_string();
-        let pod: Pod = serde_json::from_str(&text).with_context(|| format!("{object_ref}: its pod cannot be read"))?;
-        let decision = decide(&pod, self.settings);
-        for warning in &decision.warnings {
-            self.warn(object_ref, warning);
-        }
-        Ok(decision)
-    }
-
-    fn warn(&mut self, object_ref: &str, warning: &str) {
-        let line = format!("{object_ref}: {warning}");
-        // Both decisions may have the same warning.
-        if !self.warnings.contains(&line) {
-            self.warnings.push(line);
-        }
-    }
+/// Returns kind and name, for messages.
+fn object_ref(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("?");
+    format!("{}/{name}", object["kind"].as_str().unwrap_or("?"))
 }
 
 fn patch(pod: &mut Value, decision: &Decision) -> Result<()> {

@@ -23,7 +23,7 @@ pub struct Injected {
 /// Mutates every pod template in YAML or JSON manifests as the webhook would before Istio's injector: only the startup hold.
 /// With `assume_proxy` it also adds the shim as a native sidecar. The other modes patch istio-proxy, which manifests lack.
 pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Injected> {
-    let mut injector = ManifestInjector::new(settings, assume_proxy);
+    let mut injector = ManifestInjector { settings, assume_proxy, warnings: Vec::new() };
     // Some editors write a byte order mark first, which belongs to no document.
     let content = text.trim_start_matches('\u{feff}');
     let mut rewritten = text[..text.len() - content.len()].to_owned();
@@ -38,7 +38,7 @@ pub fn inject(text: &str, settings: &Settings, assume_proxy: bool) -> Result<Inj
             rewritten.push_str(&document.render(&after).with_context(place)?);
         }
     }
-    Ok(Injected { text: rewritten, warnings: injector.into_warnings() })
+    Ok(Injected { text: rewritten, warnings: injector.warnings })
 }
 
 /// Injects an object, or each item of a list.
@@ -48,13 +48,6 @@ fn inject_each(object: &mut Value, injector: &mut ManifestInjector<'_>) -> Resul
     }
     let items = object.get_mut("items").and_then(Value::as_array_mut);
     items.into_iter().flatten().try_for_each(|item| inject_each(item, injector))
-}
-
-/// Returns kind and name, for messages.
-fn object_ref(object: &Value) -> String {
-    let metadata = &object["metadata"];
-    let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("?");
-    format!("{}/{name}", object["kind"].as_str().unwrap_or("?"))
 }
 
 #[cfg(test)]

@@ -2,22 +2,27 @@
 
 use anyhow::{Context, Result};
 use contract::names::{SHIM_LABEL, STATUS_ANNOTATION};
+use inject::pod::Pod;
 use inject::{Settings, Sidecar, decide};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::opt_in::{label, opt_in};
 
-/// Lists the modes in which a pod gets the shim.
-const MODES_WITH_SHIM: [&str; 3] = ["native", "proxy", "status"];
-
-/// Holds a decision of the webhook.
+/// Holds a decision of the webhook, as it is recorded and printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Decision {
     pub(crate) mode: String,
     pub(crate) reason: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
+}
+
+impl From<inject::Decision> for Decision {
+    fn from(decision: inject::Decision) -> Self {
+        let (mode, reason) = (decision.mode.as_str().to_owned(), decision.reason.to_owned());
+        Self { mode, reason, warnings: decision.warnings }
+    }
 }
 
 impl Decision {
@@ -43,15 +48,14 @@ pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
 }
 
 /// Decides for a pod as it is now. `Err` if the pod cannot be read.
-pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<Decision> {
-    let text = pod.to_string();
-    let pod = serde_json::from_str(&text).context("the pod cannot be read")?;
-    let decision = decide(&pod, settings);
-    Ok(Decision {
-        mode: decision.mode.as_str().to_owned(),
-        reason: decision.reason.to_owned(),
-        warnings: decision.warnings,
-    })
+pub(crate) fn decide_now(pod: &Value, settings: &Settings) -> Result<inject::Decision> {
+    let pod = parse(pod).context("the pod cannot be read")?;
+    Ok(decide(&pod, settings))
+}
+
+/// Parses a pod as decisions see it. Its raw values can be read from text only.
+pub(super) fn parse(pod: &Value) -> serde_json::Result<Pod> {
+    serde_json::from_str(&pod.to_string())
 }
 
 /// Explains what was decided for a pod.
@@ -94,15 +98,15 @@ pub(crate) fn why_unchanged(pod: &Value, namespace: Option<&Value>, settings: &S
         _ => {}
     }
     match decide_now(pod, settings) {
-        Ok(decision) if MODES_WITH_SHIM.contains(&decision.mode.as_str()) => missed.to_owned(),
-        Ok(decision) => decision.reason,
+        Ok(decision) if decision.mode.has_shim() => missed.to_owned(),
+        Ok(decision) => decision.reason.to_owned(),
         Err(error) => api::describe_error(error.as_ref()),
     }
 }
 
 /// Returns how Istio's proxy is in a pod; `None` if the pod cannot be read.
 pub(crate) fn sidecar(pod: &Value) -> Sidecar {
-    serde_json::from_str(&pod.to_string()).map_or(Sidecar::None, |pod| Sidecar::of(&pod))
+    parse(pod).map_or(Sidecar::None, |pod| Sidecar::of(&pod))
 }
 
 /// Returns true if Istio's injector, or `istioctl kube-inject`, has added its proxy to a pod.
@@ -114,6 +118,7 @@ pub(crate) fn is_rendered(pod: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::pods::OptIn;
+    use crate::pods::fixtures::{labelled, stuck_pod};
     use serde_json::json;
 
     #[test]
@@ -136,11 +141,7 @@ mod tests {
 
     #[test]
     fn new_decision_has_mode_and_reason() {
-        let annotations = json!({"sidecar.istio.io/status": r#"{"containers": ["istio-proxy"]}"#});
-        let pod = json!({"metadata": {"annotations": annotations}, "spec": {
-            "restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}],
-        }});
-        let decision = decide_now(&pod, &Settings::new("shim:1")).unwrap();
+        let decision = Decision::from(decide_now(&stuck_pod(), &Settings::new("shim:1")).unwrap());
         assert_eq!(decision.mode, "native");
         assert!(!decision.reason.is_empty());
         assert!(decide_now(&json!({"spec": 3}), &Settings::new("shim:1")).is_err());
@@ -149,24 +150,20 @@ mod tests {
     #[test]
     fn pod_without_a_decision_has_the_reason() {
         const MISSED: &str = "it was created before its namespace was opted in, or while the webhook did not answer";
-        let opted_in = json!({"metadata": {"name": "team", "labels": {"istio-aux.io/injection": "enabled"}}});
+        let opted_in = labelled("team", &json!({"istio-aux.io/injection": "enabled"}));
         let other = json!({"metadata": {"name": "team"}});
-        let off = json!({"istio-aux.io/mode": "off"});
-        let out = json!({"istio-aux.io/injection": "disabled"});
+        let off = json!({"annotations": {"istio-aux.io/mode": "off"}});
+        let out = json!({"labels": {"istio-aux.io/injection": "disabled"}});
         let cases = [
-            (Some(&opted_in), json!({}), json!({}), MISSED),
-            (None, json!({}), json!({}), MISSED),
-            (Some(&opted_in), json!({}), off, "the pod opted out, by istio-aux.io/mode"),
-            (Some(&opted_in), out, json!({}), &OptIn::Disabled.describe()),
-            (Some(&other), json!({}), json!({}), &OptIn::Missing.describe()),
+            (Some(&opted_in), json!({}), MISSED),
+            (None, json!({}), MISSED),
+            (Some(&opted_in), off, "the pod opted out, by istio-aux.io/mode"),
+            (Some(&opted_in), out, &OptIn::Disabled.describe()),
+            (Some(&other), json!({}), &OptIn::Missing.describe()),
         ];
-        for (namespace, labels, mut annotations, reason) in cases {
-            annotations["sidecar.istio.io/status"] = json!(r#"{"containers": ["istio-proxy"]}"#);
-            let pod = json!({
-                "metadata": {"name": "hello", "labels": labels, "annotations": annotations},
-                "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
-                "status": {"phase": "Running"},
-            });
+        for (namespace, metadata, reason) in cases {
+            let mut pod = stuck_pod();
+            json_patch::merge(&mut pod["metadata"], &metadata);
             let line = ExplainedPod::of(&pod, namespace, &Settings::new("shim:1")).describe("; ");
             assert_eq!(line, format!("pod hello (Running): not changed by istio-aux: {reason}"));
         }

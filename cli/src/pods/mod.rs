@@ -1,6 +1,8 @@
 //! Reads pods and pod templates as raw JSON: which are opted in, what was decided, and which are stuck. Pure.
 
 mod decision;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod opt_in;
 mod stuck;
 pub(crate) mod templates;

@@ -77,11 +77,8 @@ pub(crate) fn label<'o>(object: &'o Value, key: &str) -> Option<&'o str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::fixtures::labelled;
     use serde_json::json;
-
-    fn labelled(name: &str, labels: &Value) -> Value {
-        json!({"metadata": {"name": name, "labels": labels}})
-    }
 
     #[test]
     fn labels_opt_a_pod_in_or_out() {

@@ -2,8 +2,9 @@
 
 use anyhow::{Result, bail};
 use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
-use inject::pod::Pod;
 use serde_json::Value;
+
+use super::decision::parse;
 
 /// Holds a pod whose containers have all ended for good, except the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +47,8 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
         since = since.max(ended_for_good(container, name, state, policy)?);
     }
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-    Ok(StuckPod { namespace: text("namespace"), name: text("name"), status_port: status_port(pod), since })
+    let status_port = parse(pod).ok().and_then(|pod| pod.status_port()).unwrap_or(DEFAULT_STATUS_PORT);
+    Ok(StuckPod { namespace: text("namespace"), name: text("name"), status_port, since })
 }
 
 /// Returns when a container ended. `Err` if it still runs, or the kubelet will restart it.
@@ -80,60 +82,47 @@ fn state_of<'p>(pod: &'p Value, name: &str) -> &'p Value {
     status.map_or(&Value::Null, |status| &status["state"])
 }
 
-fn status_port(pod: &Value) -> u16 {
-    let text = pod.to_string();
-    let read: Option<Pod> = serde_json::from_str(&text).ok();
-    read.and_then(|pod| pod.status_port()).unwrap_or(DEFAULT_STATUS_PORT)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::fixtures::{stuck_pod, stuck_pod_with};
     use serde_json::json;
 
+    const MAIN: &str = "/status/containerStatuses/0/state";
+    const PROXY: &str = "/status/containerStatuses/1/state";
+
     fn ended(code: i64) -> Value {
-        json!({"terminated": {"exitCode": code, "finishedAt": "2026-11-21T10:00:00Z"}})
+        json!({"terminated": {"exitCode": code}})
     }
 
-    fn pod(policy: &str, main: &Value, proxy: &Value) -> Value {
-        json!({
-            "metadata": {"namespace": "team", "name": "hello"},
-            "spec": {"restartPolicy": policy, "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
-            "status": {"phase": "Running", "containerStatuses": [
-                {"name": "main", "state": main}, {"name": "istio-proxy", "state": proxy},
-            ]},
-        })
-    }
-
-    fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
-        let (parent, field) = pointer.rsplit_once('/').unwrap();
-        pod.pointer_mut(parent).unwrap()[field] = value;
+    /// Returns a stuck pod with this restart policy, and another field changed.
+    fn pod(policy: &str, pointer: &str, value: Value) -> Value {
+        let mut pod = stuck_pod_with(pointer, value);
+        pod["spec"]["restartPolicy"] = json!(policy);
         pod
     }
 
     #[test]
     fn pod_is_stuck_if_only_its_proxy_runs() {
-        let runs = json!({"running": {}});
+        let runs = || json!({"running": {}});
         let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
-        let stuck = || pod("Never", &ended(0), &runs);
-        let changed = |pointer, value| with(stuck(), pointer, value);
         let cases = [
-            (stuck(), "stuck"),
-            (pod("Never", &ended(1), &runs), "stuck"),
-            (pod("OnFailure", &ended(0), &runs), "stuck"),
-            (pod("OnFailure", &ended(1), &runs), "its container main may be started again (exit code 1)"),
-            (pod("Never", &runs, &runs), "its container main still runs"),
-            (pod("Never", &waiting(""), &runs), "its container main has not started yet"),
-            (pod("OnFailure", &waiting("CrashLoopBackOff"), &runs), "its container main will be started again"),
-            (pod("Never", &ended(0), &ended(0)), "its istio-proxy does not run"),
-            (pod("Always", &ended(0), &runs), "its restartPolicy is Always: it does not run to completion"),
+            (stuck_pod(), "stuck"),
+            (pod("Never", MAIN, ended(1)), "stuck"),
+            (pod("OnFailure", MAIN, ended(0)), "stuck"),
+            (pod("OnFailure", MAIN, ended(1)), "its container main may be started again (exit code 1)"),
+            (pod("Never", MAIN, runs()), "its container main still runs"),
+            (pod("Never", MAIN, waiting("")), "its container main has not started yet"),
+            (pod("OnFailure", MAIN, waiting("CrashLoopBackOff")), "its container main will be started again"),
+            (pod("Never", PROXY, ended(0)), "its istio-proxy does not run"),
+            (pod("Always", PROXY, runs()), "its restartPolicy is Always: it does not run to completion"),
             (
-                changed("/spec/containers/1/restartPolicyRules", json!([{}])),
+                pod("Never", "/spec/containers/1/restartPolicyRules", json!([{}])),
                 "its container main may be started again (exit code 0)",
             ),
-            (changed("/status/phase", json!("Succeeded")), "it has ended (Succeeded)"),
-            (changed("/metadata/deletionTimestamp", json!("now")), "it is being deleted"),
-            (changed("/spec/containers/0/name", json!("x")), "it has no ordinary container istio-proxy"),
+            (pod("Never", "/status/phase", json!("Succeeded")), "it has ended (Succeeded)"),
+            (pod("Never", "/metadata/deletionTimestamp", json!("now")), "it is being deleted"),
+            (pod("Never", "/spec/containers/0/name", json!("x")), "it has no ordinary container istio-proxy"),
         ];
         for (pod, expected) in cases {
             let result = check_stuck(&pod).map_or_else(|error| error.to_string(), |_| "stuck".to_owned());
@@ -143,15 +132,14 @@ mod tests {
 
     #[test]
     fn stuck_pod_has_its_status_port() {
-        let pod = pod("Never", &ended(0), &json!({"running": {}}));
         let expected = StuckPod {
             namespace: "team".to_owned(),
             name: "hello".to_owned(),
             status_port: 15020,
             since: "2026-11-21T10:00:00Z".to_owned(),
         };
-        assert_eq!(check_stuck(&pod).unwrap(), expected);
-        let moved = with(pod, "/metadata/annotations", json!({"status.sidecar.istio.io/port": "15999"}));
+        assert_eq!(check_stuck(&stuck_pod()).unwrap(), expected);
+        let moved = stuck_pod_with("/metadata/annotations", json!({"status.sidecar.istio.io/port": "15999"}));
         assert_eq!(check_stuck(&moved).unwrap().status_port, 15999);
     }
 }

@@ -2,7 +2,6 @@
 //! operator's settings.
 
 use anyhow::{Result, bail};
-use clap::ValueEnum;
 use inject::{Settings, ShimUser};
 
 const TEXT: &str = include_str!("../../../deploy/helm/istio-aux/policy/policy.yaml");
@@ -12,34 +11,15 @@ const GUARD: &str = include_str!("../../../deploy/helm/istio-aux/policy/guard.ya
 /// The user of istio-proxy, in CEL.
 const PROXYS_USER: &str = include_str!("../../../deploy/helm/istio-aux/policy/proxys-user.cel");
 
-/// Selects the version of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub(crate) enum ApiVersion {
-    /// Kubernetes 1.36 and later
-    V1,
-    /// Kubernetes 1.34 and 1.35, where the feature gate and the version are on
-    V1Beta1,
-}
-
-impl ApiVersion {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::V1Beta1 => "v1beta1",
-        }
-    }
-}
-
 /// Returns the objects in YAML. `Err` for a setting that would not stay a string of CEL.
-pub(crate) fn manifests(settings: &Settings, version: ApiVersion) -> Result<String> {
+pub(crate) fn manifests(settings: &Settings, api_version: &str) -> Result<String> {
     for (option, value) in [("--shim-image", &settings.shim_image), ("--proxy-command", &settings.proxy_command)] {
         if !value.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:@".contains(c)) {
             bail!("{option}: {value:?} has characters that no image and no path of a policy may have");
         }
     }
     let settings: &[(&str, &str)] = &[
-        ("API_VERSION", version.as_str()),
+        ("API_VERSION", api_version),
         ("VERSION", env!("CARGO_PKG_VERSION")),
         ("IMAGE", &settings.shim_image),
         ("PULL_POLICY", settings.pull_policy.as_str()),
@@ -94,22 +74,18 @@ fn user(user: ShimUser) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn by_default() -> String {
-        let image = format!("{}:{}", contract::names::SHIM_IMAGE, env!("CARGO_PKG_VERSION"));
-        manifests(&Settings::new(&image), ApiVersion::V1).unwrap()
-    }
+    use inject::args::default_settings;
 
     #[test]
     fn every_name_is_filled_in() {
-        let text = by_default();
+        let text = manifests(&default_settings(), "v1").unwrap();
         let left: Vec<&str> = text.split('%').skip(1).step_by(2).collect();
         assert!(left.is_empty(), "{left:?}");
     }
 
     #[test]
     fn value_that_ends_a_string_is_rejected() {
-        let refused = manifests(&Settings::new("shim'+'"), ApiVersion::V1).unwrap_err().to_string();
+        let refused = manifests(&Settings::new("shim'+'"), "v1").unwrap_err().to_string();
         assert!(refused.starts_with("--shim-image: \"shim'+'\""), "{refused}");
     }
 }

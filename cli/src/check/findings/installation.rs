@@ -11,7 +11,7 @@ use x509_parser::pem::Pem;
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, Snapshot};
 use super::{items, name, some, text};
-use crate::installation::client_version;
+use crate::installation::CLIENT_VERSION;
 
 /// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
@@ -38,7 +38,7 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     findings.extend(other_versions(snapshot));
     findings.extend(ca_bundle([Some(ours), shims], namespace, now));
     findings.extend(replicas(snapshot, namespace));
-    findings.extend(order(configurations, CONFIGURATION_NAME));
+    findings.push(order(configurations, CONFIGURATION_NAME));
     findings
 }
 
@@ -52,17 +52,17 @@ fn failure_policy(shims: &Value) -> Option<Finding> {
 }
 
 fn other_versions(snapshot: &Snapshot) -> Option<Finding> {
-    let ours = client_version();
-    let other =
-        snapshot.webhooks.iter().filter_map(|webhook| webhook.version.as_ref()).find(|version| **version != ours)?;
-    Some(Finding::info(Id::Installation, format!("the webhook has version {other}, and this program {ours}")))
+    let mut versions = snapshot.webhooks.iter().filter_map(|webhook| webhook.version.as_ref());
+    let other = versions.find(|version| *version != CLIENT_VERSION)?;
+    let message = format!("the webhook has version {other}, and this program {CLIENT_VERSION}");
+    Some(Finding::info(Id::Installation, message))
 }
 
 fn without_webhook(snapshot: &Snapshot, configurations: &[Value]) -> Vec<Finding> {
     if snapshot.has_policy {
         let message = "the API server decides by itself, by the MutatingAdmissionPolicy istio-aux-run-to-completion";
         // Policies are evaluated before every webhook.
-        return [vec![Finding::ok(Id::Installation, message)], order(configurations, "")].concat();
+        return vec![Finding::ok(Id::Installation, message), order(configurations, "")];
     }
     vec![Finding::problem(
         Id::Installation,
@@ -127,23 +127,23 @@ fn replicas(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
 }
 
 /// Checks that Istio's injector is called after us. The API server calls webhook configurations by name.
-pub(crate) fn order(configurations: &[Value], ours: &str) -> Vec<Finding> {
+pub(crate) fn order(configurations: &[Value], ours: &str) -> Finding {
     let injects = |configuration: &&Value| {
         items(&configuration["webhooks"]).any(|webhook| text(webhook, "/name").ends_with("sidecar-injector.istio.io"))
     };
     let injectors: Vec<&str> = configurations.iter().filter(injects).map(name).collect();
     if injectors.is_empty() {
-        return vec![Finding::problem(
+        return Finding::problem(
             Id::IstioInjector,
             "there is no sidecar injector of Istio",
             "istioctl install, or its Helm chart istiod",
-        )];
+        );
     }
     let early: Vec<&str> = injectors.iter().copied().filter(|injector| *injector < ours).collect();
     if early.is_empty() {
         let message = format!("Istio's injector is called after istio-aux: {}", some(&injectors));
-        return vec![Finding::ok(Id::IstioInjector, message)];
+        return Finding::ok(Id::IstioInjector, message);
     }
     let message = "called before istio-aux, which then adds the startup hold to the proxy itself";
-    vec![Finding::info(Id::IstioInjector, format!("{message}: {}", some(&early)))]
+    Finding::info(Id::IstioInjector, format!("{message}: {}", some(&early)))
 }

@@ -19,7 +19,7 @@ use super::snapshot::Snapshot;
 const NAMES_LIMIT: usize = 20;
 
 /// Returns all findings for a snapshot. `now` is in seconds since 1970.
-pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<Finding> {
+pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let mut findings = vec![server(snapshot)];
     findings.extend(nodes(snapshot));
     findings.extend(installation::of(snapshot, now));
@@ -28,13 +28,10 @@ pub(super) fn of(snapshot: &Snapshot, namespace: Option<&str>, now: i64) -> Vec<
     findings.extend(stuck_pods::of(&snapshot.pods.stuck, now));
     findings.extend(tenants::of(snapshot));
     findings.extend(node_proxies::of(snapshot));
-    if namespace.is_some() {
-        let decisions = snapshot.pods.decisions.iter();
-        findings.extend(decisions.map(|pod| match pod.decision {
-            Some(_) => Finding::ok(Id::PodDecision, pod.describe("; ")),
-            None => Finding::info(Id::PodDecision, pod.describe("; ")),
-        }));
-    }
+    findings.extend(snapshot.pods.decisions.iter().map(|pod| match pod.decision {
+        Some(_) => Finding::ok(Id::PodDecision, pod.describe("; ")),
+        None => Finding::info(Id::PodDecision, pod.describe("; ")),
+    }));
     findings.extend(unreadable(snapshot));
     findings
 }

@@ -1,7 +1,6 @@
 //! Checks that what a namespace's label `istio-aux.io/proxy` needs is installed (docs/node.md). Pure.
 
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
-use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::{CONFIGURATION_NAME, Snapshot};
@@ -45,11 +44,9 @@ fn invalid_value(namespace: &str, value: &str) -> Finding {
 }
 
 fn entry(snapshot: &Snapshot) -> Option<Finding> {
-    let mut configurations =
-        snapshot.configurations.as_ref()?.iter().filter(|configuration| name(configuration) == CONFIGURATION_NAME);
-    let has_entry = configurations.any(|configuration| {
-        items(&configuration["webhooks"]).any(|entry| text(entry, "/clientConfig/service/path") == PATH)
-    });
+    let ours = snapshot.configurations.as_ref()?.iter().filter(|found| name(found) == CONFIGURATION_NAME);
+    let mut entries = ours.flat_map(|configuration| items(&configuration["webhooks"]));
+    let has_entry = entries.any(|entry| text(entry, "/clientConfig/service/path") == PATH);
     (!has_entry).then(|| {
         let message = format!("the label {PROXY_LABEL} does nothing: the webhook's configuration has no entry for it");
         Finding::problem(Id::NodeProxy, message, "helm upgrade … --set nodeProxy.enabled=true (docs/node.md)")
@@ -65,12 +62,8 @@ fn runtime_class(snapshot: &Snapshot) -> Option<Finding> {
 
 fn agent(snapshot: &Snapshot) -> Option<Finding> {
     let agents = snapshot.node_agents.as_ref()?;
-    let count = |agent: &Value, field: &str| agent["status"][field].as_u64().unwrap_or_default();
-    let (mut ready, mut wanted) = (0, 0);
-    for agent in agents {
-        ready += count(agent, "numberReady");
-        wanted += count(agent, "desiredNumberScheduled");
-    }
+    let total = |field: &str| agents.iter().filter_map(|agent| agent["status"][field].as_u64()).sum::<u64>();
+    let (ready, wanted) = (total("numberReady"), total("desiredNumberScheduled"));
     (wanted == 0 || ready < wanted).then(|| {
         let message = match wanted {
             0 => "no node has the node agent; pods wait for it".to_owned(),

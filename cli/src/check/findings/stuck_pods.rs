@@ -1,8 +1,7 @@
 //! Reports pods that only their proxy keeps running.
 
-use std::time::UNIX_EPOCH;
-
 use contract::names::PROXY_CONTAINER;
+use k8s_openapi::jiff::Timestamp;
 
 use super::super::finding::{Finding, Id};
 use crate::pods::StuckPod;
@@ -11,7 +10,10 @@ use crate::pods::StuckPod;
 const ENDING_GRACE_SECONDS: i64 = 15;
 
 pub(super) fn of(stuck: &[StuckPod], now: i64) -> impl Iterator<Item = Finding> {
-    let is_over = move |pod: &&StuckPod| seconds(&pod.since).is_none_or(|ended| now - ended >= ENDING_GRACE_SECONDS);
+    let is_over = move |pod: &&StuckPod| {
+        let ended = pod.since.parse::<Timestamp>().ok();
+        ended.is_none_or(|ended| now - ended.as_second() >= ENDING_GRACE_SECONDS)
+    };
     stuck.iter().filter(is_over).map(|StuckPod { namespace, name, since, .. }| {
         Finding::problem(
             Id::StuckPod,
@@ -21,10 +23,4 @@ pub(super) fn of(stuck: &[StuckPod], now: i64) -> impl Iterator<Item = Finding> 
             format!("istio-aux finish -n {namespace} {name}"),
         )
     })
-}
-
-/// Returns the seconds since 1970 of a time in RFC 3339.
-fn seconds(time: &str) -> Option<i64> {
-    let since = humantime::parse_rfc3339(time).ok()?.duration_since(UNIX_EPOCH).ok()?;
-    i64::try_from(since.as_secs()).ok()
 }

@@ -9,18 +9,14 @@ use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use serde_json::json;
 
 use super::super::finding::Severity;
-use super::super::pods::PodFacts;
 use super::*;
 use crate::installation::Webhook;
-use crate::pods::StuckPod;
+use crate::pods::fixtures::{labelled, stuck_pod};
 
 const NOW: i64 = 1_800_000_000;
 
-fn configuration_trusting(valid_for: Duration) -> Value {
-    configuration_since(NOW, valid_for)
-}
-
-fn configuration_since(begins: i64, valid_for: Duration) -> Value {
+/// Returns our configuration, with a CA whose validity begins then.
+fn configuration(begins: i64, valid_for: Duration) -> Value {
     let mut parameters = CertificateParams::default();
     parameters.not_before = date_time_ymd(1970, 1, 1) + Duration::from_secs(begins.try_into().unwrap());
     parameters.not_after = parameters.not_before + valid_for;
@@ -38,10 +34,6 @@ fn node(kubelet: &str, kernel: &str) -> Value {
     json!({"metadata": {"name": "node1"}, "status": {"nodeInfo": {"kubeletVersion": kubelet, "kernelVersion": kernel}}})
 }
 
-fn namespace(labels: &Value) -> Value {
-    json!({"metadata": {"name": "team", "labels": labels}})
-}
-
 fn slice(ready: usize) -> Value {
     let endpoint = |n| json!({"conditions": {"ready": true}, "targetRef": {"name": format!("istio-aux-{n}")}});
     json!({"endpoints": (0..ready).map(endpoint).collect::<Vec<_>>()})
@@ -52,18 +44,18 @@ fn healthy() -> Snapshot {
         server: Version::parse("1.34"),
         nodes: vec![node("v1.34.4", "6.18.0-amd64")],
         configurations: Some(vec![
-            configuration_trusting(Duration::from_hours(8760)),
+            configuration(NOW, Duration::from_hours(8760)),
             injector("istio-sidecar-injector"),
             json!({"metadata": {"name": "zz-istio-aux"}, "webhooks": []}),
         ]),
         endpoints: Some(vec![slice(2)]),
-        namespaces: vec![namespace(&json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}))],
+        namespaces: vec![labelled("team", &json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}))],
         ..Snapshot::default()
     }
 }
 
 fn found(snapshot: &Snapshot) -> Vec<Finding> {
-    of(snapshot, None, NOW)
+    of(snapshot, NOW)
 }
 
 #[test]
@@ -136,11 +128,11 @@ fn missing_or_untrusted_installation_is_a_problem() {
         ),
         (
             // 50 minutes of the CA's hour are over.
-            |s| *ours(s) = configuration_since(NOW - 3000, Duration::from_hours(1)),
+            |s| *ours(s) = configuration(NOW - 3000, Duration::from_hours(1)),
             "problem ca-bundle: the CA that the API server trusts expires in 10 minutes",
         ),
         (
-            |s| *ours(s) = configuration_trusting(Duration::ZERO),
+            |s| *ours(s) = configuration(NOW, Duration::ZERO),
             "problem ca-bundle: the CA that the API server trusts has expired",
         ),
         (|s| s.endpoints = Some(vec![slice(0)]), "problem webhook-replicas: no replica of the webhook"),
@@ -162,14 +154,17 @@ fn missing_or_untrusted_installation_is_a_problem() {
 fn invalid_namespace_labels_are_found() {
     assert_found(&[
         (
-            |s| s.namespaces = vec![namespace(&json!({"istio-aux.io/injection": "true"}))],
+            |s| s.namespaces = vec![labelled("team", &json!({"istio-aux.io/injection": "true"}))],
             "problem namespace-opt-in: namespace team is not opted in: its label has the invalid value \"true\"",
         ),
         (
-            |s| s.namespaces = vec![namespace(&json!({"istio-aux.io/injection": "enabled"}))],
+            |s| s.namespaces = vec![labelled("team", &json!({"istio-aux.io/injection": "enabled"}))],
             "info namespace-mesh: namespaces opted in that Istio's injector does not select",
         ),
-        (|s| s.namespaces = vec![namespace(&json!({}))], "info namespace-opt-in: namespace team is not opted in"),
+        (
+            |s| s.namespaces = vec![labelled("team", &json!({}))],
+            "info namespace-opt-in: namespace team is not opted in",
+        ),
         (
             |s| s.unreadable.push("cannot read nodes: forbidden".to_owned()),
             "info unreadable: cannot read nodes: forbidden",
@@ -202,16 +197,9 @@ fn native_sidecars_of_istiod_are_reported() {
 #[test]
 fn stuck_pod_has_the_command_to_finish_it() {
     let ended = 1_795_255_200; // 2026-11-21T10:00:00Z
-    let found = |now| {
-        let stuck = StuckPod {
-            namespace: "team".to_owned(),
-            name: "hello".to_owned(),
-            status_port: 15020,
-            since: "2026-11-21T10:00:00Z".to_owned(),
-        };
-        let pods = PodFacts { stuck: vec![stuck], ..PodFacts::default() };
-        of(&Snapshot { pods, ..healthy() }, None, now).into_iter().find(|finding| finding.id == Id::StuckPod)
-    };
+    let mut snapshot = healthy();
+    snapshot.pods.add(&stuck_pod(), None);
+    let found = |now| of(&snapshot, now).into_iter().find(|finding| finding.id == Id::StuckPod);
     assert_eq!(found(ended + 14), None, "a pod gets a moment to end by itself");
     let stuck = found(ended + 15).unwrap();
     assert_eq!(
@@ -222,25 +210,18 @@ fn stuck_pod_has_the_command_to_finish_it() {
 }
 
 #[test]
-fn one_namespace_shows_each_pods_decision() {
-    let like = |mut annotations: Value| {
-        annotations["sidecar.istio.io/status"] = json!("{\"containers\": [\"istio-proxy\"]}");
-        json!({"metadata": {"name": "hello", "annotations": annotations},
-        "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]}})
-    };
-    let status = json!({"istio-aux.io/status": "{\"mode\": \"native\", \"reason\": \"because\"}"});
+fn each_pods_decision_is_shown() {
+    let mut decided = stuck_pod();
+    decided["metadata"]["annotations"]["istio-aux.io/status"] = json!(r#"{"mode": "native", "reason": "because"}"#);
     let mut snapshot = healthy();
     let namespace = snapshot.namespaces[0].clone();
-    for pod in [like(json!({})), like(status)] {
+    for pod in [stuck_pod(), decided] {
         snapshot.pods.add(&pod, Some((&namespace, &Settings::new("shim:1"))));
     }
-    assert!(found(&snapshot).iter().all(|finding| finding.id != Id::PodDecision));
-    let found = of(&snapshot, Some("team"), NOW);
-    let decisions: Vec<_> = found.iter().filter(|finding| finding.id == Id::PodDecision).collect();
-    assert_eq!(decisions.iter().map(|finding| finding.severity).collect::<Vec<_>>(), [Severity::Info, Severity::Ok]);
-    assert!(
-        decisions[0].message.starts_with("pod hello (): not changed by istio-aux: it was created"),
-        "{decisions:?}"
-    );
-    assert_eq!(decisions[1].message, "pod hello (): mode native: because");
+    let lines: Vec<String> = found(&snapshot).iter().map(Finding::line).collect();
+    let decisions: Vec<_> = lines.iter().filter(|line| line.contains(" pod-decision: ")).collect();
+    assert_eq!(decisions.len(), 2, "{lines:#?}");
+    let unchanged = "info pod-decision: pod hello (Running): not changed by istio-aux: it was created";
+    assert!(decisions[0].starts_with(unchanged), "{decisions:?}");
+    assert_eq!(decisions[1], "ok pod-decision: pod hello (Running): mode native: because");
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::super::super::finding::Severity;
 use super::*;
+use crate::pods::fixtures::labelled;
 
 fn pod() -> TenantPod {
     let (name, account) = ("step".to_owned(), "default".to_owned());
@@ -30,7 +31,7 @@ fn healthy() -> Snapshot {
         peer_authentications: Vec::new(),
     };
     let mut snapshot = Snapshot { tenant: Some(tenant), ..Snapshot::default() };
-    snapshot.namespaces = vec![json!({"metadata": {"name": "team", "labels": labels}})];
+    snapshot.namespaces = vec![labelled("team", &labels)];
     snapshot.pods.tenants = vec![pod()];
     snapshot
 }
