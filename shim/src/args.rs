@@ -109,7 +109,8 @@ fn help() -> Command {
 
 /// Parses the options of `watch`, or those of `supervise` and its command.
 fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
-    let (mut options, mut command) = (WatchOptions::new(), None);
+    // Always stands for a missing policy: no pod that runs to completion has it.
+    let (mut watch, mut command) = (WatchArgs::new(Vec::new(), RestartPolicy::Always), None);
     while command.is_none()
         && let Some(arg) = parser.next()?
     {
@@ -117,7 +118,7 @@ fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
             Arg::Long("help") | Arg::Short('h') => return Ok(help()),
             Arg::Long(option) => {
                 let option = option.to_owned();
-                options.read(&option, &mut parser)?;
+                read_option(&option, &mut watch, &mut parser)?;
             }
             Arg::Value(first) if takes_command => command = Some(command_from(first, &mut parser)?),
             other => return Err(other.unexpected().into()),
@@ -126,7 +127,7 @@ fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
     if takes_command && command.is_none() {
         return Err(nothing_to_run(SUPERVISE));
     }
-    let watch = options.finish()?;
+    reject_contradictions(&watch)?;
     match command {
         None => Ok(Command::Watch(watch)),
         Some(_) if watch.stay => Err(wrong(STAY, "is for watch")),
@@ -169,44 +170,23 @@ fn nothing_to_run(command: &'static str) -> Error {
     Error::Incomplete { command, reason: "no command to run; put it at the end, after --" }
 }
 
-/// Collects the options of `watch` and `supervise`.
-struct WatchOptions {
-    watch: WatchArgs,
-    policy: Option<RestartPolicy>,
-}
-
-impl WatchOptions {
-    fn new() -> Self {
-        Self { watch: WatchArgs::new(Vec::new(), RestartPolicy::Never), policy: None }
+/// Reads the value of an option of `watch` and `supervise`.
+fn read_option(option: &str, watch: &mut WatchArgs, parser: &mut Parser) -> Result<(), Error> {
+    match option {
+        AWAIT => watch.awaited.push(name(AWAIT, parser)?),
+        HELPER => watch.helpers.push(name(HELPER, parser)?),
+        MAY_RESTART => watch.may_restart.push(name(MAY_RESTART, parser)?),
+        PROXY => watch.proxy = name(PROXY, parser)?,
+        RESTART_POLICY => watch.restart_policy = pod_policy(parser)?,
+        STATUS_PORT => watch.status_port = parsed(STATUS_PORT, parser, "takes a port, 0 to 65535")?,
+        QUIT => watch.quit.push(parsed(QUIT, parser, &ParseEndpointError.to_string())?),
+        ANNOTATIONS => watch.annotations = Some(name(ANNOTATIONS, parser)?),
+        REPORT_ONLY => watch.report_only = true,
+        ALL_MAY_RESTART => watch.all_may_restart = true,
+        STAY => watch.stay = true,
+        other => return Err(Arg::Long(other).unexpected().into()),
     }
-
-    /// Reads an option's value.
-    fn read(&mut self, option: &str, parser: &mut Parser) -> Result<(), Error> {
-        let watch = &mut self.watch;
-        match option {
-            AWAIT => watch.awaited.push(name(AWAIT, parser)?),
-            HELPER => watch.helpers.push(name(HELPER, parser)?),
-            MAY_RESTART => watch.may_restart.push(name(MAY_RESTART, parser)?),
-            PROXY => watch.proxy = name(PROXY, parser)?,
-            RESTART_POLICY => self.policy = Some(pod_policy(parser)?),
-            STATUS_PORT => watch.status_port = parsed(STATUS_PORT, parser, "takes a port, 0 to 65535")?,
-            QUIT => watch.quit.push(parsed(QUIT, parser, &ParseEndpointError.to_string())?),
-            ANNOTATIONS => watch.annotations = Some(name(ANNOTATIONS, parser)?),
-            REPORT_ONLY => watch.report_only = true,
-            ALL_MAY_RESTART => watch.all_may_restart = true,
-            STAY => watch.stay = true,
-            other => return Err(Arg::Long(other).unexpected().into()),
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<WatchArgs, Error> {
-        let Self { mut watch, policy } = self;
-        watch.restart_policy =
-            policy.ok_or_else(|| wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"))?;
-        reject_contradictions(&watch)?;
-        Ok(watch)
-    }
+    Ok(())
 }
 
 fn pod_policy(parser: &mut Parser) -> Result<RestartPolicy, Error> {
@@ -218,6 +198,9 @@ fn pod_policy(parser: &mut Parser) -> Result<RestartPolicy, Error> {
 }
 
 fn reject_contradictions(watch: &WatchArgs) -> Result<(), Error> {
+    if watch.restart_policy == RestartPolicy::Always {
+        return Err(wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"));
+    }
     if watch.awaited.is_empty() {
         return Err(wrong(AWAIT, "is missing; name at least one container"));
     }

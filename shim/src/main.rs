@@ -17,18 +17,19 @@ mod syscalls;
 
 use std::process::ExitCode;
 
+use run::child::{StartError, exit_like};
+
 fn main() -> ExitCode {
     match args::parse(std::env::args_os()) {
         Ok(args::Command::Watch(arguments)) => {
             run::watch(&arguments);
             ExitCode::SUCCESS
         }
-        Ok(args::Command::Supervise(arguments, command)) => run::supervise(&arguments, &command).exit_like_child(),
-        Ok(args::Command::StartAfter(arguments, command)) => {
-            let error = run::start_after::run(&arguments, &command);
-            eprintln!("aux-shim: {error}");
-            error.exit().exit_like_child()
-        }
+        Ok(args::Command::Supervise(arguments, command)) => match run::supervise(&arguments, &command) {
+            Ok(status) => exit_like(status),
+            Err(error) => not_started(&error),
+        },
+        Ok(args::Command::StartAfter(arguments, command)) => not_started(&run::start_after::run(&arguments, &command)),
         Ok(args::Command::Install(directory)) => match run::install::run(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -45,4 +46,9 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn not_started(error: &StartError) -> ExitCode {
+    eprintln!("aux-shim: {error}");
+    ExitCode::from(error.exit_code())
 }

@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
@@ -44,13 +44,13 @@ nix::ioctl_readwrite!(
     PidfdInfo
 );
 
-/// Returns the wait status of a process that its parent has reaped; `None` if the kernel does not report it.
-pub(crate) fn pidfd_wait_status(pidfd: &OwnedFd) -> Option<c_int> {
+/// Returns the exit status of a process that its parent has reaped; `None` if the kernel does not report it.
+pub(crate) fn pidfd_exit_status(pidfd: &OwnedFd) -> Option<ExitStatus> {
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     // SAFETY: the request carries the size of the struct that is passed, the kernel writes at most that much, and
     // every bit pattern is a valid PidfdInfo.
     unsafe { pidfd_get_info(pidfd.as_raw_fd(), &raw mut info) }.ok()?;
-    (info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
+    (info.mask & PIDFD_INFO_EXIT != 0).then(|| ExitStatus::from_raw(info.exit_code))
 }
 
 /// Starts the command with no signal blocked, whatever this process has blocked.
@@ -71,12 +71,12 @@ pub(crate) fn kill(pid: i32, signal: c_int) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Reaps an ended child, and returns its PID and wait status. nix loses the status of a death by a real-time signal.
-pub(crate) fn wait_any() -> Option<(i32, c_int)> {
+/// Reaps an ended child, and returns its PID and exit status. nix loses the status of a death by a real-time signal.
+pub(crate) fn wait_any() -> Option<(i32, ExitStatus)> {
     let mut status = 0;
     // SAFETY: the kernel writes one integer into `status`, which lives until the call returns.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    (pid > 0).then_some((pid, status))
+    (pid > 0).then(|| (pid, ExitStatus::from_raw(status)))
 }
 
 #[cfg(test)]
@@ -92,10 +92,10 @@ mod tests {
     }
 
     #[test]
-    fn running_process_has_no_wait_status() {
+    fn running_process_has_no_exit_status() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pidfd = pidfd_open(child.id().cast_signed()).unwrap();
-        assert_eq!(pidfd_wait_status(&pidfd), None);
+        assert_eq!(pidfd_exit_status(&pidfd), None);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

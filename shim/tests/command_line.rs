@@ -18,14 +18,7 @@ fn run(arguments: &[&str]) -> Output {
 
 #[test]
 fn invalid_arguments_exit_with_2_and_one_line() {
-    for arguments in [
-        &[][..],
-        &["sleep"],
-        &["watch"],
-        &["watch", "--await", "a"],
-        &["watch", "--bogus"],
-        &["start-after", "--argument=a"],
-    ] {
+    for arguments in [&[][..], &["sleep"], &["watch", "--await", "a"], &["start-after", "--argument=a"]] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let text = String::from_utf8(output.stderr).unwrap();

@@ -28,74 +28,63 @@ fn written_arguments_are_parsed() {
     assert_eq!(parse(words).unwrap(), Command::StartAfter(after, command.to_vec()));
 }
 
+/// Command lines, and the errors that they lead to.
+const ERRORS: &str = r#"
+aux-shim
+no command: try aux-shim watch --await NAME --restart-policy Never, or --help
+aux-shim sleep
+unknown command "sleep": there are watch, supervise, start-after and install; see --help
+aux-shim wrap -- true
+unknown command "wrap": there are watch, supervise, start-after and install; see --help
+aux-shim watch
+--restart-policy: is missing; it takes Never or OnFailure
+aux-shim watch --restart-policy Never
+--await: is missing; name at least one container
+aux-shim watch --await a --restart-policy Always
+--restart-policy: takes Never or OnFailure, and was given "Always"
+aux-shim watch --await a --restart-policy Never --status-port 70000
+--status-port: takes a port, 0 to 65535, and was given "70000"
+aux-shim watch --await a --await a --restart-policy Never
+--await: "a" is named twice, or is the proxy
+aux-shim watch --await a --helper istio-proxy --restart-policy Never
+--helper: "istio-proxy" is named twice, or is the proxy
+aux-shim watch --await= --restart-policy Never
+--await: takes a name, and was given ""
+aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/q
+--quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given "http://10.0.0.1:80/q"
+aux-shim watch --await a --restart-policy Never --may-restart b
+--may-restart: "b" is neither awaited, a helper nor the proxy
+aux-shim watch --await
+missing argument for option '--await'; see --help
+aux-shim watch --no-such
+invalid option '--no-such'; see --help
+aux-shim watch main
+unexpected argument "main"; see --help
+aux-shim supervise --await a --restart-policy Never --stay -- agent
+--stay: is for watch
+aux-shim supervise --await a --restart-policy Never
+supervise: no command to run; put it at the end, after --
+aux-shim supervise --await a --restart-policy Never --
+supervise: no command to run; put it at the end, after --
+aux-shim supervise --no-such -- agent
+invalid option '--no-such'; see --help
+aux-shim supervise -x -- agent
+invalid option '-x'; see --help
+aux-shim start-after --argument=-x --other
+invalid option '--other'; see --help
+aux-shim start-after -- true
+--argument: is missing; it takes an argument of the other container
+aux-shim start-after --argument=-x
+start-after: no command to run; put it at the end, after --
+aux-shim install
+install: takes a directory
+"#;
+
 #[test]
 fn invalid_arguments_are_reported_in_one_line() {
-    let cases = [
-        ("aux-shim", "no command: try aux-shim watch --await NAME --restart-policy Never, or --help"),
-        (
-            "aux-shim sleep",
-            "unknown command \"sleep\": there are watch, supervise, start-after and install; see --help",
-        ),
-        ("aux-shim watch", "--restart-policy: is missing; it takes Never or OnFailure"),
-        ("aux-shim watch --restart-policy Never", "--await: is missing; name at least one container"),
-        (
-            "aux-shim watch --await a --restart-policy Always",
-            "--restart-policy: takes Never or OnFailure, and was given \"Always\"",
-        ),
-        (
-            "aux-shim watch --await a --restart-policy Never --status-port 70000",
-            "--status-port: takes a port, 0 to 65535, and was given \"70000\"",
-        ),
-        ("aux-shim watch --await a --await a --restart-policy Never", "--await: \"a\" is named twice, or is the proxy"),
-        (
-            "aux-shim watch --await a --helper istio-proxy --restart-policy Never",
-            "--helper: \"istio-proxy\" is named twice, or is the proxy",
-        ),
-        ("aux-shim watch --await= --restart-policy Never", "--await: takes a name, and was given \"\""),
-        (
-            "aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/quit",
-            "--quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given \"http://10.0.0.1:80/quit\"",
-        ),
-        (
-            "aux-shim watch --await a --restart-policy Never --may-restart b",
-            "--may-restart: \"b\" is neither awaited, a helper nor the proxy",
-        ),
-        ("aux-shim watch --await", "missing argument for option '--await'; see --help"),
-        ("aux-shim watch --no-such", "invalid option '--no-such'; see --help"),
-        ("aux-shim watch main", "unexpected argument \"main\"; see --help"),
-    ];
-    assert_errors(&cases);
-}
-
-#[test]
-fn invalid_arguments_of_subcommands_are_reported_in_one_line() {
-    let cases = [
-        (
-            "aux-shim wrap -- true",
-            "unknown command \"wrap\": there are watch, supervise, start-after and install; see --help",
-        ),
-        ("aux-shim supervise --await a --restart-policy Never --stay -- agent", "--stay: is for watch"),
-        (
-            "aux-shim supervise --await a --restart-policy Never",
-            "supervise: no command to run; put it at the end, after --",
-        ),
-        (
-            "aux-shim supervise --await a --restart-policy Never --",
-            "supervise: no command to run; put it at the end, after --",
-        ),
-        ("aux-shim supervise --no-such -- agent", "invalid option '--no-such'; see --help"),
-        ("aux-shim supervise -x -- agent", "invalid option '-x'; see --help"),
-        ("aux-shim start-after --argument=-x --other", "invalid option '--other'; see --help"),
-        ("aux-shim start-after -- true", "--argument: is missing; it takes an argument of the other container"),
-        ("aux-shim start-after --argument=-x", "start-after: no command to run; put it at the end, after --"),
-        ("aux-shim install", "install: takes a directory"),
-    ];
-    assert_errors(&cases);
-}
-
-fn assert_errors(cases: &[(&str, &str)]) {
-    for (line, message) in cases {
-        assert_eq!(parse_line(line).unwrap_err().to_string(), *message, "{line}");
+    let lines: Vec<&str> = ERRORS.trim().lines().collect();
+    for case in lines.chunks(2) {
+        assert_eq!(parse_line(case[0]).unwrap_err().to_string(), case[1], "{}", case[0]);
     }
 }
 

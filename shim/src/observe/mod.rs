@@ -16,8 +16,8 @@ use nix::poll::PollFd;
 use crate::clock::cpu_time;
 use crate::log;
 use crate::pod::{Event, Exit, PodState};
-use process::{Process, Reaped};
-use procfs::ContainerInstance;
+use process::Process;
+use procfs::{ContainerInstance, RootProcess};
 
 pub(crate) use notifier::Notifier;
 pub(crate) use process::exit_code;
@@ -46,27 +46,25 @@ pub(crate) struct Observer {
     own_pid: i32,
     own_instance: Option<ContainerInstance>,
     /// True if the containers share a PID namespace.
-    is_shared: bool,
+    pub(crate) is_shared: bool,
     roots: Vec<Root>,
     last_pid: Option<i32>,
     last_listing: Duration,
     last_look: Duration,
     next_look: Duration,
     expected_until: Duration,
-    slowest_reaping: Duration,
+    /// The longest time between the end of a container's process and its reaping.
+    pub(crate) slowest_reaping: Duration,
 }
 
 /// Holds a process without a parent in the pod: a container's init process, or an exec session.
 #[derive(Debug)]
 struct Root {
-    pid: i32,
-    /// Clock ticks between the machine's boot and its start. PID and start time together identify a process.
-    started: u64,
+    found: RootProcess,
     /// `None` if it is of no container that counts.
     process: Option<Process>,
     /// `None` while the runtime is creating it.
     instance: Option<ContainerInstance>,
-    has_executed: bool,
     /// False for an exec session. One that is found in place of a missed init process has an exit code of its own.
     is_init: bool,
     since: Duration,
@@ -95,16 +93,6 @@ impl Observer {
             expected_until: now + START_EXPECTED_FOR,
             slowest_reaping: Duration::ZERO,
         }
-    }
-
-    /// Returns the longest time between the end of a container's process and its reaping.
-    pub(crate) fn slowest_reaping(&self) -> Duration {
-        self.slowest_reaping
-    }
-
-    /// Returns true if the containers share a PID namespace.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared
     }
 
     /// Returns what has happened since the last call.
@@ -162,13 +150,10 @@ impl Observer {
     /// Returns the pause between two looks at processes in creation; `None` if there are none. Creation ends when the
     /// container's command is executed.
     fn creation(&self, now: Duration) -> Option<Duration> {
-        let in_creation = |root: &&Root| root.process.is_some() && (root.instance.is_none() || !root.has_executed);
-        let pauses = self
-            .roots
-            .iter()
-            .filter(in_creation)
-            .map(|root| if now < root.since + CREATION_EXPECTED_WITHIN { CREATION_PAUSE } else { POSSIBLE_PAUSE });
-        pauses.min()
+        let in_creation =
+            |root: &&Root| root.process.is_some() && (root.instance.is_none() || !root.found.has_executed);
+        let since = self.roots.iter().filter(in_creation).map(|root| root.since);
+        since.map(|at| if now < at + CREATION_EXPECTED_WITHIN { CREATION_PAUSE } else { POSSIBLE_PAUSE }).min()
     }
 
     /// Takes in a listing of what is alive, in the order of the starts.
@@ -177,27 +162,18 @@ impl Observer {
         let mut listed = self.procfs.roots();
         listed.retain(|found| found.pid != self.own_pid);
         listed.sort_by_key(|found| (found.started, found.pid));
-        let is_listed = |root: &Root| listed.iter().any(|found| (found.pid, found.started) == (root.pid, root.started));
+        let is_listed = |root: &Root| listed.iter().any(|found| found.is(root.found));
         // The end of one with a descriptor is yet to be reported.
         self.roots.retain(|root| root.process.is_some() || is_listed(root));
-        for found in &listed {
-            let known = self.roots.iter().position(|root| (root.pid, root.started) == (found.pid, found.started));
+        for found in listed {
+            let known = self.roots.iter().position(|root| found.is(root.found));
             let index = known.or_else(|| {
                 let process = Some(Process::open(found.pid, found.started, &self.procfs)?);
-                let &procfs::RootProcess { pid, started, has_executed } = found;
-                self.roots.push(Root {
-                    pid,
-                    started,
-                    process,
-                    instance: None,
-                    has_executed,
-                    is_init: true,
-                    since: now,
-                });
+                self.roots.push(Root { found, process, instance: None, is_init: true, since: now });
                 Some(self.roots.len() - 1)
             });
             if let Some(index) = index {
-                self.roots[index].has_executed |= found.has_executed;
+                self.roots[index].found.has_executed |= found.has_executed;
                 if self.roots[index].instance.is_none() {
                     events.extend(self.name(index, known.is_some(), pod, now));
                 }
@@ -207,7 +183,7 @@ impl Observer {
 
     /// Names the container of a process, if it has its mounts.
     fn name(&mut self, index: usize, was_in_creation: bool, pod: &PodState, now: Duration) -> Option<Event> {
-        let pid = self.roots[index].pid;
+        let pid = self.roots[index].found.pid;
         let instance = self.procfs.instance_of(pid)?;
         let is_of_instance = |root: &Root| root.instance.as_ref() == Some(&instance);
         let is_first = !self.roots.iter().any(is_of_instance);
@@ -234,10 +210,10 @@ impl Observer {
         let (mut ended, procfs, slowest) = (Vec::new(), &self.procfs, &mut self.slowest_reaping);
         self.roots.retain_mut(|root| {
             let Some(process) = &mut root.process else { return true };
-            let Some(Reaped { code }) = process.check(procfs, &mut root.has_executed) else { return true };
+            let Some(exit) = process.check(procfs, &mut root.found.has_executed) else { return true };
             *slowest = process.time_since_end().max(*slowest);
             if let Some(ContainerInstance { id, .. }) = root.instance.take() {
-                ended.push((id, root.is_init, Exit { code, has_executed: root.has_executed }));
+                ended.push((id, root.is_init, exit));
             }
             false
         });

@@ -1,14 +1,16 @@
 //! Watches a process of a sibling container for its end, and for its exit code once its parent has reaped it.
 
-use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::procfs::Procfs;
 use crate::clock::now;
-use crate::syscalls::{pidfd_open, pidfd_wait_status};
+use crate::pod::Exit;
+use crate::syscalls::{pidfd_exit_status, pidfd_open};
 
 /// Interval at which `/proc` is checked for the end of a process without a pidfd.
 const PROC_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,13 +28,6 @@ pub(crate) struct Process {
     ended: Option<Duration>,
 }
 
-/// The exit of a process whose parent has reaped it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reaped {
-    /// `None` if the kernel does not report it.
-    pub(crate) code: Option<i32>,
-}
-
 impl Process {
     /// Opens the process with this PID and start time; `None` if it does not exist.
     pub(crate) fn open(pid: i32, started: u64, procfs: &Procfs) -> Option<Self> {
@@ -41,10 +36,13 @@ impl Process {
         (!procfs.is_gone(pid, started)).then_some(Self { pid, started, pidfd, ended: None })
     }
 
-    /// Returns the exit once the process has ended and its parent has reaped it. Sets `has_executed` if the process has executed a command since it was forked.
-    pub(crate) fn check(&mut self, procfs: &Procfs, has_executed: &mut bool) -> Option<Reaped> {
+    /// Returns the exit once the process has ended and its parent has reaped it. Sets `has_executed` if the process has executed
+    /// a command since it was forked.
+    pub(crate) fn check(&mut self, procfs: &Procfs, has_executed: &mut bool) -> Option<Exit> {
         let is_gone = || procfs.is_gone(self.pid, self.started);
-        let Some(pidfd) = &self.pidfd else { return is_gone().then_some(Reaped { code: None }) };
+        let Some(pidfd) = &self.pidfd else {
+            return is_gone().then_some(Exit { code: None, has_executed: *has_executed });
+        };
         let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         let ready = poll(&mut fds, PollTimeout::ZERO).ok().and_then(|_| fds[0].revents()).unwrap_or(PollFlags::empty());
         if ready.contains(PollFlags::POLLIN) && self.ended.replace(self.ended.unwrap_or_else(now)).is_none() {
@@ -52,7 +50,7 @@ impl Process {
             *has_executed |= procfs.has_executed(self.pid, self.started);
         }
         let is_reaped = ready.contains(PollFlags::POLLHUP) || (self.ended.is_some() && is_gone());
-        is_reaped.then(|| Reaped { code: pidfd_wait_status(pidfd).map(exit_code) })
+        is_reaped.then(|| Exit { code: pidfd_exit_status(pidfd).map(exit_code), has_executed: *has_executed })
     }
 
     /// Returns the time since it was seen to have ended.
@@ -76,11 +74,8 @@ impl Process {
 }
 
 /// Returns the exit code that the kubelet shows: the exit status, or 128 + n if signal n ended the process.
-pub(crate) fn exit_code(wait_status: c_int) -> i32 {
-    match wait_status & 0x7f {
-        0 => (wait_status >> 8) & 0xff,
-        signal => 128 + signal,
-    }
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -116,7 +111,7 @@ mod tests {
             assert_eq!(process.check(&procfs, &mut has_executed), None, "before it is reaped");
             assert!(has_executed);
             child.wait().unwrap();
-            let expected = Reaped { code: kernel_reports_codes().then_some(code) };
+            let expected = Exit { code: kernel_reports_codes().then_some(code), has_executed: true };
             assert_eq!(process.check(&procfs, &mut has_executed), Some(expected), "{script}");
         }
     }
@@ -129,7 +124,7 @@ mod tests {
         assert_eq!(process.check(&procfs, &mut false), None);
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(process.check(&procfs, &mut false), Some(Reaped { code: None }));
+        assert_eq!(process.check(&procfs, &mut false), Some(Exit { code: None, has_executed: false }));
     }
 
     #[test]
@@ -142,7 +137,7 @@ mod tests {
         assert_eq!(process.check(&procfs, &mut false), None);
         assert!(Process::open(7, 200, &procfs).is_some());
         std::fs::remove_dir_all(root.path().join("7")).unwrap();
-        assert_eq!(process.check(&procfs, &mut false), Some(Reaped { code: None }));
+        assert_eq!(process.check(&procfs, &mut false), Some(Exit { code: None, has_executed: false }));
     }
 
     #[test]
@@ -155,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn wait_status_becomes_the_kubelets_code() {
+    fn exit_status_becomes_the_kubelets_code() {
         for (status, code) in [(0, 0), (0x0700, 7), (0xff00, 255), (9, 137), (0x8b, 139), (34, 162)] {
-            assert_eq!(exit_code(status), code, "{status:#x}");
+            assert_eq!(exit_code(ExitStatus::from_raw(status)), code, "{status:#x}");
         }
     }
 }

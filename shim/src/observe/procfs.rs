@@ -17,13 +17,20 @@ pub(crate) struct ContainerInstance {
 }
 
 /// Describes a process without a parent in the pod (PPID 0): a container's init process, or an exec session.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct RootProcess {
     pub(crate) pid: i32,
     /// Clock ticks between the machine's boot and its start, 100 a second on every machine.
     pub(crate) started: u64,
     /// True if it has executed a command since it was forked. A runtime forks, and executes the container's command last.
     pub(crate) has_executed: bool,
+}
+
+impl RootProcess {
+    /// Returns true if this is the same process: PID and start time together identify it.
+    pub(crate) fn is(self, other: Self) -> bool {
+        (self.pid, self.started) == (other.pid, other.started)
+    }
 }
 
 /// Summarizes what the threads of a process do.
@@ -211,11 +218,11 @@ pub(crate) mod fake {
         fs::write(directory.join("mountinfo"), mounts).unwrap();
     }
 
-    /// Replaces the command and the flags of a process.
-    pub(crate) fn set_flags(root: &Path, pid: i32, command: &str, flags: u32) {
+    /// Replaces the flags of a process that started at 200 + its PID.
+    pub(crate) fn set_flags(root: &Path, pid: i32, flags: u32) {
         let path = root.join(pid.to_string()).join("stat");
         let started = 200 + u64::from(pid.unsigned_abs());
-        fs::write(path, stat(pid, command, 0, started).replace("4194560", &flags.to_string())).unwrap();
+        fs::write(path, stat(pid, "x", 0, started).replace("4194560", &flags.to_string())).unwrap();
     }
 
     /// Makes this the last allocated PID.

@@ -7,8 +7,6 @@ use super::procfs::fake;
 use super::*;
 use contract::args::WatchArgs;
 
-const RUNC: &str = "runc:[2:INIT]";
-
 /// A pod whose processes are files; they have no pidfd, as they do not exist.
 struct World {
     root: tempfile::TempDir,
@@ -32,7 +30,7 @@ impl World {
     fn fork(&self, pid: i32, mounts: &str) {
         // High PIDs, which no process of this machine has: otherwise the end of that would be waited for.
         fake::process(self.root.path(), pid, 0, 200 + u64::from(pid.unsigned_abs()), mounts);
-        fake::set_flags(self.root.path(), pid, RUNC, 0x40);
+        fake::set_flags(self.root.path(), pid, 0x40);
         fake::set_last_pid(self.root.path(), pid);
     }
 
@@ -41,7 +39,7 @@ impl World {
     }
 
     fn execute(&self, pid: i32) {
-        fake::set_flags(self.root.path(), pid, "x", 0);
+        fake::set_flags(self.root.path(), pid, 0);
     }
 
     fn end(&self, pid: i32) {

@@ -38,12 +38,12 @@ pub(crate) struct ProxyShutdown {
     in_flight: Option<InFlight>,
     /// Time at which the proxy has accepted.
     accepted: Option<Duration>,
-    /// The endpoint that has accepted first.
-    accepted_by: Option<Endpoint>,
+    /// The endpoint of the proxy's that has accepted first.
+    pub(crate) accepted_by: Option<Endpoint>,
     /// True if the end of the proxy shows by its ports only.
     by_ports: bool,
     /// True if the proxy has accepted and none of its ports is open any more.
-    is_closed: bool,
+    pub(crate) is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -85,16 +85,6 @@ impl ProxyShutdown {
         }
     }
 
-    /// Returns the endpoint of the proxy's that has accepted.
-    pub(crate) fn accepted_by(&self) -> Option<&Endpoint> {
-        self.accepted_by.as_ref()
-    }
-
-    /// Returns true if the proxy has accepted and none of its ports is open any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed
-    }
-
     /// Returns true if the proxy was asked and has not ended since.
     pub(crate) fn is_requested(&self) -> bool {
         self.requested.is_some()
@@ -113,10 +103,8 @@ impl ProxyShutdown {
                 let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
                 let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
                 let endpoints = self.targets[target].endpoints.len();
-                let drained = self
-                    .accepted
-                    .filter(|_| target == self.proxy())
-                    .map_or(Duration::ZERO, |at| now.saturating_sub(at));
+                let accepted = self.accepted.filter(|_| target == self.proxy()).unwrap_or(now);
+                let drained = now.saturating_sub(accepted);
                 let rounds = usize::try_from(drained.as_secs() / DRAIN_TIMEOUT.as_secs()).unwrap_or_default();
                 self.start(target, rounds % endpoints, now);
             }

@@ -104,13 +104,11 @@ impl QuitRequest {
 mod tests {
     use super::*;
     use crate::clock::now;
+    use crate::proxy::tests::{answering, listen};
     use nix::poll::{PollTimeout, poll};
-    use std::net::{Ipv4Addr, TcpListener};
-    use std::thread;
 
-    fn post(port: u16) -> io::Result<QuitResponse> {
-        let endpoint = Endpoint { address: (Ipv4Addr::LOCALHOST, port).into(), path: "/quitquitquit".to_owned() };
-        let mut request = QuitRequest::start(&endpoint, now())?;
+    fn post(endpoint: &Endpoint) -> io::Result<QuitResponse> {
+        let mut request = QuitRequest::start(endpoint, now())?;
         loop {
             if let Some(response) = request.advance(now()) {
                 return response;
@@ -119,61 +117,46 @@ mod tests {
         }
     }
 
-    /// Answers one connection. The thread returns the request.
-    fn agent(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let asked = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut asked = Vec::new();
-            while !asked.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).unwrap();
-                asked.push(byte[0]);
-            }
-            stream.write_all(answer.as_bytes()).unwrap();
-            String::from_utf8(asked).unwrap()
-        });
-        (port, asked)
-    }
-
     #[test]
-    fn posts_the_path_and_returns_the_status_line() {
-        let (port, asked) = agent("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK");
-        assert_eq!(post(port).unwrap(), QuitResponse::Accepted("HTTP/1.1 200 OK".into()));
-        let asked = asked.join().unwrap();
+    fn request_posts_to_the_path() {
+        let (listener, endpoint) = listen();
+        let mut request = QuitRequest::start(&endpoint, now()).unwrap();
+        let mut stream = listener.accept().unwrap().0;
+        assert!(request.advance(now()).is_none());
+        let mut asked = [0; 512];
+        let length = stream.read(&mut asked).unwrap();
+        let asked = String::from_utf8_lossy(&asked[..length]);
         assert!(asked.starts_with("POST /quitquitquit HTTP/1.1\r\n"), "{asked}");
-        assert!(asked.contains(&format!("Host: 127.0.0.1:{port}\r\n")), "{asked}");
-        assert!(asked.contains("Content-Length: 0\r\n"), "{asked}");
+        assert!(asked.contains(&format!("Host: {}\r\n", endpoint.address)), "{asked}");
+        assert!(asked.contains("Content-Length: 0\r\n") && asked.ends_with("\r\n\r\n"), "{asked}");
     }
 
     #[test]
     fn responses_are_classified_by_their_status() {
         let cases = [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK", QuitResponse::Accepted("HTTP/1.1 200 OK".into())),
             ("HTTP/1.1 204 No Content\r\n\r\n", QuitResponse::Accepted("HTTP/1.1 204 No Content".into())),
             ("HTTP/1.1 405 Nope\r\n\r\n", QuitResponse::Rejected("HTTP/1.1 405 Nope".into())),
             ("rubbish", QuitResponse::Rejected("rubbish".into())),
             ("", QuitResponse::ConnectionClosed),
         ];
         for (text, response) in cases {
-            let (port, _asked) = agent(text);
-            assert_eq!(post(port).unwrap(), response, "{text:?}");
+            assert_eq!(post(&answering(text)).unwrap(), response, "{text:?}");
         }
     }
 
     #[test]
     fn closed_port_is_refused() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (_listener, mut endpoint) = listen();
         // Another test may get a port that was freed. A client's own port is in use, and nothing listens there.
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let closed = client.local_addr().unwrap().port();
-        assert_eq!(post(closed).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let client = TcpStream::connect(endpoint.address).unwrap();
+        endpoint.address = client.local_addr().unwrap();
+        assert_eq!(post(&endpoint).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]
     fn missing_response_times_out() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let endpoint = Endpoint { address: listener.local_addr().unwrap(), path: "/".to_owned() };
+        let (_listener, endpoint) = listen();
         let mut request = QuitRequest::start(&endpoint, now()).unwrap();
         poll(&mut [request.poll_fd()], PollTimeout::NONE).unwrap();
         let sent = now();

@@ -7,24 +7,30 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread;
 
-fn listen() -> (TcpListener, Endpoint) {
+pub(super) fn listen() -> (TcpListener, Endpoint) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let endpoint = quit_at(listener.local_addr().unwrap());
     (listener, endpoint)
 }
 
 /// Returns a port that gives this answer to each connection.
-fn answering(answer: &'static str) -> Endpoint {
+pub(super) fn answering(answer: &'static str) -> Endpoint {
     let (listener, endpoint) = listen();
     thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 512]);
-            let _ = stream.write_all(answer.as_bytes());
+        loop {
+            answer_once(&listener, answer);
         }
     });
     endpoint
 }
+
+fn answer_once(listener: &TcpListener, answer: &str) {
+    let mut stream = listener.accept().unwrap().0;
+    let _ = stream.read(&mut [0; 512]);
+    let _ = stream.write_all(answer.as_bytes());
+}
+
+const ACCEPTED: &str = "HTTP/1.1 200 OK\r\n\r\n";
 
 fn shutdown_of(quit: &[Endpoint], proxy: &[Endpoint]) -> ProxyShutdown {
     let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
@@ -49,7 +55,7 @@ fn seconds_until(shutdown: &mut ProxyShutdown, is_so: impl Fn(&ProxyShutdown) ->
 #[test]
 fn silent_endpoint_delays_proxy_by_one_attempt() {
     let (_listeners, silent): (Vec<TcpListener>, Vec<Endpoint>) = (0..4).map(|_| listen()).unzip();
-    let mut shutdown = shutdown_of(&silent, &[answering("HTTP/1.1 200 OK\r\n\r\n")]);
+    let mut shutdown = shutdown_of(&silent, &[answering(ACCEPTED)]);
     let seconds = seconds_until(&mut shutdown, ProxyShutdown::is_requested);
     assert!((40..45).contains(&seconds), "{seconds} s");
 }
@@ -60,7 +66,7 @@ fn next_address_is_asked_after_refusal_or_silence() {
     let (closed, refusing) = listen();
     drop(closed);
     for first in [refusing, silent, answering("HTTP/1.1 404 Not Found\r\n\r\n"), answering("HTTP/1.1 503 x\r\n\r\n")] {
-        let mut shutdown = shutdown_of(&[], &[first, answering("HTTP/1.1 200 OK\r\n\r\n")]);
+        let mut shutdown = shutdown_of(&[], &[first, answering(ACCEPTED)]);
         // A target that has accepted is asked again after a minute.
         let began = now();
         let has_accepted = |shutdown: &ProxyShutdown| shutdown.targets[0].next >= began + DRAIN_TIMEOUT;
@@ -85,7 +91,7 @@ fn envoy_is_asked_on_both_addresses_of_localhost() {
 
 #[test]
 fn proxy_that_does_not_end_gets_sigterm_and_then_sigkill() {
-    for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 404 Not Found\r\n\r\n"] {
+    for answer in [ACCEPTED, "HTTP/1.1 404 Not Found\r\n\r\n"] {
         let mut shutdown = shutdown_of(&[], &[answering(answer)]);
         let began = now();
         shutdown.advance(true, began);
@@ -99,7 +105,7 @@ fn proxy_that_does_not_end_gets_sigterm_and_then_sigkill() {
 
 #[test]
 fn proxy_that_drains_for_ever_is_asked_at_its_next_endpoint() {
-    let first = answering("HTTP/1.1 200 OK\r\n\r\n");
+    let first = answering(ACCEPTED);
     let (envoy, second) = listen();
     envoy.set_nonblocking(true).unwrap();
     let mut shutdown = shutdown_of(&[], &[first, second]);
@@ -115,17 +121,13 @@ fn closed_ports_show_the_end_of_a_proxy_that_has_accepted() {
     let (closed, endpoint) = listen();
     let mut shutdown = ProxyShutdown { by_ports: true, ..shutdown_of(&[], std::slice::from_ref(&endpoint)) };
     let port = closed.try_clone().unwrap();
-    thread::spawn(move || {
-        let mut stream = port.accept().unwrap().0;
-        let _ = stream.read(&mut [0; 512]);
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
-    });
-    seconds_until(&mut shutdown, |shutdown| shutdown.accepted_by().is_some());
-    assert_eq!(shutdown.accepted_by(), Some(&endpoint));
-    assert!(!shutdown.is_closed());
+    thread::spawn(move || answer_once(&port, ACCEPTED));
+    seconds_until(&mut shutdown, |shutdown| shutdown.accepted_by.is_some());
+    assert_eq!(shutdown.accepted_by.as_ref(), Some(&endpoint));
+    assert!(!shutdown.is_closed);
     drop(closed);
-    assert!(seconds_until(&mut shutdown, ProxyShutdown::is_closed) < 5);
+    assert!(seconds_until(&mut shutdown, |shutdown| shutdown.is_closed) < 5);
     let mut refused = ProxyShutdown { by_ports: true, ..shutdown_of(&[], &[endpoint]) };
     seconds_until(&mut refused, |shutdown| shutdown.targets[0].backoff > RETRY_BACKOFF_MIN * 2);
-    assert!(!refused.is_closed(), "it may not listen yet");
+    assert!(!refused.is_closed, "it may not listen yet");
 }

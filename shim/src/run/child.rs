@@ -2,11 +2,10 @@
 //! orphans, and exits like the command.
 
 use std::ffi::{OsString, c_int};
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{self, ExitStatus};
 
 use nix::libc::{SIGCHLD, SIGTERM};
 use nix::poll::{PollFd, PollFlags};
@@ -41,10 +40,6 @@ pub(crate) struct Child {
     got_sigterm: bool,
 }
 
-/// Holds the command's wait status, as wait(2) encodes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ChildExit(c_int);
-
 /// Reports a command that could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {cause}", command.display())]
@@ -56,8 +51,7 @@ pub(crate) struct StartError {
 impl Child {
     /// Starts a command in a process group of its own.
     pub(crate) fn start(command: &[OsString]) -> Result<Self, StartError> {
-        let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
-        let failed = |cause| StartError { command: program.clone(), cause };
+        let failed = |cause| StartError { command: command[0].clone(), cause };
         let mut signals = SigSet::all();
         for signal in NOT_FORWARDED {
             signals.remove(signal);
@@ -70,8 +64,7 @@ impl Child {
             blocked.and_then(|()| SignalFd::with_flags(&signals, flags)).map_err(|errno| failed(errno.into()))?;
         // Orphans of the command become children of this process also if it is not PID 1.
         let _ = set_child_subreaper(true);
-        let mut command = process::Command::new(program);
-        let child = unblock_signals_in(command.args(arguments).process_group(0)).spawn().map_err(failed)?;
+        let child = unblock_signals_in(process_of(command).process_group(0)).spawn().map_err(failed)?;
         let pid = child.id().cast_signed();
         hand_over_terminal(Pid::from_raw(pid));
         Ok(Self { pid, signals, got_sigterm: false })
@@ -83,7 +76,7 @@ impl Child {
     }
 
     /// Forwards signals and reaps ended children. Returns the command's exit once it has ended.
-    pub(crate) fn forward_signals_and_reap(&mut self) -> Option<ChildExit> {
+    pub(crate) fn forward_signals_and_reap(&mut self) -> Option<ExitStatus> {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let signal = info.ssi_signo.cast_signed();
             self.got_sigterm |= signal == SIGTERM;
@@ -94,7 +87,7 @@ impl Child {
         let mut exit = None;
         while let Some((pid, status)) = wait_any() {
             if pid == self.pid {
-                exit = Some(ChildExit(status));
+                exit = Some(status);
             }
         }
         exit
@@ -113,8 +106,14 @@ impl Child {
 
 /// Executes a command in this process. Returns only if that failed.
 pub(crate) fn become_command(command: &[OsString]) -> StartError {
-    let (program, arguments) = command.split_first().unwrap_or((const { &OsString::new() }, &[]));
-    StartError { command: program.clone(), cause: process::Command::new(program).args(arguments).exec() }
+    StartError { command: command[0].clone(), cause: process_of(command).exec() }
+}
+
+/// Returns the process of a command, which has one word at least.
+fn process_of(command: &[OsString]) -> process::Command {
+    let mut process = process::Command::new(&command[0]);
+    process.args(&command[1..]);
+    process
 }
 
 /// Makes the command's group the foreground group, if standard input is a terminal.
@@ -127,42 +126,20 @@ fn hand_over_terminal(group: Pid) {
 }
 
 impl StartError {
-    /// Returns the status that shells use: 127 if the command does not exist, 126 if it cannot be run.
-    pub(crate) fn exit(&self) -> ChildExit {
-        ChildExit::with_code(if self.cause.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+    /// Returns the exit code that shells use: 127 if the command does not exist, 126 if it cannot be run.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.cause.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
     }
 }
 
-impl ChildExit {
-    pub(crate) const fn with_code(code: u8) -> Self {
-        Self((code as c_int) << 8)
+/// Ends this process as a command has ended. PID 1 cannot die by its own signal, so there the exit code shows it.
+pub(crate) fn exit_like(status: ExitStatus) -> ! {
+    if let Some(signal) = status.signal()
+        && process::id() != 1
+    {
+        // One core dump, the command's own, is enough.
+        let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
-
-    /// Returns the signal that ended the command.
-    pub(crate) fn signal(self) -> Option<c_int> {
-        Some(self.0 & 0x7f).filter(|&signal| signal != 0)
-    }
-
-    /// Returns the code that the kubelet shows.
-    pub(crate) fn code(self) -> i32 {
-        exit_code(self.0)
-    }
-
-    /// Ends this process in the same way. PID 1 cannot die by its own signal, so there the exit code shows it.
-    pub(crate) fn exit_like_child(self) -> ! {
-        if let Some(signal) = self.signal()
-            && process::id() != 1
-        {
-            // One core dump, the command's own, is enough.
-            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
-        process::exit(self.code())
-    }
-}
-
-impl fmt::Display for ChildExit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.code().fmt(f)
-    }
+    process::exit(exit_code(status))
 }

@@ -7,7 +7,9 @@ pub(crate) mod start_after;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -15,15 +17,15 @@ use std::time::Duration;
 
 use contract::args::WatchArgs;
 use nix::poll::{PollTimeout, poll};
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGKILL, SIGTERM};
 
 use crate::clock::now;
 use crate::ended::EndedReport;
 use crate::log;
-use crate::observe::{Notifier, Observer, Procfs};
+use crate::observe::{Notifier, Observer, Procfs, exit_code};
 use crate::pod::{Action, ContainerState, Event, Exit, PodState, Role, Witness};
 use crate::proxy::ProxyShutdown;
-use child::{Child, ChildExit};
+use child::{Child, StartError};
 
 /// The runtime reports exits one at a time. If the kubelet saw the shim's exit before the proxy's, it would restart the
 /// shim; if it saw only the proxy's, it would look again a second later. So the shim lingers for a multiple of the time
@@ -40,7 +42,7 @@ pub(crate) fn watch(args: &WatchArgs) {
     if let Err(error) = signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, always) {
         log::warn("SIGTERM will end this process with a failure", &[("error", &error)]);
     }
-    let mut watcher = Watcher::new(args, Procfs::new("/proc"), true);
+    let mut watcher = Watcher::new(args, true);
     watcher.run(None);
     watcher.report_outcome();
     if args.stay {
@@ -53,24 +55,22 @@ pub(crate) fn watch(args: &WatchArgs) {
 
 /// Runs `aux-shim supervise`: watches as the parent of the proxy's command until that has ended. Returns the exit status
 /// to report.
-pub(crate) fn supervise(args: &WatchArgs, command: &[OsString]) -> ChildExit {
+pub(crate) fn supervise(args: &WatchArgs, command: &[OsString]) -> Result<ExitStatus, StartError> {
     // No inotify: the kernel limits its instances by user, and pilot-agent, which does not start without one, has this user.
-    let mut watcher = Watcher::new(args, Procfs::new("/proc"), false);
-    match Child::start(command) {
-        Ok(mut child) => {
-            let (pid, id) = (std::process::id().cast_signed(), String::from("own"));
-            watcher.take_in(&Event::Started { container: args.proxy.clone(), id, pid });
-            let exit = watcher.run(Some(&mut child)).unwrap_or(ChildExit::with_code(1));
-            let counted = watcher.effective_exit(exit, child.got_sigterm());
-            watcher.note_end_of_proxy(&exit);
-            watcher.report_outcome();
-            counted
-        }
-        Err(error) => {
-            eprintln!("aux-shim: {error}");
-            error.exit()
-        }
-    }
+    let mut watcher = Watcher::new(args, false);
+    let mut child = Child::start(command)?;
+    let (pid, id) = (std::process::id().cast_signed(), String::from("own"));
+    watcher.take_in(&Event::Started { container: args.proxy.clone(), id, pid });
+    let exit = watcher.run(Some(&mut child)).unwrap_or(failure());
+    let counted = watcher.effective_exit(exit, child.got_sigterm());
+    watcher.note_end_of_proxy(&exit_code(exit));
+    watcher.report_outcome();
+    Ok(counted)
+}
+
+/// Returns the status of a command that exits with 1.
+fn failure() -> ExitStatus {
+    ExitStatus::from_raw(1 << 8)
 }
 
 struct Watcher {
@@ -84,14 +84,14 @@ struct Watcher {
 
 impl Watcher {
     /// Returns a watcher that has seen nothing. Without `is_sidecar`, it is the parent of the proxy's command.
-    fn new(args: &WatchArgs, procfs: Procfs, is_sidecar: bool) -> Self {
+    fn new(args: &WatchArgs, is_sidecar: bool) -> Self {
         let directory = args.annotations.as_ref().and_then(|file| Path::new(file).parent());
         let notifier = is_sidecar.then(|| Notifier::of_pod(directory, !args.report_only)).flatten();
-        let observer = Observer::new(procfs, !args.report_only, notifier, now());
+        let observer = Observer::new(Procfs::new("/proc"), !args.report_only, notifier, now());
         let watcher = Self {
             pod: PodState::new(args),
             report: EndedReport::new(args),
-            shutdown: ProxyShutdown::new(args, is_sidecar && !observer.is_shared()),
+            shutdown: ProxyShutdown::new(args, is_sidecar && !observer.is_shared),
             observer,
             restarts_failed_proxy: args.restart_policy == contract::policy::RestartPolicy::OnFailure,
             finished_by: None,
@@ -103,7 +103,7 @@ impl Watcher {
     }
 
     /// Loops until nothing is left to do, or until the child has ended.
-    fn run(&mut self, mut child: Option<&mut Child>) -> Option<ChildExit> {
+    fn run(&mut self, mut child: Option<&mut Child>) -> Option<ExitStatus> {
         loop {
             if let Some(exit) = child.as_mut().and_then(|child| child.forward_signals_and_reap()) {
                 return Some(exit);
@@ -119,7 +119,7 @@ impl Watcher {
             if self.pod.finished_by().is_some() {
                 let runs = self.pod.proxy_may_run();
                 self.shutdown.advance(runs, now());
-                if child.is_none() && self.shutdown.is_closed() {
+                if child.is_none() && self.shutdown.is_closed {
                     self.pod.proxy_closed();
                     continue;
                 }
@@ -203,36 +203,37 @@ impl Watcher {
     }
 
     /// Returns the exit status that is reported to the kubelet.
-    fn effective_exit(&self, exit: ChildExit, got_sigterm: bool) -> ChildExit {
+    fn effective_exit(&self, exit: ExitStatus, got_sigterm: bool) -> ExitStatus {
         let is_deletion = got_sigterm && self.pod.payload_has_started();
-        let is_by_shim = exit.signal().is_some_and(|signal| [SIGTERM, signal_hook::consts::SIGKILL].contains(&signal));
+        let is_by_shim = exit.signal().is_some_and(|signal| [SIGTERM, SIGKILL].contains(&signal));
         let counted = if self.shutdown.is_requested() && is_by_shim {
             // The shim asked the proxy to end, so the pod has not failed.
-            ChildExit::with_code(0)
-        } else if !self.shutdown.is_requested() && exit.code() == 0 && !is_deletion && self.restarts_failed_proxy {
+            ExitStatus::default()
+        } else if !self.shutdown.is_requested() && exit.success() && !is_deletion && self.restarts_failed_proxy {
             // pilot-agent exits with 0 when Envoy has crashed, or when the kubelet gave up waiting for it to be ready.
-            ChildExit::with_code(1)
+            failure()
         } else {
             exit
         };
         if counted != exit {
-            log::info("istio-proxy's exit code is changed", &[("code", &exit), ("to", &counted)]);
+            let (code, to) = (exit_code(exit), exit_code(counted));
+            log::info("istio-proxy's exit code is changed", &[("code", &code), ("to", &to)]);
         }
         counted
     }
 
     /// Returns how long the shim stays after the last container.
     fn linger(&self) -> Duration {
-        if !self.observer.is_shared() {
+        if !self.observer.is_shared {
             return LINGER_MAX;
         }
-        (self.observer.slowest_reaping() * LINGER_REAP_FACTOR).clamp(LINGER_MIN, LINGER_MAX)
+        (self.observer.slowest_reaping * LINGER_REAP_FACTOR).clamp(LINGER_MIN, LINGER_MAX)
     }
 
     /// Writes the codes that were seen, and how the finish was known, into the termination message.
     fn report_outcome(&self) {
         let witness = self.finished_by.map_or_else(|| "none".to_owned(), |witness| witness.to_string());
-        let asked = self.shutdown.accepted_by().map_or_else(|| "nobody".to_owned(), ToString::to_string);
+        let asked = self.shutdown.accepted_by.as_ref().map_or_else(|| "nobody".to_owned(), ToString::to_string);
         let line = format!("exit codes: {}; known by: {witness}; asked: {asked}\n", self.codes());
         // The file exists only in a container.
         if let Ok(mut file) = OpenOptions::new().write(true).open(TERMINATION_LOG) {
@@ -241,13 +242,11 @@ impl Watcher {
     }
 
     fn codes(&self) -> String {
-        let codes =
-            self.pod.containers.iter().filter(|container| container.role != Role::Proxy).map(
-                |container| match container.state {
-                    ContainerState::Ended(_, exit @ Exit { code: Some(_), .. }) => format!("{}={exit}", container.name),
-                    _ => format!("{}=?", container.name),
-                },
-            );
+        let others = self.pod.containers.iter().filter(|container| container.role != Role::Proxy);
+        let codes = others.map(|container| match container.state {
+            ContainerState::Ended(_, exit @ Exit { code: Some(_), .. }) => format!("{}={exit}", container.name),
+            _ => format!("{}=?", container.name),
+        });
         codes.collect::<Vec<_>>().join(" ")
     }
 }

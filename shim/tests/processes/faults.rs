@@ -2,23 +2,19 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{self, ACCEPTED, Agent, Pod, Proxy, Shim, code, pod_with_proxy};
-
-const NOTHING: [&str; 0] = [];
-const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
+use super::pod::{self, ACCEPTED, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, Shim, code, pod_with_proxy};
 
 /// Starts a shim whose calls of `pidfd_open` fail as strace injects it.
 fn watch_failing(pod: &Pod, proxy: &Proxy, injected: &str) -> Shim {
     let (output, inject) = (pod.file("strace").display().to_string(), format!("inject=pidfd_open:{injected}"));
     // The shim is the container's init process, and strace its grandchild.
     let strace = ["strace", "-D", "-o", &output, "-e", "trace=pidfd_open", "-e", &inject];
-    pod.watch_under(&strace, proxy, &NEVER)
+    pod.watch_under(&strace, proxy, &BOTH)
 }
 
 #[test]
@@ -28,13 +24,10 @@ fn proxy_quits_after_payload_without_pidfds() {
         let (pod, proxy) = pod_with_proxy();
         let mut shim = watch_failing(&pod, &proxy, &format!("error={error}"));
         shim.until_logged("container started container=istio-proxy");
-        let (main, metrics) = (pod.payload("main", 0), pod.payload("metrics", 0));
-        shim.until_logged("container started container=main");
-        shim.until_logged("container started container=metrics");
+        let (main, metrics) = (shim.payload(&pod, "main", 0), shim.payload(&pod, "metrics", 0));
         only_main_runs(&mut shim, &proxy, metrics);
         main.finish();
-        let (status, log) = shim.end();
-        assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{error}: {log}");
+        let log = proxy.assert_quit_once(shim);
         assert!(log.contains("container exited container=main code=unknown"), "{error}: {log}");
     }
 }
@@ -60,22 +53,21 @@ fn payload_without_pidfd_is_awaited() {
         assert_eq!(calls.matches("(INJECTED)").count(), 1, "{calls}");
         only_main_runs(&mut shim, &proxy, metrics);
         main.finish();
-        let (status, log) = shim.end();
-        assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{error}: {log}");
+        proxy.assert_quit_once(shim);
     }
 }
 
 /// Restarts the shim while `main` runs, after something has happened to `main`, and lets all end.
-fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl FnOnce(&str), end_main: impl FnOnce()) {
+fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl FnOnce(), end_main: impl FnOnce()) {
     let proxy = Proxy::started(pod);
-    let mut shim = pod.watch(&proxy, &NEVER);
+    let mut shim = pod.watch(&proxy, &BOTH);
     let metrics = pod.payload("metrics", 0);
     for name in ["istio-proxy", "main", "metrics"] {
         shim.until_logged(&format!("container started container={name}"));
     }
-    happen(&main.init());
+    happen();
     shim.kill();
-    let mut shim = pod.watch(&proxy, &NEVER);
+    let mut shim = pod.watch(&proxy, &BOTH);
     for name in ["istio-proxy", "metrics"] {
         shim.until_logged(&format!("container started container={name}"));
     }
@@ -84,8 +76,7 @@ fn is_awaited_across_a_restart(pod: &Pod, main: &pod::Container, happen: impl Fn
     end_main();
     // A process without its first thread has no mounts, so this shim does not know its container.
     pod.report("main=0,metrics=0");
-    let (status, log) = shim.end();
-    assert_eq!((status, proxy.requests().len()), (Some(0), 1), "{log}");
+    proxy.assert_quit_once(shim);
 }
 
 #[test]
@@ -98,7 +89,7 @@ fn process_with_non_utf8_name_is_awaited() {
     let main = pod.run("main", &[shell.to_str().unwrap(), "-c", &wait]);
     let comm = format!("/proc/{}/comm", main.init());
     pod::until("the name", || fs::read(&comm).is_ok_and(|name| String::from_utf8(name).is_err()));
-    is_awaited_across_a_restart(&pod, &main, |_| {}, || fs::write(gate, "").unwrap());
+    is_awaited_across_a_restart(&pod, &main, || {}, || fs::write(gate, "").unwrap());
 }
 
 /// A program whose first thread ends when a file exists, while another thread waits for a second file.
@@ -125,9 +116,9 @@ fn process_without_its_first_thread_is_awaited() {
     assert!(Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).status().unwrap().success());
     let first_gate = pod.file("first-gate");
     let main = pod.run("main", &[&program, &first_gate, &gate].map(|word| word.to_str().unwrap()));
-    let lose_leader = |pid: &str| {
+    let lose_leader = || {
         fs::write(&first_gate, "").unwrap();
-        pod::until("the end of the first thread", || pod::status_field(pid, "State").starts_with('Z'));
+        main.until_zombie();
     };
     is_awaited_across_a_restart(&pod, &main, lose_leader, || fs::write(gate, "").unwrap());
 }
@@ -137,8 +128,7 @@ fn signals_are_forwarded_while_exit_code_is_awaited() {
     let pod = Pod::new();
     let seen = pod.file("seen");
     let agent = Agent::with_script(&pod, &format!("trap 'touch {}' WINCH", seen.display()), 0);
-    let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=OnFailure"]);
-    Agent::until_ready(&pod);
+    let mut shim = pod.supervise(&agent, &ON_FAILURE);
     let main = shim.payload(&pod, "main", 0);
     main.container.signal_parent("STOP");
     main.release();
@@ -158,8 +148,8 @@ fn signals_are_forwarded_while_exit_code_is_awaited() {
 #[test]
 fn signal_while_answer_is_awaited_changes_nothing() {
     let pod = Pod::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let agent = Agent::new(&pod, 7).with_port(listener.local_addr().unwrap().port());
+    let (listener, port) = pod::listen();
+    let agent = Agent::new(&pod, 7).with_port(port);
     let (asked, heard) = mpsc::channel();
     let (resume, resumed) = mpsc::channel();
     pod::serve(listener, move |_, stream| {
@@ -167,7 +157,7 @@ fn signal_while_answer_is_awaited_changes_nothing() {
         resumed.recv().unwrap();
         stream.write_all(ACCEPTED).unwrap();
     });
-    let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
+    let mut shim = pod.supervise(&agent, &NEVER);
     let main = shim.payload(&pod, "main", 0);
     main.finish();
     heard.recv().unwrap();
@@ -186,14 +176,12 @@ fn signal_while_answer_is_awaited_changes_nothing() {
 #[test]
 fn agent_that_rejects_quit_gets_sigterm() {
     let pod = Pod::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
+    let (listener, port) = pod::listen();
     pod::serve(listener, |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     });
     let agent = Agent::with_script(&pod, "trap 'exit 9' TERM", 0).with_port(port);
-    let mut shim = pod.supervise(&agent, &["--await=main", "--restart-policy=Never"]);
-    Agent::until_ready(&pod);
+    let mut shim = pod.supervise(&agent, &NEVER);
     let main = shim.payload(&pod, "main", 0);
     main.finish();
     shim.until_logged("istio-proxy rejected the quit request");

@@ -3,9 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{self, Pod, Proxy, Shim, announced, code, pod_with_proxy};
+use super::pod::{self, BOTH, NEVER, Pod, Proxy, Shim, announced, code, pod_with_proxy};
 
-const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
 /// The shim's user in injected pods, and another one.
 const SHIM_USER: &str = "65019";
 const PAYLOAD_USER: &str = "1000";
@@ -117,12 +116,11 @@ fn shim_traced_by_root_goes_on() {
 
 #[test]
 fn flood_of_forks_delays_no_exit() {
-    let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--await=metrics", "--helper=flood"]].concat());
+    let (pod, proxy, mut shim) = announced(&[&BOTH[..], &["--helper=flood"]].concat());
     let flood = pod.start("flood", "while :; do (:) & (:) & (:) & (:) & wait; done");
     shim.until_logged("container started container=flood");
     for name in ["main", "metrics"] {
-        let payload = pod.payload(name, 0);
-        shim.until_logged(&format!("container started container={name}"));
+        let payload = shim.payload(&pod, name, 0);
         assert_eq!(proxy.requests().len(), 0);
         payload.finish();
         shim.until_logged(&format!("container exited container={name} {}", code(0)));

@@ -8,13 +8,14 @@ use std::process::{Child, Command, Output, Stdio};
 
 use super::pod::{SHIM, send, until};
 
+// A shell starts what it puts into the background with SIGINT ignored, and a script cannot trap that.
+const PARENT: [&str; 8] =
+    ["env", "--default-signal", SHIM, "supervise", "--await=main", "--restart-policy=Never", "--report-only", "--"];
+
 /// Returns a parent of a command.
 fn parent(command: &[&str]) -> Command {
-    // A shell starts what it puts into the background with SIGINT ignored, and a script cannot trap that.
-    let mut parent = Command::new("env");
-    parent
-        .args(["--default-signal", SHIM, "supervise", "--await=main", "--restart-policy=Never", "--report-only", "--"])
-        .args(command);
+    let mut parent = Command::new(PARENT[0]);
+    parent.args(&PARENT[1..]).args(command);
     parent
 }
 
@@ -49,9 +50,8 @@ fn parent_dies_by_the_commands_signal() {
 
 /// Runs a script with its parent as PID 1. Returns the exit code.
 fn run_as_pid_1(script: &str) -> Option<i32> {
-    let parent = parent(&["sh", "-c", script]);
     let mut namespace = Command::new("unshare");
-    namespace.args(["--pid", "--fork", "--mount-proc"]).arg(parent.get_program()).args(parent.get_args());
+    namespace.args(["--pid", "--fork", "--mount-proc"]).args(PARENT).args(["sh", "-c", script]);
     namespace.status().unwrap().code()
 }
 
@@ -87,7 +87,12 @@ fn listening(signals: &[i32]) -> Child {
     let traps = traps.concat();
     // Until its parent has ended, by any signal.
     let script = format!("{traps} echo ready; while kill -0 $PPID 2>/dev/null; do sleep 0.01; done");
-    let mut shim = parent(&["sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    ready(&script)
+}
+
+/// Starts a shell script that prints `ready`, and waits for that.
+fn ready(script: &str) -> Child {
+    let mut shim = parent(&["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
     assert_eq!(line(shim.stdout.as_mut().unwrap()), "ready\n");
     shim
 }
@@ -111,8 +116,7 @@ fn sigchld_is_not_forwarded() {
     // It has no children of its own that could raise it.
     let script =
         "trap 'echo CHLD' CHLD; trap 'echo USR1' USR1; echo ready; while kill -0 $PPID 2>/dev/null; do :; done";
-    let mut shim = parent(&["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(line(shim.stdout.as_mut().unwrap()), "ready\n");
+    let mut shim = ready(script);
     for signal in ["CHLD", "USR1"] {
         send(signal, &shim.id().to_string());
     }
@@ -132,9 +136,8 @@ fn exit_by_real_time_signal_is_noticed() {
 
 #[test]
 fn wrapper_with_ignored_sigchld_notices_exit() {
-    let shim = parent(&["sh", "-c", "exit 7"]);
     let mut ignoring = Command::new("timeout");
-    ignoring.args(["20", "sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"]).arg(shim.get_program()).args(shim.get_args());
+    ignoring.args(["20", "sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"]).args(PARENT).args(["sh", "-c", "exit 7"]);
     assert_eq!(ignoring.status().unwrap().code(), Some(7));
 }
 
@@ -162,14 +165,10 @@ fn stdin_and_environment_pass_through() {
 fn command_group_has_the_terminal() {
     // Field 8 of stat is the terminal's foreground group, field 5 the process' own. It runs a moment before it has it.
     let script = r#"while set -- $(cut -d " " -f 5,8 /proc/$$/stat); [ $1 != $2 ]; do sleep 0.01; done; trap "echo interrupted; exit 5" INT; echo ready; while :; do sleep 0.01; done"#;
-    let shim = parent(&["sh", "-c", script]);
-    let words: Vec<String> = std::iter::once(shim.get_program())
-        .chain(shim.get_args())
-        .map(|word| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''")))
-        .collect();
+    let command = format!("{} sh -c '{script}' 2>/dev/null", PARENT.join(" "));
     // `script` gives its command a terminal of its own.
     let mut terminal = Command::new("script");
-    terminal.args(["--quiet", "--return", "--command", &format!("{} 2>/dev/null", words.join(" ")), "/dev/null"]);
+    terminal.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
     let mut terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script (bsdutils) runs");
     let output = terminal.stdout.as_mut().unwrap();
     assert_eq!(line(output).trim(), "ready", "the command's group is the terminal's");

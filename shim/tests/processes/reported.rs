@@ -3,12 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{self, Agent, Pod, announced, code, pod_with_proxy};
+use super::pod::{self, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, announced, code, pod_with_proxy};
 
-const NOTHING: [&str; 0] = [];
-const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
-const BOTH: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
-const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
 const BY_KUBELET: &str = "awaited containers finished known-by=kubelet codes=\"main=0\"";
 
 #[test]
@@ -58,8 +54,7 @@ fn killed_container_is_final_only_if_reported() {
     shim.until_logged("container exited container=main");
     if pod::kernel_reports_codes() {
         // Its image was changed, and the kubelet starts it again under any policy.
-        let again = pod.payload("main", 0);
-        shim.until_logged_times(2, "container started container=main");
+        let again = shim.payload(&pod, "main", 0);
         assert_eq!(proxy.requests(), NOTHING);
         again.container.kill();
         shim.until_logged_times(2, "container exited container=main code=137");
@@ -74,8 +69,7 @@ fn container_that_its_probe_may_restart_is_final_only_if_reported() {
     let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &["--may-restart=main", "--may-restart=istio-proxy"]].concat());
     for attempt in [1, 2] {
-        let main = pod.payload("main", 0);
-        shim.until_logged_times(attempt, "container started container=main");
+        let main = shim.payload(&pod, "main", 0);
         assert_eq!(proxy.requests(), NOTHING);
         main.finish();
         shim.until_logged_times(attempt, &format!("container exited container=main {}", code(0)));
@@ -166,7 +160,6 @@ fn supervisor_takes_the_report() {
         let pod = Pod::new();
         let agent = Agent::new(&pod, 0);
         let shim = pod.supervise(&agent, &[&ON_FAILURE[..], more].concat());
-        Agent::until_ready(&pod);
         assert_eq!(agent.quit_requests(), 0);
         pod.report("main=0");
         agent.assert_quit_once(shim);

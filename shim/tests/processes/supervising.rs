@@ -1,9 +1,6 @@
 //! `aux-shim supervise` as the parent of a stand-in for pilot-agent, in a PID namespace that the containers share.
 
-use super::pod::{Agent, Pod, closed_port};
-
-const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
-const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
+use super::pod::{Agent, NEVER, ON_FAILURE, Pod, closed_port};
 
 #[test]
 fn agent_quits_after_payload_and_its_status_is_passed_on() {
@@ -11,9 +8,8 @@ fn agent_quits_after_payload_and_its_status_is_passed_on() {
         let pod = Pod::new();
         let agent = Agent::new(&pod, agent_code);
         let mut shim = pod.supervise(&agent, &ON_FAILURE);
-        for (attempt, main_code) in [(1, 1), (2, 0)] {
-            let main = pod.payload("main", main_code);
-            shim.until_logged_times(attempt, "container started container=main");
+        for main_code in [1, 0] {
+            let main = shim.payload(&pod, "main", main_code);
             assert_eq!(agent.quit_requests(), 0);
             main.finish();
         }
@@ -44,7 +40,6 @@ fn agent_with_closed_ports_gets_sigterm() {
         let (port, _sockets) = closed_port();
         let agent = Agent::with_script(&pod, script, 1).with_port(port);
         let mut shim = pod.supervise(&agent, &NEVER);
-        Agent::until_ready(&pod);
         let main = shim.payload(&pod, "main", 0);
         main.finish();
         let (status, log) = shim.end();
@@ -58,7 +53,6 @@ fn sigterm_of_the_kubelet_reaches_the_agent() {
     let pod = Pod::new();
     let agent = Agent::with_script(&pod, "trap 'exit 6' TERM", 0);
     let shim = pod.supervise(&agent, &NEVER);
-    Agent::until_ready(&pod);
     assert_eq!(shim.terminate().0, Some(6));
 }
 
@@ -67,7 +61,6 @@ fn agent_exit_0_at_pod_deletion_is_not_a_failure() {
     let pod = Pod::new();
     let agent = Agent::with_script(&pod, "trap 'exit 0' TERM", 1);
     let mut shim = pod.supervise(&agent, &ON_FAILURE);
-    Agent::until_ready(&pod);
     let _main = shim.payload(&pod, "main", 0);
     let (status, log) = shim.terminate();
     assert_eq!((status, agent.quit_requests()), (Some(0), 0), "{log}");

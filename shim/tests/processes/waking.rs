@@ -3,9 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{Shim, announced, until};
+use super::pod::{BOTH, Shim, announced, until};
 
-const NEVER: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
 const FORKS: &str = "/bin/true;";
 
 /// Returns how often the shim wakes in these seconds.
@@ -17,7 +16,7 @@ fn wake_ups_in(seconds: u64, shim: &Shim) -> u64 {
 
 #[test]
 fn shim_beside_running_forking_payloads_sleeps() {
-    let (pod, _proxy, mut shim) = announced(&NEVER);
+    let (pod, _proxy, mut shim) = announced(&BOTH);
     let main = pod.payload_that("main", FORKS, 0);
     shim.until_logged("container started container=main");
     let metrics = pod.payload_that("metrics", FORKS, 0);
@@ -31,7 +30,7 @@ fn shim_beside_running_forking_payloads_sleeps() {
 
 #[test]
 fn shim_beside_sleeping_containers_sleeps() {
-    let (pod, _proxy, mut shim) = announced(&NEVER);
+    let (pod, _proxy, mut shim) = announced(&BOTH);
     let _main = pod.start("main", "exec sleep 1000");
     shim.until_logged("container started container=main");
     let _metrics = pod.start("metrics", "exec sleep 1000");
@@ -44,7 +43,7 @@ fn shim_beside_sleeping_containers_sleeps() {
 
 #[test]
 fn waiting_container_beside_forks_costs_few_wake_ups() {
-    let (pod, _proxy, mut shim) = announced(&NEVER);
+    let (pod, _proxy, mut shim) = announced(&BOTH);
     let _main = pod.payload_that("main", FORKS, 0);
     shim.until_logged("container started container=main");
     // The image of metrics is being pulled.

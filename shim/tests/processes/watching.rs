@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
 
-use super::pod::{self, Pod, Proxy, announced, code, pod_with_proxy};
+use super::pod::{self, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, announced, code, pod_with_proxy};
 
 const QUIT: &str = "POST /quitquitquit HTTP/1.1";
-const NOTHING: [&str; 0] = [];
-const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
-const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
 
 #[test]
 fn proxy_is_asked_once_all_have_ended() {
-    let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--await=metrics"]].concat());
+    let (pod, proxy, mut shim) = announced(&BOTH);
     let main = shim.payload(&pod, "main", 3);
     main.finish();
     shim.until_logged(&format!("container exited container=main {}", code(3)));
@@ -35,9 +32,8 @@ fn retried_container_keeps_proxy() {
     let (pod, proxy) = pod_with_proxy();
     // Whatever its code, the end of this proxy is final.
     let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &["--may-restart=istio-proxy"]].concat());
-    for (attempt, main_code) in [(1, 1), (2, 1), (3, 0)] {
-        let main = pod.payload("main", main_code);
-        shim.until_logged_times(attempt, "container started container=main");
+    for main_code in [1, 1, 0] {
+        let main = shim.payload(&pod, "main", main_code);
         assert_eq!(proxy.requests(), NOTHING);
         main.finish();
     }
@@ -91,9 +87,7 @@ fn other_endpoints_are_asked_before_the_proxy() {
     let (pod, proxy) = pod_with_proxy();
     let endpoint = format!("--quit=http://127.0.0.1:{}/sql/quit", proxy.port);
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--helper=sql", &endpoint]].concat());
-    let (sql, main) = (pod.payload("sql", 0), pod.payload("main", 0));
-    shim.until_logged("container started container=main");
-    shim.until_logged("container started container=sql");
+    let (sql, main) = (shim.payload(&pod, "sql", 0), shim.payload(&pod, "main", 0));
     main.finish();
     pod::until("both requests", || proxy.requests().len() == 2);
     assert_eq!(proxy.requests(), ["POST /sql/quit HTTP/1.1", QUIT]);
@@ -111,9 +105,7 @@ fn endpoint_that_listens_late_is_asked_again() {
     let port = getsockname::<SockaddrIn>(std::os::fd::AsRawFd::as_raw_fd(&late)).unwrap().port();
     let endpoint = format!("--quit=http://127.0.0.1:{port}/sql/quit");
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--helper=sql", &endpoint]].concat());
-    let (sql, main) = (pod.payload("sql", 0), pod.payload("main", 0));
-    shim.until_logged("container started container=main");
-    shim.until_logged("container started container=sql");
+    let (sql, main) = (shim.payload(&pod, "sql", 0), shim.payload(&pod, "main", 0));
     main.finish();
     shim.until_logged("did not answer");
     shim.until_logged("istio-proxy ended");

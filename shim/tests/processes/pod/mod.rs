@@ -15,8 +15,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 
-pub(crate) use proxy::{ACCEPTED, Agent, Proxy, closed_port, serve};
+pub(crate) use proxy::{ACCEPTED, Agent, Proxy, closed_port, listen, serve};
 pub(crate) use shim::Shim;
+
+/// Options of a shim that awaits one container, or two.
+pub(crate) const NEVER: [&str; 2] = ["--await=main", "--restart-policy=Never"];
+pub(crate) const ON_FAILURE: [&str; 2] = ["--await=main", "--restart-policy=OnFailure"];
+pub(crate) const BOTH: [&str; 3] = ["--await=main", "--await=metrics", "--restart-policy=Never"];
+/// The requests to a proxy that was not asked to quit.
+pub(crate) const NOTHING: [&str; 0] = [];
 
 /// Time limit of every wait. Emulated machines are slow.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -49,18 +56,10 @@ impl Pod {
         }
         // Only the beginning of a mount table is read, and this machine may have the mounts of a whole node.
         let others = r"umount -l $(awk '$5 ~ /\/(pods|containerd)\// { print $5 }' /proc/self/mountinfo) 2>/dev/null";
-        let hosts = format!("mount --bind {}/hosts /etc/hosts && exec sleep infinity", directory.path().display());
+        let hosts = directory.path().join("hosts");
+        let script = format!("{others}; mount --bind {} /etc/hosts && exec sleep infinity", hosts.display());
         let pause = Command::new("unshare")
-            .args([
-                "--pid",
-                "--mount",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                "sh",
-                "-c",
-                &format!("{others}; {hosts}"),
-            ])
+            .args(["--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script])
             .spawn()
             .expect("unshare runs");
         let pod = Self { pause, directory, starts: AtomicU32::new(0) };
@@ -177,14 +176,16 @@ impl Pod {
         Shim::start(self.enter(None, &[&[SHIM, "watch", "--status-port", &port, &annotations], arguments].concat()))
     }
 
-    /// Starts a shim as the init process of the proxy's container, with a stand-in for pilot-agent.
+    /// Starts a shim as the init process of the proxy's container, with a stand-in for pilot-agent that has set its traps.
     pub(crate) fn supervise(&self, agent: &Agent, arguments: &[&str]) -> Shim {
         // The log ends with the shim, also where that leaves the agent behind.
         let script = format!("exec 2>/dev/null; {}", agent.script);
         let annotations = self.annotations();
         let options = ["supervise", "--status-port", &agent.port, &annotations];
         let command = [&[SHIM], &options[..], arguments, &["--", "sh", "-c", &script]].concat();
-        Shim::start(self.enter(Some(&self.next_start("istio-proxy")), &command))
+        let shim = Shim::start(self.enter(Some(&self.next_start("istio-proxy")), &command));
+        until("the agent's traps", || self.file("agent-ready").exists());
+        shim
     }
 
     fn annotations(&self) -> String {
@@ -231,12 +232,7 @@ impl Drop for Pod {
 impl Container {
     /// Returns the init process' PID outside the namespace.
     pub(crate) fn init(&self) -> String {
-        let mut pid = None;
-        until("the container's init process", || {
-            pid = first_child(self.parent.id());
-            pid.is_some()
-        });
-        pid.unwrap()
+        until_some("the container's init process", || first_child(self.parent.id()))
     }
 
     /// Returns the init process' PID in the pod.
@@ -272,12 +268,7 @@ impl Container {
 
     /// Waits until the container's init process has been reaped.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let mut status = None;
-        until("a container's end", || {
-            status = self.parent.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
+        until_some("a container's end", || self.parent.try_wait().unwrap())
     }
 }
 
@@ -334,8 +325,16 @@ pub(crate) fn status_field(pid: &str, name: &str) -> String {
 
 /// Waits for a condition.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    until_some(what, || is_so().then_some(()));
+}
+
+/// Waits for a value.
+fn until_some<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
-    while !is_so() {
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
         assert!(began.elapsed() < WAIT_TIMEOUT, "waited {WAIT_TIMEOUT:?} for {what}");
         thread::sleep(Duration::from_millis(5));
     }

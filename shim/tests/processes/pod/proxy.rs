@@ -113,11 +113,6 @@ impl Agent {
         Self { port: port.to_string(), ..self }
     }
 
-    /// Waits until the first script has run.
-    pub(crate) fn until_ready(pod: &Pod) {
-        super::until("the agent's traps", || pod.file("agent-ready").exists());
-    }
-
     /// Returns the number of quit requests so far.
     pub(crate) fn quit_requests(&self) -> u32 {
         *self.quit_requests.lock().unwrap()
@@ -156,7 +151,8 @@ pub(crate) fn closed_port() -> (u16, (TcpListener, TcpStream)) {
     (client.local_addr().unwrap().port(), (listener, client))
 }
 
-fn listen() -> (TcpListener, u16) {
+/// Opens a port.
+pub(crate) fn listen() -> (TcpListener, u16) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)

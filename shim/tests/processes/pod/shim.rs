@@ -29,8 +29,10 @@ impl Shim {
 
     /// Starts a payload in the pod, and waits until the shim has observed it.
     pub(crate) fn payload(&mut self, pod: &Pod, name: &str, code: u8) -> Payload {
+        let started = format!("container started container={name}");
+        let before = self.log().matches(&started).count();
         let payload = pod.payload(name, code);
-        self.until_logged(&format!("container started container={name}"));
+        self.until_logged_times(before + 1, &started);
         payload
     }
 
