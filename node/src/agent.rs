@@ -12,11 +12,10 @@ use tokio::time::sleep;
 use crate::error::{Context, Result};
 use crate::install;
 use crate::metrics::{EventCounts, Exporter};
-use crate::proxy::{Leftover, Node};
+use crate::proxy::Node;
 use crate::sandbox::{Event, Supervisor};
 use crate::server;
 use crate::settings::CniPaths;
-use crate::status;
 
 const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -24,17 +23,20 @@ const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
     let run_dir = node.settings.paths.run_dir.clone();
     let events = EventCounts::new(&Event::LABELS);
-    let metrics = serve_metrics(&node, events.clone(), metrics_port);
+    let exporter = Exporter {
+        events: events.clone(),
+        containerd: node.containerd.clone(),
+        run_dir: run_dir.clone(),
+        image: node.image(),
+    };
     fs::create_dir_all(&run_dir).context(run_dir.display())?;
     let leftovers = node.leftovers().await?;
     let supervisor = Supervisor::spawn(node, move |label| events.count(label));
-    for (id, leftover) in leftovers {
-        match leftover {
-            Leftover::Live { sandbox, is_outdated } => supervisor.adopt(sandbox, is_outdated),
-            Leftover::Stale => remove(&supervisor, id),
-        }
+    for (sandbox, is_outdated) in leftovers.live {
+        supervisor.adopt(sandbox, is_outdated);
     }
-    for id in tombstones(&run_dir).context("the tombstones of deleted sandboxes")? {
+    let deleted = tombstones(&run_dir).context("the tombstones of deleted sandboxes")?;
+    for id in leftovers.stale.into_iter().chain(deleted) {
         let (supervisor, tombstone) = (supervisor.clone(), protocol::tombstones(&run_dir).join(&id));
         tokio::spawn(async move {
             supervisor.request(Request::Delete { id }).await;
@@ -46,27 +48,8 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
         never = follow_primary_network(&cni) => match never {},
-        never = metrics => match never {},
+        never = exporter.serve(metrics_port) => match never {},
     }
-}
-
-fn serve_metrics(node: &Node, events: EventCounts, port: Option<u16>) -> impl Future<Output = Infallible> + use<> {
-    let (containerd, run_dir, image) = (node.containerd.clone(), node.settings.paths.run_dir.clone(), node.image());
-    let read = move || {
-        let (containerd, run_dir, image) = (containerd.clone(), run_dir.clone(), image.clone());
-        async move { status::gauges(&containerd, &run_dir, &image).await.ok() }
-    };
-    async move {
-        match port {
-            Some(port) => Exporter { read, events }.serve(port).await,
-            None => std::future::pending().await,
-        }
-    }
-}
-
-fn remove(supervisor: &Supervisor, id: String) {
-    let supervisor = supervisor.clone();
-    tokio::spawn(async move { supervisor.request(Request::Delete { id }).await });
 }
 
 /// Returns the ids of the sandboxes whose deletion the plugin could not report.

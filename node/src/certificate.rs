@@ -1,7 +1,6 @@
 //! The pod's certificate. The agent requests it on behalf of the pod's service account; istiod checks that such a pod is on
 //! the agent's node (`CA_TRUSTED_NODE_ACCOUNTS`).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -92,7 +91,7 @@ fn request(identity: &str, key: &KeyPair) -> Result<String, rcgen::Error> {
 /// Returns the metadata by which istiod signs for another account than the caller's.
 fn on_behalf_of(identity: &str) -> Struct {
     let value = Value { kind: Some(Kind::StringValue(identity.to_owned())) };
-    Struct { fields: BTreeMap::from([("ImpersonatedIdentity".to_owned(), value)]).into_iter().collect() }
+    Struct { fields: [("ImpersonatedIdentity".to_owned(), value)].into() }
 }
 
 fn assemble(mut chain: Vec<String>, key: &KeyPair) -> Result<WorkloadCertificate> {

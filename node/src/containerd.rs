@@ -100,7 +100,7 @@ impl Containerd {
     /// Kills a container's processes and removes it. Succeeds if it does not exist.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
         let kill = KillRequest { container_id: id.to_owned(), signal: SIGKILL, all: true };
-        if found(self.tasks().kill(kill).await.map_err(call("kill a task")))? {
+        if found(self.tasks().kill(kill).await.map_err(call("kill a task")))?.is_some() {
             found(self.wait(id).await)?;
         }
         let task = DeleteTaskRequest { container_id: id.to_owned() };
@@ -120,14 +120,10 @@ impl Containerd {
     /// Returns the PID of a container's process; `None` if it does not run.
     pub async fn pid(&self, namespace: &'static str, id: &str) -> Result<Option<u32>, Error> {
         let mut tasks = TasksClient::with_interceptor(self.channel.clone(), InNamespace(namespace));
-        match tasks.get(GetRequest { container_id: id.to_owned() }).await.map_err(call("read a task")) {
-            Ok(response) => {
-                let process = response.into_inner().process;
-                Ok(process.filter(|process| process.status() == TaskStatus::Running).map(|process| process.pid))
-            }
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        let request = GetRequest { container_id: id.to_owned() };
+        let task = found(tasks.get(request).await.map_err(call("read a task")))?;
+        let process = task.and_then(|response| response.into_inner().process);
+        Ok(process.filter(|process| process.status() == TaskStatus::Running).map(|process| process.pid))
     }
 
     fn containers(&self) -> ContainersClient<Namespaced> {
@@ -143,12 +139,11 @@ fn call(what: &'static str) -> impl Fn(Status) -> Error {
     move |cause| Error::Call { what, cause }
 }
 
-/// Returns false for "not found", which `kill` also returns for a process that has ended.
-fn found<T>(result: Result<T, Error>) -> Result<bool, Error> {
+/// Returns `None` for "not found", which `kill` also returns for a process that has ended.
+fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_not_found() => Ok(false),
-        Err(error) => Err(error),
+        Err(error) if error.is_not_found() => Ok(None),
+        result => result.map(Some),
     }
 }
 

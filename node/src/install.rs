@@ -39,12 +39,10 @@ pub fn configuration(primary_dir: &Path, own_dir: &Path) -> Result<()> {
 
 /// Returns the file that the runtime uses: the first by name.
 fn first_configuration(directory: &Path) -> io::Result<Option<PathBuf>> {
-    let mut files: Vec<_> = fs::read_dir(directory)?.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
-    files.retain(|file| {
+    let is_configuration = |file: &PathBuf| {
         file.extension().is_some_and(|suffix| suffix == "conflist" || suffix == "conf" || suffix == "json")
-    });
-    files.sort();
-    Ok(files.into_iter().next())
+    };
+    Ok(fs::read_dir(directory)?.flatten().map(|entry| entry.path()).filter(is_configuration).min())
 }
 
 /// Appends the plugin to the primary CNI configuration. The network keeps its name: IPAM plugins store allocations under it.

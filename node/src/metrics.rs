@@ -1,8 +1,9 @@
 //! Serves the agent's metrics over plain HTTP. The gauges are read at each scrape.
 
 use std::convert::Infallible;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::future::pending;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -21,6 +22,9 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
+
+use crate::containerd::Containerd;
+use crate::status;
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CONNECTION_LIMIT: usize = 16;
@@ -56,6 +60,19 @@ impl EventCounts {
     pub fn count(&self, event: &'static str) {
         self.0.get_or_create(&EventLabels { event }).inc();
     }
+
+    /// Renders all metrics. Gauges that could not be read are left out.
+    fn text(&self, gauges: Option<Gauges>) -> String {
+        let mut registry = Registry::with_prefix("istio_aux_node");
+        registry.register("proxy_events", "What happened to proxies", self.0.clone());
+        if let Some(gauges) = gauges {
+            register(&mut registry, gauges);
+        }
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = encode(&mut text, &registry);
+        text
+    }
 }
 
 /// Holds what is read from the node at a scrape.
@@ -69,24 +86,25 @@ pub struct Gauges {
     pub earliest_renewal: Option<u64>,
 }
 
-/// Serves the counts, and the gauges that `read` returns at each scrape.
+/// Serves the counts, and the gauges that are read at each scrape.
 #[derive(Clone)]
-pub struct Exporter<F> {
-    /// Reads the gauges; `None` where they cannot be read.
-    pub read: F,
-    /// Holds what the agent has counted.
+pub struct Exporter {
+    /// What the agent has counted.
     pub events: EventCounts,
+    /// containerd.
+    pub containerd: Containerd,
+    /// The directory of the proxies' files.
+    pub run_dir: PathBuf,
+    /// The image of new proxies.
+    pub image: String,
 }
 
-impl<F, R> Exporter<F>
-where
-    F: Fn() -> R + Clone + Send + Sync + 'static,
-    R: Future<Output = Option<Gauges>> + Send,
-{
-    /// Serves `/metrics` for as long as it is polled.
-    pub async fn serve(self, port: u16) -> Infallible {
+impl Exporter {
+    /// Serves `/metrics` on a port, if any, for as long as it is polled.
+    pub async fn serve(self, port: Option<u16>) -> Infallible {
+        let Some(port) = port else { return pending().await };
         let listener = loop {
-            match bind(port).await {
+            match TcpListener::bind(&any_address(port)[..]).await {
                 Ok(listener) => break listener,
                 Err(error) => tracing::warn!(%error, port, "metrics are not served"),
             }
@@ -118,26 +136,15 @@ where
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
         let mut response = Response::new(String::new());
         if request.uri().path() == "/metrics" {
-            *response.body_mut() = self.text().await;
+            let read = status::gauges(&self.containerd, &self.run_dir, &self.image);
+            let gauges = timeout(READ_TIMEOUT, read).await.ok().and_then(Result::ok);
+            *response.body_mut() = self.events.text(gauges);
             response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(CONTENT));
         } else {
             *response.status_mut() = StatusCode::NOT_FOUND;
             "metrics are at /metrics\n".clone_into(response.body_mut());
         }
         Ok(response)
-    }
-
-    /// Renders all metrics. Gauges that cannot be read in time are left out.
-    async fn text(&self) -> String {
-        let mut registry = Registry::with_prefix("istio_aux_node");
-        registry.register("proxy_events", "What happened to proxies", self.events.0.clone());
-        if let Ok(Some(gauges)) = timeout(READ_TIMEOUT, (self.read)()).await {
-            register(&mut registry, gauges);
-        }
-        let mut text = String::new();
-        // Writing to a String cannot fail.
-        let _ = encode(&mut text, &registry);
-        text
     }
 }
 
@@ -155,19 +162,14 @@ fn register(registry: &mut Registry, gauges: Gauges) {
     }
 }
 
-/// Listens for IPv6 and IPv4; on a host without IPv6, for IPv4.
-async fn bind(port: u16) -> io::Result<TcpListener> {
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(|_| error)
-        }
-        bound => bound,
-    }
+/// Returns what to listen on: IPv6 and IPv4; on a host without IPv6, IPv4.
+fn any_address(port: u16) -> [SocketAddr; 2] {
+    [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::ready;
+    use std::path::Path;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -180,8 +182,8 @@ mod tests {
         text.lines().filter_map(|line| line.strip_prefix("istio_aux_node_"))
     }
 
-    #[tokio::test]
-    async fn metrics_are_served_with_readable_gauges() {
+    #[test]
+    fn metrics_have_readable_gauges() {
         let gauges = Gauges { proxies: 3, outdated: 1, earliest_renewal: Some(1_050) };
         for (gauges, expected) in [
             (None, vec![]),
@@ -190,7 +192,7 @@ mod tests {
         ] {
             let events = EventCounts::new(&LABELS);
             events.count("exited");
-            let text = Exporter { read: move || ready(gauges), events }.text().await;
+            let text = events.text(gauges);
             for event in [r#"proxy_events_total{event="exited"} 1"#, r#"proxy_events_total{event="started"} 0"#] {
                 assert!(text.contains(event), "{text}");
             }
@@ -202,7 +204,9 @@ mod tests {
     #[tokio::test]
     async fn only_metrics_path_is_served() {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-        tokio::spawn(Exporter { read: || ready(None), events: EventCounts::new(&LABELS) }.serve(port));
+        let containerd = Containerd::at(Path::new("/no/such/socket")).unwrap();
+        let (events, run_dir, image) = (EventCounts::new(&LABELS), PathBuf::new(), String::new());
+        tokio::spawn(Exporter { events, containerd, run_dir, image }.serve(Some(port)));
         let ask = async |path: &str| {
             let mut stream = loop {
                 if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {

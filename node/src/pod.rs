@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use cni::protocol::Sandbox;
 use contract::names::NODE_RUNTIME_CLASS;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::error::{Context, Error, Result};
+use crate::settings::Settings;
 
 /// Holds what a proxy needs of its pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,27 +30,7 @@ pub struct PodFacts {
     /// The containers' ports, as a JSON array.
     pub ports: Value,
     /// The object that controls the pod, such as its Job.
-    pub owner: Option<Owner>,
-}
-
-/// Describes the object that controls a pod.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Owner {
-    /// Such as `batch/v1`.
-    pub api_version: String,
-    /// Such as `Job`.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Owner {
-    /// Returns the reference that Istio's injector writes.
-    #[must_use]
-    pub fn reference(&self, namespace: &str) -> String {
-        let Self { api_version, kind, name } = self;
-        format!("kubernetes://apis/{api_version}/namespaces/{namespace}/{}s/{name}", kind.to_lowercase())
-    }
+    pub owner: Option<OwnerReference>,
 }
 
 /// Holds what a proxy needs of its mesh.
@@ -58,6 +40,10 @@ pub struct MeshFacts {
     pub proxy_config: Value,
     /// Such as `cluster.local`.
     pub trust_domain: String,
+    /// The cluster's name in the mesh.
+    pub cluster: String,
+    /// The cluster's DNS domain.
+    pub cluster_domain: String,
 }
 
 /// Reads the pod of a sandbox, and checks its UID and its runtime class.
@@ -68,14 +54,17 @@ pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
 }
 
 /// Reads the mesh's configuration.
-pub async fn read_mesh(client: &Client, namespace: &str, name: &str) -> Result<MeshFacts> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+pub async fn read_mesh(client: &Client, settings: &Settings) -> Result<MeshFacts> {
+    let name = &settings.mesh_config;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &settings.mesh_namespace);
     let map = maps.get(name).await.context(format_args!("ConfigMap {name} cannot be read"))?;
     let text = map.data.and_then(|mut data| data.remove("mesh")).unwrap_or_default();
     let mesh: Value = serde_saphyr::from_str(&text).context(format_args!("ConfigMap {name}"))?;
     Ok(MeshFacts {
         proxy_config: mesh.get("defaultConfig").cloned().unwrap_or_else(|| json!({})),
         trust_domain: mesh["trustDomain"].as_str().unwrap_or("cluster.local").to_owned(),
+        cluster: settings.ca.cluster.clone(),
+        cluster_domain: settings.cluster_domain.clone(),
     })
 }
 
@@ -90,7 +79,6 @@ fn facts(pod: &Pod, uid: &str) -> Result<PodFacts> {
     let names: Vec<_> = spec.containers.iter().map(|container| container.name.as_str()).collect();
     let ports: Vec<_> = spec.containers.iter().flat_map(|container| container.ports.iter().flatten()).collect();
     let mut owners = pod.metadata.owner_references.iter().flatten();
-    let owner = owners.rfind(|owner| owner.controller == Some(true));
     Ok(PodFacts {
         service_account: spec.service_account_name.clone().unwrap_or_else(|| "default".into()),
         labels: pod.metadata.labels.clone().unwrap_or_default(),
@@ -99,10 +87,6 @@ fn facts(pod: &Pod, uid: &str) -> Result<PodFacts> {
         qos_class: pod.status.as_ref().and_then(|status| status.qos_class.clone()).unwrap_or_default(),
         containers: names.join(","),
         ports: json!(ports),
-        owner: owner.map(|owner| Owner {
-            api_version: owner.api_version.clone(),
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-        }),
+        owner: owners.rfind(|owner| owner.controller == Some(true)).cloned(),
     })
 }

@@ -12,9 +12,8 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     let temporary = to.with_extension("new");
-    match fs::remove_dir_all(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    if temporary.exists() {
+        fs::remove_dir_all(&temporary)?;
     }
     fs::create_dir_all(&temporary)?;
     copy_directory(from, &temporary, fs::metadata(from)?.dev())?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::containerd::{Containerd, Error, NAMESPACE};
 use crate::error::{self, Context};
 use crate::metrics::Gauges;
-use crate::proxy;
+use crate::proxy::{self, SandboxFiles, sandbox_of_proxy};
 
 /// Describes a proxy of this node.
 #[derive(Debug)]
@@ -56,16 +56,17 @@ impl ProxyState {
 pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Proxy>, Error> {
     let mut found = Vec::new();
     for (id, labels) in containerd.list().await? {
-        let Some(sandbox) = proxy::sandbox_of(run_dir, &id) else { continue };
+        let Some(files) = sandbox_of_proxy(&id).map(|sandbox| SandboxFiles::of(run_dir, sandbox)) else { continue };
+        let Some(sandbox) = files.sandbox() else { continue };
         let is_running = containerd.pid(NAMESPACE, &id).await?.is_some();
-        let state = match proxy::age(run_dir, &id) {
+        let state = match files.age(&id) {
             _ if !is_running => ProxyState::Ended,
             Ordering::Less => ProxyState::Draining,
             Ordering::Equal => ProxyState::Running,
             Ordering::Greater => ProxyState::Starting,
         };
         let image = proxy::image_of(&labels);
-        let certificate_expires_in = proxy::certificate_expires_in(run_dir, &sandbox.id);
+        let certificate_expires_in = files.certificate_expires_in();
         found.push(Proxy { sandbox, image, state, certificate_expires_in });
     }
     found.sort_by_key(|proxy| (pod_of(&proxy.sandbox), proxy.state));
@@ -75,12 +76,14 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
 /// Returns the metrics' gauges. While a proxy is upgraded, its sandbox has two.
 pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Result<Gauges, Error> {
     let all = containerd.list().await?;
-    let sandboxes: BTreeSet<_> = all.keys().filter_map(|id| proxy::sandbox_of_proxy(id)).collect();
-    let is_outdated = |(id, labels): &(&String, &_)| proxy::is_serving(run_dir, id) && proxy::image_of(labels) != image;
+    let sandboxes: BTreeSet<_> = all.keys().filter_map(|id| sandbox_of_proxy(id)).collect();
+    let files = |sandbox: &str| SandboxFiles::of(run_dir, sandbox);
+    let is_serving = |id: &str| sandbox_of_proxy(id).is_some_and(|sandbox| files(sandbox).age(id) == Ordering::Equal);
+    let is_outdated = |(id, labels): &(&String, &_)| is_serving(id) && proxy::image_of(labels) != image;
     Ok(Gauges {
         proxies: sandboxes.len() as u64,
         outdated: all.iter().filter(is_outdated).count() as u64,
-        earliest_renewal: sandboxes.iter().filter_map(|id| proxy::certificate_renewal_due(run_dir, id)).min(),
+        earliest_renewal: sandboxes.iter().filter_map(|sandbox| files(sandbox).renewal_due()).min(),
     })
 }
 
@@ -125,11 +128,8 @@ fn hours(left: Duration) -> String {
 
 /// Writes the log of the proxy of a pod, `NAMESPACE/NAME`, to `output`.
 pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io::Write) -> error::Result<()> {
-    let Some(proxy) = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod) else {
-        return Err(error::Error::new(format_args!(
-            "{pod} has no proxy on this node; `istio-aux-node status` lists all"
-        )));
-    };
+    let found = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod);
+    let proxy = found.context(format_args!("{pod} has no proxy on this node; `istio-aux-node status` lists all"))?;
     let path = proxy::log_of(logs, &proxy.sandbox.id);
     let mut log = File::open(&path).context(path.display())?;
     match io::copy(&mut log, &mut output) {

@@ -28,9 +28,10 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads the variables by a function such as [`std::env::var`].
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let text = |name| variable(name).unwrap_or_default();
+    /// Reads the variables.
+    #[must_use]
+    pub fn read() -> Self {
+        let text = |name| std::env::var(name).unwrap_or_default();
         Self {
             command: text("CNI_COMMAND"),
             container_id: text("CNI_CONTAINERID"),

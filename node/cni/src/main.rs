@@ -6,14 +6,14 @@ use std::io::{Read, stdin};
 use std::process::ExitCode;
 
 use cni::input::Environment;
-use cni::plugin::{Timeouts, run};
+use cni::plugin::{run, timeout};
 
 fn main() -> ExitCode {
-    let environment = Environment::read(|name| std::env::var(name).ok());
+    let environment = Environment::read();
     let mut input = String::new();
     // Input that cannot be read is reported by `run`, as an invalid configuration.
     let _ = stdin().read_to_string(&mut input);
-    match run(&environment, &input, Timeouts::default()) {
+    match run(&environment, &input, timeout(&environment.command)) {
         Ok(output) => {
             println!("{output}");
             ExitCode::SUCCESS

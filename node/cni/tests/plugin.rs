@@ -7,11 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cni::input::Environment;
-use cni::plugin::{Timeouts, run};
+use cni::plugin::run;
 use serde_json::{Value, json};
 
-const SHORT: Timeouts =
-    Timeouts { add: Duration::from_millis(300), delete: Duration::from_millis(300), check: Duration::from_millis(300) };
+const SHORT: Duration = Duration::from_millis(300);
 
 fn environment(command: &str) -> Environment {
     Environment {
@@ -56,8 +55,7 @@ fn error(result: Result<String, cni::failure::Failure>) -> Value {
 fn add_with_agent_prints_previous_result() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![None, Some("{}")]);
-    let patient = Timeouts { add: Duration::from_mins(1), ..SHORT };
-    let output = run(&environment("ADD"), &configuration(directory.path()), patient).unwrap();
+    let output = run(&environment("ADD"), &configuration(directory.path()), Duration::from_mins(1)).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&output).unwrap(), result());
     let request = json!({
         "command": "add", "id": "abc", "netns": "/run/netns/x", "namespace": "team", "name": "job", "uid": "u1",

@@ -8,10 +8,10 @@ use crate::error::{Context, Result};
 
 /// Returns the pod's cgroup as the runtime names it. Fails if it does not exist, since the OCI runtime would create it.
 pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Result<String> {
-    let mut paths = vec![by_cgroupfs(&sandbox.uid, qos_class), by_systemd(&sandbox.uid, qos_class)];
-    if !sandbox.cgroup_path.is_empty() {
-        paths = vec![sandbox.cgroup_path.clone()];
-    }
+    let paths = match sandbox.cgroup_path.as_str() {
+        "" => by_kubelet(&sandbox.uid, qos_class),
+        path => vec![path.to_owned()],
+    };
     // Version 2 has one hierarchy, version 1 one for each controller.
     let hierarchies = [cgroups.to_owned(), cgroups.join("memory")];
     let is_there =
@@ -20,24 +20,16 @@ pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Resu
     found.context(format_args!("the pod has no cgroup {}", paths.join(" or ")))
 }
 
-/// Returns the kubelet's name with `cgroupDriver: cgroupfs`.
-fn by_cgroupfs(uid: &str, qos_class: &str) -> String {
-    match qos_class {
-        "Burstable" => format!("/kubepods/burstable/pod{uid}"),
-        "BestEffort" => format!("/kubepods/besteffort/pod{uid}"),
-        _ => format!("/kubepods/pod{uid}"),
-    }
-}
-
-/// Returns the kubelet's name with `cgroupDriver: systemd`, where the name of a slice begins with its parents' names.
-fn by_systemd(uid: &str, qos_class: &str) -> String {
-    let uid = uid.replace('-', "_");
-    match qos_class {
-        "Burstable" | "BestEffort" => {
-            let class = qos_class.to_lowercase();
-            format!("/kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice")
-        }
-        _ => format!("/kubepods.slice/kubepods-pod{uid}.slice"),
+/// Returns the kubelet's name with `cgroupDriver: cgroupfs`, and that with `systemd`, where the name of a slice begins with its
+/// parents' names.
+fn by_kubelet(uid: &str, qos_class: &str) -> Vec<String> {
+    let slice = format!("pod{}.slice", uid.replace('-', "_"));
+    match qos_class.to_lowercase().as_str() {
+        class @ ("burstable" | "besteffort") => vec![
+            format!("/kubepods/{class}/pod{uid}"),
+            format!("/kubepods.slice/kubepods-{class}.slice/kubepods-{class}-{slice}"),
+        ],
+        _ => vec![format!("/kubepods/pod{uid}"), format!("/kubepods.slice/kubepods-{slice}")],
     }
 }
 

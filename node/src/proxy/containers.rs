@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::ids::{redirect_id, sandbox_id};
 use super::ports::Ports;
 use super::spec::{self, Layout};
-use super::{Node, cgroup, last_line};
+use super::{Node, cgroup};
 use crate::error::{Context, Error, Result};
 use crate::pod::PodFacts;
 
@@ -35,13 +35,12 @@ impl Node {
     /// Runs a container that changes the pod's network, and waits for its end.
     async fn run_in_network(&self, sandbox: &Sandbox, pod: &PodFacts, spec: impl Fn(Layout) -> Value) -> Result<()> {
         let id = redirect_id(&sandbox.id);
-        let log = self.log(&sandbox.id);
         self.containerd.remove(&id).await?;
         self.start_container(&id, HashMap::new(), sandbox, pod, spec).await?;
         let status = self.containerd.wait(&id).await?;
         self.containerd.remove(&id).await?;
         if status != 0 {
-            return Err(Error::new(format_args!("iptables ended with {status}: {}", last_line(&log))));
+            return Err(Error::new(format_args!("iptables ended with {status}: {}", self.last_line(&sandbox.id))));
         }
         Ok(())
     }
@@ -66,12 +65,5 @@ impl Node {
     pub(super) async fn containers(&self, sandbox: &str) -> Result<Vec<String>> {
         let all = self.containerd.list().await?;
         Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())
-    }
-
-    pub(super) async fn remove_containers(&self, sandbox: &str) -> Result<()> {
-        for id in self.containers(sandbox).await? {
-            self.containerd.remove(&id).await?;
-        }
-        Ok(())
     }
 }

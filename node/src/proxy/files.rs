@@ -1,5 +1,6 @@
 //! The files of a sandbox' proxy, in a directory of its own below `/run`, where no key reaches a disk.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -11,29 +12,16 @@ use cni::protocol::Sandbox;
 use serde_json::json;
 use x509_parser::pem::parse_x509_pem;
 
-use super::istio::PROXY_USER;
+use super::PROXY_USER;
+use super::ids::revision_of;
 use crate::certificate::WorkloadCertificate;
 use crate::pod::PodFacts;
 
 /// Reads and writes the directory of one sandbox.
 #[derive(Debug)]
-pub(super) struct SandboxFiles {
+pub(crate) struct SandboxFiles {
     /// The directory's path.
     pub(super) directory: PathBuf,
-}
-
-/// Holds a certificate's validity, in seconds since 1970.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Validity {
-    pub(super) not_before: u64,
-    pub(super) not_after: u64,
-}
-
-impl Validity {
-    /// Returns the time at which half of it is over.
-    pub(super) fn renewal_due(self) -> u64 {
-        self.not_before + self.not_after.saturating_sub(self.not_before) / 2
-    }
 }
 
 /// Returns the directory of all sandboxes' directories.
@@ -43,13 +31,12 @@ pub(super) fn all(run_dir: &Path) -> PathBuf {
 
 impl SandboxFiles {
     /// Names the directory of a sandbox, which need not exist yet.
-    #[must_use]
-    pub(super) fn of(run_dir: &Path, id: &str) -> Self {
+    pub(crate) fn of(run_dir: &Path, id: &str) -> Self {
         Self { directory: all(run_dir).join(id) }
     }
 
     /// Writes the pod's metadata for pilot-agent, and the resolver's configuration.
-    pub(super) fn write_pod(&self, sandbox: &Sandbox, pod: &PodFacts, resolv_conf: &Path) -> io::Result<()> {
+    pub(super) fn write_pod(&self, sandbox: &Sandbox, pod: &PodFacts) -> io::Result<()> {
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o711))?;
@@ -57,7 +44,8 @@ impl SandboxFiles {
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
         fs::write(directory.join("annotations"), downward_api(&pod.annotations))?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
-        fs::copy(resolv_conf, self.directory.join("resolv.conf"))?;
+        // The proxies share it with the agent.
+        fs::copy("/etc/resolv.conf", self.directory.join("resolv.conf"))?;
         Ok(())
     }
 
@@ -73,32 +61,44 @@ impl SandboxFiles {
     }
 
     /// Returns the time until the renewal is due: zero without a certificate that can be read.
-    #[must_use]
     pub(super) fn renewal_due_in(&self) -> Duration {
-        let due = self.validity().map_or(0, Validity::renewal_due);
-        Duration::from_secs(due.saturating_sub(now()))
+        Duration::from_secs(self.renewal_due().unwrap_or_default().saturating_sub(now()))
     }
 
-    /// Returns the certificate's validity; `None` without a certificate that can be read.
-    #[must_use]
-    pub(super) fn validity(&self) -> Option<Validity> {
+    /// Returns the time at which half of the certificate's life is over, in seconds since 1970.
+    pub(crate) fn renewal_due(&self) -> Option<u64> {
+        let [not_before, not_after] = self.validity()?;
+        Some(not_before + not_after.saturating_sub(not_before) / 2)
+    }
+
+    /// Returns the time for which the certificate is valid; `None` where it has expired.
+    pub(crate) fn certificate_expires_in(&self) -> Option<Duration> {
+        let [_, not_after] = self.validity()?;
+        not_after.checked_sub(now()).map(Duration::from_secs)
+    }
+
+    /// Returns the certificate's first and last second since 1970; `None` without a certificate that can be read.
+    fn validity(&self) -> Option<[u64; 2]> {
         let chain = fs::read(self.directory.join("certificate/cert-chain.pem")).ok()?;
         let (_, pem) = parse_x509_pem(&chain).ok()?;
         let validity = pem.parse_x509().ok()?.validity().clone();
         let [not_before, not_after] = [validity.not_before, validity.not_after].map(|time| time.timestamp().try_into());
-        Some(Validity { not_before: not_before.ok()?, not_after: not_after.ok()? })
+        Some([not_before.ok()?, not_after.ok()?])
     }
 
     /// Reads the sandbox, for an agent that adopts its proxy.
-    #[must_use]
-    pub(super) fn sandbox(&self) -> Option<Sandbox> {
+    pub(crate) fn sandbox(&self) -> Option<Sandbox> {
         serde_json::from_slice(&fs::read(self.directory.join("sandbox.json")).ok()?).ok()
     }
 
     /// Returns the revision that serves: the number of upgrades before it. `None` where none has served yet.
-    #[must_use]
     pub(super) fn revision(&self) -> Option<u32> {
         fs::read_to_string(self.directory.join("revision")).ok()?.parse().ok()
+    }
+
+    /// Compares a container of the sandbox with the proxy that serves: less is earlier.
+    pub(crate) fn age(&self, id: &str) -> Ordering {
+        revision_of(id).cmp(&self.revision().or(Some(0)))
     }
 
     /// Records the revision that serves from now on.
@@ -107,7 +107,6 @@ impl SandboxFiles {
     }
 
     /// Returns the time since that revision began to serve.
-    #[must_use]
     pub(super) fn served_for(&self) -> Duration {
         let written = fs::metadata(self.directory.join("revision")).and_then(|metadata| metadata.modified());
         written.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
@@ -120,7 +119,6 @@ impl SandboxFiles {
     }
 
     /// Returns true if the pod's network has the jumps to these rules.
-    #[must_use]
     pub(super) fn has_jumps(&self) -> bool {
         self.directory.join("ports.jumps").exists()
     }
@@ -140,7 +138,7 @@ impl SandboxFiles {
 }
 
 /// Returns the seconds since 1970.
-pub(super) fn now() -> u64 {
+fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
@@ -161,4 +159,21 @@ fn for_proxy(file: &Path) -> io::Result<()> {
 /// Renders labels or annotations as a volume of the downward API does.
 fn downward_api(map: &BTreeMap<String, String>) -> String {
     map.iter().fold(String::new(), |text, (key, value)| text + key + "=" + &json!(value).to_string() + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ids::proxy_id;
+    use super::*;
+
+    #[test]
+    fn first_proxy_serves_until_another_is_recorded() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let files = SandboxFiles::of(run_dir.path(), "abc");
+        fs::create_dir_all(&files.directory).unwrap();
+        let ages = || [0, 1, 2].map(|revision| files.age(&proxy_id("abc", revision)));
+        assert_eq!((files.revision(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
+        files.write_revision(1).unwrap();
+        assert_eq!((files.revision(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));
+    }
 }

@@ -1,6 +1,6 @@
 //! The proxies and files that earlier agents have left on the node.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
@@ -14,26 +14,21 @@ use crate::error::Result;
 /// Limits the time from the end of ADD to the start of the pause container, on a busy node.
 const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Describes what an earlier agent has left of a sandbox.
-#[derive(Debug)]
-pub enum Leftover {
-    /// A proxy whose pod lives.
-    Live {
-        /// The pod's sandbox.
-        sandbox: Sandbox,
-        /// True if the proxy was started from another image than new ones are.
-        is_outdated: bool,
-    },
-    /// Containers or files to be removed.
-    Stale,
+/// Holds what earlier agents have left.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    /// Sandboxes whose pods live; true where the proxy was started from another image than new ones are.
+    pub live: Vec<(Sandbox, bool)>,
+    /// The ids of sandboxes whose containers and files are to be removed.
+    pub stale: Vec<String>,
 }
 
 impl Node {
-    /// Returns what earlier agents have left, by the sandboxes' ids.
-    pub async fn leftovers(&self) -> Result<HashMap<String, Leftover>> {
+    /// Returns what earlier agents have left.
+    pub async fn leftovers(&self) -> Result<Leftovers> {
         let containers = self.containerd.list().await?;
         let ids: BTreeSet<_> = containers.keys().map(|id| sandbox_id(id).to_owned()).chain(self.prepared()).collect();
-        let (mut leftovers, mut has_waited) = (HashMap::new(), false);
+        let (mut leftovers, mut has_waited) = (Leftovers::default(), false);
         for id in ids {
             let files = self.files(&id);
             let serving = containers.get(&self.serving(&id));
@@ -47,8 +42,10 @@ impl Node {
                 has_waited = true;
                 is_alive = self.containerd.pid(CRI_NAMESPACE, &id).await?.is_some();
             }
-            let sandbox = sandbox.filter(|_| is_alive);
-            leftovers.insert(id, sandbox.map_or(Leftover::Stale, |sandbox| Leftover::Live { sandbox, is_outdated }));
+            match sandbox.filter(|_| is_alive) {
+                Some(sandbox) => leftovers.live.push((sandbox, is_outdated)),
+                None => leftovers.stale.push(id),
+            }
         }
         Ok(leftovers)
     }

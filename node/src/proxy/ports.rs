@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use super::istio::{ADMIN_PORT, METRICS_PORT, PROXY_USER, READINESS_PORT, STATUS_PORT};
+use contract::names::{DEFAULT_STATUS_PORT, ENVOY_ADMIN_PORT};
+
+use super::PROXY_USER;
 
 /// Holds the ports of one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +21,8 @@ pub(super) struct Ports {
 }
 
 /// Istio's standard ports.
-const STANDARD: Ports =
-    Ports { admin: ADMIN_PORT, status: STATUS_PORT, readiness: READINESS_PORT, metrics: METRICS_PORT };
+pub(super) const STANDARD: Ports =
+    Ports { admin: ENVOY_ADMIN_PORT, status: DEFAULT_STATUS_PORT, readiness: 15021, metrics: 15090 };
 /// The number of successive proxies that share no port.
 const SETS: u32 = 3;
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use super::{Node, RETRY_DELAY};
 use crate::containerd::NAMESPACE;
 use crate::error::{Context, Result};
-use crate::pod::{MeshFacts, PodFacts, read_pod};
+use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 
 const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(30);
 
@@ -32,7 +32,8 @@ impl Node {
         loop {
             sleep(self.files(&sandbox.id).renewal_due_in()).await;
             let renewed = async {
-                let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
+                let pod = read_pod(&self.client, sandbox).await?;
+                let mesh = read_mesh(&self.client, &self.settings).await?;
                 self.renew(sandbox, &pod, &mesh).await
             };
             if let Err(error) = renewed.await {
@@ -45,7 +46,6 @@ impl Node {
     pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
         let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
         let certificate = self.settings.ca.issue(&identity).await?;
-        let written = self.files(&sandbox.id).write_certificate(&certificate);
-        written.context("the certificate's files")
+        self.files(&sandbox.id).write_certificate(&certificate).context("the certificate's files")
     }
 }

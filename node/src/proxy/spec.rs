@@ -5,14 +5,16 @@ use std::path::Path;
 
 use cni::protocol::Sandbox;
 use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Map, Value, json};
 
-use super::istio::{METRICS_PORT, PROXY_USER, READINESS_PORT, STATUS_PORT};
-use super::ports::Ports;
+use super::PROXY_USER;
+use super::ports::{Ports, STANDARD};
 use crate::pod::{MeshFacts, PodFacts};
 
 /// The file of the rules in the container that applies them.
 const RULES: &str = "/tmp/rules";
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Holds the node's paths for a container.
 #[derive(Debug, Clone, Copy)]
@@ -25,59 +27,37 @@ pub(super) struct Layout<'a> {
     pub(super) cgroup: &'a str,
 }
 
-/// Holds what a proxy needs of its cluster.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Cluster<'a> {
-    /// Its name in the mesh.
-    pub(super) id: &'a str,
-    /// Its DNS domain.
-    pub(super) domain: &'a str,
-}
-
 /// Returns the proxy's spec.
-#[must_use]
-pub(super) fn proxy(
-    sandbox: &Sandbox,
-    pod: &PodFacts,
-    mesh: &MeshFacts,
-    cluster: Cluster,
-    ports: Ports,
-    layout: Layout,
-) -> Value {
+pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, ports: Ports, layout: Layout) -> Value {
     let args = [
         "/usr/local/bin/pilot-agent",
         "proxy",
         "sidecar",
         "--domain",
-        &format!("{}.svc.{}", sandbox.namespace, cluster.domain),
+        &format!("{}.svc.{}", sandbox.namespace, mesh.cluster_domain),
         "--proxyLogLevel=warning",
         "--proxyComponentLogLevel=misc:error",
         "--log_output_level=default:info",
     ]
     .map(str::to_owned);
     let mut mounts = system_mounts();
-    for directory in ["/tmp", "/etc/istio/proxy", "/var/lib/istio/data"] {
-        mounts.push(writable(directory));
-    }
-    for directory in ["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"] {
-        mounts.push(writable(directory));
-    }
+    mounts.extend(["/tmp", "/etc/istio/proxy", "/var/lib/istio/data"].map(writable));
+    mounts.extend(["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"].map(writable));
     mounts.push(bound(&layout.files.join("certificate"), "/var/run/secrets/workload-spiffe-credentials"));
     mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
-    let environment = environment(sandbox, pod, mesh, cluster.id, ports);
+    let environment = environment(sandbox, pod, mesh, ports);
     container(sandbox, layout, PROXY_USER, &[], &args, &environment, &mounts)
 }
 
 /// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
-#[must_use]
 pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Value {
     let annotation = |name: &str, default: &str| {
         let value = pod.annotations.get(&format!("traffic.sidecar.istio.io/{name}"));
         value.map_or_else(|| default.to_owned(), Clone::clone)
     };
-    let mut not_redirected = format!("{METRICS_PORT},{READINESS_PORT},{STATUS_PORT}");
+    let mut not_redirected = format!("{},{},{}", STANDARD.metrics, STANDARD.readiness, STANDARD.status);
     let excluded = annotation("excludeInboundPorts", "");
     if !excluded.is_empty() {
         not_redirected = not_redirected + "," + &excluded;
@@ -101,7 +81,6 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Val
 }
 
 /// Returns the spec of the container that applies rules for IPv4 or IPv6 to the pod's network, and ends.
-#[must_use]
 pub(super) fn apply_rules(sandbox: &Sandbox, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
     let program = if is_ipv6 { "ip6tables-restore" } else { "iptables-restore" };
     network_tool(sandbox, layout, &[program, "--noflush", RULES].map(str::to_owned), Some(bound(rules, RULES)))
@@ -113,13 +92,13 @@ fn network_tool(sandbox: &Sandbox, layout: Layout, args: &[String], file: Option
     // The lock of iptables.
     mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755"]));
     mounts.extend(file);
-    container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, &[path()], &mounts)
+    container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, &[PATH.to_owned()], &mounts)
 }
 
-fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &str, ports: Ports) -> Vec<String> {
+fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, ports: Ports) -> Vec<String> {
     let address = sandbox.addresses.first().map(ToString::to_string).unwrap_or_default();
     let mut variables = vec![
-        path(),
+        PATH.to_owned(),
         "PILOT_CERT_PROVIDER=istiod".to_owned(),
         // XDS with the pod's own certificate, so that the proxy needs no token.
         "PROV_CERT=/var/run/secrets/workload-spiffe-credentials".to_owned(),
@@ -135,19 +114,25 @@ fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, cluster: &st
         format!("TRUST_DOMAIN={}", mesh.trust_domain),
         format!("ISTIO_META_POD_PORTS={}", pod.ports),
         format!("ISTIO_META_APP_CONTAINERS={}", pod.containers),
-        format!("ISTIO_META_CLUSTER_ID={cluster}"),
+        format!("ISTIO_META_CLUSTER_ID={}", mesh.cluster),
         format!("ISTIO_META_NODE_NAME={}", pod.node),
         "ISTIO_META_INTERCEPTION_MODE=REDIRECT".to_owned(),
         format!("ISTIO_META_MESH_ID={}", mesh.trust_domain),
     ];
     if let Some(owner) = &pod.owner {
         variables.push(format!("ISTIO_META_WORKLOAD_NAME={}", owner.name));
-        variables.push(format!("ISTIO_META_OWNER={}", owner.reference(&sandbox.namespace)));
+        variables.push(format!("ISTIO_META_OWNER={}", reference(owner, &sandbox.namespace)));
     }
     if let Some(probes) = probes(pod) {
         variables.push(format!("ISTIO_KUBE_APP_PROBERS={probes}"));
     }
     variables
+}
+
+/// Returns the reference to a pod's owner that Istio's injector writes.
+fn reference(owner: &OwnerReference, namespace: &str) -> String {
+    let OwnerReference { api_version, kind, name, .. } = owner;
+    format!("kubernetes://apis/{api_version}/namespaces/{namespace}/{}s/{name}", kind.to_lowercase())
 }
 
 /// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
@@ -170,10 +155,6 @@ fn proxy_config(mesh: &MeshFacts, ports: Ports) -> Value {
         config.insert("proxyAdminPort".to_owned(), ports.admin.into());
     }
     config
-}
-
-fn path() -> String {
-    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()
 }
 
 fn container(
@@ -237,7 +218,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::pod::Owner;
 
     fn sandbox() -> Sandbox {
         Sandbox {
@@ -261,36 +241,38 @@ mod tests {
             qos_class: "BestEffort".into(),
             containers: "main".into(),
             ports: json!([{"containerPort": 8080}]),
-            owner: Some(Owner { api_version: "batch/v1".into(), kind: "Job".into(), name: "train".into() }),
+            owner: Some(OwnerReference {
+                api_version: "batch/v1".into(),
+                kind: "Job".into(),
+                name: "train".into(),
+                ..OwnerReference::default()
+            }),
         }
     }
 
     fn layout() -> Layout<'static> {
-        Layout {
-            root: Path::new("/proxy/1"),
-            files: Path::new("/run/istio-aux/sandbox/abc"),
-            cgroup: "/kubepods/pod1/abc",
-        }
+        let (root, files) = (Path::new("/proxy/1"), Path::new("/run/istio-aux/sandbox/abc"));
+        Layout { root, files, cgroup: "/kubepods/pod1/abc" }
+    }
+
+    fn proxy_of(revision: u32) -> Value {
+        let mesh = MeshFacts {
+            proxy_config: json!({"discoveryAddress": "istiod:15012"}),
+            trust_domain: "td".into(),
+            cluster: "Kubernetes".into(),
+            cluster_domain: "cluster.local".into(),
+        };
+        proxy(&sandbox(), &pod(), &mesh, Ports::of(revision), layout())
     }
 
     #[test]
     fn proxy_has_pods_network_and_no_capabilities() {
-        let mesh = MeshFacts { proxy_config: json!({"discoveryAddress": "istiod:15012"}), trust_domain: "td".into() };
-        insta::assert_json_snapshot!(proxy(
-            &sandbox(),
-            &pod(),
-            &mesh,
-            Cluster { id: "Kubernetes", domain: "cluster.local" },
-            Ports::of(0),
-            layout()
-        ));
+        insta::assert_json_snapshot!(proxy_of(0));
     }
 
     #[test]
     fn next_proxy_differs_in_ports_only() {
-        let mesh = MeshFacts { proxy_config: json!({}), trust_domain: "td".into() };
-        let cluster = Cluster { id: "Kubernetes", domain: "cluster.local" };
-        let [one, next] = [0, 1].map(|n| proxy(&sandbox(), &pod(), &mesh, cluster, Ports::of(n), layout()).to_string());
+        let [one, next] = [0, 1].map(|revision| proxy_of(revision).to_string());
         let ports = [("15000", "15100"), ("15020", "15120"), ("15021", "15121"), ("15090", "15190")];
         assert_eq!(ports.iter().fold(one, |text, (from, to)| text.replace(from, to)), next);
     }

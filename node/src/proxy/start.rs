@@ -1,7 +1,6 @@
 //! The start of a sandbox' proxy: its files, its container, and its readiness.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
@@ -9,24 +8,22 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::ids::proxy_id;
 use super::ports::Ports;
-use super::spec::{self, Cluster, Layout};
-use super::{Node, RETRY_DELAY, ROOT_LABEL, last_line};
+use super::spec::{self, Layout};
+use super::{Node, RETRY_DELAY, ROOT_LABEL};
 use crate::error::{Context, Error, Result};
 use crate::netns;
-use crate::pod::{MeshFacts, PodFacts, read_pod};
+use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 
 /// Long enough for a proxy on a busy node, and shorter than the plugin waits.
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The resolver's configuration, which the proxies share with the agent.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 impl Node {
     /// Limits the time of a proxy's start.
     pub(super) async fn in_time(&self, sandbox: &Sandbox, start: impl Future<Output = Result<()>>) -> Result<()> {
         timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
-            let line = last_line(&self.log(&sandbox.id));
+            let line = self.last_line(&sandbox.id);
             Err(Error::new(format_args!("the proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}")))
         })
     }
@@ -48,7 +45,7 @@ impl Node {
         let started = began.elapsed();
         self.until_ready(pid, revision, sandbox).await?;
         if served.is_none() {
-            self.write_revision(revision, sandbox)?;
+            self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;
         }
         let ready = began.elapsed();
         tracing::info!(
@@ -63,9 +60,9 @@ impl Node {
 
     async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts)> {
         let pod = read_pod(&self.client, sandbox).await?;
-        let mesh = self.mesh().await?;
+        let mesh = read_mesh(&self.client, &self.settings).await?;
         let files = self.files(&sandbox.id);
-        files.write_pod(sandbox, &pod, Path::new(RESOLV_CONF)).context("the pod's files")?;
+        files.write_pod(sandbox, &pod).context("the pod's files")?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
         while let Err(error) = self.renew(sandbox, &pod, &mesh).await {
             if Instant::now() >= deadline {
@@ -83,10 +80,9 @@ impl Node {
         pod: &PodFacts,
         mesh: &MeshFacts,
     ) -> Result<u32> {
-        let cluster = Cluster { id: &self.settings.ca.cluster, domain: &self.settings.cluster_domain };
         let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
         let ports = Ports::of(revision);
-        let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, cluster, ports, layout);
+        let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, ports, layout);
         self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await
     }
 
@@ -96,12 +92,6 @@ impl Node {
             ready = netns::wait_until_ready(pid, Ports::of(revision).readiness, READY_TIMEOUT) => ready,
             () = self.ended(&id) => Err(Error::new("the proxy ended before it was ready")),
         }
-        .map_err(|error| Error::new(format_args!("{error}; its last line: {}", last_line(&self.log(&sandbox.id)))))
-    }
-
-    /// Records that this revision serves from now on.
-    pub(super) fn write_revision(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
-        let written = self.files(&sandbox.id).write_revision(revision);
-        written.context("the sandbox' files")
+        .map_err(|error| Error::new(format_args!("{error}; its last line: {}", self.last_line(&sandbox.id))))
     }
 }

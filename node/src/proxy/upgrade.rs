@@ -6,8 +6,8 @@ use cni::protocol::Sandbox;
 use super::Node;
 use super::ids::{proxy_id, revision_of};
 use super::ports::Ports;
-use crate::error::{Error, Result};
-use crate::pod::read_pod;
+use crate::error::{Context, Error, Result};
+use crate::pod::{read_mesh, read_pod};
 
 impl Node {
     /// Starts the successor of a sandbox' proxy, and returns when it serves. If that fails, the present proxy goes on alone.
@@ -18,10 +18,11 @@ impl Node {
         let start = async {
             self.containerd.remove(&next).await?;
             self.refuse_taken_ports(revision, sandbox).await?;
-            let (pod, mesh) = (read_pod(&self.client, sandbox).await?, self.mesh().await?);
+            let pod = read_pod(&self.client, sandbox).await?;
+            let mesh = read_mesh(&self.client, &self.settings).await?;
             let pid = self.start_proxy(revision, sandbox, &pod, &mesh).await?;
             self.until_ready(pid, revision, sandbox).await?;
-            self.write_revision(revision, sandbox)
+            self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")
         };
         let in_turn = async {
             let _permit = self.upgrades.acquire().await?;

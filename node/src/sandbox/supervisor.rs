@@ -70,7 +70,8 @@ impl Supervisor {
 #[derive(Default)]
 struct Entry {
     state: State,
-    sandbox: Option<Sandbox>,
+    /// Has only the id where a deletion came first: then no proxy is started.
+    sandbox: Sandbox,
     adds: Vec<oneshot::Sender<Response>>,
     deletes: Vec<oneshot::Sender<Response>>,
     effect: u64,
@@ -89,13 +90,11 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         match message {
             Message::Request(Request::Add(sandbox), reply) => {
                 let id = sandbox.id.clone();
-                let entry = self.entries.entry(id.clone()).or_default();
-                entry.sandbox.get_or_insert(sandbox);
-                entry.adds.push(reply);
+                self.entry(sandbox).adds.push(reply);
                 self.apply(&id, &Event::Add);
             }
             Message::Request(Request::Delete { id }, reply) => {
-                self.entries.entry(id.clone()).or_default().deletes.push(reply);
+                self.entry(Sandbox { id: id.clone(), ..Sandbox::default() }).deletes.push(reply);
                 self.apply(&id, &Event::Delete);
             }
             Message::Request(Request::Check { id }, reply) => {
@@ -106,7 +105,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
             }
             Message::Adopt(sandbox, is_outdated) => {
                 let id = sandbox.id.clone();
-                self.entries.entry(id.clone()).or_default().sandbox = Some(sandbox);
+                self.entry(sandbox);
                 self.apply(&id, &Event::Adopted);
                 if is_outdated {
                     self.apply(&id, &Event::Outdated);
@@ -119,6 +118,10 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 }
             }
         }
+    }
+
+    fn entry(&mut self, sandbox: Sandbox) -> &mut Entry {
+        self.entries.entry(sandbox.id.clone()).or_insert_with(|| Entry { sandbox, ..Entry::default() })
     }
 
     fn apply(&mut self, id: &str, event: &Event) {
@@ -140,84 +143,73 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
 
     fn carry_out(&mut self, id: &str, action: Action) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let proxies = Arc::clone(&self.proxies);
-        let sandbox = entry.sandbox.clone();
-        match (action, sandbox) {
-            (Action::RespondAdd(result), _) => respond(&mut entry.adds, &result),
-            (Action::RespondDelete, _) => respond(&mut entry.deletes, &Ok(())),
-            (Action::Start(delay), Some(sandbox)) => self.run(id, move |report| async move {
-                sleep(delay).await;
-                match proxies.start(&sandbox).await {
-                    Ok(()) => report(Event::Started),
-                    Err(reason) => return report(Event::StartFailed(reason)),
-                }
-                proxies.maintain(&sandbox).await;
-                report(Event::Exited);
-            }),
-            (Action::Watch, Some(sandbox)) => self.run(id, move |report| async move {
-                proxies.maintain(&sandbox).await;
-                report(Event::Exited);
-            }),
-            (Action::Upgrade, Some(sandbox)) => self.run(id, move |report| async move {
-                let retry_delay = match proxies.upgrade(&sandbox).await {
-                    Ok(()) => {
-                        report(Event::Upgraded);
-                        Duration::MAX
+        match action {
+            Action::RespondAdd(result) => respond(&mut entry.adds, &result),
+            Action::RespondDelete => respond(&mut entry.deletes, &Ok(())),
+            effect => {
+                entry.effect += 1;
+                let (number, before, sandbox) = (entry.effect, entry.task.take(), entry.sandbox.clone());
+                let (proxies, messages, id) = (Arc::clone(&self.proxies), self.messages.clone(), id.to_owned());
+                entry.task = Some(tokio::spawn(async move {
+                    if let Some(task) = before {
+                        task.abort();
+                        let _ = task.await;
                     }
-                    Err(reason) => {
-                        report(Event::UpgradeFailed(reason));
-                        UPGRADE_RETRY_DELAY
-                    }
-                };
-                match timeout(retry_delay, proxies.maintain(&sandbox)).await {
-                    Ok(()) => report(Event::Exited),
-                    Err(_) => report(Event::Outdated),
-                }
-            }),
-            (Action::Remove(delay), _) => {
-                let sandbox_id = id.to_owned();
-                self.run(id, move |report| async move {
-                    sleep(delay).await;
-                    match proxies.remove(&sandbox_id).await {
-                        Ok(()) => report(Event::Removed),
-                        Err(error) => {
-                            tracing::warn!(sandbox = sandbox_id, %error, "could not remove a proxy");
-                            report(Event::RemoveFailed);
+                    let report = move |event| {
+                        if let Some(messages) = messages.upgrade() {
+                            let _ = messages.send(Message::Effect(id.clone(), number, event));
                         }
-                    }
-                });
+                    };
+                    run(&effect, &*proxies, &sandbox, report).await;
+                }));
             }
-            // Only ADD and adoption lead to these, and both bring the sandbox.
-            (Action::Start(_) | Action::Watch | Action::Upgrade, None) => {}
         }
-    }
-
-    /// Runs an effect in place of the one before, which is stopped first.
-    fn run<F: Future<Output = ()> + Send>(
-        &mut self,
-        id: &str,
-        effect: impl FnOnce(Box<dyn Fn(Event) + Send + Sync>) -> F + Send + 'static,
-    ) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        entry.effect += 1;
-        let (number, messages, id) = (entry.effect, self.messages.clone(), id.to_owned());
-        let before = entry.task.take();
-        entry.task = Some(tokio::spawn(async move {
-            stop(before).await;
-            let report = move |event| {
-                if let Some(messages) = messages.upgrade() {
-                    let _ = messages.send(Message::Effect(id.clone(), number, event));
-                }
-            };
-            effect(Box::new(report)).await;
-        }));
     }
 }
 
-async fn stop(task: Option<JoinHandle<()>>) {
-    if let Some(task) = task {
-        task.abort();
-        let _ = task.await;
+/// Runs an effect to its end, and reports what happens.
+async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report: impl Fn(Event)) {
+    match effect {
+        Action::Start(delay) => {
+            sleep(*delay).await;
+            match proxies.start(sandbox).await {
+                Ok(()) => report(Event::Started),
+                Err(reason) => return report(Event::StartFailed(reason)),
+            }
+            proxies.maintain(sandbox).await;
+            report(Event::Exited);
+        }
+        Action::Watch => {
+            proxies.maintain(sandbox).await;
+            report(Event::Exited);
+        }
+        Action::Upgrade => {
+            let retry_delay = match proxies.upgrade(sandbox).await {
+                Ok(()) => {
+                    report(Event::Upgraded);
+                    Duration::MAX
+                }
+                Err(reason) => {
+                    report(Event::UpgradeFailed(reason));
+                    UPGRADE_RETRY_DELAY
+                }
+            };
+            match timeout(retry_delay, proxies.maintain(sandbox)).await {
+                Ok(()) => report(Event::Exited),
+                Err(_) => report(Event::Outdated),
+            }
+        }
+        Action::Remove(delay) => {
+            sleep(*delay).await;
+            match proxies.remove(&sandbox.id).await {
+                Ok(()) => report(Event::Removed),
+                Err(error) => {
+                    tracing::warn!(sandbox = sandbox.id, %error, "could not remove a proxy");
+                    report(Event::RemoveFailed);
+                }
+            }
+        }
+        Action::RespondAdd(_) | Action::RespondDelete => {}
     }
 }
 
