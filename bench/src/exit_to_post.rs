@@ -25,18 +25,16 @@ const KINDS: [(&str, &str); 3] = [("native", "Never"), ("native", "OnFailure"), 
 /// Runs so many rounds of a pod of each kind, and prints how long they took.
 pub(crate) async fn run(rounds: usize) {
     let mut took: [Vec<i64>; KINDS.len()] = Default::default();
-    scenario("bench-post", &[OPT_IN], async |ns: &Namespace| {
-        for round in 0..rounds {
-            // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike.
-            for (kind, ((mode, policy), took)) in KINDS.iter().zip(&mut took).enumerate() {
-                took.push(time_post(ns, &format!("pod-{round}-{kind}"), mode, policy).await);
-            }
-            if (round + 1) % 10 == 0 {
-                eprintln!("round {} of {rounds}", round + 1);
-            }
+    let ns = &scenario("bench-post", &[OPT_IN]).await;
+    for round in 0..rounds {
+        // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike.
+        for (kind, ((mode, policy), took)) in KINDS.iter().zip(&mut took).enumerate() {
+            took.push(time_post(ns, &format!("pod-{round}-{kind}"), mode, policy).await);
         }
-    })
-    .await;
+        if (round + 1) % 10 == 0 {
+            eprintln!("round {} of {rounds}", round + 1);
+        }
+    }
     for ((mode, policy), mut took) in KINDS.iter().zip(took) {
         took.sort_unstable();
         let [min, median, p99, max] = [0, took.len() / 2, took.len() * 99 / 100, took.len() - 1].map(|at| took[at]);
@@ -62,7 +60,7 @@ async fn time_post(ns: &Namespace, name: &str, mode: &str, policy: &str) -> i64 
     let number = async |container| ns.until(container, async || number(&ns.try_logs(name, container).await?)).await;
     let (asked, exit) = (number(PROXY_CONTAINER).await, number("main").await);
     ns.delete_pod(name).await;
-    ns.until("the pod to go", async || (!ns.has_pod(name).await).then_some(())).await;
+    ns.until_gone(name).await;
     (asked - exit) / 1000
 }
 

@@ -5,11 +5,10 @@ use std::time::Duration;
 use contract::names::MODE_ANNOTATION;
 use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
 use e2e::command::{printed, run as run_program};
+use e2e::kubectl::wait_for_removal;
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::webhook_option::{self, WebhookOption, is_mounted, until_mounted};
 use e2e::{Namespace, PodView, scenario};
-use k8s_openapi::api::core::v1::Namespace as NamespaceObject;
-use kube::Api;
 use serde_json::Value;
 
 use crate::cost::{Cost, Meter};
@@ -152,19 +151,14 @@ fn milliseconds(time: Duration) -> u64 {
 
 /// Times a pod in a namespace of its own, and waits until that is gone: what ends one pod is not to disturb the next.
 async fn time_in_namespace(kind: &Kind, round: usize) -> Timing {
-    let mut timed = None;
-    scenario(&format!("bench-{}", kind.name), kind.labels, async |ns: &Namespace| {
-        if kind.name == IMAGE_VOLUME {
-            until_mounted(ns).await;
-        }
-        timed = Some((ns.name().to_owned(), time_pod(ns, kind, round).await));
-    })
-    .await;
-    let (namespace, timing) = timed.expect("the scenario has run");
-    let namespaces: Api<NamespaceObject> = Api::all(client().await);
-    while namespaces.get_opt(&namespace).await.expect("namespaces are read").is_some() {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    let ns = scenario(&format!("bench-{}", kind.name), kind.labels).await;
+    if kind.name == IMAGE_VOLUME {
+        until_mounted(&ns).await;
     }
+    let timing = time_pod(&ns, kind, round).await;
+    let namespace = ns.name().to_owned();
+    drop(ns);
+    wait_for_removal(&namespace);
     timing
 }
 
@@ -177,9 +171,9 @@ async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
     let meter = Meter::start().await;
     let created = uptime();
     let pod = ns.create_object(object).await;
-    let uid = pod.metadata.uid.clone().expect("an object has a uid");
+    let uid = pod["metadata"]["uid"].as_str().expect("an object has a uid");
     if kind.name == IMAGE_VOLUME {
-        assert!(is_mounted(&serde_json::to_value(&pod).expect("a pod is JSON")), "a replica that drains has answered");
+        assert!(is_mounted(&pod), "a replica that drains has answered");
     }
     let ends = kind.end != End::Never;
     let end = async {
@@ -190,7 +184,7 @@ async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
         }
         uptime()
     };
-    let (succeeded, cost) = meter.until(ns, &uid, end).await;
+    let (succeeded, cost) = meter.until(ns, uid, end).await;
     let times = printed_uptimes(ns, "one", "main").await;
     Timing { start: times[0].saturating_sub(created), end: ends.then(|| succeeded.saturating_sub(times[1])), cost }
 }

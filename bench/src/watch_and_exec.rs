@@ -25,7 +25,7 @@ impl Controller {
             {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
         ]);
         let role = "rbac.authorization.k8s.io/v1";
-        for object in [
+        ns.create_objects([
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}),
             json!({"apiVersion": role, "kind": "Role", "metadata": {"name": ACCOUNT}, "rules": rules}),
             json!({
@@ -33,9 +33,8 @@ impl Controller {
                 "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": ns.name()}],
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT},
             }),
-        ] {
-            ns.create_object(object).await;
-        }
+        ])
+        .await;
         let client = client_with_token_of(ns.name(), ACCOUNT).await;
         Self(tokio::spawn(watch(client, ns.name().to_owned())).abort_handle())
     }

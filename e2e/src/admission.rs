@@ -26,16 +26,9 @@ async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
     while !stop.load(Ordering::Relaxed) {
         let n = count.fetch_add(1, Ordering::Relaxed);
         let one = pod(&format!("pod-{n}"), &pod_spec("Never", &[shell("main", "true")]));
-        match ns.try_dry_run(one).await {
-            Ok(pod) => {
-                let text = serde_json::to_string(&pod).expect("a pod is JSON");
-                assert!(
-                    text.contains(HOLD_FIELD) && text.contains(SHIM_CONTAINER),
-                    "creation {n} came without: {text}"
-                );
-            }
-            Err(error) => panic!("creation {n} was refused: {error}"),
-        }
+        let made = ns.try_dry_run(one).await.unwrap_or_else(|error| panic!("creation {n} was refused: {error}"));
+        let text = made.to_string();
+        assert!(text.contains(HOLD_FIELD) && text.contains(SHIM_CONTAINER), "creation {n} came without: {text}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     count.into_inner()

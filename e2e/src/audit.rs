@@ -18,7 +18,6 @@ pub struct Audit {
 
 impl Audit {
     /// Begins to count now.
-    #[must_use]
     pub fn from_now() -> Self {
         let file = state_directory().join("log/audit.log");
         let from = file.metadata().expect("the API server keeps an audit log").len();
@@ -27,7 +26,6 @@ impl Audit {
 
     /// Counts the requests since then by the name that `name` gives their events; `None` leaves one out. A watch has an event as it
     /// begins and another as it ends, and counts once.
-    #[must_use]
     pub fn count(&self, name: impl Fn(&Value) -> Option<String>) -> BTreeMap<String, usize> {
         let length = self.file.metadata().expect("the API server keeps an audit log").len();
         assert!(length >= self.from, "the audit log was rotated, and its counts are lost");

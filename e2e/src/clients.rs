@@ -6,14 +6,12 @@ use crate::namespace::name_of;
 use serde_json::Value;
 
 /// Returns a script that asks a server for its page, and prints it and the status.
-#[must_use]
 pub fn greets(host: &str) -> String {
     format!("curl -sS --max-time 20 -w ' %{{http_code}}' http://{host}/ 2>&1")
 }
 
 /// Returns a script that runs another until its output matches a pattern of the shell, for a minute, and prints the last output:
 /// proxies get a new configuration a moment after it is created.
-#[must_use]
 pub fn until_said(script: &str, pattern: &str) -> String {
     format!(
         "n=0; until said=$({script}); case $said in {pattern}) true;; *) [ $n = 60 ];; esac; do n=$((n + 1)); sleep 1; done; printf %s \"$said\""

@@ -56,5 +56,5 @@ async fn config() -> Config {
 /// Restarts a daemon of the one-node cluster: the kubelet, containerd or the API server.
 pub fn restart(daemon: &str) {
     let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/../hack/cluster/cluster");
-    drop(printed(&run(cluster, &["restart", daemon], "")));
+    printed(&run(cluster, &["restart", daemon], ""));
 }

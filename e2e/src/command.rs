@@ -1,7 +1,13 @@
 //! Programs that the tests run as an operator does, in the directory `deploy`.
 
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::panic::resume_unwind;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use tokio::task::spawn_blocking;
 
 use crate::context::require_allowed;
 
@@ -12,7 +18,6 @@ pub fn run(program: &str, words: &[&str], input: &str) -> Output {
 }
 
 /// Returns a command for the cluster that the tests may use.
-#[must_use]
 pub fn on_cluster(program: &str, words: &[&str]) -> Command {
     require_allowed();
     let mut command = Command::new(program);
@@ -28,6 +33,17 @@ pub fn run_offline(program: &str, words: &[&str]) -> Output {
     output(command.env("KUBECONFIG", "/dev/null"), "")
 }
 
+/// Runs what blocks beside the futures of this runtime.
+pub async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+}
+
+/// Writes a program, which may stand in for another.
+pub fn write_program(path: &Path, text: &str) {
+    fs::write(path, text).expect("the program is written");
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("it is a program");
+}
+
 fn output(command: &mut Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
@@ -36,7 +52,6 @@ fn output(command: &mut Command, input: &str) -> Output {
 }
 
 /// Returns what a program printed. Panics where it failed.
-#[must_use]
 pub fn printed(output: &Output) -> String {
     let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(output.status.success(), "{errors}{text}");

@@ -62,12 +62,12 @@ pub fn run_groups(groups: Vec<Group>) -> ExitCode {
         }
         let is_unmet = unmet.is_some();
         group.tests.into_iter().map(move |(name, test)| {
-            let trial =
-                Trial::test(format!("{}::{}", group.name, name.rsplit("::").next().unwrap_or(name)), move || {
-                    test();
-                    Ok(())
-                });
-            trial.with_ignored_flag(is_unmet)
+            let name = format!("{}::{}", group.name, name.rsplit("::").next().unwrap_or(name));
+            let run = move || {
+                test();
+                Ok(())
+            };
+            Trial::test(name, run).with_ignored_flag(is_unmet)
         })
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()

@@ -46,7 +46,6 @@ fn say(program: &str, words: &[&str]) -> String {
 }
 
 /// Runs helm on the release's namespace. Returns what it printed.
-#[expect(clippy::must_use_candidate, reason = "most of its commands are run for what they do")]
 pub fn helm(words: &[&str]) -> String {
     say("helm", &[words, &["--namespace=istio-aux"]].concat())
 }
@@ -74,7 +73,7 @@ impl InstallMethod {
             Self::Command => {
                 say(BINARY, &["check", "--pre"]);
                 let manifests = say(BINARY, &["manifests", "--registry", LOADED_IMAGES]);
-                drop(printed(&run("kubectl", &["apply", "--server-side", "--filename=-"], &manifests)));
+                printed(&run("kubectl", &["apply", "--server-side", "--filename=-"], &manifests));
                 say(BINARY, &["check", "--wait", "--timeout=3m"]);
             }
         }
@@ -98,7 +97,7 @@ impl InstallMethod {
             Self::Command => {
                 delete_configurations();
                 let manifests = say(BINARY, &["manifests", "--registry", LOADED_IMAGES]);
-                drop(printed(&run("kubectl", &["delete", "--ignore-not-found", "--filename=-"], &manifests)));
+                printed(&run("kubectl", &["delete", "--ignore-not-found", "--filename=-"], &manifests));
             }
         }
     }
@@ -141,11 +140,10 @@ pub fn remove_all() {
 fn on_policy(words: &[&str]) {
     let version = format!("--api-version={}", policy_version());
     let policy = say(BINARY, &["policy", &version]);
-    drop(printed(&run("kubectl", &[words, &["--filename=-"]].concat(), &policy)));
+    printed(&run("kubectl", &[words, &["--filename=-"]].concat(), &policy));
 }
 
 /// Returns the version in which the server has policies.
-#[must_use]
 pub fn policy_version() -> &'static str {
     let kinds = run("kubectl", &["get", "--raw", "/apis/admissionregistration.k8s.io/v1"], "");
     let has_v1 = String::from_utf8_lossy(&kinds.stdout).contains("MutatingAdmissionPolicy");
@@ -153,7 +151,6 @@ pub fn policy_version() -> &'static str {
 }
 
 /// Returns the objects of istio-aux, of every kind.
-#[must_use]
 pub fn leftover_objects() -> Vec<String> {
     let kinds = kubectl(&["api-resources", "--verbs=list", "--output=name"]);
     let mut kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::command::{printed, run};
 
 /// Runs kubectl, and returns what it printed.
-#[expect(clippy::must_use_candidate, reason = "most of its commands are run for what they do")]
 pub fn kubectl(words: &[&str]) -> String {
     printed(&run("kubectl", words, ""))
 }
@@ -15,12 +14,17 @@ pub fn apply(objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
     // The API server validates by itself; kubectl would first fetch the schemas of all kinds.
     let words = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--filename=-"];
-    drop(printed(&run("kubectl", &words, &list)));
+    printed(&run("kubectl", &words, &list));
 }
 
 /// Waits until a Deployment, `deployment/NAME`, or a `DaemonSet` runs as it is specified now.
 pub fn wait_for_rollout(namespace: &str, workload: &str) {
     kubectl(&["-n", namespace, "rollout", "status", workload, "--timeout=150s"]);
+}
+
+/// Waits until a namespace is gone.
+pub fn wait_for_removal(namespace: &str) {
+    kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=4m"]);
 }
 
 /// Objects that are not of a namespace, and are deleted when this is dropped.

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 #![allow(clippy::missing_panics_doc, reason = "a panic is how a test fails")]
+#![allow(clippy::must_use_candidate, reason = "what a program prints or an object says is not always of interest")]
 
 pub mod admission;
 pub mod audit;
@@ -28,4 +29,4 @@ pub mod tenancy;
 pub mod webhook_option;
 
 pub use namespace::{Namespace, scenario};
-pub use observe::{LOST, Outcome, PodView, has_condition, is_complete};
+pub use observe::{LOST, Outcome, PodView, has_condition};

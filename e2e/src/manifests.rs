@@ -1,10 +1,9 @@
 //! The objects that scenarios create: small pods of busybox and curl, Jobs of them, a server in the mesh.
 
-use contract::names::{ISTIO_STATUS_ANNOTATION, PROXY_CONTAINER};
+use contract::names::{ISTIO_STATUS_ANNOTATION, MODE_ANNOTATION, PROXY_CONTAINER};
 use serde_json::{Value, json};
 
 /// Returns the image of payloads: busybox' shell and tools, curl, user 65532. `PAYLOAD_IMAGE` replaces it.
-#[must_use]
 pub fn payload_image() -> String {
     std::env::var("PAYLOAD_IMAGE").unwrap_or_else(|_| "docker.io/istio-aux-cluster/payload:1".to_owned())
 }
@@ -14,13 +13,11 @@ pub fn payload_image() -> String {
 pub const NEEDS_PROXY: &str = "curl -sSf --max-time 5 -o /dev/null http://localhost:15021/healthz/ready || exit 99";
 
 /// Returns a container that runs a shell script.
-#[must_use]
 pub fn shell(name: &str, script: &str) -> Value {
     container(name, &["sh", "-c", script])
 }
 
 /// Returns a container that runs a command.
-#[must_use]
 pub fn container(name: &str, command: &[&str]) -> Value {
     json!({
         "name": name, "image": payload_image(), "command": command,
@@ -29,35 +26,36 @@ pub fn container(name: &str, command: &[&str]) -> Value {
 }
 
 /// Returns a native sidecar, for the init containers of a pod: it runs until SIGTERM, logs that it got one, and exits at once.
-#[must_use]
 pub fn native_sidecar(name: &str) -> Value {
     let mut sidecar = shell(name, "trap 'echo got SIGTERM; kill $!; exit 0' TERM; sleep 86400 & wait $!");
     sidecar["restartPolicy"] = json!("Always");
     sidecar
 }
 
+/// Adds a `postStart` hook. The kubelet starts no other container until the hook has ended.
+pub fn with_post_start(mut container: Value, script: &str) -> Value {
+    container["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", script]}}});
+    container
+}
+
 /// Returns the specification of a pod.
-#[must_use]
 pub fn pod_spec(restart_policy: &str, containers: &[Value]) -> Value {
     json!({"restartPolicy": restart_policy, "terminationGracePeriodSeconds": 1, "containers": containers})
 }
 
 /// Adds init containers to a pod's specification.
-#[must_use]
 pub fn with_init(mut spec: Value, init_containers: &[Value]) -> Value {
     spec["initContainers"] = json!(init_containers);
     spec
 }
 
 /// Sets Kubernetes' default grace period, for containers that end at SIGTERM by themselves.
-#[must_use]
 pub fn with_default_grace(mut spec: Value) -> Value {
     spec["terminationGracePeriodSeconds"] = json!(30);
     spec
 }
 
 /// Adds a directory `/memory` to each container, which outlives their restarts.
-#[must_use]
 pub fn with_memory(mut spec: Value) -> Value {
     spec["volumes"] = json!([{"name": "memory", "emptyDir": {}}]);
     for container in spec["containers"].as_array_mut().into_iter().flatten() {
@@ -67,7 +65,6 @@ pub fn with_memory(mut spec: Value) -> Value {
 }
 
 /// Removes a pod's account token, which the API server mounts under a random name.
-#[must_use]
 pub fn without_token(mut pod: Value) -> Value {
     let is_token = |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access"));
     let spec = &mut pod["spec"];
@@ -85,13 +82,16 @@ pub fn without_token(mut pod: Value) -> Value {
 }
 
 /// Returns a pod.
-#[must_use]
 pub fn pod(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 }
 
+/// Returns a pod in each of these modes, with its mode as its name.
+pub fn in_modes(modes: &[&str], spec: &Value) -> Vec<Value> {
+    modes.iter().map(|mode| annotated(pod(mode, spec), MODE_ANNOTATION, mode)).collect()
+}
+
 /// Annotates an object, on itself where it is a pod, else on its pod template.
-#[must_use]
 pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     let pod = if object["kind"] == "Pod" { &mut object } else { &mut object["spec"]["template"] };
     pod["metadata"]["annotations"][key] = json!(value);
@@ -99,13 +99,11 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
 }
 
 /// Marks a pod whose container `istio-proxy` stands in for one that Istio's injector has rendered.
-#[must_use]
 pub fn injected(pod: Value) -> Value {
     annotated(pod, ISTIO_STATUS_ANNOTATION, &json!({"containers": [PROXY_CONTAINER]}).to_string())
 }
 
 /// Returns a Job of one pod.
-#[must_use]
 pub fn job(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
@@ -115,22 +113,22 @@ pub fn job(name: &str, spec: &Value) -> Value {
 
 /// Returns a web server in the mesh that takes mutual TLS only, so every request came through a proxy. Its Service is `web`, its
 /// page says [`GREETING`].
-#[must_use]
 pub fn server() -> Vec<Value> {
     let mut serve = container("web", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
     serve["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
-    vec![
-        strict(),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-        }),
-        deployment("web", &pod_spec("Always", &[serve])),
-    ]
+    vec![strict(), service("web", 80, 8080), deployment("web", &pod_spec("Always", &[serve]))]
+}
+
+/// Returns a Service of HTTP for the pods of a Deployment, by its name.
+pub fn service(deployment: &str, port: u16, target_port: u16) -> Value {
+    let ports = json!([{"name": "http", "port": port, "targetPort": target_port}]);
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": deployment},
+        "spec": {"selector": {"app": deployment}, "ports": ports},
+    })
 }
 
 /// Returns a policy by which the pods of a namespace take mutual TLS only.
-#[must_use]
 pub fn strict() -> Value {
     json!({
         "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
@@ -142,7 +140,6 @@ pub fn strict() -> Value {
 pub const GREETING: &str = "hello from the mesh";
 
 /// Returns a Gateway of the Kubernetes Gateway API that listens for HTTP.
-#[must_use]
 pub fn gateway(name: &str, class: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": name},
@@ -151,7 +148,6 @@ pub fn gateway(name: &str, class: &str) -> Value {
 }
 
 /// Returns a Deployment of one pod, labelled `app`.
-#[must_use]
 pub fn deployment(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
@@ -163,7 +159,6 @@ pub fn deployment(name: &str, spec: &Value) -> Value {
 }
 
 /// Returns a `TFJob` of workers.
-#[must_use]
 pub fn tf_job(name: &str, workers: u32, restart_policy: &str, script: &str) -> Value {
     let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("tensorflow", script)]});
     json!({

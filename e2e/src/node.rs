@@ -29,7 +29,6 @@ fn ctr(words: &[&str]) -> String {
 }
 
 /// Runs containerd's own client in the kubelet's namespace.
-#[must_use]
 pub fn ctr_of_kubelet(words: &[&str]) -> String {
     ctr_in("k8s.io", words)
 }
@@ -39,7 +38,6 @@ fn ctr_in(namespace: &str, words: &[&str]) -> String {
 }
 
 /// Returns the node's containers, files and cgroups of proxies.
-#[must_use]
 pub fn proxies() -> Vec<String> {
     let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
     let cgroups =
@@ -56,14 +54,12 @@ pub fn kill_proxies() {
 }
 
 /// Runs the agent's program beside the agent.
-#[must_use]
 pub fn agent(words: &[&str]) -> String {
     let exec = ["exec", DAEMON_SET, "--container=agent", "--", "/istio-aux-node"];
     kubectl(&[&AGENT[..], &exec, words].concat())
 }
 
 /// Returns the agent's log since its start.
-#[must_use]
 pub fn agent_log() -> String {
     kubectl(&[&AGENT[..], &["logs", DAEMON_SET, "--container=agent"]].concat())
 }
@@ -94,30 +90,6 @@ fn select_nodes(selector: &str) {
     kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=merge", "--patch", &patch]].concat());
 }
 
-/// Keeps istiod scaled down until it is dropped.
-pub struct WithoutIstiod;
-
-impl WithoutIstiod {
-    /// Ends istiod.
-    #[must_use]
-    pub fn begin() -> Self {
-        scale_istiod("0");
-        kubectl(&["-n", "istio-system", "wait", "--for=delete", "pod", "--selector=app=istiod", "--timeout=60s"]);
-        Self
-    }
-}
-
-impl Drop for WithoutIstiod {
-    fn drop(&mut self) {
-        scale_istiod("1");
-        wait_for_rollout("istio-system", "deployment/istiod");
-    }
-}
-
-fn scale_istiod(replicas: &str) {
-    kubectl(&["-n", "istio-system", "scale", "deployment/istiod", &format!("--replicas={replicas}")]);
-}
-
 /// Deletes the agent's pod without grace; the `DaemonSet` makes another.
 pub fn kill_agent() {
     let words = ["delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--grace-period=0", "--force"];
@@ -125,13 +97,11 @@ pub fn kill_agent() {
 }
 
 /// Returns the image of the mesh's proxies.
-#[must_use]
 pub fn proxy_image() -> String {
     value("proxyImage")
 }
 
 /// Returns the name that the agent gives an image's directory.
-#[must_use]
 pub fn root_of(image: &str) -> String {
     image.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_")
 }
@@ -147,7 +117,7 @@ impl NextImage {
     #[must_use]
     pub fn install() -> Self {
         let name = format!("{}-next", proxy_image());
-        drop(ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]));
+        ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]);
         Self::install_other(name)
     }
 
@@ -169,6 +139,6 @@ fn set_proxy_image(name: &str) {
     let set = format!("proxyImage={name}");
     let chart = "helm/istio-aux-node";
     let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", &set];
-    drop(printed(&run("helm", &words, "")));
+    printed(&run("helm", &words, ""));
     wait_for_rollout(AGENT[1], DAEMON_SET);
 }

@@ -1,21 +1,11 @@
-//! Reading a pod's and a Job's status the way an operator does.
+//! Reading an object's status the way an operator does.
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
-use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
-/// Returns true if a Job has its condition Complete.
-#[must_use]
-pub fn is_complete(job: &Job) -> bool {
-    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions
-        .is_some_and(|all| all.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True"))
-}
-
 /// Returns true if an object of any kind has a condition of this type that is true.
-#[must_use]
 pub fn has_condition(object: &Value, kind: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.is_some_and(|all| all.iter().any(|one| one["type"] == kind && one["status"] == "True"))
@@ -41,19 +31,16 @@ pub struct PodView<'a>(pub &'a Pod);
 
 impl<'a> PodView<'a> {
     /// Returns the phase: Pending, Running, Succeeded or Failed.
-    #[must_use]
     pub fn phase(self) -> &'a str {
         self.0.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("")
     }
 
     /// Returns the phase; `None` before it is final.
-    #[must_use]
     pub fn final_phase(self) -> Option<String> {
         Some(self.phase()).filter(|phase| ["Succeeded", "Failed"].contains(phase)).map(str::to_owned)
     }
 
     /// Returns the status of a container, regular or init.
-    #[must_use]
     pub fn container(self, name: &str) -> Option<&'a ContainerStatus> {
         self.containers().find(|status| status.name == name)
     }
@@ -66,82 +53,69 @@ impl<'a> PodView<'a> {
     }
 
     /// Returns how a container ended; `None` before it has.
-    #[must_use]
     pub fn terminated(self, container: &str) -> Option<&'a ContainerStateTerminated> {
         self.container(container)?.state.as_ref()?.terminated.as_ref()
     }
 
     /// Returns the exit code of a container that has ended.
-    #[must_use]
     pub fn exit_code(self, container: &str) -> Option<i32> {
         self.terminated(container).map(|terminated| terminated.exit_code)
     }
 
     /// Returns the time at which a container ended.
-    #[must_use]
     pub fn ended_at(self, container: &str) -> Option<&'a Time> {
         self.terminated(container)?.finished_at.as_ref()
     }
 
     /// Returns true if a container runs and is ready.
-    #[must_use]
     pub fn is_ready(self, container: &str) -> bool {
         self.container(container).is_some_and(|status| status.ready)
     }
 
     /// Returns true if a container runs, ready or not.
-    #[must_use]
     pub fn runs(self, container: &str) -> bool {
         self.container(container)
             .is_some_and(|status| status.state.as_ref().is_some_and(|state| state.running.is_some()))
     }
 
     /// Returns the reason for which a container waits.
-    #[must_use]
     pub fn waits_for(self, container: &str) -> Option<&'a str> {
         self.container(container)?.state.as_ref()?.waiting.as_ref()?.reason.as_deref()
     }
 
     /// Returns how often a container was restarted.
-    #[must_use]
     pub fn restarts(self, container: &str) -> Option<i32> {
         self.container(container).map(|status| status.restart_count)
     }
 
     /// Returns true if a restart of containerd lost a container, now or before its last restart.
-    #[must_use]
     pub fn was_lost(self, container: &str) -> bool {
         let states = self.container(container).into_iter().flat_map(|status| [&status.state, &status.last_state]);
         states.flatten().any(is_lost)
     }
 
     /// Returns true if a restart of containerd lost one of the containers and its exit code.
-    #[must_use]
     pub fn has_lost_container(self) -> bool {
         self.containers().filter_map(|status| status.state.as_ref()).any(is_lost)
     }
 
     /// Returns true if the payload has ended with 0 while the proxy runs on, which kubectl shows as `NotReady 1/2`.
-    #[must_use]
     pub fn is_stuck(self, payload: &str) -> bool {
         self.phase() == "Running" && self.exit_code(payload) == Some(0) && self.is_ready(PROXY_CONTAINER)
     }
 
     /// Returns true if the pod has the shim in any mode: by its label, its container, or a command that it runs.
-    #[must_use]
     pub fn has_shim(self) -> bool {
         let spec = serde_json::to_string(&self.0.spec).expect("a pod is JSON");
         self.shim_mode().is_some() || spec.contains(SHIM_CONTAINER)
     }
 
     /// Returns the mode in which the webhook added the shim.
-    #[must_use]
     pub fn shim_mode(self) -> Option<&'a str> {
         self.0.metadata.labels.as_ref()?.get(SHIM_LABEL).map(String::as_str)
     }
 
     /// Returns how the pod's shim ended; `None` before it has.
-    #[must_use]
     pub fn outcome(self) -> Option<Outcome<'a>> {
         let ends = [SHIM_CONTAINER, PROXY_CONTAINER].into_iter().filter_map(|name| self.terminated(name));
         let mut messages = ends.filter_map(|terminated| terminated.message.as_deref());
@@ -153,7 +127,6 @@ impl<'a> PodView<'a> {
     }
 
     /// Returns the image of a regular container.
-    #[must_use]
     pub fn image(self, container: &str) -> Option<&'a str> {
         let containers = &self.0.spec.as_ref()?.containers;
         containers.iter().find(|other| other.name == container)?.image.as_deref()
@@ -165,13 +138,11 @@ impl<'a> PodView<'a> {
     }
 
     /// Returns an annotation of the pod.
-    #[must_use]
     pub fn annotation(self, key: &str) -> Option<&'a str> {
         self.0.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
     /// Returns name, phase and containers in a line.
-    #[must_use]
     pub fn in_a_line(self) -> String {
         let name = self.0.metadata.name.as_deref().unwrap_or("");
         let containers: Vec<String> = self.containers().map(describe).collect();

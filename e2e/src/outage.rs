@@ -1,4 +1,4 @@
-//! Outages of the webhook: no replica runs, replicas swallow the API server's packets, or it does not trust them.
+//! Outages of the webhook: no replica runs, replicas swallow the API server's packets, or it does not trust them. And of istiod.
 
 use serde_json::{Value, json};
 
@@ -9,31 +9,43 @@ use crate::kubectl::{apply, kubectl, wait_for_rollout};
 const NAMESPACE: &str = "--namespace=istio-aux";
 const SELECTOR: &str = "--selector=app.kubernetes.io/name=istio-aux";
 
-/// Keeps the webhook scaled down until it is dropped.
+/// Keeps a Deployment scaled down until it is dropped.
 pub struct NoReplica {
+    namespace: &'static str,
+    deployment: &'static str,
     replicas: String,
 }
 
 impl NoReplica {
-    /// Ends all replicas.
+    /// Ends all replicas of the webhook.
     #[must_use]
-    pub fn begin() -> Self {
-        let replicas = kubectl(&[NAMESPACE, "get", "deployment", "istio-aux", "--output=jsonpath={.spec.replicas}"]);
-        scale("0");
-        kubectl(&[NAMESPACE, "wait", "--for=delete", "pod", SELECTOR, "--timeout=2m"]);
-        Self { replicas }
+    pub fn of_webhook() -> Self {
+        Self::begin("istio-aux", "deployment/istio-aux", SELECTOR)
+    }
+
+    /// Ends istiod.
+    #[must_use]
+    pub fn of_istiod() -> Self {
+        Self::begin("istio-system", "deployment/istiod", "--selector=app=istiod")
+    }
+
+    fn begin(namespace: &'static str, deployment: &'static str, selector: &str) -> Self {
+        let replicas = kubectl(&["-n", namespace, "get", deployment, "--output=jsonpath={.spec.replicas}"]);
+        scale(namespace, deployment, "0");
+        kubectl(&["-n", namespace, "wait", "--for=delete", "pod", selector, "--timeout=2m"]);
+        Self { namespace, deployment, replicas }
     }
 }
 
 impl Drop for NoReplica {
     fn drop(&mut self) {
-        scale(&self.replicas);
-        wait_for_rollout("istio-aux", "deployment/istio-aux");
+        scale(self.namespace, self.deployment, &self.replicas);
+        wait_for_rollout(self.namespace, self.deployment);
     }
 }
 
-fn scale(replicas: &str) {
-    kubectl(&[NAMESPACE, "scale", "deployment", "istio-aux", &format!("--replicas={replicas}")]);
+fn scale(namespace: &str, deployment: &str, replicas: &str) {
+    kubectl(&["-n", namespace, "scale", deployment, &format!("--replicas={replicas}")]);
 }
 
 /// Drops the API server's packets to some replicas until it is dropped. Their probes are answered.
@@ -60,7 +72,7 @@ impl SilentReplicas {
         for rule in &self.rules {
             let program = if rule[4].contains(':') { "ip6tables" } else { "iptables" };
             let words: Vec<&str> = [operation].into_iter().chain(rule.iter().map(String::as_str)).collect();
-            drop(printed(&run(program, &words, "")));
+            printed(&run(program, &words, ""));
         }
     }
 }
@@ -83,19 +95,15 @@ impl UntrustedWebhook {
         let words = ["get", "clusterrolebinding", "istio-aux", "--output=json"];
         let binding: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
         kubectl(&["delete", "clusterrolebinding", "istio-aux"]);
-        let other = kubectl(&[
-            "config",
-            "view",
-            "--raw",
-            "--output=jsonpath={.clusters[0].cluster.certificate-authority-data}",
-        ]);
+        let ca = "--output=jsonpath={.clusters[0].cluster.certificate-authority-data}";
+        let other = kubectl(&["config", "view", "--raw", ca]);
         for name in CONFIGURATIONS {
             let words = ["get", "mutatingwebhookconfiguration", name, "--output=json"];
             let mut configuration: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
             for webhook in configuration["webhooks"].as_array_mut().expect("it has webhooks") {
                 webhook["clientConfig"]["caBundle"] = json!(other);
             }
-            drop(printed(&run("kubectl", &["replace", "--filename=-"], &configuration.to_string())));
+            printed(&run("kubectl", &["replace", "--filename=-"], &configuration.to_string()));
         }
         Self { binding }
     }

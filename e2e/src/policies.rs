@@ -10,7 +10,6 @@ use crate::install_methods::{BINARY, policy_version};
 use crate::kubectl::Applied;
 
 /// Returns the label that opts a namespace into the policies of this name.
-#[must_use]
 pub const fn by_policy(name: &'static str) -> Label {
     ("e2e.istio-aux.io/policy", name)
 }
@@ -49,7 +48,7 @@ pub async fn wait_until_effective(ns: &Namespace, base: &Value) {
         pod["spec"]["restartPolicy"] = json!(policy);
         ns.until("the policies to be effective", async || {
             let made = ns.try_dry_run(pod.clone()).await.ok()?;
-            serde_json::to_string(&made).ok()?.contains(added).then_some(())
+            made.to_string().contains(added).then_some(())
         })
         .await;
     }

@@ -20,7 +20,6 @@ pub const CONFIGURATIONS: [&str; 2] =
 pub type Objects = BTreeMap<String, Value>;
 
 /// Returns the objects of the webhook's chart with these values, and images.
-#[must_use]
 pub fn chart(values: &[&str]) -> Objects {
     let registry = format!("--set=image.registry={LOADED_IMAGES}");
     let words =
@@ -29,13 +28,11 @@ pub fn chart(values: &[&str]) -> Objects {
 }
 
 /// Returns the objects that kustomize makes of a directory, relative to `deploy`.
-#[must_use]
 pub fn overlay(directory: &str) -> Objects {
     objects(&printed(&run_offline("kubectl", &["kustomize", directory])))
 }
 
 /// Reads objects by kind and name, but namespaces: Helm creates none. Kustomize gives one to kinds that it does not know.
-#[must_use]
 pub fn objects(manifests: &str) -> Objects {
     let all: Vec<Value> = serde_saphyr::from_str_multiple(manifests).expect("manifests are YAML");
     let all = all.into_iter().filter(|object| !object.is_null() && object["kind"] != "Namespace");
@@ -51,7 +48,6 @@ pub fn objects(manifests: &str) -> Objects {
 }
 
 /// Returns the objects of a kustomization on top of an overlay, which is written below `target`.
-#[must_use]
 pub fn on_top_of(name: &str, overlay: &str, rest: &str) -> Objects {
     let directory = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")).join(name);
     fs::create_dir_all(&directory).expect("the directory is made");
@@ -60,14 +56,18 @@ pub fn on_top_of(name: &str, overlay: &str, rest: &str) -> Objects {
     self::overlay(&format!("../target/{name}"))
 }
 
+/// Returns the webhooks of both configurations.
+pub fn webhooks(objects: &Objects) -> impl Iterator<Item = &Value> {
+    let of_one = move |name: &str| objects[name]["webhooks"].as_array().expect("there are webhooks");
+    CONFIGURATIONS.into_iter().flat_map(of_one)
+}
+
 /// Returns the webhook's container.
-#[must_use]
 pub fn container(objects: &Objects) -> &Value {
     &objects["Deployment istio-aux"]["spec"]["template"]["spec"]["containers"][0]
 }
 
 /// Returns true if the webhook has an argument.
-#[must_use]
 pub fn has_argument(objects: &Objects, argument: &str) -> bool {
     container(objects)["args"].as_array().expect("it has arguments").iter().any(|other| other == argument)
 }

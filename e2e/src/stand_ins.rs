@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::command::run;
-use crate::manifests::{container, deployment, pod, pod_spec, shell};
+use crate::manifests::{container, deployment, pod, pod_spec, service, shell};
 use crate::{Namespace, PodView};
 
 /// The name of the container that trains.
@@ -20,7 +20,6 @@ pub const COLLECTOR: &str = KATIB_COLLECTORS[0];
 pub const EXECUTOR: &str = "wait";
 
 /// Returns the `ConfigMap` of the programs.
-#[must_use]
 pub fn programs() -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "stand-ins"},
@@ -46,7 +45,6 @@ fn with_programs(mut spec: Value, shared: &str) -> Value {
 }
 
 /// Returns a trial's pod as Katib's webhook changes it. The training prints its metric, and the collector reports it to the server `web`.
-#[must_use]
 pub fn trial(name: &str, restart_policy: &str, training: &str) -> Value {
     let log = "/var/log/katib";
     // Kubernetes makes $$ of $$$$, and the shell its PID of that.
@@ -65,14 +63,12 @@ pub fn trial(name: &str, restart_policy: &str, training: &str) -> Value {
 }
 
 /// Returns a training that takes so many seconds, and prints its metric.
-#[must_use]
 pub fn training_of(seconds: u32) -> String {
     format!("sleep {seconds}; echo score=0.5")
 }
 
 /// Returns the pod of a step as Argo's controller makes it. It writes 1 MB, which its executor uploads to the server `store` in ten
 /// seconds.
-#[must_use]
 pub fn step(name: &str) -> Value {
     let write = "sleep 2; head -c 1000000 /dev/urandom > /tmp/data";
     let mut wait = container(EXECUTOR, &["sh", "/stand-ins/argo-executor.sh", "wait", "store"]);
@@ -87,21 +83,13 @@ pub fn step(name: &str) -> Value {
 }
 
 /// Returns a server that answers an upload with its checksum, for `step`.
-#[must_use]
 pub fn store() -> [Value; 2] {
     let mut serve = container("store", &["httpd", "-f", "-p", "8080", "-h", "/srv"]);
     serve["volumeMounts"] = json!([{"name": "program", "mountPath": "/srv/cgi-bin"}]);
     serve["readinessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
     let mut spec = pod_spec("Always", &[serve]);
     spec["volumes"] = json!([{"name": "program", "configMap": {"name": "stand-ins", "defaultMode": 0o755}}]);
-    let ports = json!([{"name": "http", "port": 80, "targetPort": 8080}]);
-    [
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "store"},
-            "spec": {"selector": {"app": "store"}, "ports": ports},
-        }),
-        deployment("store", &spec),
-    ]
+    [service("store", 80, 8080), deployment("store", &spec)]
 }
 
 /// Ends a step's containers as Argo's controller 4.1 does (`SignalContainer` in `workflow/signal`): when main has ended, it runs in each

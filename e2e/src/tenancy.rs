@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Namespace;
 use crate::cluster::Label;
 use crate::kubectl::{apply, kubectl, wait_for_rollout};
-use crate::manifests::{container, deployment, pod_spec};
+use crate::manifests::{container, deployment, pod_spec, service};
 use crate::rendered::overlay;
 
 /// The namespace, and the Deployment, of the controller.
@@ -57,7 +57,6 @@ pub async fn until_event(ns: &Namespace, reason: &str) -> String {
 }
 
 /// Returns Kubeflow Pipelines' role, with the rights that the stand-in asks about.
-#[must_use]
 pub fn role() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE},
@@ -66,7 +65,6 @@ pub fn role() -> Value {
 }
 
 /// Returns the stand-in, in the mesh, with the policy that Kubeflow Pipelines ships for its own server.
-#[must_use]
 pub fn stand_in(namespace: &str) -> Vec<Value> {
     let mut server = container("ml-pipeline", &["httpd", "-f", "-p", "8888", "-h", "/srv"]);
     server["volumeMounts"] = json!([{"name": "program", "mountPath": "/srv/cgi-bin"}]);
@@ -82,10 +80,7 @@ pub fn stand_in(namespace: &str) -> Vec<Value> {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
             "subjects": [{"kind": "ServiceAccount", "name": "ml-pipeline", "namespace": namespace}],
         }),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "ml-pipeline"},
-            "spec": {"selector": {"app": "ml-pipeline"}, "ports": [{"name": "http", "port": 8888}]},
-        }),
+        service("ml-pipeline", 8888, 8888),
         deployment("ml-pipeline", &spec),
         ml_pipeline_policy(),
     ];
@@ -96,7 +91,6 @@ pub fn stand_in(namespace: &str) -> Vec<Value> {
 }
 
 /// Returns the name of the stand-in's `ClusterRoleBinding`, which is not deleted with its namespace.
-#[must_use]
 pub fn reviewer(namespace: &str) -> String {
     format!("{namespace}-reviews")
 }
@@ -119,14 +113,12 @@ fn ml_pipeline_policy() -> Value {
 }
 
 /// Returns the objects that the profile controller makes of a profile, its namespace among them.
-#[must_use]
 pub fn profile(namespace: &str) -> Vec<Value> {
     let text = include_str!("../stand-ins/profile.yaml").replace("NAMESPACE", namespace);
     serde_saphyr::from_str_multiple(&text).expect("the objects are YAML")
 }
 
 /// Returns an `EnvoyFilter` as platforms of 2020 had: it adds the header `kubeflow-userid` to the requests of workloads.
-#[must_use]
 pub fn header_filter(stand_in: &str) -> Value {
     let host = format!("ml-pipeline.{stand_in}.svc.cluster.local:8888");
     json!({
@@ -146,7 +138,6 @@ pub const WITH_TOKEN: &str = r#"-H "Authorization: Bearer $(cat "$KF_PIPELINES_S
 
 /// Returns a script that asks the stand-in for a namespace's runs, and prints the body and the status. `more` are options of
 /// curl.
-#[must_use]
 pub fn asks(stand_in: &str, namespace: &str, more: &str) -> String {
     let url = format!("http://ml-pipeline.{stand_in}:8888/cgi-bin/runs?namespace={namespace}");
     format!("curl -sS --max-time 20 -w ' %{{http_code}}' {more} '{url}'")
@@ -158,7 +149,6 @@ pub fn label(ns: &Namespace, label: &str) {
 }
 
 /// Returns the kind and name of the `RoleBinding` that the controller keeps.
-#[must_use]
 pub fn binding() -> Value {
     json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "istio-aux-pipelines"}})
 }

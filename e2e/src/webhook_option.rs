@@ -39,15 +39,11 @@ impl Drop for WebhookOption {
 /// Waits until new pods of a namespace mount the shim's image: replicas that drain may still answer.
 pub async fn until_mounted(ns: &Namespace) {
     let like = pod("mounted", &pod_spec("Never", &[shell("main", "true")]));
-    ns.until("a pod that mounts the shim's image", async || {
-        let made = serde_json::to_value(ns.dry_run(like.clone()).await).expect("a pod is JSON");
-        is_mounted(&made).then_some(())
-    })
-    .await;
+    ns.until("a pod that mounts the shim's image", async || is_mounted(&ns.dry_run(like.clone()).await).then_some(()))
+        .await;
 }
 
 /// Returns true if a pod has the shim's image as a volume.
-#[must_use]
 pub fn is_mounted(pod: &Value) -> bool {
     let volumes = pod["spec"]["volumes"].as_array();
     volumes.is_some_and(|all| all.iter().any(|volume| volume["name"] == SHIM_VOLUME && volume["image"].is_object()))

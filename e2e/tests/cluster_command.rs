@@ -1,8 +1,9 @@
 //! Refusals of the one-node cluster's command: one line for what is wrong, one for what to do. Needs no cluster.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use e2e::command::write_program;
 
 const CLUSTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hack/cluster/cluster");
 
@@ -24,9 +25,7 @@ fn on_machine(system: &str, machine: &str, user: &str, arguments: &[&str]) -> Ou
 }
 
 fn stand_in(directory: &Path, name: &str, script: &str) {
-    let file = directory.join(name);
-    std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).expect("a stand-in is written");
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("a stand-in is a program");
+    write_program(&directory.join(name), &format!("#!/bin/sh\n{script}\n"));
 }
 
 #[test]

@@ -5,14 +5,13 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use e2e::admission::{expiries, until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{printed, run};
+use e2e::command::in_background;
 use e2e::install_methods::{ALL, InstallMethod, helm, leftover_objects, remove_all};
+use e2e::kubectl::kubectl;
 use e2e::manifests::{job, pod, pod_spec, shell};
 use e2e::{Namespace, scenario};
 use futures::FutureExt;
-use kube::api::PostParams;
 use serde_json::Value;
-use tokio::task::spawn_blocking;
 
 fn quick() -> Value {
     pod("one", &pod_spec("Never", &[shell("main", "true")]))
@@ -21,25 +20,18 @@ fn quick() -> Value {
 /// Installs by a method, runs a Job, runs the method's own case, and removes it.
 async fn works_and_leaves_nothing(name: &'static str, method: InstallMethod) {
     println!("{name}");
-    scenario(&format!("install-{name}"), &[MESH, OPT_IN], async |ns: &Namespace| {
-        in_background(move || method.install()).await;
-        ns.create_object(job("work", &pod_spec("Never", &[shell("main", "sleep 1")]))).await;
-        ns.until_complete("work").await;
-        match name {
-            "cert-manager" => renew_by_cert_manager(ns).await,
-            "helm" => test_and_upgrade_the_release(ns).await,
-            _ => {}
-        }
-        in_background(move || method.remove()).await;
-        ns.try_create(quick(), &PostParams::default()).await.expect("pods can be created at once");
-        ns.until("everything of ours to go", async || leftover_objects().is_empty().then_some(())).await;
-    })
-    .await;
-}
-
-/// Runs what blocks beside the stream of creations.
-async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_blocking(work).await.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+    let ns = &scenario(&format!("install-{name}"), &[MESH, OPT_IN]).await;
+    in_background(move || method.install()).await;
+    ns.create_object(job("work", &pod_spec("Never", &[shell("main", "sleep 1")]))).await;
+    ns.until_complete("work").await;
+    match name {
+        "cert-manager" => renew_by_cert_manager(ns).await,
+        "helm" => test_and_upgrade_the_release(ns).await,
+        _ => {}
+    }
+    in_background(move || method.remove()).await;
+    ns.try_create(quick()).await.expect("pods can be created at once");
+    ns.until("everything of ours to go", async || leftover_objects().is_empty().then_some(())).await;
 }
 
 /// Renews the certificate as `cmctl renew` does, and waits until both replicas serve another.
@@ -47,18 +39,8 @@ async fn renew_by_cert_manager(ns: &Namespace) {
     let before = expiries().await;
     let condition = r#"{"status": {"conditions": [{"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "a test", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}"#;
     while_pods_are_created(ns, "a renewal by cert-manager", async || {
-        let patch = [
-            "-n",
-            "istio-aux",
-            "patch",
-            "certificate",
-            "istio-aux",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            condition,
-        ];
-        let _ = printed(&run("kubectl", &patch, ""));
+        let certificate = ["--namespace=istio-aux", "patch", "certificate", "istio-aux"];
+        kubectl(&[&certificate[..], &["--subresource=status", "--type=merge", "--patch", condition]].concat());
         ns.until("both replicas to serve another certificate", async || {
             let now = expiries().await;
             let are_new = now.iter().all(|expiry| expiry.is_some() && !before.contains(expiry));

@@ -4,7 +4,7 @@
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     match std::env::args().nth(1).unwrap_or_default().as_str() {
-        "scenario" => e2e::scenario("context", &[], async |_: &e2e::Namespace| ()).await,
+        "scenario" => drop(e2e::scenario("context", &[]).await),
         "client_as" => drop(e2e::rights::rules("default", "default", "default").await),
         "kubectl" => drop(e2e::kubectl::kubectl(&["get", "pods"])),
         "script" => drop(e2e::command::run("sh", &["-c", "kubectl get pods"], "")),

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::manifests::payload_image;
 
 /// Returns the rights that a namespace's default account needs for Argo's executor to report a step's outputs.
-#[must_use]
 pub fn executor_rights() -> [Value; 2] {
     let rights = "rbac.authorization.k8s.io";
     let version = format!("{rights}/v1");
@@ -23,7 +22,6 @@ pub fn executor_rights() -> [Value; 2] {
 }
 
 /// Returns a workflow that begins with its first template.
-#[must_use]
 pub fn workflow(name: &str, templates: &[Value]) -> Value {
     json!({
         "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": name},
@@ -32,31 +30,26 @@ pub fn workflow(name: &str, templates: &[Value]) -> Value {
 }
 
 /// Returns a container without a name, as a template has it, that runs a shell script.
-#[must_use]
 pub fn shell(script: &str) -> Value {
     json!({"image": payload_image(), "command": ["sh", "-c", script]})
 }
 
 /// Returns a template of one container that runs a shell script.
-#[must_use]
 pub fn step(name: &str, script: &str) -> Value {
     json!({"name": name, "container": shell(script)})
 }
 
 /// Returns the label of a workflow's pods.
-#[must_use]
 pub fn label_of(workflow: &str) -> String {
     format!("workflows.argoproj.io/workflow={workflow}")
 }
 
 /// Returns a workflow's phase, where it is final.
-#[must_use]
 pub fn final_phase(workflow: &Value) -> Option<&str> {
     workflow["status"]["phase"].as_str().filter(|phase| ["Succeeded", "Failed", "Error"].contains(phase))
 }
 
 /// Returns an output parameter of the node that a template made.
-#[must_use]
 pub fn output<'w>(workflow: &'w Value, template: &str, parameter: &str) -> Option<&'w str> {
     let nodes = workflow["status"]["nodes"].as_object()?;
     let mut of_template = nodes.values().filter(|node| node["templateName"] == template);

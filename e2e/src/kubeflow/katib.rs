@@ -15,13 +15,11 @@ pub const TRAINING: &str = "training";
 pub const METRIC: &str = "score";
 
 /// Returns a training that takes as many seconds and prints its metric.
-#[must_use]
 pub fn training_of(seconds: u32) -> String {
     format!("echo training; sleep {seconds}; echo {METRIC}=${{trialParameters.rate}}")
 }
 
 /// Returns a trial's Job.
-#[must_use]
 pub fn trial_job(restart_policy: &str, script: &str) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -34,14 +32,12 @@ pub fn trial_job(restart_policy: &str, script: &str) -> Value {
 
 /// Returns an experiment's name in a namespace. Katib's suggestions see the trials of experiments of the same name in all
 /// namespaces.
-#[must_use]
 pub fn name_in(namespace: &str, name: &str) -> String {
     format!("{name}-{}", namespace.rsplit('-').next().unwrap_or_default())
 }
 
 /// Returns an experiment of so many trials, so many at a time, whose parameter `rate` is chosen by sobol and whose metric is
 /// read from the standard output.
-#[must_use]
 pub fn experiment(name: &str, trials: u32, at_a_time: u32, trial: &Value) -> Value {
     json!({
         "apiVersion": "kubeflow.org/v1beta1", "kind": "Experiment", "metadata": {"name": name},
@@ -62,13 +58,11 @@ pub fn experiment(name: &str, trials: u32, at_a_time: u32, trial: &Value) -> Val
 }
 
 /// Returns the label of an experiment's trials and of their pods.
-#[must_use]
 pub fn label_of(experiment: &str) -> String {
     format!("katib.kubeflow.org/experiment={experiment}")
 }
 
 /// Returns the latest value of a trial's metric, where Katib has one.
-#[must_use]
 pub fn metric_of(trial: &Value) -> Option<f64> {
     let metrics = trial["status"]["observation"]["metrics"].as_array()?;
     let metric = metrics.iter().find(|metric| metric["name"] == METRIC)?;

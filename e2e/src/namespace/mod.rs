@@ -5,60 +5,80 @@ mod objects;
 mod pods;
 mod wait;
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use futures::FutureExt;
 use k8s_openapi::api::core::v1::{Namespace as NamespaceObject, ServiceAccount};
 use kube::Client;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{Label, client};
+use crate::harness::block_on;
 
 pub use objects::{name_of, resource_of};
 pub use wait::WAIT_TIMEOUT;
 
-/// Runs a scenario in a namespace of its own with these labels, and removes the namespace. Keeps it with `KEEP=1`, and after a
-/// failure, when the pods and their containers' logs are printed.
-pub async fn scenario(name: &str, labels: &[Label], body: impl AsyncFnOnce(&Namespace)) {
-    let namespace = Namespace::create(name, labels).await;
-    let ended = AssertUnwindSafe(body(&namespace)).catch_unwind().await;
-    match ended {
-        Ok(()) if std::env::var_os("KEEP").is_none_or(|value| value.is_empty()) => namespace.delete_itself().await,
-        Ok(()) => namespace.say_kept(),
-        Err(panic) => {
-            eprintln!("{}", namespace.describe().await);
-            namespace.say_kept();
+/// Creates a namespace of its own for a scenario, with these labels, and returns it once pods may be created in it.
+pub async fn scenario(name: &str, labels: &[Label]) -> Namespace {
+    let client = client().await;
+    let name = unique_name(name);
+    let labels: Value = labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    let object = json!({"metadata": {"name": name, "labels": labels}});
+    let namespaces: Api<NamespaceObject> = Api::all(client.clone());
+    let object = serde_json::from_value(object).expect("it is a namespace");
+    namespaces.create(&PostParams::default(), &object).await.expect("the namespace is created");
+    let namespace = Namespace { client, name, is_ours: true };
+    namespace.wait_for_service_account().await;
+    namespace
+}
+
+/// A namespace of one scenario. Removes it when this is dropped. Keeps it with `KEEP=1`, and after a failure, when the pods and
+/// their containers' logs are printed.
+pub struct Namespace {
+    client: Client,
+    name: String,
+    /// False for one that another program creates and removes.
+    is_ours: bool,
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
+        let (name, has_failed) = (self.name.clone(), thread::panicking());
+        // In a thread and with a client of its own: the scenario's runtime waits for this.
+        let ended = thread::spawn(move || block_on(end(name, has_failed))).join();
+        if let Err(panic) = ended
+            && !has_failed
+        {
             resume_unwind(panic);
         }
     }
 }
 
-/// A namespace of one scenario.
-pub struct Namespace {
-    client: Client,
-    name: String,
+/// Removes the namespace of a scenario, or says that it is kept.
+async fn end(name: String, has_failed: bool) {
+    let namespace = Namespace { client: client().await, name, is_ours: false };
+    if has_failed {
+        eprintln!("{}", namespace.describe().await);
+    }
+    if has_failed || std::env::var_os("KEEP").is_some_and(|value| !value.is_empty()) {
+        let name = namespace.name();
+        eprintln!("namespace {name} is kept; next: kubectl -n {name} get pods, and kubectl delete namespace {name}");
+        return;
+    }
+    let namespaces: Api<NamespaceObject> = Api::all(namespace.client.clone());
+    namespaces.delete(namespace.name(), &DeleteParams::default()).await.expect("the namespace is deleted");
 }
 
 impl Namespace {
-    async fn create(scenario: &str, labels: &[Label]) -> Self {
-        let client = client().await;
-        let name = unique_name(scenario);
-        let labels: Value = labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
-        let object = json!({"metadata": {"name": name, "labels": labels}});
-        let namespaces: Api<NamespaceObject> = Api::all(client.clone());
-        let object = serde_json::from_value(object).expect("it is a namespace");
-        namespaces.create(&PostParams::default(), &object).await.expect("the namespace is created");
-        let namespace = Self { client, name };
-        namespace.wait_for_service_account().await;
-        namespace
-    }
-
     /// Returns a namespace that another program creates, once pods may be created in it. It is not removed.
     pub async fn found(name: &str) -> Self {
-        let namespace = Self { client: client().await, name: name.to_owned() };
+        let namespace = Self { client: client().await, name: name.to_owned(), is_ours: false };
         namespace.wait_for_service_account().await;
         namespace
     }
@@ -69,33 +89,13 @@ impl Namespace {
         self.until("the default service account", async || accounts.get_opt("default").await.ok().flatten()).await;
     }
 
-    async fn delete_itself(&self) {
-        let namespaces: Api<NamespaceObject> = Api::all(self.client.clone());
-        namespaces.delete(&self.name, &DeleteParams::default()).await.expect("the namespace is deleted");
-    }
-
-    fn say_kept(&self) {
-        eprintln!("namespace {0} is kept; next: kubectl -n {0} get pods, and kubectl delete namespace {0}", self.name);
-    }
-
     /// Returns the namespace's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Waits until the namespace is gone.
-    pub async fn until_removed(&self) {
-        let namespaces: Api<NamespaceObject> = Api::all(self.client.clone());
-        self.until("the namespace to go", async || {
-            namespaces.get_opt(&self.name).await.expect("namespaces are read").is_none().then_some(())
-        })
-        .await;
     }
 }
 
 /// Returns a namespace's name that no other run has.
-#[must_use]
 pub fn unique_name(scenario: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() % 100_000_000);

@@ -1,6 +1,5 @@
 //! Objects of any kind in a scenario's namespace.
 
-use k8s_openapi::api::batch::v1::Job;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::gvk::GroupVersionKind;
 use serde_json::Value;
@@ -9,8 +8,8 @@ use super::Namespace;
 
 impl Namespace {
     /// Creates an object of any kind.
-    pub async fn create_object(&self, object: Value) -> DynamicObject {
-        self.try_create(object, &PostParams::default()).await.expect("the object is created")
+    pub async fn create_object(&self, object: Value) -> Value {
+        self.try_create(object).await.expect("the object is created")
     }
 
     /// Creates objects of any kind, one after the other.
@@ -22,22 +21,26 @@ impl Namespace {
 
     /// Returns what the API server makes of an object, with all its webhooks, without storing it.
     pub async fn dry_run(&self, object: Value) -> Value {
-        json_of(&self.try_dry_run(object).await.expect("the dry run passes"))
+        self.try_dry_run(object).await.expect("the dry run passes")
     }
 
     /// Returns the same, or the API server's refusal.
-    pub async fn try_dry_run(&self, object: Value) -> kube::Result<DynamicObject> {
-        self.try_create(object, &PostParams { dry_run: true, ..PostParams::default() }).await
+    pub async fn try_dry_run(&self, object: Value) -> kube::Result<Value> {
+        self.post(object, &PostParams { dry_run: true, ..PostParams::default() }).await
     }
 
     /// Creates an object of any kind, or returns the API server's refusal.
-    pub async fn try_create(&self, object: Value, parameters: &PostParams) -> kube::Result<DynamicObject> {
+    pub async fn try_create(&self, object: Value) -> kube::Result<Value> {
+        self.post(object, &PostParams::default()).await
+    }
+
+    async fn post(&self, object: Value, parameters: &PostParams) -> kube::Result<Value> {
         let api = self.objects(&object);
-        api.create(parameters, &serde_json::from_value(object).expect("the object is of its kind")).await
+        let made = api.create(parameters, &serde_json::from_value(object).expect("the object is of its kind")).await?;
+        Ok(json_of(&made))
     }
 
     /// Returns the objects of the kind of this one.
-    #[must_use]
     pub fn objects(&self, object: &Value) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &self.name, &resource_of(object))
     }
@@ -70,21 +73,14 @@ impl Namespace {
         let deleted = self.objects(like).delete(name_of(like), &DeleteParams::background()).await;
         deleted.expect("the object is deleted");
     }
-
-    /// Returns a Job.
-    pub async fn job(&self, name: &str) -> Job {
-        Api::namespaced(self.client.clone(), &self.name).get(name).await.expect("the Job is read")
-    }
 }
 
 /// Returns the name in an object's metadata.
-#[must_use]
 pub fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().expect("an object has a name")
 }
 
 /// Returns the kind of an object, as a client addresses it.
-#[must_use]
 pub fn resource_of(object: &Value) -> ApiResource {
     let text = |field: &str| object[field].as_str().expect("an object has apiVersion and kind");
     let api_version = text("apiVersion");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Namespace;
 use super::objects::name_of;
-use crate::{PodView, has_condition, is_complete};
+use crate::{PodView, has_condition, manifests};
 
 /// The time that a pod may take to start or end before a scenario fails. Two cores start a proxy in seconds, and ten at once
 /// in less than a minute. The shim waits 150 s for a container that the runtime could not create.
@@ -61,20 +61,32 @@ impl Namespace {
         self.pod_until(pod, "the end", |pod| PodView(pod).final_phase()).await
     }
 
+    /// Waits until a pod has ended, asserts that this is its final phase, and returns it.
+    pub async fn until_ended(&self, pod: &str, phase: &str) -> Pod {
+        let ended = self.final_phase(pod).await;
+        let pod = self.pod(pod).await;
+        assert_eq!(ended, phase, "{}", PodView(&pod).in_a_line());
+        pod
+    }
+
     /// Waits until a pod is gone.
     pub async fn until_gone(&self, pod: &str) {
         self.until(&format!("pod {pod} to go"), async || (!self.has_pod(pod).await).then_some(())).await;
     }
 
+    /// Waits for the one pod with a label, `key=value`, and returns it.
+    pub async fn pod_with(&self, label: &str) -> Pod {
+        self.until(&format!("a pod with {label}"), async || self.pods_with(label).await.pop()).await
+    }
+
     /// Waits for the one pod of a Job, and returns its name.
     pub async fn pod_of_job(&self, job: &str) -> String {
-        let label = format!("batch.kubernetes.io/job-name={job}");
-        self.until(&format!("the pod of Job {job}"), async || self.pods_with(&label).await.pop()).await.name_any()
+        self.pod_with(&format!("batch.kubernetes.io/job-name={job}")).await.name_any()
     }
 
     /// Waits until a Job is complete.
     pub async fn until_complete(&self, job: &str) {
-        self.until(&format!("Job {job} to complete"), async || is_complete(&self.job(job).await).then_some(())).await;
+        self.until_condition(&manifests::job(job, &Value::Null), &["Complete"]).await;
     }
 
     /// Waits until an object, by the kind and name of `like`, has one of these conditions, and returns it.

@@ -1,63 +1,53 @@
 //! Restarts of the node's daemons, and an absent istiod, while pods run.
 
-use contract::names::{GATEWAY_NAME_LABEL, MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
+use contract::names::{GATEWAY_NAME_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN, restart};
-use e2e::manifests::{annotated, gateway, pod, pod_spec, shell};
-use e2e::node::WithoutIstiod;
-use e2e::{Namespace, PodView, scenario};
+use e2e::manifests::{gateway, in_modes, pod, pod_spec, shell};
+use e2e::outage::NoReplica;
+use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 /// Runs pods of each mode, restarts a daemon, and asserts that they end as without.
 async fn pods_complete_over_a_restart_of(daemon: &str) {
-    scenario(&format!("restart-{daemon}"), &[MESH, OPT_IN], async |ns: &Namespace| {
-        let modes = ["native", "proxy", "status"];
-        for mode in modes {
-            let containers = [shell("main", "sleep 15; exit 3"), shell("short", "sleep 1")];
-            ns.create_object(annotated(pod(mode, &pod_spec("Never", &containers)), MODE_ANNOTATION, mode)).await;
+    let ns = &scenario(&format!("restart-{daemon}"), &[MESH, OPT_IN]).await;
+    let modes = ["native", "proxy", "status"];
+    let containers = [shell("main", "sleep 15; exit 3"), shell("short", "sleep 1")];
+    ns.create_objects(in_modes(&modes, &pod_spec("Never", &containers))).await;
+    for mode in modes {
+        ns.pod_until(mode, "main's start", |pod| PodView(pod).container("main")?.started?.then_some(())).await;
+        // A container that ends while containerd is away has 255 for its code, whatever it was.
+        ns.pod_until(mode, "the end of short", |pod| PodView(pod).exit_code("short")).await;
+    }
+    restart(daemon);
+    for mode in modes {
+        let pod = ns.until_ended(mode, "Failed").await;
+        let view = PodView(&pod);
+        for (container, code) in [("main", 3), ("short", 0), (PROXY_CONTAINER, 0)] {
+            assert_eq!(view.exit_code(container), Some(code), "{mode} {container}");
         }
-        for mode in modes {
-            ns.pod_until(mode, "main's start", |pod| PodView(pod).container("main")?.started?.then_some(())).await;
-            // A container that ends while containerd is away has 255 for its code, whatever it was.
-            ns.pod_until(mode, "the end of short", |pod| PodView(pod).exit_code("short")).await;
-        }
-        restart(daemon);
-        for mode in modes {
-            ns.final_phase(mode).await;
-            let pod = ns.pod(mode).await;
-            let view = PodView(&pod);
-            for (container, code) in [("main", 3), ("short", 0), (PROXY_CONTAINER, 0)] {
-                assert_eq!(view.exit_code(container), Some(code), "{mode} {container}");
-            }
-            assert_eq!(view.restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
-        }
-    })
-    .await;
+        assert_eq!(view.restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
+    }
 }
 
 /// The hook of the startup hold would keep a gateway from its start while istiod is unavailable.
 #[tokio::test]
 async fn gateway_starts_without_istiod() {
-    scenario("gateway-istiod", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(gateway("edge", "istio")).await;
-        let label = format!("{GATEWAY_NAME_LABEL}=edge");
-        let first = ns.until("the gateway's pod", async || ns.pods_with(&label).await.pop()).await;
-        let first = first.metadata.name.unwrap_or_default();
-        let away = WithoutIstiod::begin();
-        ns.delete_pod(&first).await;
-        let is_running = |pod: &Pod| {
-            let status = PodView(pod).container(PROXY_CONTAINER).and_then(|status| status.state.as_ref());
-            status.is_some_and(|state| state.running.is_some()) && pod.metadata.name.as_deref() != Some(&first)
-        };
-        let second = ns
-            .until("the proxy of another pod to run", async || ns.pods_with(&label).await.into_iter().find(is_running))
-            .await;
-        let proxy = second.spec.expect("it has a specification").containers.remove(0);
-        assert_eq!((proxy.name.as_str(), proxy.lifecycle), (PROXY_CONTAINER, None));
-        drop(away);
-        let probe = pod("probe", &pod_spec("Never", &[shell("main", "true")]));
-        ns.until("Istio's injector to answer", async || ns.try_dry_run(probe.clone()).await.ok()).await;
-    })
-    .await;
+    let ns = &scenario("gateway-istiod", &[MESH, OPT_IN]).await;
+    ns.create_object(gateway("edge", "istio")).await;
+    let label = format!("{GATEWAY_NAME_LABEL}=edge");
+    let first = ns.pod_with(&label).await.name_any();
+    let away = NoReplica::of_istiod();
+    ns.delete_pod(&first).await;
+    let is_running = |pod: &Pod| PodView(pod).runs(PROXY_CONTAINER) && pod.metadata.name.as_deref() != Some(&first);
+    let second = ns
+        .until("the proxy of another pod to run", async || ns.pods_with(&label).await.into_iter().find(is_running))
+        .await;
+    let proxy = second.spec.expect("it has a specification").containers.remove(0);
+    assert_eq!((proxy.name.as_str(), proxy.lifecycle), (PROXY_CONTAINER, None));
+    drop(away);
+    let probe = pod("probe", &pod_spec("Never", &[shell("main", "true")]));
+    ns.until("Istio's injector to answer", async || ns.try_dry_run(probe.clone()).await.ok()).await;
 }
 
 #[tokio::test]

@@ -3,11 +3,11 @@
 use std::process::Output;
 use std::time::Duration;
 
-use contract::names::{ENDED_ANNOTATION, MODE_ANNOTATION, PROXY_CONTAINER};
+use contract::names::{ENDED_ANNOTATION, PROXY_CONTAINER};
 use contract::version::Version;
 use e2e::cluster::{MESH, OPT_IN, client};
 use e2e::command::{printed, run};
-use e2e::manifests::{annotated, pod, pod_spec, shell};
+use e2e::manifests::{annotated, in_modes, pod, pod_spec, shell};
 use e2e::namespace::unique_name;
 use e2e::outage::NoReplica;
 use e2e::policies::{by_policy, install_policies};
@@ -42,7 +42,7 @@ fn stored(ns: &Namespace, name: &str, case: &Value, labels: &Value) -> Value {
     let status = pod["status"].take();
     merge(&mut pod, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}));
     pod["spec"]["schedulerName"] = json!("nobody");
-    drop(printed(&kubectl_in(ns, &[&["create", "-f=-"][..], &AS_NODE].concat(), &pod.to_string())));
+    printed(&kubectl_in(ns, &[&["create", "-f=-"][..], &AS_NODE].concat(), &pod.to_string()));
     report(ns, name, &status)
 }
 
@@ -65,71 +65,64 @@ async fn wrong_cases(ns: &Namespace, labels: &Value) -> Vec<String> {
 
 #[tokio::test]
 async fn webhook_reports_the_end_as_the_table_has_it() {
-    scenario("ended", &[], async |ns: &Namespace| {
-        let wrong = wrong_cases(ns, &json!({})).await;
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    })
-    .await;
+    let ns = &scenario("ended", &[]).await;
+    let wrong = wrong_cases(ns, &json!({})).await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[tokio::test]
 async fn policy_reports_the_end_as_the_table_has_it() {
-    scenario("ended-policy", &[by_policy("e2e-ended")], async |ns: &Namespace| {
-        let _installed = install_policies("e2e-ended", &[]);
-        // The webhook leaves pods with its own label alone.
-        let labels = json!({"app.kubernetes.io/name": "istio-aux"});
-        ns.until("the policy to be effective", async || {
-            // The table's first case has the annotation.
-            let first = table()["cases"][0].clone();
-            let name = unique_name("probe");
-            (!stored(ns, &name, &first, &labels)["metadata"]["annotations"][ENDED_ANNOTATION].is_null()).then_some(())
-        })
-        .await;
-        let wrong = wrong_cases(ns, &labels).await;
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let ns = &scenario("ended-policy", &[by_policy("e2e-ended")]).await;
+    let _installed = install_policies("e2e-ended", &[]);
+    // The webhook leaves pods with its own label alone.
+    let labels = json!({"app.kubernetes.io/name": "istio-aux"});
+    ns.until("the policy to be effective", async || {
+        // The table's first case has the annotation.
+        let first = table()["cases"][0].clone();
+        let name = unique_name("probe");
+        (!stored(ns, &name, &first, &labels)["metadata"]["annotations"][ENDED_ANNOTATION].is_null()).then_some(())
     })
     .await;
+    let wrong = wrong_cases(ns, &labels).await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[tokio::test]
 async fn nobody_but_a_node_writes_the_annotation() {
-    scenario("ended-guard", &[], async |ns: &Namespace| {
-        let mut one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
-        one["spec"]["schedulerName"] = json!("nobody");
-        let forged = annotated(one.clone(), ENDED_ANNOTATION, "main=0");
-        let note = json!({"metadata": {"annotations": {ENDED_ANNOTATION: "main=0"}}}).to_string();
-        let attempts: [(&[&str], &str); 3] = [
-            (&["create", "-f=-"], &forged.to_string()),
-            (&["patch", "pod", "one", "--patch", &note], ""),
-            (&["patch", "pod", "one", "--subresource=status", "--patch", &note], ""),
-        ];
-        ns.create_object(one).await;
-        for (words, input) in attempts {
-            let refused = kubectl_in(ns, words, &input.replace("\"one\"", "\"two\""));
-            let text = String::from_utf8_lossy(&refused.stderr);
-            assert!(!refused.status.success() && text.contains("is written by istio-aux only"), "{words:?}: {text}");
-        }
-    })
-    .await;
+    let ns = &scenario("ended-guard", &[]).await;
+    let mut one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+    one["spec"]["schedulerName"] = json!("nobody");
+    let forged = annotated(one.clone(), ENDED_ANNOTATION, "main=0");
+    let note = json!({"metadata": {"annotations": {ENDED_ANNOTATION: "main=0"}}}).to_string();
+    let attempts: [(&[&str], &str); 3] = [
+        (&["create", "-f=-"], &forged.to_string()),
+        (&["patch", "pod", "one", "--patch", &note], ""),
+        (&["patch", "pod", "one", "--subresource=status", "--patch", &note], ""),
+    ];
+    ns.create_object(one).await;
+    for (words, input) in attempts {
+        let refused = kubectl_in(ns, words, &input.replace("\"one\"", "\"two\""));
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && text.contains("is written by istio-aux only"), "{words:?}: {text}");
+    }
 }
 
 #[tokio::test]
 async fn pods_end_once_the_webhook_is_back() {
     // The kubelet's report is rejected while the webhook is away, and repeated.
-    scenario("ended-away", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in ["native", "status"] {
-            let spec = pod_spec("Never", &[shell("main", "sleep 20")]);
-            ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
-            ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
-        }
-        let away = NoReplica::begin();
-        assert_eq!(ns.final_phase("native").await, "Succeeded", "the shim has seen the end itself");
-        ns.holds_for(Duration::from_secs(15), "the proxy waits for the report", async || {
-            PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)
-        })
-        .await;
-        drop(away);
-        assert_eq!(ns.final_phase("status").await, "Succeeded");
+    let ns = &scenario("ended-away", &[MESH, OPT_IN]).await;
+    let modes = ["native", "status"];
+    ns.create_objects(in_modes(&modes, &pod_spec("Never", &[shell("main", "sleep 20")]))).await;
+    for mode in modes {
+        ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+    }
+    let away = NoReplica::of_webhook();
+    // The shim has seen the end itself.
+    ns.until_ended("native", "Succeeded").await;
+    ns.holds_for(Duration::from_secs(15), "the proxy waits for the report", async || {
+        PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)
     })
     .await;
+    drop(away);
+    ns.until_ended("status", "Succeeded").await;
 }

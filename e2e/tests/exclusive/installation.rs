@@ -104,38 +104,37 @@ async fn trusted_cas() -> usize {
 
 #[tokio::test]
 async fn rollouts_and_renewals_lose_no_admission() {
-    scenario("rollout", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let like = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": ISTIO_AUX, "namespace": ISTIO_AUX}});
-        let saved = Saved::save(&like).await;
-        let with_short_validity = until_end_or_signal(async || {
-            while_pods_are_created(ns, "a rollout", async || {
-                add_argument(&saved.object, "--certificate-validity=1m").await;
-                until_replaced(ns).await;
-            })
-            .await;
-            while_pods_are_created(ns, "two renewals", async || {
-                for _ in 0..2 {
-                    until_renewed(ns, stored_certificate().await).await;
-                }
-            })
-            .await;
-        })
-        .await;
-        while_pods_are_created(ns, "a rollout back, and a renewal", async || {
-            saved.restore().await;
+    let ns = &scenario("rollout", &[MESH, OPT_IN]).await;
+    let like =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": ISTIO_AUX, "namespace": ISTIO_AUX}});
+    let saved = Saved::save(&like).await;
+    let with_short_validity = until_end_or_signal(async || {
+        while_pods_are_created(ns, "a rollout", async || {
+            add_argument(&saved.object, "--certificate-validity=1m").await;
             until_replaced(ns).await;
-            until_a_long_lived_certificate_is_served(ns).await;
         })
         .await;
-        with_short_validity.unwrap_or_else(|panic| resume_unwind(panic));
-        while_pods_are_created(ns, "a requested renewal", async || {
-            // After that no other renewal is due for months.
-            ns.until("the old CA to leave the configuration", async || (trusted_cas().await == 1).then_some(())).await;
-            let before = stored_certificate().await;
-            request_renewal().await;
-            until_renewed(ns, before).await;
+        while_pods_are_created(ns, "two renewals", async || {
+            for _ in 0..2 {
+                until_renewed(ns, stored_certificate().await).await;
+            }
         })
         .await;
+    })
+    .await;
+    while_pods_are_created(ns, "a rollout back, and a renewal", async || {
+        saved.restore().await;
+        until_replaced(ns).await;
+        until_a_long_lived_certificate_is_served(ns).await;
+    })
+    .await;
+    with_short_validity.unwrap_or_else(|panic| resume_unwind(panic));
+    while_pods_are_created(ns, "a requested renewal", async || {
+        // After that no other renewal is due for months.
+        ns.until("the old CA to leave the configuration", async || (trusted_cas().await == 1).then_some(())).await;
+        let before = stored_certificate().await;
+        request_renewal().await;
+        until_renewed(ns, before).await;
     })
     .await;
 }

@@ -7,8 +7,7 @@ use e2e::cluster::{Label, MESH, OPT_IN};
 use e2e::kubectl::Applied;
 use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::webhook_option::WebhookOption;
-use e2e::{Namespace, PodView, scenario};
-use kube::api::PostParams;
+use e2e::{PodView, scenario};
 use serde_json::{Value, json};
 
 const RANGE: Label = ("e2e.istio-aux.io/uid-range", "enabled");
@@ -66,26 +65,17 @@ fn payload(name: &str) -> Value {
 
 #[tokio::test]
 async fn shim_runs_as_a_user_of_the_namespaces_range() {
-    scenario("uid-range", &[MESH, OPT_IN, RANGE], async |ns: &Namespace| {
-        let _range = uid_range();
-        let refusal = ns.until("the shim's rejection", async || ns.try_dry_run(payload("native")).await.err()).await;
-        assert!(
-            refusal.to_string().contains("outside the namespace's range"),
-            "by default it has user 65019: {refusal}"
-        );
-        let _option = WebhookOption::set(&["--shim-user=none"]);
-        for mode in ["native", "proxy", "status"] {
-            // Replicas that drain may still answer.
-            ns.until("the shim without a user", async || {
-                ns.try_create(payload(mode), &PostParams::default()).await.ok()
-            })
-            .await;
-        }
-        for mode in ["native", "proxy", "status"] {
-            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
-            let pod = ns.pod(mode).await;
-            assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
-        }
-    })
-    .await;
+    let ns = &scenario("uid-range", &[MESH, OPT_IN, RANGE]).await;
+    let _range = uid_range();
+    let refusal = ns.until("the shim's rejection", async || ns.try_dry_run(payload("native")).await.err()).await;
+    assert!(refusal.to_string().contains("outside the namespace's range"), "by default it has user 65019: {refusal}");
+    let _option = WebhookOption::set(&["--shim-user=none"]);
+    for mode in ["native", "proxy", "status"] {
+        // Replicas that drain may still answer.
+        ns.until("the shim without a user", async || ns.try_create(payload(mode)).await.ok()).await;
+    }
+    for mode in ["native", "proxy", "status"] {
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
+    }
 }

@@ -11,7 +11,6 @@ use e2e::outage::{NoReplica, SilentReplicas, UntrustedWebhook};
 use e2e::stand_ins::step;
 use e2e::{Namespace, scenario};
 use futures::{StreamExt, stream};
-use kube::api::PostParams;
 use serde_json::{Value, json};
 
 const PODS: usize = 100;
@@ -44,10 +43,7 @@ async fn create(ns: &Namespace) -> (Vec<String>, Duration) {
         let began = Instant::now();
         let made = ns.try_dry_run(completing(&format!("pod-{number}"))).await;
         let refusal = match made {
-            Ok(pod) => {
-                let text = serde_json::to_string(&pod).expect("a pod is JSON");
-                (!text.contains(SHIM_CONTAINER)).then(|| format!("no shim: {text}"))
-            }
+            Ok(pod) => (!pod.to_string().contains(SHIM_CONTAINER)).then(|| format!("no shim: {pod}")),
             Err(error) => Some(error.to_string()),
         };
         (refusal, began.elapsed())
@@ -58,17 +54,15 @@ async fn create(ns: &Namespace) -> (Vec<String>, Duration) {
 
 #[tokio::test]
 async fn silent_replica_costs_no_pod() {
-    scenario("silent-one", &[MESH, OPT_IN], async |ns: &Namespace| {
-        until_drained(ns).await;
-        // The API server has a connection to one of them, which it uses first.
-        for number in [0, 1] {
-            let _silent = SilentReplicas::begin(&[number]);
-            let (refusals, slowest) = create(ns).await;
-            println!("{PODS} pods beside a silent replica: {} refused, the slowest took {slowest:?}", refusals.len());
-            assert!(refusals.is_empty(), "{}", refusals.join("\n"));
-        }
-    })
-    .await;
+    let ns = &scenario("silent-one", &[MESH, OPT_IN]).await;
+    until_drained(ns).await;
+    // The API server has a connection to one of them, which it uses first.
+    for number in [0, 1] {
+        let _silent = SilentReplicas::begin(&[number]);
+        let (refusals, slowest) = create(ns).await;
+        println!("{PODS} pods beside a silent replica: {} refused, the slowest took {slowest:?}", refusals.len());
+        assert!(refusals.is_empty(), "{}", refusals.join("\n"));
+    }
 }
 
 /// Asserts that pods which would not complete are refused with this text, and all others admitted.
@@ -86,25 +80,23 @@ async fn refuses_only_what_would_hang(ns: &Namespace, text: &str) {
 
 #[tokio::test]
 async fn outage_refuses_only_pods_that_would_not_complete() {
-    scenario("silent-all", &[MESH, OPT_IN], async |ns: &Namespace| {
-        until_drained(ns).await;
-        {
-            let _silent = SilentReplicas::begin(&[0, 1]);
-            refuses_only_what_would_hang(ns, "deadline exceeded").await;
-        }
-        {
-            let _away = NoReplica::begin();
-            refuses_only_what_would_hang(ns, "failed calling webhook").await;
-        }
-        ns.until("the webhook to answer again", async || ns.try_dry_run(completing("one")).await.ok()).await;
-        {
-            let _untrusted = UntrustedWebhook::begin();
-            ns.until("the other CA to count", async || ns.try_dry_run(completing("one")).await.err()).await;
-            refuses_only_what_would_hang(ns, "certificate signed by unknown authority").await;
-        }
-        ns.until("the webhook to be trusted again", async || ns.try_dry_run(completing("one")).await.ok()).await;
-    })
-    .await;
+    let ns = &scenario("silent-all", &[MESH, OPT_IN]).await;
+    until_drained(ns).await;
+    {
+        let _silent = SilentReplicas::begin(&[0, 1]);
+        refuses_only_what_would_hang(ns, "deadline exceeded").await;
+    }
+    {
+        let _away = NoReplica::of_webhook();
+        refuses_only_what_would_hang(ns, "failed calling webhook").await;
+    }
+    ns.until("the webhook to answer again", async || ns.try_dry_run(completing("one")).await.ok()).await;
+    {
+        let _untrusted = UntrustedWebhook::begin();
+        ns.until("the other CA to count", async || ns.try_dry_run(completing("one")).await.err()).await;
+        refuses_only_what_would_hang(ns, "certificate signed by unknown authority").await;
+    }
+    ns.until("the webhook to be trusted again", async || ns.try_dry_run(completing("one")).await.ok()).await;
 }
 
 /// Waits until a controller reports that the webhook could not be called for a pod of an object of this kind.
@@ -117,21 +109,19 @@ async fn until_refused(ns: &Namespace, kind: &str) {
 
 #[tokio::test]
 async fn jobs_and_training_jobs_complete_after_an_outage() {
-    scenario("retried", &[MESH, OPT_IN], async |ns: &Namespace| {
-        until_drained(ns).await;
-        let training = tf_job("train", 1, "OnFailure", "true");
-        {
-            let _away = NoReplica::begin();
-            ns.create_objects([job("one", &pod_spec("Never", &[shell("main", "true")])), training.clone()]).await;
-            until_refused(ns, "Job").await;
-            until_refused(ns, "TFJob").await;
-            // A client that creates a pod without a controller gets the error.
-            let refusal = ns.try_create(step("step"), &PostParams::default()).await.expect_err("it would not complete");
-            assert!(refusal.to_string().contains("failed calling webhook"), "{refusal}");
-        }
-        ns.until_complete("one").await;
-        ns.until_condition(&training, &["Succeeded"]).await;
-        assert!(!ns.has_pod("step").await, "nobody creates it again");
-    })
-    .await;
+    let ns = &scenario("retried", &[MESH, OPT_IN]).await;
+    until_drained(ns).await;
+    let training = tf_job("train", 1, "OnFailure", "true");
+    {
+        let _away = NoReplica::of_webhook();
+        ns.create_objects([job("one", &pod_spec("Never", &[shell("main", "true")])), training.clone()]).await;
+        until_refused(ns, "Job").await;
+        until_refused(ns, "TFJob").await;
+        // A client that creates a pod without a controller gets the error.
+        let refusal = ns.try_create(step("step")).await.expect_err("it would not complete");
+        assert!(refusal.to_string().contains("failed calling webhook"), "{refusal}");
+    }
+    ns.until_complete("one").await;
+    ns.until_condition(&training, &["Succeeded"]).await;
+    assert!(!ns.has_pod("step").await, "nobody creates it again");
 }

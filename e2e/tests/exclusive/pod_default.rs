@@ -31,7 +31,7 @@ impl Webhook {
         let [key, certificate] = ["key.pem", "certificate.pem"].map(|file| directory.join(file).display().to_string());
         let words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=stand-in"];
         let words = [&words[..], &["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", &key, "-out", &certificate]];
-        drop(printed(&run_offline("openssl", &words.concat())));
+        printed(&run_offline("openssl", &words.concat()));
         let mut process = Command::new("python3")
             .args([WEBHOOK, &certificate, &key])
             .stdout(Stdio::piped())
@@ -77,25 +77,23 @@ fn notebook(label: &str) -> Value {
 /// Returns the names of the volumes that a pod gets, or its rejection.
 async fn volumes(ns: &Namespace, label: &str) -> Result<Vec<String>, String> {
     let pod = ns.try_dry_run(notebook(label)).await.map_err(|error| error.to_string())?;
-    let volumes = pod.data["spec"]["volumes"].as_array().into_iter().flatten();
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     Ok(volumes.filter_map(|volume| volume["name"].as_str().map(str::to_owned)).collect())
 }
 
 #[tokio::test]
 async fn token_comes_from_the_pod_default_where_there_is_one() {
     const POD_DEFAULT_VOLUME: &str = "volume-kf-pipeline-token";
-    scenario("pod-default", &[TOKEN], async |ns: &Namespace| {
-        let _webhook = Webhook::start(ns);
-        let volumes_of_default = ns
-            .until("the PodDefault's volume", async || {
-                let volumes = volumes(ns, ACCESS_PIPELINES_LABEL).await.ok()?;
-                volumes.iter().any(|name| name == POD_DEFAULT_VOLUME).then_some(volumes)
-            })
-            .await;
-        assert!(!volumes_of_default.iter().any(|name| name == PIPELINES_TOKEN_VOLUME), "{volumes_of_default:?}");
-        // A PodDefault by a label that istio-aux does not know is the rule broken: both add a token, and the pod is rejected.
-        let rejection = volumes(ns, OTHER_LABEL).await.expect_err("both add a token");
-        assert!(rejection.contains("has a conflict on"), "{rejection}");
-    })
-    .await;
+    let ns = &scenario("pod-default", &[TOKEN]).await;
+    let _webhook = Webhook::start(ns);
+    let volumes_of_default = ns
+        .until("the PodDefault's volume", async || {
+            let volumes = volumes(ns, ACCESS_PIPELINES_LABEL).await.ok()?;
+            volumes.iter().any(|name| name == POD_DEFAULT_VOLUME).then_some(volumes)
+        })
+        .await;
+    assert!(!volumes_of_default.iter().any(|name| name == PIPELINES_TOKEN_VOLUME), "{volumes_of_default:?}");
+    // A PodDefault by a label that istio-aux does not know is the rule broken: both add a token, and the pod is rejected.
+    let rejection = volumes(ns, OTHER_LABEL).await.expect_err("both add a token");
+    assert!(rejection.contains("has a conflict on"), "{rejection}");
 }

@@ -17,7 +17,7 @@ const TABLE: &str = include_str!("../../../inject/tests/cases.yaml");
 /// Returns what the API server makes of a pod, without what differs between two namespaces.
 pub(crate) async fn dry_run(ns: &Namespace, pod: &Value) -> Value {
     let made = match ns.try_dry_run(pod.clone()).await {
-        Ok(made) => serde_json::to_value(made).expect("a pod is JSON"),
+        Ok(made) => made,
         Err(error) => return json!(error.to_string().replace(ns.name(), "NAMESPACE")),
     };
     let mut made = without_token(made);
@@ -116,75 +116,62 @@ fn difference(case: &Value, webhook: Value, policy: &Value) -> Option<String> {
 async fn policy_and_webhook_agree_with_the_table() {
     let table: Value = serde_saphyr::from_str(TABLE).expect("the table is YAML");
     let pods = pods(&table);
-    scenario("policy", &[MESH, by_policy("e2e-table")], async |policed: &Namespace| {
-        scenario("policy-webhook", &[MESH, OPT_IN], async |by_webhook: &Namespace| {
-            let _installed = install_policies("e2e-table", &[]);
-            wait_until_effective(policed, &pods[0].1).await;
-            let mut wrong = Vec::new();
-            for (name, pod, case) in &pods {
-                let [webhook, policy] = [dry_run(by_webhook, pod).await, dry_run(policed, pod).await];
-                wrong.extend(difference(case, webhook, &policy).map(|what| format!("{name}: {what}")));
-            }
-            assert!(wrong.is_empty(), "{} of {} pods:\n{}", wrong.len(), pods.len(), wrong.join("\n"));
-        })
-        .await;
-    })
-    .await;
+    let policed = &scenario("policy", &[MESH, by_policy("e2e-table")]).await;
+    let by_webhook = &scenario("policy-webhook", &[MESH, OPT_IN]).await;
+    let _installed = install_policies("e2e-table", &[]);
+    wait_until_effective(policed, &pods[0].1).await;
+    let mut wrong = Vec::new();
+    for (name, pod, case) in &pods {
+        let [webhook, policy] = [dry_run(by_webhook, pod).await, dry_run(policed, pod).await];
+        wrong.extend(difference(case, webhook, &policy).map(|what| format!("{name}: {what}")));
+    }
+    assert!(wrong.is_empty(), "{} of {} pods:\n{}", wrong.len(), pods.len(), wrong.join("\n"));
 }
 
 #[tokio::test]
 async fn policy_and_webhook_agree_on_a_hand_injected_pod() {
     let table: Value = serde_saphyr::from_str(TABLE).expect("the table is YAML");
-    scenario("policy-by-hand", &[by_policy("e2e-by-hand")], async |policed: &Namespace| {
-        scenario("policy-by-hand-webhook", &[OPT_IN], async |by_webhook: &Namespace| {
-            let _installed = install_policies("e2e-by-hand", &[]);
-            let (_, mut pod, _) = pods(&table).swap_remove(0);
-            let status = json!({"containers": [PROXY_CONTAINER]}).to_string();
-            pod["metadata"]["annotations"] = json!({"sidecar.istio.io/status": status});
-            pod["spec"]["automountServiceAccountToken"] = json!(false);
-            wait_until_effective(policed, &{
-                let mut with_proxy = pod.clone();
-                with_proxy["spec"]["containers"][1] = json!({"name": PROXY_CONTAINER, "image": payload_image()});
-                with_proxy
-            })
-            .await;
-            let exec = |command: &[&str]| json!({"exec": {"command": command}});
-            let sidecar = |name: &str| json!({"name": name, "image": payload_image(), "restartPolicy": "Always"});
-            let mut shim = sidecar(SHIM_CONTAINER);
-            shim["args"] = json!(["watch", "--await=main"]);
-            let hook = json!({"lifecycle": {"preStop": exec(&["true"])}});
-            for (case, hold, proxy, init) in [
-                ("plain", json!(null), json!({}), json!([])),
-                ("another hook", json!(null), hook.clone(), json!([])),
-                ("another hook, and the hold", json!("holdApplicationUntilProxyStarts: true"), hook.clone(), json!([])),
-                ("another hook, and no hold", json!("holdApplicationUntilProxyStarts: false"), hook, json!([])),
-                (
-                    "it holds",
-                    json!(null),
-                    json!({"lifecycle": {"postStart": exec(&["pilot-agent", "wait"])}}),
-                    json!([]),
-                ),
-                ("a native sidecar after the shim", json!(null), json!({}), json!([shim, sidecar("logs")])),
-            ] {
-                let mut one = pod.clone();
-                if !hold.is_null() {
-                    one["metadata"]["annotations"][PROXY_CONFIG_ANNOTATION] = hold.clone();
-                }
-                let mut container = json!({"name": PROXY_CONTAINER, "image": payload_image()});
-                merge(&mut container, &proxy);
-                one["spec"]["containers"][1] = container;
-                one["spec"]["initContainers"] = init;
-                let [webhook, policy] = [dry_run(by_webhook, &one).await, dry_run(policed, &one).await];
-                assert!(webhook.to_string().contains(SHIM_CONTAINER), "{case}: {webhook}");
-                let mut containers = webhook["spec"]["containers"].as_array().expect("there are containers").iter();
-                let is_held = containers.any(|container| container["lifecycle"]["postStart"].is_object());
-                assert_eq!(is_held, !hold.to_string().contains("false"), "{case}: {webhook}");
-                assert_eq!(diff(&webhook, &policy), json_patch::Patch::default(), "{case}");
-            }
-        })
-        .await;
+    let policed = &scenario("policy-by-hand", &[by_policy("e2e-by-hand")]).await;
+    let by_webhook = &scenario("policy-by-hand-webhook", &[OPT_IN]).await;
+    let _installed = install_policies("e2e-by-hand", &[]);
+    let (_, mut pod, _) = pods(&table).swap_remove(0);
+    let status = json!({"containers": [PROXY_CONTAINER]}).to_string();
+    pod["metadata"]["annotations"] = json!({"sidecar.istio.io/status": status});
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    wait_until_effective(policed, &{
+        let mut with_proxy = pod.clone();
+        with_proxy["spec"]["containers"][1] = json!({"name": PROXY_CONTAINER, "image": payload_image()});
+        with_proxy
     })
     .await;
+    let exec = |command: &[&str]| json!({"exec": {"command": command}});
+    let sidecar = |name: &str| json!({"name": name, "image": payload_image(), "restartPolicy": "Always"});
+    let mut shim = sidecar(SHIM_CONTAINER);
+    shim["args"] = json!(["watch", "--await=main"]);
+    let hook = json!({"lifecycle": {"preStop": exec(&["true"])}});
+    for (case, hold, proxy, init) in [
+        ("plain", json!(null), json!({}), json!([])),
+        ("another hook", json!(null), hook.clone(), json!([])),
+        ("another hook, and the hold", json!("holdApplicationUntilProxyStarts: true"), hook.clone(), json!([])),
+        ("another hook, and no hold", json!("holdApplicationUntilProxyStarts: false"), hook, json!([])),
+        ("it holds", json!(null), json!({"lifecycle": {"postStart": exec(&["pilot-agent", "wait"])}}), json!([])),
+        ("a native sidecar after the shim", json!(null), json!({}), json!([shim, sidecar("logs")])),
+    ] {
+        let mut one = pod.clone();
+        if !hold.is_null() {
+            one["metadata"]["annotations"][PROXY_CONFIG_ANNOTATION] = hold.clone();
+        }
+        let mut container = json!({"name": PROXY_CONTAINER, "image": payload_image()});
+        merge(&mut container, &proxy);
+        one["spec"]["containers"][1] = container;
+        one["spec"]["initContainers"] = init;
+        let [webhook, policy] = [dry_run(by_webhook, &one).await, dry_run(policed, &one).await];
+        assert!(webhook.to_string().contains(SHIM_CONTAINER), "{case}: {webhook}");
+        let mut containers = webhook["spec"]["containers"].as_array().expect("there are containers").iter();
+        let is_held = containers.any(|container| container["lifecycle"]["postStart"].is_object());
+        assert_eq!(is_held, !hold.to_string().contains("false"), "{case}: {webhook}");
+        assert_eq!(diff(&webhook, &policy), json_patch::Patch::default(), "{case}");
+    }
 }
 
 /// Options of an installation whose long-running pods are not held, and whose image needs a Secret.
@@ -196,28 +183,24 @@ async fn policy_and_webhook_agree_on_options() {
         ["Never", "Always"].map(|policy| pod_of("one", &pod_spec(policy, &[shell("main", "true")])));
     let mut with_secret = completing.clone();
     with_secret["spec"]["imagePullSecrets"] = json!([{"name": "own"}]);
-    scenario("policy-options", &[MESH, by_policy("e2e-options")], async |policed: &Namespace| {
-        scenario("policy-options-webhook", &[MESH, OPT_IN], async |by_webhook: &Namespace| {
-            let _options = WebhookOption::set(&OPTIONS);
-            until_drained(by_webhook).await;
-            let _installed = install_policies("e2e-options", &OPTIONS);
-            policed
-                .until("the policy to be effective", async || {
-                    dry_run(policed, &completing).await.to_string().contains(SHIM_CONTAINER).then_some(())
-                })
-                .await;
-            for (pod, secrets, is_held) in [
-                (&completing, json!([{"name": "registry"}]), true),
-                (&with_secret, json!([{"name": "own"}, {"name": "registry"}]), true),
-                (&long_running, json!(null), false),
-            ] {
-                let [webhook, policy] = [dry_run(by_webhook, pod).await, dry_run(policed, pod).await];
-                assert_eq!(webhook["spec"]["imagePullSecrets"], secrets);
-                assert_eq!(webhook.to_string().contains(HOLD_FIELD), is_held, "{webhook}");
-                assert_eq!(diff(&without_warnings(webhook, true), &policy), json_patch::Patch::default());
-            }
+    let policed = &scenario("policy-options", &[MESH, by_policy("e2e-options")]).await;
+    let by_webhook = &scenario("policy-options-webhook", &[MESH, OPT_IN]).await;
+    let _options = WebhookOption::set(&OPTIONS);
+    until_drained(by_webhook).await;
+    let _installed = install_policies("e2e-options", &OPTIONS);
+    policed
+        .until("the policy to be effective", async || {
+            dry_run(policed, &completing).await.to_string().contains(SHIM_CONTAINER).then_some(())
         })
         .await;
-    })
-    .await;
+    for (pod, secrets, is_held) in [
+        (&completing, json!([{"name": "registry"}]), true),
+        (&with_secret, json!([{"name": "own"}, {"name": "registry"}]), true),
+        (&long_running, json!(null), false),
+    ] {
+        let [webhook, policy] = [dry_run(by_webhook, pod).await, dry_run(policed, pod).await];
+        assert_eq!(webhook["spec"]["imagePullSecrets"], secrets);
+        assert_eq!(webhook.to_string().contains(HOLD_FIELD), is_held, "{webhook}");
+        assert_eq!(diff(&without_warnings(webhook, true), &policy), json_patch::Patch::default());
+    }
 }

@@ -4,7 +4,7 @@
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec, shell};
 use e2e::policies::{by_policy, install_policies, wait_until_effective};
-use e2e::{Namespace, scenario};
+use e2e::scenario;
 use futures::{StreamExt, stream};
 use json_patch::{diff, merge};
 use serde_json::{Value, json};
@@ -150,22 +150,17 @@ async fn policy_and_webhook_agree_on_random_pods() {
     let count = std::env::var("RANDOM_PODS").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
     let mut choice = Choice(1);
     let pods: Vec<Value> = (0..count).map(|number| random_pod(&mut choice, number)).collect();
-    scenario("random", &[MESH, by_policy("e2e-random")], async |policed: &Namespace| {
-        scenario("random-webhook", &[MESH, OPT_IN], async |by_webhook: &Namespace| {
-            let _installed = install_policies("e2e-random", &[]);
-            wait_until_effective(policed, &pod("probe", &pod_spec("Never", &[shell("main", "true")]))).await;
-            let compared = stream::iter(&pods).map(async |pod| {
-                let (webhook, policy) = tokio::join!(dry_run(by_webhook, pod), dry_run(policed, pod));
-                let webhook = without_warnings(webhook, !status(&policy).is_null());
-                let patch = diff(&webhook, &policy);
-                (!patch.is_empty()).then(|| format!("{pod}\n  is the policy's after {patch}"))
-            });
-            let wrong: Vec<String> =
-                compared.buffer_unordered(AT_A_TIME).filter_map(async |wrong| wrong).collect().await;
-            println!("{count} random pods: {} differ", wrong.len());
-            assert!(wrong.is_empty(), "{} of {count} pods:\n{}", wrong.len(), wrong[..wrong.len().min(10)].join("\n"));
-        })
-        .await;
-    })
-    .await;
+    let policed = &scenario("random", &[MESH, by_policy("e2e-random")]).await;
+    let by_webhook = &scenario("random-webhook", &[MESH, OPT_IN]).await;
+    let _installed = install_policies("e2e-random", &[]);
+    wait_until_effective(policed, &pod("probe", &pod_spec("Never", &[shell("main", "true")]))).await;
+    let compared = stream::iter(&pods).map(async |pod| {
+        let (webhook, policy) = tokio::join!(dry_run(by_webhook, pod), dry_run(policed, pod));
+        let webhook = without_warnings(webhook, !status(&policy).is_null());
+        let patch = diff(&webhook, &policy);
+        (!patch.is_empty()).then(|| format!("{pod}\n  is the policy's after {patch}"))
+    });
+    let wrong: Vec<String> = compared.buffer_unordered(AT_A_TIME).filter_map(async |wrong| wrong).collect().await;
+    println!("{count} random pods: {} differ", wrong.len());
+    assert!(wrong.is_empty(), "{} of {count} pods:\n{}", wrong.len(), wrong[..wrong.len().min(10)].join("\n"));
 }

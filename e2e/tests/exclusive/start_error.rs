@@ -4,17 +4,13 @@
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec, shell};
-use e2e::{Namespace, PodView, scenario};
+use e2e::{PodView, scenario};
 
 #[tokio::test]
 async fn missing_command_fails_the_pod_and_ends_the_proxy() {
-    scenario("start-error", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let broken = container("broken", &["/no/such/command"]);
-        ns.create_object(pod("two", &pod_spec("Never", &[broken, shell("main", "sleep 2")]))).await;
-        assert_eq!(ns.final_phase("two").await, "Failed");
-        let pod = ns.pod("two").await;
-        let codes = ["broken", "main", PROXY_CONTAINER].map(|container| PodView(&pod).exit_code(container));
-        assert_eq!(codes, [Some(128), Some(0), Some(0)]);
-    })
-    .await;
+    let ns = &scenario("start-error", &[MESH, OPT_IN]).await;
+    let broken = container("broken", &["/no/such/command"]);
+    let pod = ns.run(pod("two", &pod_spec("Never", &[broken, shell("main", "sleep 2")])), "Failed").await;
+    let codes = ["broken", "main", PROXY_CONTAINER].map(|container| PodView(&pod).exit_code(container));
+    assert_eq!(codes, [Some(128), Some(0), Some(0)]);
 }

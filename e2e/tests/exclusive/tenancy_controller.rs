@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use e2e::cluster::restart;
-use e2e::kubectl::{apply, kubectl};
+use e2e::kubectl::{apply, kubectl, wait_for_removal};
 use e2e::rights::rules;
 use e2e::tenancy::{
     CONTROLLER, ROLE, TENANT, binding, install, kill_leader, leader, role, until_bound, until_event, until_unbound,
@@ -44,121 +44,100 @@ async fn controllers_account_may_only_keep_its_objects() {
 #[tokio::test]
 async fn controllers_account_cannot_bind_another_role() {
     install();
-    scenario("escalation", &[], async |ns: &Namespace| {
-        let account = format!("--as=system:serviceaccount:{}:{}", CONTROLLER.0, CONTROLLER.1);
-        let words = [
-            "-n",
-            ns.name(),
-            "create",
-            "rolebinding",
-            "mine",
-            "--clusterrole=admin",
-            "--serviceaccount=default:default",
-            &account,
-        ];
-        let tried = e2e::command::run("kubectl", &words, "");
-        let errors = String::from_utf8_lossy(&tried.stderr);
-        assert!(!tried.status.success() && errors.contains("forbidden"), "{errors}");
-    })
-    .await;
+    let ns = &scenario("escalation", &[]).await;
+    let account = format!("--as=system:serviceaccount:{}:{}", CONTROLLER.0, CONTROLLER.1);
+    let words = ["-n", ns.name(), "create", "rolebinding", "mine", "--clusterrole=admin", "--user=other", &account];
+    let tried = e2e::command::run("kubectl", &words, "");
+    let errors = String::from_utf8_lossy(&tried.stderr);
+    assert!(!tried.status.success() && errors.contains("forbidden"), "{errors}");
 }
 
 #[tokio::test]
 async fn profile_has_its_objects_while_labeled() {
     install();
-    scenario("objects", &[TENANT], async |ns: &Namespace| {
-        let bound = until_bound(ns).await;
-        assert_eq!(accounts(&bound), ["default"]);
-        assert_eq!(bound["roleRef"]["name"], ROLE);
-        assert!(until_event(ns, "Reconciled").await.starts_with("applied RoleBinding istio-aux-pipelines"));
+    let ns = &scenario("objects", &[TENANT]).await;
+    let bound = until_bound(ns).await;
+    assert_eq!(accounts(&bound), ["default"]);
+    assert_eq!(bound["roleRef"]["name"], ROLE);
+    assert!(until_event(ns, "Reconciled").await.starts_with("applied RoleBinding istio-aux-pipelines"));
 
-        kubectl(&["annotate", "namespace", ns.name(), "istio-aux.io/pipelines-accounts=trainer,default-editor"]);
-        ns.until("both accounts", async || {
-            (accounts(&ns.get(&binding()).await) == ["trainer", "default-editor"]).then_some(())
-        })
-        .await;
-
-        label(ns, "disabled");
-        until_unbound(ns).await;
+    kubectl(&["annotate", "namespace", ns.name(), "istio-aux.io/pipelines-accounts=trainer,default-editor"]);
+    ns.until("both accounts", async || {
+        (accounts(&ns.get(&binding()).await) == ["trainer", "default-editor"]).then_some(())
     })
     .await;
+
+    label(ns, "disabled");
+    until_unbound(ns).await;
 }
 
 #[tokio::test]
 async fn refusal_is_an_event_and_leaves_foreign_objects() {
     install();
-    scenario("refused", &[], async |ns: &Namespace| {
-        let mut theirs = binding();
-        theirs["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
-        theirs["subjects"] = json!([{"kind": "ServiceAccount", "name": "theirs", "namespace": ns.name()}]);
-        ns.create_object(theirs.clone()).await;
-        let before = ns.get(&theirs).await;
+    let ns = &scenario("refused", &[]).await;
+    let mut theirs = binding();
+    theirs["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
+    theirs["subjects"] = json!([{"kind": "ServiceAccount", "name": "theirs", "namespace": ns.name()}]);
+    ns.create_object(theirs.clone()).await;
+    let before = ns.get(&theirs).await;
 
-        label(ns, "yes");
-        let said = until_event(ns, "InvalidValue").await;
-        assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"yes\"; use enabled or disabled");
-        label(ns, "enabled");
-        assert!(until_event(ns, "RoleBindingNotManaged").await.contains("left unchanged"));
-        label(ns, "disabled");
-        ns.holds_for(Duration::from_secs(3), "their binding", async || ns.get(&theirs).await == before).await;
-        ns.delete(&theirs).await;
+    label(ns, "yes");
+    let said = until_event(ns, "InvalidValue").await;
+    assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"yes\"; use enabled or disabled");
+    label(ns, "enabled");
+    assert!(until_event(ns, "RoleBindingNotManaged").await.contains("left unchanged"));
+    label(ns, "disabled");
+    ns.holds_for(Duration::from_secs(3), "their binding", async || ns.get(&theirs).await == before).await;
+    ns.delete(&theirs).await;
 
-        kubectl(&["delete", "clusterrole", ROLE]);
-        label(ns, "enabled");
-        let said = until_event(ns, "ClusterRoleMissing").await;
-        assert!(ns.find(&binding()).await.is_none(), "{said}");
-        apply(&[role()]);
-        until_bound(ns).await;
-    })
-    .await;
+    kubectl(&["delete", "clusterrole", ROLE]);
+    label(ns, "enabled");
+    let said = until_event(ns, "ClusterRoleMissing").await;
+    assert!(ns.find(&binding()).await.is_none(), "{said}");
+    apply(&[role()]);
+    until_bound(ns).await;
 }
 
 #[tokio::test]
 async fn killed_leader_is_replaced_and_objects_converge() {
     install();
-    scenario("kill", &[], async |ns: &Namespace| {
-        for _ in 0..3 {
-            let holder = kill_leader(ns).await;
-            label(ns, "enabled");
-            until_bound(ns).await;
-            ns.until("another leader", async || leader().await.filter(|next| *next != holder)).await;
-            label(ns, "disabled");
-            until_unbound(ns).await;
-        }
-        wait_for_controller();
-    })
-    .await;
+    let ns = &scenario("kill", &[]).await;
+    for _ in 0..3 {
+        let holder = kill_leader(ns).await;
+        label(ns, "enabled");
+        until_bound(ns).await;
+        ns.until("another leader", async || leader().await.filter(|next| *next != holder)).await;
+        label(ns, "disabled");
+        until_unbound(ns).await;
+    }
+    wait_for_controller();
 }
 
 #[tokio::test]
 async fn restarted_api_server_leaves_objects_converging() {
     install();
-    scenario("away", &[], async |ns: &Namespace| {
-        label(ns, "enabled");
-        restart("kube-apiserver");
-        until_bound(ns).await;
-        label(ns, "disabled");
-        until_unbound(ns).await;
-        wait_for_controller();
-    })
-    .await;
+    let ns = &scenario("away", &[]).await;
+    label(ns, "enabled");
+    restart("kube-apiserver");
+    until_bound(ns).await;
+    label(ns, "disabled");
+    until_unbound(ns).await;
+    wait_for_controller();
 }
 
 #[tokio::test]
 async fn vanished_leader_is_replaced_after_its_lease() {
     install();
-    scenario("vanished", &[], async |ns: &Namespace| {
-        ns.until("a leader", leader).await;
-        let patch = r#"--patch={"spec":{"holderIdentity":"vanished"}}"#;
-        kubectl(&["-n", CONTROLLER.0, "patch", "lease", CONTROLLER.1, "--type=merge", patch]);
-        label(ns, "enabled");
-        let began = Instant::now();
-        let next = ns.until("another leader", async || leader().await.filter(|next| next != "vanished")).await;
-        let took = began.elapsed();
-        assert!(took > Duration::from_secs(10) && took < Duration::from_secs(30), "{next} took over after {took:?}");
-        until_bound(ns).await;
-    })
-    .await;
+    let ns = &scenario("vanished", &[]).await;
+    ns.until("a leader", leader).await;
+    let patch = r#"--patch={"spec":{"holderIdentity":"vanished"}}"#;
+    kubectl(&["-n", CONTROLLER.0, "patch", "lease", CONTROLLER.1, "--type=merge", patch]);
+    label(ns, "enabled");
+    let began = Instant::now();
+    let next = ns.until("another leader", async || leader().await.filter(|next| next != "vanished")).await;
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(10) && took < Duration::from_secs(30), "{next} took over after {took:?}");
+    until_bound(ns).await;
 }
 
 #[tokio::test]
@@ -169,26 +148,17 @@ async fn deleted_profile_leaves_no_object_and_no_error() {
         kubectl(&["-n", CONTROLLER.0, "scale", "deployment", CONTROLLER.1, &replicas]);
         wait_for_controller();
     };
-    let mut name = String::new();
-    scenario("gone", &[TENANT], async |ns: &Namespace| {
-        name = ns.name().to_owned();
-        until_bound(ns).await;
-        scale("0");
-    })
-    .await;
-    scenario("comes", &[TENANT], async |ns: &Namespace| {
-        ns.until("the other namespace to go", async || {
-            kubectl(&["get", "namespaces", "-o=name", "--field-selector", &format!("metadata.name={name}")])
-                .is_empty()
-                .then_some(())
-        })
-        .await;
-        scale("2");
-        until_bound(ns).await;
-        let holder = ns.until("a leader", leader).await;
-        let path = format!("/api/v1/namespaces/{}/pods/{holder}:8080/proxy/metrics", CONTROLLER.0);
-        let metrics = kubectl(&["get", "--raw", &path]);
-        assert!(metrics.contains("istio_aux_tenancy_reconciliations_total{result=\"failed\"} 0"), "{metrics}");
-    })
-    .await;
+    let gone = scenario("gone", &[TENANT]).await;
+    let name = gone.name().to_owned();
+    until_bound(&gone).await;
+    scale("0");
+    drop(gone);
+    wait_for_removal(&name);
+    let ns = &scenario("comes", &[TENANT]).await;
+    scale("2");
+    until_bound(ns).await;
+    let holder = ns.until("a leader", leader).await;
+    let path = format!("/api/v1/namespaces/{}/pods/{holder}:8080/proxy/metrics", CONTROLLER.0);
+    let metrics = kubectl(&["get", "--raw", &path]);
+    assert!(metrics.contains("istio_aux_tenancy_reconciliations_total{result=\"failed\"} 0"), "{metrics}");
 }

@@ -39,30 +39,26 @@ async fn until_called(opted_in: &Namespace, expected: bool) {
 
 #[tokio::test]
 async fn pod_without_the_label_is_unchanged_byte_for_byte() {
-    scenario("opted-in", &[MESH, OPT_IN], async |opted_in: &Namespace| {
-        scenario("unlabeled", &[MESH], async |ns: &Namespace| {
-            let kind = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
-            let like = |name| json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": name}});
-            let saved = [Saved::save(&like(CONFIGURATIONS[0])).await, Saved::save(&like(CONFIGURATIONS[1])).await];
-            until_called(opted_in, true).await;
-            let with = admitted(ns).await;
-            let without = until_end_or_signal(async || {
-                let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
-                for name in CONFIGURATIONS {
-                    configurations.delete(name, &DeleteParams::default()).await.expect("it is deleted");
-                }
-                until_called(opted_in, false).await;
-                admitted(ns).await
-            })
-            .await;
-            for saved in saved {
-                saved.restore().await;
-            }
-            until_called(opted_in, true).await;
-            assert!(with.contains(PROXY_CONTAINER), "Istio has injected its proxy");
-            assert_eq!(with, without.unwrap_or_else(|panic| resume_unwind(panic)));
-        })
-        .await;
+    let opted_in = &scenario("opted-in", &[MESH, OPT_IN]).await;
+    let ns = &scenario("unlabeled", &[MESH]).await;
+    let kind = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
+    let like = |name| json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": name}});
+    let saved = [Saved::save(&like(CONFIGURATIONS[0])).await, Saved::save(&like(CONFIGURATIONS[1])).await];
+    until_called(opted_in, true).await;
+    let with = admitted(ns).await;
+    let without = until_end_or_signal(async || {
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
+        for name in CONFIGURATIONS {
+            configurations.delete(name, &DeleteParams::default()).await.expect("it is deleted");
+        }
+        until_called(opted_in, false).await;
+        admitted(ns).await
     })
     .await;
+    for saved in saved {
+        saved.restore().await;
+    }
+    until_called(opted_in, true).await;
+    assert!(with.contains(PROXY_CONTAINER), "Istio has injected its proxy");
+    assert_eq!(with, without.unwrap_or_else(|panic| resume_unwind(panic)));
 }

@@ -3,7 +3,8 @@
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubeflow::argo::{executor_rights, final_phase, label_of, output, shell, step, workflow};
-use e2e::manifests::{deployment, payload_image, pod_spec, strict};
+use e2e::manifests::{deployment, payload_image, pod_spec, service, strict};
+use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -27,19 +28,15 @@ impl Case {
         self
     }
 
-    fn name(&self) -> &str {
-        self.workflow["metadata"]["name"].as_str().unwrap_or_default()
-    }
-
     /// Returns what is wrong with the workflow that has ended.
     fn complaint(&self, ended: &Value) -> Option<String> {
-        let phase = final_phase(ended).unwrap_or_default();
+        let (name, phase) = (name_of(&self.workflow), final_phase(ended).unwrap_or_default());
         if phase != self.phase {
-            return Some(format!("{} is {phase} and not {}: {}", self.name(), self.phase, ended["status"]["message"]));
+            return Some(format!("{name} is {phase} and not {}: {}", self.phase, ended["status"]["message"]));
         }
         let (template, parameter, value) = self.output?;
         let found = output(ended, template, parameter);
-        (found != Some(value)).then(|| format!("{}: {parameter} is {found:?} and not {value:?}", self.name()))
+        (found != Some(value)).then(|| format!("{name}: {parameter} is {found:?} and not {value:?}"))
     }
 }
 
@@ -147,8 +144,7 @@ async fn shut_down(ns: &Namespace, name: &str, how: &str) {
 }
 
 async fn until_ended(ns: &Namespace, workflow: &Value) -> Value {
-    let name = workflow["metadata"]["name"].as_str().unwrap_or_default();
-    ns.until(&format!("workflow {name} to end"), async || {
+    ns.until(&format!("workflow {} to end", name_of(workflow)), async || {
         let now = ns.get(workflow).await;
         final_phase(&now).is_some().then_some(now)
     })
@@ -172,33 +168,27 @@ fn asks_at_once(name: &str) -> Value {
 }
 
 pub(crate) async fn control_step_in_the_mesh_alone_runs_before_its_proxy() {
-    scenario("control-argo", &[MESH], async |ns: &Namespace| {
-        ns.create_objects(executor_rights()).await;
-        let early = workflow("early", &[asks_at_once("early")]);
-        ns.create_object(early.clone()).await;
-        assert_eq!(final_phase(&until_ended(ns, &early).await), Some("Failed"));
-    })
-    .await;
+    let ns = &scenario("control-argo", &[MESH]).await;
+    ns.create_objects(executor_rights()).await;
+    let early = workflow("early", &[asks_at_once("early")]);
+    ns.create_object(early.clone()).await;
+    assert_eq!(final_phase(&until_ended(ns, &early).await), Some("Failed"));
 }
 
 pub(crate) async fn every_kind_of_step_ends_with_its_outputs() {
-    scenario("argo", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_objects(executor_rights()).await;
-        let cases = cases();
-        for case in &cases {
-            ns.create_object(case.workflow.clone()).await;
-        }
-        shut_down(ns, "stopped", "Stop").await;
-        shut_down(ns, "terminated", "Terminate").await;
-        let mut complaints = Vec::new();
-        for case in &cases {
-            let ended = until_ended(ns, &case.workflow).await;
-            until_no_pod_runs(ns, case.name()).await;
-            complaints.extend(case.complaint(&ended));
-        }
-        assert!(complaints.is_empty(), "{complaints:#?}");
-    })
-    .await;
+    let ns = &scenario("argo", &[MESH, OPT_IN]).await;
+    ns.create_objects(executor_rights()).await;
+    let cases = cases();
+    ns.create_objects(cases.iter().map(|case| case.workflow.clone())).await;
+    shut_down(ns, "stopped", "Stop").await;
+    shut_down(ns, "terminated", "Terminate").await;
+    let mut complaints = Vec::new();
+    for case in &cases {
+        let ended = until_ended(ns, &case.workflow).await;
+        until_no_pod_runs(ns, name_of(&case.workflow)).await;
+        complaints.extend(case.complaint(&ended));
+    }
+    assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
 /// Returns an S3 server in the mesh that takes mutual TLS only, so slow that an upload takes longer than Argo's controller
@@ -216,10 +206,7 @@ fn s3_server() -> [Value; 4] {
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"},
             "stringData": {"key": "user", "secret": "anything"},
         }),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "s3"},
-            "spec": {"selector": {"app": "s3"}, "ports": [{"name": "http", "port": 9000}]},
-        }),
+        service("s3", 9000, 9000),
         deployment("s3", &pod_spec("Always", &[serve])),
     ]
 }
@@ -263,41 +250,37 @@ fn artifact_workflow() -> Value {
 /// Argo's controller ends every container that is left when `main` ends (argo-workflows#12919).
 /// Then its executor reaches neither the S3 server nor the API server.
 pub(crate) async fn control_upload_in_the_mesh_alone_loses_its_proxy() {
-    scenario("control-s3", &[MESH], async |ns: &Namespace| {
-        ns.create_objects(executor_rights()).await;
-        start_s3(ns).await;
-        let artifact = artifact_workflow();
-        ns.create_object(artifact.clone()).await;
-        let ended = until_ended(ns, &artifact).await;
-        assert_ne!(final_phase(&ended), Some("Succeeded"));
-        // What the executor says of its broken connection depends on the moment, so the containers' ends are looked at.
-        let pods = ns.pods_with(&label_of("artifact")).await;
-        let is_cut_off = |pod: PodView| {
-            let (proxy, wait) = (pod.ended_at(PROXY_CONTAINER), pod.ended_at("wait"));
-            pod.exit_code("main") == Some(0)
-                && proxy.is_some()
-                && proxy <= wait
-                && pod.exit_code("wait").is_some_and(|code| code != 0)
-        };
-        assert!(pods.iter().map(PodView).any(is_cut_off), "{}", ended["status"]);
-    })
-    .await;
+    let ns = &scenario("control-s3", &[MESH]).await;
+    ns.create_objects(executor_rights()).await;
+    start_s3(ns).await;
+    let artifact = artifact_workflow();
+    ns.create_object(artifact.clone()).await;
+    let ended = until_ended(ns, &artifact).await;
+    assert_ne!(final_phase(&ended), Some("Succeeded"));
+    // What the executor says of its broken connection depends on the moment, so the containers' ends are looked at.
+    let pods = ns.pods_with(&label_of("artifact")).await;
+    let is_cut_off = |pod: PodView| {
+        let (proxy, wait) = (pod.ended_at(PROXY_CONTAINER), pod.ended_at("wait"));
+        pod.exit_code("main") == Some(0)
+            && proxy.is_some()
+            && proxy <= wait
+            && pod.exit_code("wait").is_some_and(|code| code != 0)
+    };
+    assert!(pods.iter().map(PodView).any(is_cut_off), "{}", ended["status"]);
 }
 
 pub(crate) async fn artifact_is_uploaded_before_the_proxy_ends() {
-    scenario("argo-s3", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_objects(executor_rights()).await;
-        start_s3(ns).await;
-        let artifact = artifact_workflow();
-        ns.create_object(artifact.clone()).await;
-        let ended = until_ended(ns, &artifact).await;
-        until_no_pod_runs(ns, "artifact").await;
-        assert_eq!(final_phase(&ended), Some("Succeeded"), "{}", ended["status"]["message"]);
-        let pods = ns.pods_with(&label_of("artifact")).await;
-        let seconds_of_upload = pods.iter().map(|pod| upload_time(PodView(pod))).max().unwrap_or_default();
-        assert!(seconds_of_upload >= 4, "the upload was over too soon after main had ended: {seconds_of_upload} s");
-    })
-    .await;
+    let ns = &scenario("argo-s3", &[MESH, OPT_IN]).await;
+    ns.create_objects(executor_rights()).await;
+    start_s3(ns).await;
+    let artifact = artifact_workflow();
+    ns.create_object(artifact.clone()).await;
+    let ended = until_ended(ns, &artifact).await;
+    until_no_pod_runs(ns, "artifact").await;
+    assert_eq!(final_phase(&ended), Some("Succeeded"), "{}", ended["status"]["message"]);
+    let pods = ns.pods_with(&label_of("artifact")).await;
+    let seconds_of_upload = pods.iter().map(|pod| upload_time(PodView(pod))).max().unwrap_or_default();
+    assert!(seconds_of_upload >= 4, "the upload was over too soon after main had ended: {seconds_of_upload} s");
 }
 
 /// Returns the seconds by which the executor has outlived main.

@@ -87,9 +87,7 @@ fn cases() -> Vec<Case> {
 }
 
 async fn create_all(ns: &Namespace, cases: &[Case]) {
-    for case in cases {
-        ns.create_object(case.job.clone()).await;
-    }
+    ns.create_objects(cases.iter().map(|case| case.job.clone())).await;
     ns.patch(&job_of("suspended", "", json!({})), json!({"spec": {"suspend": false}})).await;
 }
 
@@ -99,41 +97,37 @@ fn pods_of(job: &str) -> String {
 }
 
 pub(crate) async fn control_jobs_in_the_mesh_alone_do_not_end() {
-    scenario("control-jobs", &[MESH], async |ns: &Namespace| {
-        let cases = cases();
-        create_all(ns, &cases).await;
+    let ns = &scenario("control-jobs", &[MESH]).await;
+    let cases = cases();
+    create_all(ns, &cases).await;
+    for case in &cases {
+        let stuck = |pod: PodView| pod.terminated("main").is_some() && pod.runs(PROXY_CONTAINER);
+        ns.until_a_pod(&pods_of(name_of(&case.job)), "an end of the payload, and not of the proxy,", stuck).await;
+    }
+    ns.holds_for(Duration::from_secs(15), "no Job has ended", async || {
         for case in &cases {
-            let stuck = |pod: PodView| pod.terminated("main").is_some() && pod.runs(PROXY_CONTAINER);
-            ns.until_a_pod(&pods_of(name_of(&case.job)), "an end of the payload, and not of the proxy,", stuck).await;
-        }
-        ns.holds_for(Duration::from_secs(15), "no Job has ended", async || {
-            for case in &cases {
-                let now = ns.get(&case.job).await;
-                if has_condition(&now, "Complete") || has_condition(&now, "Failed") {
-                    return false;
-                }
+            let now = ns.get(&case.job).await;
+            if has_condition(&now, "Complete") || has_condition(&now, "Failed") {
+                return false;
             }
-            true
-        })
-        .await;
+        }
+        true
     })
     .await;
 }
 
 pub(crate) async fn every_policy_of_a_job_takes_effect() {
-    scenario("jobs", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let cases = cases();
-        create_all(ns, &cases).await;
-        ns.until_a_pod(&pods_of("ignore"), "the failure", |pod| pod.phase() == "Failed").await;
-        open_gate(ns).await;
-        let mut complaints = Vec::new();
-        for case in &cases {
-            let ended = ns.until_condition(&case.job, &["Complete", "Failed"]).await;
-            complaints.extend(complaint(case, &ended));
-        }
-        assert!(complaints.is_empty(), "{complaints:#?}");
-    })
-    .await;
+    let ns = &scenario("jobs", &[MESH, OPT_IN]).await;
+    let cases = cases();
+    create_all(ns, &cases).await;
+    ns.until_a_pod(&pods_of("ignore"), "the failure", |pod| pod.phase() == "Failed").await;
+    open_gate(ns).await;
+    let mut complaints = Vec::new();
+    for case in &cases {
+        let ended = ns.until_condition(&case.job, &["Complete", "Failed"]).await;
+        complaints.extend(complaint(case, &ended));
+    }
+    assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
 /// Returns what is wrong with a Job that has ended.
@@ -160,26 +154,21 @@ fn cron_job() -> Value {
 }
 
 pub(crate) async fn control_cron_job_in_the_mesh_alone_stays_active() {
-    scenario("control-cron", &[MESH], async |ns: &Namespace| {
-        ns.create_object(cron_job()).await;
-        ns.until_a_pod("batch.kubernetes.io/job-name", "the payload's end", |pod| pod.is_stuck("main")).await;
-        ns.holds_for(Duration::from_secs(15), "its run is active", async || {
-            let status = ns.get(&cron_job()).await["status"].clone();
-            status["active"].as_array().is_some_and(|active| active.len() == 1)
-                && status["lastSuccessfulTime"].is_null()
-        })
-        .await;
+    let ns = &scenario("control-cron", &[MESH]).await;
+    ns.create_object(cron_job()).await;
+    ns.until_a_pod("batch.kubernetes.io/job-name", "the payload's end", |pod| pod.is_stuck("main")).await;
+    ns.holds_for(Duration::from_secs(15), "its run is active", async || {
+        let status = ns.get(&cron_job()).await["status"].clone();
+        status["active"].as_array().is_some_and(|active| active.len() == 1) && status["lastSuccessfulTime"].is_null()
     })
     .await;
 }
 
 pub(crate) async fn cron_job_succeeds() {
-    scenario("cron", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(cron_job()).await;
-        ns.until("a success of the CronJob", async || {
-            ns.get(&cron_job()).await["status"]["lastSuccessfulTime"].as_str().map(str::to_owned)
-        })
-        .await;
+    let ns = &scenario("cron", &[MESH, OPT_IN]).await;
+    ns.create_object(cron_job()).await;
+    ns.until("a success of the CronJob", async || {
+        ns.get(&cron_job()).await["status"]["lastSuccessfulTime"].as_str().map(str::to_owned)
     })
     .await;
 }

@@ -1,14 +1,11 @@
 //! Job sets, and the training jobs of Kubeflow Trainer v2, which are made of them.
 
-use std::time::Duration;
-
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{payload_image, pod_spec, shell};
-use e2e::{Namespace, PodView, has_condition, scenario};
-use kube::api::PostParams;
+use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
-use crate::{any, behind_gate, open_gate};
+use crate::{any, behind_gate, hangs_without, open_gate};
 
 const PODS: &str = "jobset.sigs.k8s.io/jobset-name=set";
 
@@ -33,42 +30,30 @@ fn driver_and_worker() -> Value {
 }
 
 pub(crate) async fn control_job_set_in_the_mesh_alone_does_not_complete() {
-    scenario("control-jobset", &[MESH], async |ns: &Namespace| {
-        let set = job_set(json!({}), &[replicated("main", 2, 0, "sleep 1")]);
-        ns.create_object(set.clone()).await;
-        let stuck = |pod: PodView| pod.is_stuck("main");
-        ns.until_a_pod(PODS, "the payload's end", stuck).await;
-        ns.holds_for(Duration::from_secs(15), "payload ended, JobSet not completed", async || {
-            any(&ns.pods_with(PODS).await, stuck) && !has_condition(&ns.get(&set).await, "Completed")
-        })
-        .await;
-    })
-    .await;
+    let ns = &scenario("control-jobset", &[MESH]).await;
+    let set = job_set(json!({}), &[replicated("main", 2, 0, "sleep 1")]);
+    ns.create_object(set.clone()).await;
+    hangs_without(ns, &set, "Completed", PODS, "main").await;
 }
 
 pub(crate) async fn job_set_completes_with_its_driver() {
-    scenario("jobset", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let set = driver_and_worker();
-        ns.create_object(set.clone()).await;
-        ns.until_condition(&set, &["Completed"]).await;
-        ns.until("the worker to go", async || (!any(&ns.pods_with(PODS).await, |pod| pod.runs("main"))).then_some(()))
-            .await;
-    })
-    .await;
+    let ns = &scenario("jobset", &[MESH, OPT_IN]).await;
+    let set = driver_and_worker();
+    ns.create_object(set.clone()).await;
+    ns.until_condition(&set, &["Completed"]).await;
+    ns.until("the worker to go", async || (!any(&ns.pods_with(PODS).await, |pod| pod.runs("main"))).then_some(()))
+        .await;
 }
 
 pub(crate) async fn job_set_is_restarted_after_a_failure() {
-    scenario("jobset-restart", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let set =
-            job_set(json!({"failurePolicy": {"maxRestarts": 1}}), &[replicated("main", 1, 0, "test -e /gate/open")]);
-        ns.create_object(set.clone()).await;
-        // The restart deletes the first pod, so the gate is opened as soon as the payload has failed.
-        ns.until_a_pod(PODS, "the failure", |pod| pod.exit_code("main") == Some(1)).await;
-        open_gate(ns).await;
-        ns.until_condition(&set, &["Completed"]).await;
-        assert_eq!(ns.get(&set).await["status"]["restarts"], 1);
-    })
-    .await;
+    let ns = &scenario("jobset-restart", &[MESH, OPT_IN]).await;
+    let set = job_set(json!({"failurePolicy": {"maxRestarts": 1}}), &[replicated("main", 1, 0, "test -e /gate/open")]);
+    ns.create_object(set.clone()).await;
+    // The restart deletes the first pod, so the gate is opened as soon as the payload has failed.
+    ns.until_a_pod(PODS, "the failure", |pod| pod.exit_code("main") == Some(1)).await;
+    open_gate(ns).await;
+    ns.until_condition(&set, &["Completed"]).await;
+    assert_eq!(ns.get(&set).await["status"]["restarts"], 1);
 }
 
 fn training_runtime() -> Value {
@@ -101,30 +86,20 @@ fn train_job() -> Value {
 async fn start_train_job(ns: &Namespace) {
     ns.create_object(training_runtime()).await;
     // The trainer's webhook looks for the runtime in what it watches.
-    ns.until("the trainer to know the runtime", async || ns.try_create(train_job(), &PostParams::default()).await.ok())
-        .await;
+    ns.until("the trainer to know the runtime", async || ns.try_create(train_job()).await.ok()).await;
 }
 
 pub(crate) async fn control_train_job_in_the_mesh_alone_does_not_complete() {
-    scenario("control-trainjob", &[MESH], async |ns: &Namespace| {
-        start_train_job(ns).await;
-        let stuck = |pod: PodView| pod.is_stuck("node");
-        ns.until_a_pod(PODS, "the training's end", stuck).await;
-        ns.holds_for(Duration::from_secs(15), "training ended, TrainJob not complete", async || {
-            any(&ns.pods_with(PODS).await, stuck) && !has_condition(&ns.get(&train_job()).await, "Complete")
-        })
-        .await;
-    })
-    .await;
+    let ns = &scenario("control-trainjob", &[MESH]).await;
+    start_train_job(ns).await;
+    hangs_without(ns, &train_job(), "Complete", PODS, "node").await;
 }
 
 pub(crate) async fn train_job_completes() {
-    scenario("trainjob", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_train_job(ns).await;
-        ns.until_condition(&train_job(), &["Complete"]).await;
-        let pods = ns.pods_with(PODS).await;
-        assert_eq!(pods.len(), 2);
-        assert!(pods.iter().all(|pod| PodView(pod).phase() == "Succeeded"));
-    })
-    .await;
+    let ns = &scenario("trainjob", &[MESH, OPT_IN]).await;
+    start_train_job(ns).await;
+    ns.until_condition(&train_job(), &["Complete"]).await;
+    let pods = ns.pods_with(PODS).await;
+    assert_eq!(pods.len(), 2);
+    assert!(pods.iter().all(|pod| PodView(pod).phase() == "Succeeded"));
 }

@@ -8,7 +8,7 @@ use e2e::kubeflow::argo;
 use e2e::kubeflow::katib::{
     COLLECT_METRICS, METRIC, TRAINING, experiment, label_of, metric_of, name_in, training_of, trial_job,
 };
-use e2e::manifests::{annotated, shell, tf_job};
+use e2e::manifests::{annotated, shell, tf_job, with_post_start};
 use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
@@ -80,8 +80,7 @@ fn by_cmaes() -> Case {
 
 /// Adds a container whose hook delays the collector, the last container, as if its image were pulled.
 fn with_late_collector(mut trial: Value) -> Value {
-    let mut slow = shell("slow", "sleep 13");
-    slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "12"]}}});
+    let slow = with_post_start(shell("slow", "sleep 13"), "sleep 12");
     let containers = trial.pointer_mut("/spec/template/spec/containers").expect("a Job has containers");
     containers.as_array_mut().expect("they are a list").push(slow);
     trial
@@ -126,9 +125,7 @@ fn complaint(case: &Case, ended: &Value, trials: &[Value]) -> Option<String> {
 }
 
 async fn run(ns: &Namespace, cases: &[Case]) {
-    for case in cases {
-        ns.create_object(case.experiment.clone()).await;
-    }
+    ns.create_objects(cases.iter().map(|case| case.experiment.clone())).await;
     let mut complaints = Vec::new();
     for case in cases {
         let ended = ns.until_condition(&case.experiment, &["Succeeded", "Failed"]).await;
@@ -138,30 +135,29 @@ async fn run(ns: &Namespace, cases: &[Case]) {
 }
 
 pub(crate) async fn control_trials_in_the_mesh_alone_do_not_end() {
-    scenario("control-katib", &[MESH, COLLECT_METRICS], async |ns: &Namespace| {
-        let names = ["classic", "native-proxy"].map(|name| name_in(ns.name(), name));
-        let trial = trial_job("Never", &training_of(8));
-        ns.create_object(experiment(&names[0], 1, 1, &trial)).await;
-        ns.create_object(experiment(&names[1], 1, 1, &with_native_proxy(trial))).await;
-        let trained = |pod: PodView| pod.exit_code(TRAINING) == Some(0) && pod.runs(PROXY_CONTAINER);
+    let ns = &scenario("control-katib", &[MESH, COLLECT_METRICS]).await;
+    let names = ["classic", "native-proxy"].map(|name| name_in(ns.name(), name));
+    let trial = trial_job("Never", &training_of(8));
+    ns.create_object(experiment(&names[0], 1, 1, &trial)).await;
+    ns.create_object(experiment(&names[1], 1, 1, &with_native_proxy(trial))).await;
+    let trained = |pod: PodView| pod.exit_code(TRAINING) == Some(0) && pod.runs(PROXY_CONTAINER);
+    for name in &names {
+        ns.until_a_pod(&label_of(name), "the training's end", trained).await;
+    }
+    ns.holds_for(Duration::from_secs(20), "training ended, proxy runs, trial not succeeded", async || {
+        let mut hang = true;
         for name in &names {
-            ns.until_a_pod(&label_of(name), "the training's end", trained).await;
+            let succeeded = trials_of(ns, name).await.iter().any(|trial| has_condition(trial, "Succeeded"));
+            hang &= any(&ns.pods_with(&label_of(name)).await, trained) && !succeeded;
         }
-        ns.holds_for(Duration::from_secs(20), "training ended, proxy runs, trial not succeeded", async || {
-            let mut hang = true;
-            for name in &names {
-                let succeeded = trials_of(ns, name).await.iter().any(|trial| has_condition(trial, "Succeeded"));
-                hang &= any(&ns.pods_with(&label_of(name)).await, trained) && !succeeded;
-            }
-            hang
-        })
-        .await;
+        hang
     })
     .await;
 }
 
 pub(crate) async fn trials_end_with_their_metrics() {
-    scenario("katib", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| run(ns, &cases(ns)).await).await;
+    let ns = &scenario("katib", &[MESH, OPT_IN, COLLECT_METRICS]).await;
+    run(ns, &cases(ns)).await;
 }
 
 /// Returns a workflow of one step, whose container trains.
@@ -174,15 +170,13 @@ fn workflow_trial() -> Value {
 }
 
 pub(crate) async fn workflow_trial_ends_with_its_metrics() {
-    scenario("katib-argo", &[MESH, OPT_IN, COLLECT_METRICS], async |ns: &Namespace| {
-        ns.create_objects(argo::executor_rights()).await;
-        let mut case = Case::new("workflow", &workflow_trial());
-        let template = &mut case.experiment["spec"]["trialTemplate"];
-        template["primaryContainerName"] = json!("main");
-        template["primaryPodLabels"] = json!({"trains": "yes"});
-        template["successCondition"] = json!(r#"status.[@this].#(phase=="Succeeded")#"#);
-        template["failureCondition"] = json!(r#"status.[@this].#(phase=="Failed")#"#);
-        run(ns, &[case]).await;
-    })
-    .await;
+    let ns = &scenario("katib-argo", &[MESH, OPT_IN, COLLECT_METRICS]).await;
+    ns.create_objects(argo::executor_rights()).await;
+    let mut case = Case::new("workflow", &workflow_trial());
+    let template = &mut case.experiment["spec"]["trialTemplate"];
+    template["primaryContainerName"] = json!("main");
+    template["primaryPodLabels"] = json!({"trains": "yes"});
+    template["successCondition"] = json!(r#"status.[@this].#(phase=="Succeeded")#"#);
+    template["failureCondition"] = json!(r#"status.[@this].#(phase=="Failed")#"#);
+    run(ns, &[case]).await;
 }

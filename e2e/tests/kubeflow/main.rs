@@ -10,10 +10,11 @@ mod siblings;
 mod training;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use e2e::harness::Need::{self, Kind, Variable};
 use e2e::harness::group;
-use e2e::{Namespace, PodView};
+use e2e::{Namespace, PodView, has_condition};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -79,6 +80,16 @@ fn behind_gate(mut spec: Value) -> Value {
 async fn open_gate(ns: &Namespace) {
     let gate = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gate"}, "data": {"open": "yes"}});
     ns.create_object(gate).await;
+}
+
+/// Asserts that a pod with a label hangs when its payload has ended, and that its owner does not get a condition.
+async fn hangs_without(ns: &Namespace, owner: &Value, condition: &str, label: &str, payload: &str) {
+    let stuck = |pod: PodView| pod.is_stuck(payload);
+    ns.until_a_pod(label, "the payload's end", stuck).await;
+    ns.holds_for(Duration::from_secs(15), "the payload has ended, and its owner runs on", async || {
+        any(&ns.pods_with(label).await, stuck) && !has_condition(&ns.get(owner).await, condition)
+    })
+    .await;
 }
 
 /// Returns true if one of the pods is as described.

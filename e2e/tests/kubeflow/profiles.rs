@@ -4,7 +4,7 @@
 
 use e2e::clients::{greets, output_of, output_of_job, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::kubectl::{apply, kubectl, wait_for_rollout};
+use e2e::kubectl::{apply, kubectl, wait_for_removal, wait_for_rollout};
 use e2e::kubeflow::katib::{experiment, trial_job};
 use e2e::manifests::{GREETING, annotated, pod, pod_spec, server, shell};
 use e2e::namespace::unique_name;
@@ -27,40 +27,38 @@ async fn profile(name: &str) -> Namespace {
 }
 
 /// Deletes a profile, and waits until its namespace is gone.
-async fn end(ns: Namespace) {
+fn end(ns: &Namespace) {
     kubectl(&["delete", "profile", ns.name()]);
-    ns.until_removed().await;
+    wait_for_removal(ns.name());
 }
 
 pub(crate) async fn profiles_pods_reach_pipelines_and_own_services() {
     install();
-    scenario("pipelines", &[MESH], async |pipelines: &Namespace| {
-        let there = pipelines.name();
-        apply(&stand_in(there));
-        let (ns, other) = (profile("ours").await, profile("theirs").await);
-        let own = ns.name();
-        ns.create_objects(server().into_iter().skip(1)).await;
-        wait_for_rollout(there, "deployment/ml-pipeline");
-        wait_for_rollout(own, "deployment/web");
-        until_bound(&ns).await;
+    let pipelines = &scenario("pipelines", &[MESH]).await;
+    let there = pipelines.name();
+    apply(&stand_in(there));
+    let (ns, other) = (profile("ours").await, profile("theirs").await);
+    let own = ns.name();
+    ns.create_objects(server().into_iter().skip(1)).await;
+    wait_for_rollout(there, "deployment/ml-pipeline");
+    wait_for_rollout(own, "deployment/web");
+    until_bound(&ns).await;
 
-        let runs = format!("stand-in: runs of {own} for system:serviceaccount:{own}:default\n 200");
-        assert_eq!(output_of_script(&ns, "step", &asks(there, own, WITH_TOKEN)).await, runs);
-        token_comes_from_the_pod_default(&ns, &asks(there, own, WITH_TOKEN), &runs).await;
+    let runs = format!("stand-in: runs of {own} for system:serviceaccount:{own}:default\n 200");
+    assert_eq!(output_of_script(&ns, "step", &asks(there, own, WITH_TOKEN)).await, runs);
+    token_comes_from_the_pod_default(&ns, &asks(there, own, WITH_TOKEN), &runs).await;
 
-        // The profile controller's policy, and a template that opts out of Istio's injection.
-        assert_eq!(output_of_job(&ns, "inside", &greets("web")).await, format!("{GREETING}\n 200"));
-        let denied = until_said(&greets(&format!("web.{own}")), "*RBAC*403");
-        let answer = output_of_job(&other, "outside", &denied).await;
-        assert!(answer.ends_with("RBAC: access denied 403"), "{answer}");
+    // The profile controller's policy, and a template that opts out of Istio's injection.
+    assert_eq!(output_of_job(&ns, "inside", &greets("web")).await, format!("{GREETING}\n 200"));
+    let denied = until_said(&greets(&format!("web.{own}")), "*RBAC*403");
+    let answer = output_of_job(&other, "outside", &denied).await;
+    assert!(answer.ends_with("RBAC: access denied 403"), "{answer}");
 
-        trial_reaches_its_own_profile(&ns).await;
+    trial_reaches_its_own_profile(&ns).await;
 
-        end(ns).await;
-        end(other).await;
-        kubectl(&["delete", "clusterrolebinding", &reviewer(there)]);
-    })
-    .await;
+    end(&ns);
+    end(&other);
+    kubectl(&["delete", "clusterrolebinding", &reviewer(there)]);
 }
 
 /// Asserts that a pod that asks for the `PodDefault` gets the token from Kubeflow's webhook alone.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract::names::{PROXY_CONTAINER, QUIT_ANNOTATION, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{annotated, job, pod_spec, shell};
-use e2e::{Namespace, PodView, is_complete, scenario};
+use e2e::{PodView, has_condition, scenario};
 use serde_json::Value;
 
 /// Serves as the Cloud SQL Auth Proxy 2 does with `--quitquitquit`: a database's port, and an admin port whose `POST /quitquitquit` ends
@@ -33,41 +33,36 @@ fn job_with_a_database() -> Value {
 }
 
 pub(crate) async fn control_cloud_sql_proxy_keeps_a_job_of_the_mesh() {
-    scenario("control-sql", &[MESH], async |ns: &Namespace| {
-        ns.create_object(job_with_a_database()).await;
-        let pod = ns.pod_of_job("sync").await;
-        ns.pod_until(&pod, "the client's end", |pod| PodView(pod).exit_code("main")).await;
-        ns.holds_for(Duration::from_secs(15), "both proxies run", async || {
-            let now = ns.pod(&pod).await;
-            PodView(&now).runs("cloud-sql-proxy") && PodView(&now).runs(PROXY_CONTAINER)
-        })
-        .await;
+    let ns = &scenario("control-sql", &[MESH]).await;
+    ns.create_object(job_with_a_database()).await;
+    let pod = ns.pod_of_job("sync").await;
+    ns.pod_until(&pod, "the client's end", |pod| PodView(pod).exit_code("main")).await;
+    ns.holds_for(Duration::from_secs(15), "both proxies run", async || {
+        let now = ns.pod(&pod).await;
+        PodView(&now).runs("cloud-sql-proxy") && PodView(&now).runs(PROXY_CONTAINER)
     })
     .await;
 }
 
 pub(crate) async fn cloud_sql_proxy_is_asked_to_quit() {
-    scenario("sql", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(job_with_a_database()).await;
-        ns.until_complete("sync").await;
-        let pod = ns.pod_of_job("sync").await;
-        assert_eq!(PodView(&ns.pod(&pod).await).exit_code("cloud-sql-proxy"), Some(0));
-        assert!(ns.logs(&pod, "cloud-sql-proxy").await.contains("asked to quit"));
-    })
-    .await;
+    let ns = &scenario("sql", &[MESH, OPT_IN]).await;
+    ns.create_object(job_with_a_database()).await;
+    ns.until_complete("sync").await;
+    let pod = ns.pod_of_job("sync").await;
+    assert_eq!(PodView(&ns.pod(&pod).await).exit_code("cloud-sql-proxy"), Some(0));
+    assert!(ns.logs(&pod, "cloud-sql-proxy").await.contains("asked to quit"));
 }
 
 /// Nothing outside of its container may end it: a limit (docs/limitations.md).
 pub(crate) async fn log_shipper_without_endpoint_keeps_the_pod() {
-    scenario("shipper", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let job = job("ship", &pod_spec("Never", &[shell("main", "sleep 1"), log_shipper()]));
-        ns.create_object(annotated(job, WAIT_FOR_ANNOTATION, "main")).await;
-        let pod = ns.pod_of_job("ship").await;
-        ns.pod_until(&pod, "the proxy's end", |pod| PodView(pod).exit_code(PROXY_CONTAINER)).await;
-        ns.holds_for(Duration::from_secs(5), "the shipper runs on", async || {
-            PodView(&ns.pod(&pod).await).runs("shipper") && !is_complete(&ns.job("ship").await)
-        })
-        .await;
+    let ns = &scenario("shipper", &[MESH, OPT_IN]).await;
+    let job = job("ship", &pod_spec("Never", &[shell("main", "sleep 1"), log_shipper()]));
+    let job = annotated(job, WAIT_FOR_ANNOTATION, "main");
+    ns.create_object(job.clone()).await;
+    let pod = ns.pod_of_job("ship").await;
+    ns.pod_until(&pod, "the proxy's end", |pod| PodView(pod).exit_code(PROXY_CONTAINER)).await;
+    ns.holds_for(Duration::from_secs(5), "the shipper runs on", async || {
+        PodView(&ns.pod(&pod).await).runs("shipper") && !has_condition(&ns.get(&job).await, "Complete")
     })
     .await;
 }

@@ -10,7 +10,7 @@ use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::{any, behind_gate, open_gate};
+use crate::{behind_gate, hangs_without, open_gate};
 
 const WORKERS: usize = 2;
 /// Names the image of Python in which training runs: that of `hack/cluster/cluster add python`, or another.
@@ -31,26 +31,22 @@ async fn workers_in(ns: &Namespace, is_so: impl Fn(PodView) -> bool) -> bool {
 }
 
 pub(crate) async fn control_tf_job_in_the_mesh_alone_stays_not_ready() {
-    scenario("control-tfjob", &[MESH], async |ns: &Namespace| {
-        ns.create_object(train()).await;
-        let stuck = |pod: PodView| pod.is_stuck("tensorflow");
-        ns.until("both workers to be stuck", || async { workers_in(ns, stuck).await.then_some(()) }).await;
-        ns.holds_for(Duration::from_secs(20), "both workers stuck, TFJob not succeeded", async || {
-            workers_in(ns, stuck).await && !has_condition(&ns.get(&train()).await, "Succeeded")
-        })
-        .await;
+    let ns = &scenario("control-tfjob", &[MESH]).await;
+    ns.create_object(train()).await;
+    let stuck = |pod: PodView| pod.is_stuck("tensorflow");
+    ns.until("both workers to be stuck", || async { workers_in(ns, stuck).await.then_some(()) }).await;
+    ns.holds_for(Duration::from_secs(20), "both workers stuck, TFJob not succeeded", async || {
+        workers_in(ns, stuck).await && !has_condition(&ns.get(&train()).await, "Succeeded")
     })
     .await;
 }
 
 pub(crate) async fn tf_job_succeeds() {
-    scenario("tfjob", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(train()).await;
-        ns.until_condition(&train(), &["Succeeded"]).await;
-        let completed = |pod: PodView| pod.phase() == "Succeeded" && pod.exit_code("tensorflow") == Some(0);
-        ns.until("both workers to be Completed", || async { workers_in(ns, completed).await.then_some(()) }).await;
-    })
-    .await;
+    let ns = &scenario("tfjob", &[MESH, OPT_IN]).await;
+    ns.create_object(train()).await;
+    ns.until_condition(&train(), &["Succeeded"]).await;
+    let completed = |pod: PodView| pod.phase() == "Succeeded" && pod.exit_code("tensorflow") == Some(0);
+    ns.until("both workers to be Completed", || async { workers_in(ns, completed).await.then_some(()) }).await;
 }
 
 /// Returns a `TFJob` of a worker that ends, and a parameter server that does not.
@@ -66,39 +62,30 @@ fn with_parameter_server(policy: &str) -> Value {
 const LEFT: [(&str, usize, usize); 3] = [("None", 2, 1), ("Running", 1, 0), ("All", 0, 0)];
 
 pub(crate) async fn control_tf_job_in_the_mesh_alone_is_not_cleaned_up() {
-    scenario("control-clean", &[MESH], async |ns: &Namespace| {
-        let job = with_parameter_server("All");
-        ns.create_object(job.clone()).await;
-        let stuck = |pod: PodView| pod.is_stuck("tensorflow");
-        ns.until_a_pod(&label_of("all"), "the worker's end", stuck).await;
-        ns.holds_for(Duration::from_secs(15), "worker ended, both pods there, TFJob not succeeded", async || {
-            ns.pods_with(&label_of("all")).await.len() == 2 && !has_condition(&ns.get(&job).await, "Succeeded")
-        })
-        .await;
+    let ns = &scenario("control-clean", &[MESH]).await;
+    let job = with_parameter_server("All");
+    ns.create_object(job.clone()).await;
+    let stuck = |pod: PodView| pod.is_stuck("tensorflow");
+    ns.until_a_pod(&label_of("all"), "the worker's end", stuck).await;
+    ns.holds_for(Duration::from_secs(15), "worker ended, both pods there, TFJob not succeeded", async || {
+        ns.pods_with(&label_of("all")).await.len() == 2 && !has_condition(&ns.get(&job).await, "Succeeded")
     })
     .await;
 }
 
 pub(crate) async fn clean_pod_policy_deletes_its_pods() {
-    scenario("clean", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for (policy, ..) in LEFT {
-            ns.create_object(with_parameter_server(policy)).await;
-        }
-        for (policy, pods, running) in LEFT {
-            let job = with_parameter_server(policy);
-            ns.until_condition(&job, &["Succeeded"]).await;
-            ns.until(
-                &format!("{pods} pods to be left, of which {running} run, by cleanPodPolicy {policy}"),
-                async || {
-                    let left = ns.pods_with(&label_of(name_of(&job))).await;
-                    let run = left.iter().filter(|pod| PodView(pod).runs("tensorflow")).count();
-                    ((left.len(), run) == (pods, running)).then_some(())
-                },
-            )
-            .await;
-        }
-    })
-    .await;
+    let ns = &scenario("clean", &[MESH, OPT_IN]).await;
+    ns.create_objects(LEFT.map(|(policy, ..)| with_parameter_server(policy))).await;
+    for (policy, pods, running) in LEFT {
+        let job = with_parameter_server(policy);
+        ns.until_condition(&job, &["Succeeded"]).await;
+        ns.until(&format!("{pods} pods to be left, of which {running} run, by cleanPodPolicy {policy}"), async || {
+            let left = ns.pods_with(&label_of(name_of(&job))).await;
+            let run = left.iter().filter(|pod| PodView(pod).runs("tensorflow")).count();
+            ((left.len(), run) == (pods, running)).then_some(())
+        })
+        .await;
+    }
 }
 
 /// Returns a worker that fails with this code until the gate is open.
@@ -111,35 +98,31 @@ fn failing_with(code: i32) -> Value {
 }
 
 pub(crate) async fn control_failed_tf_jobs_in_the_mesh_alone_run_on() {
-    scenario("control-exit-code", &[MESH], async |ns: &Namespace| {
-        let jobs = [failing_with(138), failing_with(1)];
-        for (job, code) in jobs.iter().zip([138, 1]) {
-            ns.create_object(job.clone()).await;
-            let stuck = |pod: PodView| pod.exit_code("tensorflow") == Some(code) && pod.is_ready(PROXY_CONTAINER);
-            ns.until_a_pod(&label_of(name_of(job)), "the training's end", stuck).await;
-        }
-        ns.holds_for(Duration::from_secs(15), "both trainings failed, both TFJobs run on", async || {
-            let [retried, for_good] = [ns.get(&jobs[0]).await, ns.get(&jobs[1]).await];
-            !has_condition(&retried, "Restarting") && !has_condition(&for_good, "Failed")
-        })
-        .await;
+    let ns = &scenario("control-exit-code", &[MESH]).await;
+    let jobs = [failing_with(138), failing_with(1)];
+    for (job, code) in jobs.iter().zip([138, 1]) {
+        ns.create_object(job.clone()).await;
+        let stuck = |pod: PodView| pod.exit_code("tensorflow") == Some(code) && pod.is_ready(PROXY_CONTAINER);
+        ns.until_a_pod(&label_of(name_of(job)), "the training's end", stuck).await;
+    }
+    ns.holds_for(Duration::from_secs(15), "both trainings failed, both TFJobs run on", async || {
+        let [retried, for_good] = [ns.get(&jobs[0]).await, ns.get(&jobs[1]).await];
+        !has_condition(&retried, "Restarting") && !has_condition(&for_good, "Failed")
     })
     .await;
 }
 
 pub(crate) async fn exit_code_policy_retries_retryable_codes() {
-    scenario("exit-code", &[MESH, OPT_IN], async |ns: &Namespace| {
-        // 138 is SIGUSR1, by which a training asks for a retry; 1 is for good.
-        let (retried, for_good) = (failing_with(138), failing_with(1));
-        ns.create_object(retried.clone()).await;
-        ns.create_object(for_good.clone()).await;
-        ns.until_condition(&retried, &["Restarting"]).await;
-        ns.until_condition(&for_good, &["Failed"]).await;
-        open_gate(ns).await;
-        ns.until_condition(&retried, &["Succeeded"]).await;
-        assert!(has_condition(&ns.get(&for_good).await, "Failed"));
-    })
-    .await;
+    let ns = &scenario("exit-code", &[MESH, OPT_IN]).await;
+    // 138 is SIGUSR1, by which a training asks for a retry; 1 is for good.
+    let (retried, for_good) = (failing_with(138), failing_with(1));
+    ns.create_object(retried.clone()).await;
+    ns.create_object(for_good.clone()).await;
+    ns.until_condition(&retried, &["Restarting"]).await;
+    ns.until_condition(&for_good, &["Failed"]).await;
+    open_gate(ns).await;
+    ns.until_condition(&retried, &["Succeeded"]).await;
+    assert!(has_condition(&ns.get(&for_good).await, "Failed"));
 }
 
 /// Returns a job of a master and two workers of Python that train together.
@@ -158,34 +141,24 @@ fn py_torch_job() -> Value {
 }
 
 pub(crate) async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
-    scenario("control-torch", &[MESH], async |ns: &Namespace| {
-        // A worker's requests reach the master through both proxies or not at all.
-        ns.create_objects([strict(), py_torch_job()]).await;
-        let stuck = |pod: PodView| pod.is_stuck("pytorch");
-        ns.until_a_pod(&label_of("train"), "the training's end", stuck).await;
-        ns.holds_for(Duration::from_secs(15), "training ended, PyTorchJob not succeeded", async || {
-            any(&ns.pods_with(&label_of("train")).await, stuck)
-                && !has_condition(&ns.get(&py_torch_job()).await, "Succeeded")
-        })
-        .await;
-    })
-    .await;
+    let ns = &scenario("control-torch", &[MESH]).await;
+    // A worker's requests reach the master through both proxies or not at all.
+    ns.create_objects([strict(), py_torch_job()]).await;
+    hangs_without(ns, &py_torch_job(), "Succeeded", &label_of("train"), "pytorch").await;
 }
 
 pub(crate) async fn py_torch_job_trains_through_the_mesh() {
-    scenario("torch", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_objects([strict(), py_torch_job()]).await;
-        ns.until_condition(&py_torch_job(), &["Succeeded"]).await;
+    let ns = &scenario("torch", &[MESH, OPT_IN]).await;
+    ns.create_objects([strict(), py_torch_job()]).await;
+    ns.until_condition(&py_torch_job(), &["Succeeded"]).await;
+    let pods = ns.pods_with(&label_of("train")).await;
+    ns.until("all three pods to succeed", async || {
         let pods = ns.pods_with(&label_of("train")).await;
-        ns.until("all three pods to succeed", async || {
-            let pods = ns.pods_with(&label_of("train")).await;
-            (pods.len() == 3 && pods.iter().all(|pod| PodView(pod).phase() == "Succeeded")).then_some(())
-        })
-        .await;
-        for pod in pods {
-            let log = ns.logs(&pod.metadata.name.unwrap_or_default(), "pytorch").await;
-            assert!(log.contains("of 3: slope=3.0"), "{log}");
-        }
+        (pods.len() == 3 && pods.iter().all(|pod| PodView(pod).phase() == "Succeeded")).then_some(())
     })
     .await;
+    for pod in pods {
+        let log = ns.logs(&pod.metadata.name.unwrap_or_default(), "pytorch").await;
+        assert!(log.contains("of 3: slope=3.0"), "{log}");
+    }
 }

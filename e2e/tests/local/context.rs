@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use e2e::command::write_program;
 use serde_json::json;
 
 /// The ways in which this crate reaches a cluster.
@@ -41,7 +42,8 @@ impl Recorder {
         });
         fs::write(directory.join("kubeconfig"), config.to_string()).expect("the kubeconfig is written");
         // A program that sends a request to the address of its kubeconfig, in place of kubectl.
-        stand_in(&directory.join("kubectl"), &address.to_string().replace(':', "/"));
+        let address = address.to_string().replace(':', "/");
+        write_program(&directory.join("kubectl"), &format!("#!/bin/bash\nexec 3<>/dev/tcp/{address}; cat <&3\n"));
         Self { connections, directory }
     }
 
@@ -63,12 +65,6 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.directory));
     }
-}
-
-fn stand_in(path: &Path, address: &str) {
-    use std::os::unix::fs::PermissionsExt;
-    fs::write(path, format!("#!/bin/bash\nexec 3<>/dev/tcp/{address}; cat <&3\n")).expect("the program is written");
-    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("it is a program");
 }
 
 #[test]

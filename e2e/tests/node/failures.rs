@@ -7,8 +7,10 @@ use e2e::cluster::{MESH, restart};
 use e2e::command::{printed, run};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
-use e2e::node::{self, WithoutAgent, WithoutIstiod};
+use e2e::node::{self, WithoutAgent};
+use e2e::outage::NoReplica;
 use e2e::{Namespace, PodView, scenario};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::{account, beside, client_job};
@@ -23,9 +25,7 @@ pub(crate) async fn living_pods(ns: &Namespace) {
     }
     let spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
     objects.extend([account("client"), beside_deployment(deployment("client", &spec))]);
-    for object in objects {
-        ns.create_object(object).await;
-    }
+    ns.create_objects(objects).await;
     for name in ["web", "client"] {
         wait_for_rollout(ns.name(), &format!("deployment/{name}"));
     }
@@ -45,7 +45,7 @@ fn beside_deployment(mut deployment: Value) -> Value {
 
 /// Returns the living server's answer to the living client, within a minute.
 async fn heard(ns: &Namespace) -> String {
-    let client = ns.pods_with("app=client").await.pop().and_then(|pod| pod.metadata.name).expect("the client's pod");
+    let client = ns.pod_with("app=client").await.name_any();
     let ask = until_said(&greets("web"), "*200");
     // A container runtime that was restarted takes no sessions at first.
     ns.until("a session in the client's pod", async || {
@@ -65,10 +65,6 @@ async fn start_job(ns: &Namespace, name: &str) {
     ns.create_object(beside(client_job(name, &spec))).await;
 }
 
-async fn assert_completes(ns: &Namespace, name: &str) {
-    ns.until_complete(name).await;
-}
-
 /// Asserts that no container of the Job's pod starts for a while.
 async fn assert_waits(ns: &Namespace, name: &str) {
     let pod = ns.pod_of_job(name).await;
@@ -78,75 +74,67 @@ async fn assert_waits(ns: &Namespace, name: &str) {
 
 #[tokio::test]
 async fn absent_agent_delays_new_pods_only() {
-    scenario("node-agent-away", &[MESH], async |ns: &Namespace| {
-        living_pods(ns).await;
-        start_job(ns, "gone").await;
-        let gone = ns.pod_of_job("gone").await;
-        assert_completes(ns, "gone").await;
+    let ns = &scenario("node-agent-away", &[MESH]).await;
+    living_pods(ns).await;
+    start_job(ns, "gone").await;
+    let gone = ns.pod_of_job("gone").await;
+    ns.until_complete("gone").await;
 
-        let away = WithoutAgent::begin();
-        assert_heard(ns, "without the agent").await;
-        let ordinary = pod_spec("Never", &[shell("main", "echo hello")]);
-        let mut ordinary = job("ordinary", &ordinary);
-        ordinary["spec"]["template"]["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
-        ns.create_object(ordinary).await;
-        assert_completes(ns, "ordinary").await;
-        ns.delete_pod(&gone).await;
-        ns.until_gone(&gone).await;
-        start_job(ns, "waits").await;
-        assert_waits(ns, "waits").await;
+    let away = WithoutAgent::begin();
+    assert_heard(ns, "without the agent").await;
+    let ordinary = pod_spec("Never", &[shell("main", "echo hello")]);
+    let mut ordinary = job("ordinary", &ordinary);
+    ordinary["spec"]["template"]["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
+    ns.create_object(ordinary).await;
+    ns.until_complete("ordinary").await;
+    ns.delete_pod(&gone).await;
+    ns.until_gone(&gone).await;
+    start_job(ns, "waits").await;
+    assert_waits(ns, "waits").await;
 
-        drop(away);
-        assert_completes(ns, "waits").await;
-        assert_heard(ns, "with another agent").await;
-        for name in ["web", "client"] {
-            ns.delete(&deployment(name, &Value::Null)).await;
-        }
-        ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
-    })
-    .await;
+    drop(away);
+    ns.until_complete("waits").await;
+    assert_heard(ns, "with another agent").await;
+    for name in ["web", "client"] {
+        ns.delete(&deployment(name, &Value::Null)).await;
+    }
+    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
 
 #[tokio::test]
 async fn ended_proxy_is_restarted_without_its_pod() {
-    scenario("node-proxy-ends", &[MESH], async |ns: &Namespace| {
-        living_pods(ns).await;
-        assert_heard(ns, "before").await;
-        node::kill_proxies();
-        assert_heard(ns, "after").await;
-        for pod in ns.pods_with("app in (web, client)").await {
-            let pod = PodView(&pod);
-            assert_eq!(pod.restarts("main").or(pod.restarts("web")), Some(0));
-        }
-    })
-    .await;
+    let ns = &scenario("node-proxy-ends", &[MESH]).await;
+    living_pods(ns).await;
+    assert_heard(ns, "before").await;
+    node::kill_proxies();
+    assert_heard(ns, "after").await;
+    for pod in ns.pods_with("app in (web, client)").await {
+        let pod = PodView(&pod);
+        assert_eq!(pod.restarts("main").or(pod.restarts("web")), Some(0));
+    }
 }
 
 #[tokio::test]
 async fn restarted_containerd_leaves_pods_their_proxies() {
-    scenario("node-containerd", &[MESH], async |ns: &Namespace| {
-        living_pods(ns).await;
-        restart("containerd");
-        assert_heard(ns, "after containerd's restart").await;
-        start_job(ns, "later").await;
-        assert_completes(ns, "later").await;
-        node::kill_proxies();
-        assert_heard(ns, "after the proxies' end").await;
-    })
-    .await;
+    let ns = &scenario("node-containerd", &[MESH]).await;
+    living_pods(ns).await;
+    restart("containerd");
+    assert_heard(ns, "after containerd's restart").await;
+    start_job(ns, "later").await;
+    ns.until_complete("later").await;
+    node::kill_proxies();
+    assert_heard(ns, "after the proxies' end").await;
 }
 
 #[tokio::test]
 async fn absent_istiod_delays_new_pods_only() {
-    scenario("node-istiod-away", &[MESH], async |ns: &Namespace| {
-        living_pods(ns).await;
-        assert_heard(ns, "before").await;
-        let away = WithoutIstiod::begin();
-        start_job(ns, "waits").await;
-        assert_waits(ns, "waits").await;
-        assert_heard(ns, "without istiod").await;
-        drop(away);
-        assert_completes(ns, "waits").await;
-    })
-    .await;
+    let ns = &scenario("node-istiod-away", &[MESH]).await;
+    living_pods(ns).await;
+    assert_heard(ns, "before").await;
+    let away = NoReplica::of_istiod();
+    start_job(ns, "waits").await;
+    assert_waits(ns, "waits").await;
+    assert_heard(ns, "without istiod").await;
+    drop(away);
+    ns.until_complete("waits").await;
 }

@@ -9,8 +9,10 @@ mod upgrade;
 use e2e::clients::greets;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, job, pod_spec, server, shell, with_init};
+use e2e::namespace::name_of;
 use e2e::{Namespace, cluster::MESH, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 /// Returns a Job whose pods opt out of Istio's injection, and run under the service account `client`.
@@ -47,7 +49,7 @@ fn only(ns: &Namespace, account: &str) -> Value {
 
 /// Runs a Job to its end, and returns its pod and what its container `main` said.
 async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
-    let name = job["metadata"]["name"].as_str().expect("a Job has a name").to_owned();
+    let name = name_of(&job).to_owned();
     ns.create_object(job).await;
     let pod = ns.pod_of_job(&name).await;
     ns.final_phase(&pod).await;
@@ -56,78 +58,66 @@ async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
 
 /// Creates a server that takes mutual TLS of the account `client` only, and that account.
 async fn strict_server(ns: &Namespace) {
-    for object in server().into_iter().chain([account("client"), only(ns, "client")]) {
-        ns.create_object(object).await;
-    }
+    ns.create_objects(server().into_iter().chain([account("client"), only(ns, "client")])).await;
     wait_for_rollout(ns.name(), "deployment/web");
 }
 
 #[tokio::test]
 async fn job_beside_its_proxy_reaches_a_strict_service() {
-    scenario("node-job", &[MESH], async |ns: &Namespace| {
-        strict_server(ns).await;
-        let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
+    let ns = &scenario("node-job", &[MESH]).await;
+    strict_server(ns).await;
+    let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
 
-        let (_, outside) = ended(ns, client_job("outside", &spec)).await;
-        assert!(outside.trim_end().ends_with("000"), "STRICT ends the connection: {outside}");
+    let (_, outside) = ended(ns, client_job("outside", &spec)).await;
+    assert!(outside.trim_end().ends_with("000"), "STRICT ends the connection: {outside}");
 
-        let (pod, inside) = ended(ns, beside(client_job("inside", &spec))).await;
-        assert_eq!(inside, format!("{GREETING}\n 200"));
-        let containers: Vec<_> =
-            pod.spec.iter().flat_map(|spec| &spec.containers).map(|main| main.name.as_str()).collect();
-        assert_eq!(containers, ["main"]);
-        assert!(pod.spec.as_ref().is_some_and(|spec| spec.init_containers.is_none()), "it has no init container");
-        ns.until_complete("inside").await;
-        ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
-    })
-    .await;
+    let (pod, inside) = ended(ns, beside(client_job("inside", &spec))).await;
+    assert_eq!(inside, format!("{GREETING}\n 200"));
+    let containers: Vec<_> = pod.spec.iter().flat_map(|spec| &spec.containers).map(|main| main.name.as_str()).collect();
+    assert_eq!(containers, ["main"]);
+    assert!(pod.spec.as_ref().is_some_and(|spec| spec.init_containers.is_none()), "it has no init container");
+    ns.until_complete("inside").await;
+    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
 
 #[tokio::test]
 async fn init_container_reaches_a_strict_service() {
-    scenario("node-init", &[MESH], async |ns: &Namespace| {
-        strict_server(ns).await;
-        let main = pod_spec("Never", &[shell("main", "cat /said/init")]);
-        let mut spec = with_init(main, &[shell("init", &format!("({}) >/said/init", greets("web")))]);
-        spec["volumes"] = json!([{"name": "said", "emptyDir": {}}]);
-        for list in ["containers", "initContainers"] {
-            spec[list][0]["volumeMounts"] = json!([{"name": "said", "mountPath": "/said"}]);
-        }
-        let (_, said) = ended(ns, beside(client_job("init", &spec))).await;
-        assert_eq!(said, format!("{GREETING}\n 200"));
-    })
-    .await;
+    let ns = &scenario("node-init", &[MESH]).await;
+    strict_server(ns).await;
+    let main = pod_spec("Never", &[shell("main", "cat /said/init")]);
+    let mut spec = with_init(main, &[shell("init", &format!("({}) >/said/init", greets("web")))]);
+    spec["volumes"] = json!([{"name": "said", "emptyDir": {}}]);
+    for list in ["containers", "initContainers"] {
+        spec[list][0]["volumeMounts"] = json!([{"name": "said", "mountPath": "/said"}]);
+    }
+    let (_, said) = ended(ns, beside(client_job("init", &spec))).await;
+    assert_eq!(said, format!("{GREETING}\n 200"));
 }
 
 #[tokio::test]
 async fn agents_program_prints_status_and_logs() {
-    scenario("node-status", &[MESH], async |ns: &Namespace| {
-        failures::living_pods(ns).await;
-        let pod = ns.pods_with("app=web").await.pop().and_then(|pod| pod.metadata.name).expect("the server's pod");
-        let pod = format!("{}/{pod}", ns.name());
-        let table = node::agent(&["status"]);
-        let line = table.lines().find(|line| line.starts_with(&pod)).expect("a line about the pod");
-        assert!(line.contains("running") && line.contains("23h"), "it runs with a fresh certificate: {line}");
-        let json: Value = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
-        let of_pod = json.as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod)).expect("the pod");
-        assert_eq!(of_pod["state"], "running");
-        assert!(node::agent(&["logs", &pod]).contains("Envoy proxy is ready"));
-    })
-    .await;
+    let ns = &scenario("node-status", &[MESH]).await;
+    failures::living_pods(ns).await;
+    let pod = format!("{}/{}", ns.name(), ns.pod_with("app=web").await.name_any());
+    let table = node::agent(&["status"]);
+    let line = table.lines().find(|line| line.starts_with(&pod)).expect("a line about the pod");
+    assert!(line.contains("running") && line.contains("23h"), "it runs with a fresh certificate: {line}");
+    let json: Value = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
+    let of_pod = json.as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod)).expect("the pod");
+    assert_eq!(of_pod["state"], "running");
+    assert!(node::agent(&["logs", &pod]).contains("Envoy proxy is ready"));
 }
 
 #[tokio::test]
 async fn proxys_identity_is_the_pods_account() {
-    scenario("node-identity", &[MESH], async |ns: &Namespace| {
-        strict_server(ns).await;
-        ns.create_object(account("other")).await;
-        let mut job = beside(client_job("other", &pod_spec("Never", &[shell("main", &greets("web"))])));
-        let template = &mut job["spec"]["template"];
-        template["spec"]["serviceAccountName"] = json!("other");
-        template["metadata"]["annotations"] =
-            json!({"istio-aux.io/service-account": "client", "sidecar.istio.io/serviceAccount": "client"});
-        let (_, said) = ended(ns, job).await;
-        assert_eq!(said, "RBAC: access denied 403");
-    })
-    .await;
+    let ns = &scenario("node-identity", &[MESH]).await;
+    strict_server(ns).await;
+    ns.create_object(account("other")).await;
+    let mut job = beside(client_job("other", &pod_spec("Never", &[shell("main", &greets("web"))])));
+    let template = &mut job["spec"]["template"];
+    template["spec"]["serviceAccountName"] = json!("other");
+    template["metadata"]["annotations"] =
+        json!({"istio-aux.io/service-account": "client", "sidecar.istio.io/serviceAccount": "client"});
+    let (_, said) = ended(ns, job).await;
+    assert_eq!(said, "RBAC: access denied 403");
 }

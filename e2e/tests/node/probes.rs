@@ -48,25 +48,23 @@ async fn assert_runs_unready(ns: &Namespace, name: &str) {
 
 #[tokio::test]
 async fn probes_of_a_strict_pod_report_its_container() {
-    scenario("node-probes", &[BESIDE], async |ns: &Namespace| {
-        ns.create_object(strict()).await;
-        let kept = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
-        let none = json!({});
-        let page = |path: &str| json!({"httpGet": {"path": path, "port": "web"}});
-        ns.create_object(probed("control", &page("/"), &kept)).await;
-        ns.create_object(probed("no-page", &page("/not-there"), &none)).await;
-        // Envoy would accept the connection.
-        ns.create_object(probed("no-port", &json!({"tcpSocket": {"port": 9}}), &none)).await;
-        ns.create_object(probed("probed", &page("/"), &none)).await;
-        ns.create_object(probed_over_grpc("grpc-control", &kept)).await;
-        ns.create_object(probed_over_grpc("grpc", &none)).await;
-        wait_for_rollout(ns.name(), "deployment/probed");
-        wait_for_rollout(ns.name(), "deployment/grpc");
-        for name in ["control", "no-page", "no-port", "grpc-control"] {
-            assert_runs_unready(ns, name).await;
-        }
-        let pod = ns.pods_with("app=probed").await.pop().expect("the pod");
-        assert_eq!(PodView(&pod).restarts("main"), Some(0));
-    })
-    .await;
+    let ns = &scenario("node-probes", &[BESIDE]).await;
+    ns.create_object(strict()).await;
+    let kept = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
+    let none = json!({});
+    let page = |path: &str| json!({"httpGet": {"path": path, "port": "web"}});
+    ns.create_object(probed("control", &page("/"), &kept)).await;
+    ns.create_object(probed("no-page", &page("/not-there"), &none)).await;
+    // Envoy would accept the connection.
+    ns.create_object(probed("no-port", &json!({"tcpSocket": {"port": 9}}), &none)).await;
+    ns.create_object(probed("probed", &page("/"), &none)).await;
+    ns.create_object(probed_over_grpc("grpc-control", &kept)).await;
+    ns.create_object(probed_over_grpc("grpc", &none)).await;
+    wait_for_rollout(ns.name(), "deployment/probed");
+    wait_for_rollout(ns.name(), "deployment/grpc");
+    for name in ["control", "no-page", "no-port", "grpc-control"] {
+        assert_runs_unready(ns, name).await;
+    }
+    let pod = ns.pod_with("app=probed").await;
+    assert_eq!(PodView(&pod).restarts("main"), Some(0));
 }

@@ -3,7 +3,7 @@
 use e2e::clients::until_said;
 use e2e::cluster::BESIDE;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{container, deployment, job, pod_spec, shell, strict};
+use e2e::manifests::{self, container, deployment, job, pod_spec, shell, strict};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -38,10 +38,7 @@ fn service(ns: &Namespace, (name, calls, caller): (&str, &str, &str)) -> [Value;
     let principal = format!("cluster.local/ns/{}/sa/{caller}", ns.name());
     [
         account(name),
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-            "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
-        }),
+        manifests::service(name, 80, 8080),
         json!({
             "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": name},
             "spec": {
@@ -86,30 +83,26 @@ fn client() -> Value {
 
 #[tokio::test]
 async fn services_call_each_other_by_their_policies() {
-    scenario("node-services", &[BESIDE], async |ns: &Namespace| {
-        for object in rest().into_iter().chain(SERVICES.into_iter().flat_map(|each| service(ns, each))) {
-            ns.create_object(object).await;
-        }
-        for (name, ..) in SERVICES {
-            wait_for_rollout(ns.name(), &format!("deployment/{name}"));
-            let pod = ns.pods_with(&format!("app={name}")).await.pop().expect("the service's pod");
-            let spec = pod.spec.expect("a pod has a spec");
-            assert_eq!(spec.runtime_class_name.as_deref(), Some("istio-aux"), "{name}");
-            assert_eq!(spec.containers.len(), 1, "{name} has its own container only");
-        }
+    let ns = &scenario("node-services", &[BESIDE]).await;
+    ns.create_objects(rest()).await;
+    ns.create_objects(SERVICES.into_iter().flat_map(|each| service(ns, each))).await;
+    for (name, ..) in SERVICES {
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
+        let spec = ns.pod_with(&format!("app={name}")).await.spec.expect("a pod has a spec");
+        assert_eq!(spec.runtime_class_name.as_deref(), Some("istio-aux"), "{name}");
+        assert_eq!(spec.containers.len(), 1, "{name} has its own container only");
+    }
 
-        ns.create_object(client()).await;
-        let pod = ns.pod_of_job("client").await;
-        ns.pod_until(&pod, "the client's end", |pod| PodView(pod).exit_code("main")).await;
-        let said = ns.logs(&pod, "main").await;
-        let calls: Vec<_> = said.lines().map(str::trim_end).collect();
-        let expected = [
-            "productpage to details: 200 filtered",
-            "productpage to reviews: 200",
-            "reviews to ratings: 200",
-            "productpage to ratings: 403",
-        ];
-        assert_eq!(calls, expected);
-    })
-    .await;
+    ns.create_object(client()).await;
+    let pod = ns.pod_of_job("client").await;
+    ns.pod_until(&pod, "the client's end", |pod| PodView(pod).exit_code("main")).await;
+    let said = ns.logs(&pod, "main").await;
+    let calls: Vec<_> = said.lines().map(str::trim_end).collect();
+    let expected = [
+        "productpage to details: 200 filtered",
+        "productpage to reviews: 200",
+        "reviews to ratings: 200",
+        "productpage to ratings: 403",
+    ];
+    assert_eq!(calls, expected);
 }

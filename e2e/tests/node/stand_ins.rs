@@ -10,8 +10,7 @@ use e2e::{Namespace, scenario};
 
 /// Asserts that a pod has its proxy beside it, and that its container logged this before it succeeded.
 async fn assert_beside_and_succeeded(ns: &Namespace, name: &str, container: &str, expected: &str) {
-    assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
-    let spec = ns.pod(name).await.spec.expect("a pod has a spec");
+    let spec = ns.until_ended(name, "Succeeded").await.spec.expect("a pod has a spec");
     assert_eq!(spec.runtime_class_name.as_deref(), Some(NODE_RUNTIME_CLASS), "{name}");
     assert!(spec.containers.iter().all(|container| container.name != PROXY_CONTAINER), "{name}");
     let log = ns.logs(name, container).await;
@@ -20,17 +19,15 @@ async fn assert_beside_and_succeeded(ns: &Namespace, name: &str, container: &str
 
 #[tokio::test]
 async fn trial_and_step_end_beside_their_proxies() {
-    scenario("node-stand-ins", &[BESIDE], async |ns: &Namespace| {
-        ns.create_object(programs()).await;
-        // The kubelet's HTTP probe reaches it by the proxy.
-        ns.create_objects(server().into_iter().chain(store())).await;
-        for name in ["web", "store"] {
-            wait_for_rollout(ns.name(), &format!("deployment/{name}"));
-        }
-        ns.create_objects([trial("trial", "Never", &training_of(4)), step("step")]).await;
-        signal_as_argos_controller(ns, "step").await;
-        assert_beside_and_succeeded(ns, "trial", COLLECTOR, "reported score=0.5").await;
-        assert_beside_and_succeeded(ns, "step", EXECUTOR, "uploaded").await;
-    })
-    .await;
+    let ns = &scenario("node-stand-ins", &[BESIDE]).await;
+    ns.create_object(programs()).await;
+    // The kubelet's HTTP probe reaches it by the proxy.
+    ns.create_objects(server().into_iter().chain(store())).await;
+    for name in ["web", "store"] {
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
+    }
+    ns.create_objects([trial("trial", "Never", &training_of(4)), step("step")]).await;
+    signal_as_argos_controller(ns, "step").await;
+    assert_beside_and_succeeded(ns, "trial", COLLECTOR, "reported score=0.5").await;
+    assert_beside_and_succeeded(ns, "step", EXECUTOR, "uploaded").await;
 }

@@ -91,83 +91,77 @@ async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
 
 #[tokio::test]
 async fn upgrade_breaks_and_refuses_no_connection() {
-    scenario("node-upgrade", &[BESIDE], async |ns: &Namespace| {
-        for object in objects() {
-            ns.create_object(object).await;
-        }
-        wait_for_rollout(ns.name(), "deployment/web");
-        wait_for_rollout(ns.name(), "deployment/client");
-        let before = node::proxy_image();
-        until_streaming(ns).await;
-        until_states(ns, &node::root_of(&before), &["running", "running"]).await;
+    let ns = &scenario("node-upgrade", &[BESIDE]).await;
+    ns.create_objects(objects()).await;
+    wait_for_rollout(ns.name(), "deployment/web");
+    wait_for_rollout(ns.name(), "deployment/client");
+    let before = node::proxy_image();
+    until_streaming(ns).await;
+    until_states(ns, &node::root_of(&before), &["running", "running"]).await;
 
-        let next = NextImage::install();
-        until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
-        // They serve the long response still.
-        until_states(ns, &node::root_of(&before), &["draining", "draining"]).await;
-        let seen = codes(ns).len();
-        ns.until("new connections", async || (codes(ns).len() >= CONNECTIONS.max(seen + 500)).then_some(())).await;
-        assert!(!exec(ns, "client", "ls /memory").contains("ended"), "the long response goes on");
-        exec(ns, "web", "touch /memory/end");
-        ns.until("its end", async || exec(ns, "client", "ls /memory").contains("ended").then_some(())).await;
-        assert_eq!(exec(ns, "client", "tail -n 1 /memory/stream; cat /memory/ended"), "whole\n0\n");
-        until_states(ns, &node::root_of(&before), &[]).await;
+    let next = NextImage::install();
+    until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
+    // They serve the long response still.
+    until_states(ns, &node::root_of(&before), &["draining", "draining"]).await;
+    let seen = codes(ns).len();
+    ns.until("new connections", async || (codes(ns).len() >= CONNECTIONS.max(seen + 500)).then_some(())).await;
+    assert!(!exec(ns, "client", "ls /memory").contains("ended"), "the long response goes on");
+    exec(ns, "web", "touch /memory/end");
+    ns.until("its end", async || exec(ns, "client", "ls /memory").contains("ended").then_some(())).await;
+    assert_eq!(exec(ns, "client", "tail -n 1 /memory/stream; cat /memory/ended"), "whole\n0\n");
+    until_states(ns, &node::root_of(&before), &[]).await;
 
-        // Back on the ordinary ports.
-        drop(next);
-        until_states(ns, &node::root_of(&before), &["running", "running"]).await;
-        let seen = codes(ns).len();
-        ns.until("new connections", async || (codes(ns).len() >= seen + 500).then_some(())).await;
-        let codes = codes(ns);
-        let refused: Vec<_> = codes.iter().filter(|code| !code.starts_with("200 ")).collect();
-        println!("{} new connections, {} refused", codes.len(), refused.len());
-        assert!(refused.is_empty(), "of {} new connections: {refused:?}", codes.len());
-        for pod in ns.pods_with("app in (web, client)").await {
-            assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
-        }
+    // Back on the ordinary ports.
+    drop(next);
+    until_states(ns, &node::root_of(&before), &["running", "running"]).await;
+    let seen = codes(ns).len();
+    ns.until("new connections", async || (codes(ns).len() >= seen + 500).then_some(())).await;
+    let codes = codes(ns);
+    let refused: Vec<_> = codes.iter().filter(|code| !code.starts_with("200 ")).collect();
+    println!("{} new connections, {} refused", codes.len(), refused.len());
+    assert!(refused.is_empty(), "of {} new connections: {refused:?}", codes.len());
+    for pod in ns.pods_with("app in (web, client)").await {
+        assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
+    }
 
-        // The control: a proxy that ends without a next one breaks a long response.
-        exec(ns, "web", "rm /memory/end");
-        exec(ns, "client", "touch /memory/stop");
-        let ask = "(curl -sSN http://web/cgi-bin/stream >/memory/stream; echo $? >/memory/broken) >/dev/null 2>&1 &";
-        exec(ns, "client", &format!("rm /memory/stream; {ask}"));
-        until_streaming(ns).await;
-        node::kill_proxies();
-        let status = ns
-            .until("its end", async || {
-                Some(exec(ns, "client", "cat /memory/broken || true")).filter(|text| !text.is_empty())
-            })
-            .await;
-        assert_ne!(status.trim(), "0", "it was broken");
-        // After upgrades, too, a proxy that ends is started again.
-        until_states(ns, &node::root_of(&before), &["running", "running"]).await;
-        ns.until("a response", async || {
-            let ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://web/ || true";
-            (exec(ns, "client", ask) == "200").then_some(())
+    // The control: a proxy that ends without a next one breaks a long response.
+    exec(ns, "web", "rm /memory/end");
+    exec(ns, "client", "touch /memory/stop");
+    let ask = "(curl -sSN http://web/cgi-bin/stream >/memory/stream; echo $? >/memory/broken) >/dev/null 2>&1 &";
+    exec(ns, "client", &format!("rm /memory/stream; {ask}"));
+    until_streaming(ns).await;
+    node::kill_proxies();
+    let status = ns
+        .until("its end", async || {
+            Some(exec(ns, "client", "cat /memory/broken || true")).filter(|text| !text.is_empty())
         })
         .await;
+    assert_ne!(status.trim(), "0", "it was broken");
+    // After upgrades, too, a proxy that ends is started again.
+    until_states(ns, &node::root_of(&before), &["running", "running"]).await;
+    ns.until("a response", async || {
+        let ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://web/ || true";
+        (exec(ns, "client", ask) == "200").then_some(())
     })
     .await;
 }
 
 #[tokio::test]
 async fn failed_upgrade_leaves_the_serving_proxies() {
-    scenario("node-upgrade-fails", &[MESH], async |ns: &Namespace| {
-        living_pods(ns).await;
-        let serving = node::root_of(&node::proxy_image());
-        // It has no pilot-agent.
-        let next = NextImage::install_other(payload_image());
-        let proxies = proxies_of(ns, &serving);
-        let sandboxes: Vec<_> = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str()).collect();
-        ns.until("a failure of each", async || {
-            let log = node::agent_log();
-            let has_failed = |id: &&str| log.lines().any(|line| line.contains(*id) && line.contains("UpgradeFailed"));
-            sandboxes.iter().all(has_failed).then_some(())
-        })
-        .await;
-        assert_eq!(states(ns, &serving), ["running", "running"]);
-        assert!(states(ns, &node::root_of(&next.name)).is_empty(), "nothing is left of what did not start");
-        assert_heard(ns, "after an upgrade that failed").await;
+    let ns = &scenario("node-upgrade-fails", &[MESH]).await;
+    living_pods(ns).await;
+    let serving = node::root_of(&node::proxy_image());
+    // It has no pilot-agent.
+    let next = NextImage::install_other(payload_image());
+    let proxies = proxies_of(ns, &serving);
+    let sandboxes: Vec<_> = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str()).collect();
+    ns.until("a failure of each", async || {
+        let log = node::agent_log();
+        let has_failed = |id: &&str| log.lines().any(|line| line.contains(*id) && line.contains("UpgradeFailed"));
+        sandboxes.iter().all(has_failed).then_some(())
     })
     .await;
+    assert_eq!(states(ns, &serving), ["running", "running"]);
+    assert!(states(ns, &node::root_of(&next.name)).is_empty(), "nothing is left of what did not start");
+    assert_heard(ns, "after an upgrade that failed").await;
 }

@@ -9,8 +9,8 @@ use e2e::rendered::{KUBERNETES, chart, container, objects};
 #[test]
 fn released_charts_registry_and_digests_are_overridable() {
     let chart = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/released-chart"));
-    let _ = printed(&run_offline("rm", &["-rf", "../target/released-chart"]));
-    let _ = printed(&run_offline("cp", &["-r", "helm/istio-aux", "../target/released-chart"]));
+    printed(&run_offline("rm", &["-rf", "../target/released-chart"]));
+    printed(&run_offline("cp", &["-r", "helm/istio-aux", "../target/released-chart"]));
     let released =
         format!("registry: registry.example/r\nwebhook: sha256:{}\nshim: sha256:{}\n", "a".repeat(64), "b".repeat(64));
     fs::write(chart.join("released-images.yaml"), released).expect("the file is written");

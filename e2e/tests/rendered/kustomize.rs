@@ -3,7 +3,7 @@
 
 use e2e::command::{printed, run_offline};
 use e2e::install_methods::LOADED_IMAGES;
-use e2e::rendered::{CONFIGURATIONS, container, has_argument, on_top_of};
+use e2e::rendered::{container, has_argument, on_top_of, webhooks};
 use serde_json::{Value, json};
 
 /// Returns every string in a value.
@@ -35,10 +35,8 @@ fn images_reach_the_webhook_and_the_shim() {
 #[test]
 fn namespace_reaches_service_and_rights() {
     let objects = on_top_of("with-namespace", "self-signed", "namespace: mesh-tools");
-    for configuration in CONFIGURATIONS {
-        for webhook in objects[configuration]["webhooks"].as_array().expect("there are webhooks") {
-            assert_eq!(webhook["clientConfig"]["service"]["namespace"], "mesh-tools", "{configuration}");
-        }
+    for webhook in webhooks(&objects) {
+        assert_eq!(webhook["clientConfig"]["service"]["namespace"], "mesh-tools", "{}", webhook["name"]);
     }
     for (name, object) in &objects {
         for field in ["/metadata/namespace", "/subjects/0/namespace"] {

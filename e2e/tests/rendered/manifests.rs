@@ -2,7 +2,7 @@
 
 use e2e::command::{printed, run_offline};
 use e2e::install_methods::BINARY;
-use e2e::rendered::{CONFIGURATIONS, Objects, chart, objects};
+use e2e::rendered::{Objects, chart, objects, webhooks};
 use serde_json::json;
 
 /// Labels that Helm's conventions ask for.
@@ -41,10 +41,9 @@ fn policy_selects_the_pods_that_the_webhook_selects() {
     let own = json!({"key": "app.kubernetes.io/name", "operator": "NotIn", "values": ["istio-aux"]});
     let policies = by_command(&[]);
     let objects = chart(&[]);
-    let webhooks = CONFIGURATIONS.iter().flat_map(|name| objects[*name]["webhooks"].as_array().expect("webhooks"));
     let mut count = 0;
     // The policy profile has nothing for Kubeflow's tenants.
-    for webhook in webhooks.filter(|webhook| webhook["clientConfig"]["service"]["path"] == "/mutate") {
+    for webhook in webhooks(&objects).filter(|webhook| webhook["clientConfig"]["service"]["path"] == "/mutate") {
         let name = webhook["name"].as_str().expect("it has a name").trim_end_matches(".istio-aux.io");
         let way = name.split_once('.').expect("it names the way to opt in").1;
         let mut pods = webhook["objectSelector"].clone();

@@ -5,6 +5,7 @@ use contract::names::{ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, PROXY_CON
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{annotated, strict};
+use e2e::namespace::name_of;
 use e2e::stand_ins::{EXECUTOR, programs, signal_as_argos_controller, step, store};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::Value;
@@ -20,7 +21,7 @@ async fn start_store(ns: &Namespace) {
 
 /// Runs a step, with signals as Argo's controller sends them, until its executor has ended. Returns the executor's exit code.
 async fn executor_of(ns: &Namespace, step: Value) -> i32 {
-    let name = step["metadata"]["name"].as_str().expect("a pod has a name").to_owned();
+    let name = name_of(&step).to_owned();
     ns.create_object(step).await;
     signal_as_argos_controller(ns, &name).await;
     ns.pod_until(&name, "the executor's end", |pod| PodView(pod).exit_code(EXECUTOR)).await
@@ -28,44 +29,37 @@ async fn executor_of(ns: &Namespace, step: Value) -> i32 {
 
 #[tokio::test]
 async fn control_upload_in_the_mesh_alone_is_cut_off() {
-    scenario("control-upload", &[MESH], async |ns: &Namespace| {
-        start_store(ns).await;
-        assert_ne!(executor_of(ns, step("cut-off")).await, 0);
-        let pod = ns.pod("cut-off").await;
-        assert_eq!(PodView(&pod).exit_code("main"), Some(0));
-        assert!(PodView(&pod).terminated(PROXY_CONTAINER).is_some(), "the controller ended it");
-    })
-    .await;
+    let ns = &scenario("control-upload", &[MESH]).await;
+    start_store(ns).await;
+    assert_ne!(executor_of(ns, step("cut-off")).await, 0);
+    let pod = ns.pod("cut-off").await;
+    assert_eq!(PodView(&pod).exit_code("main"), Some(0));
+    assert!(PodView(&pod).terminated(PROXY_CONTAINER).is_some(), "the controller ended it");
 }
 
 #[tokio::test]
 async fn control_upload_without_a_rule_is_cut_off() {
-    scenario("control-rules", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_store(ns).await;
-        // The user's own command stands: the rule that keeps the proxy from the signal is off.
-        let killed = annotated(step("killed"), ARGO_KILL_PROXY_ANNOTATION, r#"["/bin/sh", "-c", "kill -%d 1"]"#);
-        assert_ne!(executor_of(ns, killed).await, 0);
-        // Without the label the containers share a PID namespace, whose PID 1 is the pod's pause.
-        let mut shared = annotated(step("shared"), ARGO_KILL_PROXY_ANNOTATION, r#"["pilot-agent", "version"]"#);
-        shared["metadata"]["labels"].as_object_mut().expect("it has labels").remove(ARGO_WORKFLOW_LABEL);
-        assert_ne!(executor_of(ns, shared).await, 0);
-    })
-    .await;
+    let ns = &scenario("control-rules", &[MESH, OPT_IN]).await;
+    start_store(ns).await;
+    // The user's own command stands: the rule that keeps the proxy from the signal is off.
+    let killed = annotated(step("killed"), ARGO_KILL_PROXY_ANNOTATION, r#"["/bin/sh", "-c", "kill -%d 1"]"#);
+    assert_ne!(executor_of(ns, killed).await, 0);
+    // Without the label the containers share a PID namespace, whose PID 1 is the pod's pause.
+    let mut shared = annotated(step("shared"), ARGO_KILL_PROXY_ANNOTATION, r#"["pilot-agent", "version"]"#);
+    shared["metadata"]["labels"].as_object_mut().expect("it has labels").remove(ARGO_WORKFLOW_LABEL);
+    assert_ne!(executor_of(ns, shared).await, 0);
 }
 
 #[tokio::test]
 async fn upload_ends_before_the_proxy() {
-    scenario("upload", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_store(ns).await;
-        assert_eq!(executor_of(ns, step("uploads")).await, 0);
-        assert_eq!(ns.final_phase("uploads").await, "Succeeded");
-        let pod = ns.pod("uploads").await;
-        let view = PodView(&pod);
-        assert_eq!((view.shim_mode(), view.exit_code(PROXY_CONTAINER)), (Some("status"), Some(0)));
-        let ended_at = |container| view.ended_at(container).map_or(0, |time| time.0.as_second());
-        let seconds = ended_at(EXECUTOR) - ended_at("main");
-        assert!(seconds >= UPLOAD_SECONDS, "the upload was over {seconds} s after main, before the signals");
-        assert!(ns.logs("uploads", EXECUTOR).await.contains("uploaded"));
-    })
-    .await;
+    let ns = &scenario("upload", &[MESH, OPT_IN]).await;
+    start_store(ns).await;
+    assert_eq!(executor_of(ns, step("uploads")).await, 0);
+    let pod = ns.until_ended("uploads", "Succeeded").await;
+    let view = PodView(&pod);
+    assert_eq!((view.shim_mode(), view.exit_code(PROXY_CONTAINER)), (Some("status"), Some(0)));
+    let ended_at = |container| view.ended_at(container).map_or(0, |time| time.0.as_second());
+    let seconds = ended_at(EXECUTOR) - ended_at("main");
+    assert!(seconds >= UPLOAD_SECONDS, "the upload was over {seconds} s after main, before the signals");
+    assert!(ns.logs("uploads", EXECUTOR).await.contains("uploaded"));
 }

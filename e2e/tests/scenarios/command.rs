@@ -7,15 +7,21 @@ use std::process::Output;
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::{printed, run};
+use e2e::install_methods::BINARY;
 use e2e::manifests::{annotated, job, pod, pod_spec, shell, without_token};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 use crate::{by_policy, default_mode};
 
-/// Runs the command line that is in the image with these words and this standard input.
-pub(crate) fn istio_aux(words: &[&str], input: &str) -> Output {
-    run(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux"), words, input)
+/// Runs the command line that is in the image with these words.
+fn istio_aux(words: &[&str]) -> Output {
+    run(BINARY, words, "")
+}
+
+/// Returns what `istio-aux inject` makes of a manifest.
+pub(crate) fn inject(manifest: &str) -> String {
+    printed(&run(BINARY, &["inject", "--assume-proxy", "-f", "-"], manifest))
 }
 
 /// Returns a pod's specification without what Istio's injector and the API server generate for each pod.
@@ -71,12 +77,12 @@ async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) 
         serde_json::from_str(&printed(&run("kubectl", &words, text))).expect("it prints JSON")
     };
     let before = as_json(&text);
-    let after = as_json(&printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &text)));
+    let after = as_json(&inject(&text));
     let (before, after) = (pods_of(&before), pods_of(&after));
     assert!(!before.is_empty() && before.len() == after.len(), "{}", file.display());
     for (before, after) in before.into_iter().zip(after) {
-        let by_cluster = serde_json::to_value(opted_in.dry_run(before).await).expect("a pod is JSON");
-        let by_inject = serde_json::to_value(mesh.dry_run(after).await).expect("a pod is JSON");
+        let by_cluster = opted_in.dry_run(before).await;
+        let by_inject = mesh.dry_run(after).await;
         assert!(by_cluster.to_string().contains(SHIM_CONTAINER), "{}", file.display());
         assert_eq!(comparable(by_inject), comparable(by_cluster), "{}", file.display());
     }
@@ -84,127 +90,108 @@ async fn comes_to_the_same(opted_in: &Namespace, mesh: &Namespace, file: &Path) 
 
 #[tokio::test]
 async fn inject_and_webhook_agree_on_the_examples() {
-    scenario("inject-in", &[MESH, OPT_IN], async |opted_in: &Namespace| {
-        scenario("inject", &[MESH], async |mesh: &Namespace| {
-            for file in examples() {
-                comes_to_the_same(opted_in, mesh, &file).await;
-            }
-        })
-        .await;
-    })
-    .await;
+    let opted_in = &scenario("inject-in", &[MESH, OPT_IN]).await;
+    let mesh = &scenario("inject", &[MESH]).await;
+    for file in examples() {
+        comes_to_the_same(opted_in, mesh, &file).await;
+    }
 }
 
 #[tokio::test]
 async fn injected_job_completes_without_the_label() {
-    scenario("injected", &[MESH], async |ns: &Namespace| {
-        let manifest = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")])).to_string();
-        let text = printed(&istio_aux(&["inject", "--assume-proxy", "-f", "-"], &manifest));
-        ns.create_object(serde_json::from_str(&text).expect("it prints JSON")).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-    })
-    .await;
+    let ns = &scenario("injected", &[MESH]).await;
+    let manifest = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")])).to_string();
+    ns.run(serde_json::from_str(&inject(&manifest)).expect("it prints JSON"), "Succeeded").await;
 }
 
 #[tokio::test]
 async fn stuck_pod_is_found_and_finished() {
-    scenario("stuck", &[MESH], async |ns: &Namespace| {
-        ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "true")]))).await;
-        ns.create_object(pod("runs", &pod_spec("Never", &[shell("main", "sleep 3600")]))).await;
-        let name = ns.pod_of_job("hello").await;
-        ns.pod_until(&name, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
-        ns.pod_until("runs", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+    let ns = &scenario("stuck", &[MESH]).await;
+    ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "true")]))).await;
+    ns.create_object(pod("runs", &pod_spec("Never", &[shell("main", "sleep 3600")]))).await;
+    let name = ns.pod_of_job("hello").await;
+    ns.pod_until(&name, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
+    ns.pod_until("runs", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
 
-        // A pod that has just ended is given a moment.
-        let findings = ns.until("check to find it", async || {
-            let checked = istio_aux(&["check", "-n", ns.name(), "-o", "json"], "");
-            let findings: Value = serde_json::from_slice(&checked.stdout).expect("it prints JSON");
-            (checked.status.code() == Some(1)).then_some(findings)
-        });
-        let findings = findings.await;
-        let next = format!("istio-aux finish -n {} {name}", ns.name());
-        let all = findings["findings"].as_array().expect("a list").iter();
-        let problems =
-            all.filter(|finding| finding["severity"] == "problem").map(|finding| finding["remediation"].as_str());
-        assert_eq!(problems.collect::<Vec<_>>(), [Some(next.as_str())], "{findings:#}");
+    // A pod that has just ended is given a moment.
+    let findings = ns.until("check to find it", async || {
+        let checked = istio_aux(&["check", "-n", ns.name(), "-o", "json"]);
+        let findings: Value = serde_json::from_slice(&checked.stdout).expect("it prints JSON");
+        (checked.status.code() == Some(1)).then_some(findings)
+    });
+    let findings = findings.await;
+    let next = format!("istio-aux finish -n {} {name}", ns.name());
+    let all = findings["findings"].as_array().expect("a list").iter();
+    let problems =
+        all.filter(|finding| finding["severity"] == "problem").map(|finding| finding["remediation"].as_str());
+    assert_eq!(problems.collect::<Vec<_>>(), [Some(next.as_str())], "{findings:#}");
 
-        let refused = istio_aux(&["finish", "-n", ns.name(), "runs"], "");
-        assert_eq!(refused.status.code(), Some(1));
-        let line = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert_eq!(line, format!("istio-aux: pod {}/runs: skipped: its container main still runs\n", ns.name()));
+    let refused = istio_aux(&["finish", "-n", ns.name(), "runs"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let line = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(line, format!("istio-aux: pod {}/runs: skipped: its container main still runs\n", ns.name()));
 
-        let dry = printed(&istio_aux(&["finish", "-n", ns.name(), "--all-stuck", "--dry-run"], ""));
-        assert!(dry.contains("would be finished"), "{dry}");
-        assert!(PodView(&ns.pod(&name).await).is_stuck("main"), "a dry run does nothing");
+    let dry = printed(&istio_aux(&["finish", "-n", ns.name(), "--all-stuck", "--dry-run"]));
+    assert!(dry.contains("would be finished"), "{dry}");
+    assert!(PodView(&ns.pod(&name).await).is_stuck("main"), "a dry run does nothing");
 
-        let done = printed(&istio_aux(&["finish", "-n", ns.name(), "--all-stuck"], ""));
-        assert_eq!(done, format!("pod {}/{name}: finished: Succeeded\n", ns.name()));
-        assert!(PodView(&ns.pod("runs").await).runs("main"), "the other was left alone");
-    })
-    .await;
+    let done = printed(&istio_aux(&["finish", "-n", ns.name(), "--all-stuck"]));
+    assert_eq!(done, format!("pod {}/{name}: finished: Succeeded\n", ns.name()));
+    assert!(PodView(&ns.pod("runs").await).runs("main"), "the other was left alone");
 }
 
 #[tokio::test]
 async fn check_reports_each_pod_and_a_dry_run() {
-    scenario("check", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
-        let left =
-            annotated(pod("left", &pod_spec("Never", &[shell("main", "sleep 600")])), "istio-aux.io/mode", "off");
-        ns.create_object(left).await;
-        let text = printed(&istio_aux(&["check", "-n", ns.name()], ""));
-        let shimmed = text.lines().find(|line| line.starts_with("ok       pod shimmed (")).unwrap_or_default();
-        assert!(shimmed.contains(&format!("): mode {}: ", default_mode())), "{text}");
-        let left = text.lines().find(|line| line.contains("pod left (")).unwrap_or_default();
-        assert!(left.contains("not changed by istio-aux: the pod opted out, by istio-aux.io/mode"), "{text}");
-        assert!(text.contains(&format!("namespaces opted in: {}", ns.name())), "{text}");
-        assert!(text.contains("Istio's injector is called after istio-aux: "), "{text}");
-        let dry_run = format!("dry run in {}: a pod that runs to completion gets mode {}", ns.name(), default_mode());
-        assert!(text.contains(&dry_run), "{text}");
-    })
-    .await;
+    let ns = &scenario("check", &[MESH, OPT_IN]).await;
+    ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+    let left = annotated(pod("left", &pod_spec("Never", &[shell("main", "sleep 600")])), "istio-aux.io/mode", "off");
+    ns.create_object(left).await;
+    let text = printed(&istio_aux(&["check", "-n", ns.name()]));
+    let shimmed = text.lines().find(|line| line.starts_with("ok       pod shimmed (")).unwrap_or_default();
+    assert!(shimmed.contains(&format!("): mode {}: ", default_mode())), "{text}");
+    let left = text.lines().find(|line| line.contains("pod left (")).unwrap_or_default();
+    assert!(left.contains("not changed by istio-aux: the pod opted out, by istio-aux.io/mode"), "{text}");
+    assert!(text.contains(&format!("namespaces opted in: {}", ns.name())), "{text}");
+    assert!(text.contains("Istio's injector is called after istio-aux: "), "{text}");
+    let dry_run = format!("dry run in {}: a pod that runs to completion gets mode {}", ns.name(), default_mode());
+    assert!(text.contains(&dry_run), "{text}");
 }
 
 #[tokio::test]
 async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
-    scenario("why", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
-        let name = ns.pod_of_job("hello").await;
-        let text = printed(&istio_aux(&["why", "-n", ns.name(), "job/hello", "-o", "json"], ""));
-        let why: Value = serde_json::from_str(&text).expect("it prints JSON");
-        assert_eq!(why["opted_in"], true, "{text}");
-        assert_eq!(why["pods"][0]["name"], name, "{text}");
-        assert_eq!(why["pods"][0]["decision"]["mode"], default_mode(), "{text}");
-        assert_eq!(why["now"][0]["result"], "injected", "{text}");
-        assert_eq!(why["now"][0]["mode"], default_mode(), "{text}");
-    })
-    .await;
+    let ns = &scenario("why", &[MESH, OPT_IN]).await;
+    ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+    let name = ns.pod_of_job("hello").await;
+    let text = printed(&istio_aux(&["why", "-n", ns.name(), "job/hello", "-o", "json"]));
+    let why: Value = serde_json::from_str(&text).expect("it prints JSON");
+    assert_eq!(why["opted_in"], true, "{text}");
+    assert_eq!(why["pods"][0]["name"], name, "{text}");
+    assert_eq!(why["pods"][0]["decision"]["mode"], default_mode(), "{text}");
+    assert_eq!(why["now"][0]["result"], "injected", "{text}");
+    assert_eq!(why["now"][0]["mode"], default_mode(), "{text}");
 }
 
 #[tokio::test]
 async fn why_explains_a_pod_without_the_label() {
-    scenario("why-not", &[MESH], async |ns: &Namespace| {
-        ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
-        let text = printed(&istio_aux(&["why", "-n", ns.name(), "pod/one"], ""));
-        assert!(text.contains("not opted in: neither its namespace nor the pod has the label"), "{text}");
-        assert!(text.contains("pod one (") && text.contains("not changed by istio-aux"), "{text}");
-    })
-    .await;
+    let ns = &scenario("why-not", &[MESH]).await;
+    ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+    let text = printed(&istio_aux(&["why", "-n", ns.name(), "pod/one"]));
+    assert!(text.contains("not opted in: neither its namespace nor the pod has the label"), "{text}");
+    assert!(text.contains("pod one (") && text.contains("not changed by istio-aux"), "{text}");
 }
 
 #[tokio::test]
 async fn version_counts_the_shims_in_use() {
-    scenario("version", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
-        let text = printed(&istio_aux(&["version", "-o", "json"], ""));
-        let versions: Value = serde_json::from_str(&text).expect("it prints JSON");
-        let versions_of = |what: &str| versions[what].as_array().expect("a list").iter().map(|used| &used["version"]);
-        let expected = json!(env!("CARGO_PKG_VERSION"));
-        let webhooks: &[&Value] = if by_policy() { &[] } else { &[&expected] };
-        assert!(versions_of("webhook").eq(webhooks.iter().copied()), "{text}");
-        assert!(
-            versions_of("shims").next().is_some() && versions_of("shims").all(|version| *version == expected),
-            "{text}"
-        );
-    })
-    .await;
+    let ns = &scenario("version", &[MESH, OPT_IN]).await;
+    ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
+    let text = printed(&istio_aux(&["version", "-o", "json"]));
+    let versions: Value = serde_json::from_str(&text).expect("it prints JSON");
+    let versions_of = |what: &str| versions[what].as_array().expect("a list").iter().map(|used| &used["version"]);
+    let expected = json!(env!("CARGO_PKG_VERSION"));
+    let webhooks: &[&Value] = if by_policy() { &[] } else { &[&expected] };
+    assert!(versions_of("webhook").eq(webhooks.iter().copied()), "{text}");
+    assert!(
+        versions_of("shims").next().is_some() && versions_of("shims").all(|version| *version == expected),
+        "{text}"
+    );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
 use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, shell};
-use e2e::{Namespace, Outcome, PodView, is_complete, scenario};
+use e2e::{Namespace, Outcome, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
 use crate::{PILOT_AGENT, default_mode, shim_container, start_server};
@@ -16,14 +16,12 @@ fn hello() -> Value {
 
 #[tokio::test]
 async fn control_job_in_the_mesh_alone_does_not_complete() {
-    scenario("control-job", &[MESH], async |ns: &Namespace| {
-        ns.create_object(hello()).await;
-        let pod = ns.pod_of_job("hello").await;
-        ns.pod_until(&pod, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
-        ns.holds_for(Duration::from_secs(20), "payload ended, proxy ready, Job not complete", async || {
-            PodView(&ns.pod(&pod).await).is_stuck("main") && !is_complete(&ns.job("hello").await)
-        })
-        .await;
+    let ns = &scenario("control-job", &[MESH]).await;
+    ns.create_object(hello()).await;
+    let pod = ns.pod_of_job("hello").await;
+    ns.pod_until(&pod, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
+    ns.holds_for(Duration::from_secs(20), "payload ended, proxy ready, Job not complete", async || {
+        PodView(&ns.pod(&pod).await).is_stuck("main") && !has_condition(&ns.get(&hello()).await, "Complete")
     })
     .await;
 }
@@ -43,74 +41,58 @@ async fn job_completes(ns: &Namespace) {
 
 #[tokio::test]
 async fn job_completes_with_the_label() {
-    scenario("job", &[MESH, OPT_IN], job_completes).await;
+    job_completes(&scenario("job", &[MESH, OPT_IN]).await).await;
 }
 
 #[tokio::test]
 async fn job_completes_with_the_legacy_label() {
-    scenario("legacy", &[MESH, LEGACY_OPT_IN], job_completes).await;
+    job_completes(&scenario("legacy", &[MESH, LEGACY_OPT_IN]).await).await;
 }
 
 #[tokio::test]
 async fn failed_payload_under_never_fails_the_pod() {
-    scenario("never", &[MESH, OPT_IN], async |ns: &Namespace| {
-        ns.create_object(pod("fails", &pod_spec("Never", &[shell("main", "exit 3")]))).await;
-        assert_eq!(ns.final_phase("fails").await, "Failed");
-        let pod = ns.pod("fails").await;
-        assert_eq!(PodView(&pod).exit_code("main"), Some(3));
-        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
-        assert_eq!(PodView(&pod).outcome().map(|outcome| outcome.asked), Some(PILOT_AGENT));
-    })
-    .await;
+    let ns = &scenario("never", &[MESH, OPT_IN]).await;
+    let pod = ns.run(pod("fails", &pod_spec("Never", &[shell("main", "exit 3")])), "Failed").await;
+    assert_eq!(PodView(&pod).exit_code("main"), Some(3));
+    assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
+    assert_eq!(PodView(&pod).outcome().map(|outcome| outcome.asked), Some(PILOT_AGENT));
 }
 
 #[tokio::test]
 async fn proxy_outlives_every_container() {
-    scenario("outlives", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_server(ns).await;
-        let long = shell("long", "sleep 8; curl -sSf http://web/");
-        ns.create_object(pod("two", &pod_spec("Never", &[shell("short", "sleep 1"), long]))).await;
-        assert_eq!(ns.final_phase("two").await, "Succeeded");
-        let pod = ns.pod("two").await;
-        let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
-        assert!(ended_at("short") < ended_at("long"));
-    })
-    .await;
+    let ns = &scenario("outlives", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    let long = shell("long", "sleep 8; curl -sSf http://web/");
+    let pod = ns.run(pod("two", &pod_spec("Never", &[shell("short", "sleep 1"), long])), "Succeeded").await;
+    let ended_at = |container| PodView(&pod).ended_at(container).cloned().expect("it has ended");
+    assert!(ended_at("short") < ended_at("long"));
 }
 
 #[tokio::test]
 async fn wait_for_ignores_the_other_containers() {
-    scenario("wait-for", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let main = format!("sleep 1; {NEEDS_PROXY}");
-        // Ends once the proxy no longer serves.
-        let shipper = format!("while ({NEEDS_PROXY}); do sleep 1; done");
-        let spec = pod_spec("Never", &[shell("main", &main), shell("shipper", &shipper)]);
-        ns.create_object(annotated(pod("two", &spec), WAIT_FOR_ANNOTATION, "main")).await;
-        assert_eq!(ns.final_phase("two").await, "Succeeded");
-        assert_eq!(PodView(&ns.pod("two").await).restarts(SHIM_CONTAINER).unwrap_or_default(), 0);
-    })
-    .await;
+    let ns = &scenario("wait-for", &[MESH, OPT_IN]).await;
+    let main = format!("sleep 1; {NEEDS_PROXY}");
+    // Ends once the proxy no longer serves.
+    let shipper = format!("while ({NEEDS_PROXY}); do sleep 1; done");
+    let spec = pod_spec("Never", &[shell("main", &main), shell("shipper", &shipper)]);
+    let pod = ns.run(annotated(pod("two", &spec), WAIT_FOR_ANNOTATION, "main"), "Succeeded").await;
+    assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0);
 }
 
 #[tokio::test]
 async fn restricted_namespace_admits_the_shim() {
     const RESTRICTED: (&str, &str) = ("pod-security.kubernetes.io/enforce", "restricted");
-    scenario("restricted", &[MESH, OPT_IN, RESTRICTED], async |ns: &Namespace| {
-        let mut main = shell("main", "id -u");
-        main["securityContext"] = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
-        let mut spec = pod_spec("Never", &[main]);
-        spec["securityContext"] =
-            json!({"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}});
-        // Istio's own init container needs capabilities that restricted forbids; without redirection there is none, and
-        // then Envoy, as an ordinary user, must be told to leave ports below 1024 alone.
-        let config = "interceptionMode: NONE\nproxyMetadata:\n  ISTIO_META_UNPRIVILEGED_POD: \"true\" # not root\n";
-        let object = annotated(pod("careful", &spec), PROXY_CONFIG_ANNOTATION, config);
-        ns.create_object(object).await;
-        assert_eq!(ns.final_phase("careful").await, "Succeeded");
-        let pod = ns.pod("careful").await;
-        assert_eq!(PodView(&pod).shim_mode(), Some(default_mode()));
-        let config_now = PodView(&pod).annotation(PROXY_CONFIG_ANNOTATION).unwrap_or_default();
-        assert_eq!(config_now, format!("{config}holdApplicationUntilProxyStarts: true\n"));
-    })
-    .await;
+    let ns = &scenario("restricted", &[MESH, OPT_IN, RESTRICTED]).await;
+    let mut main = shell("main", "id -u");
+    main["securityContext"] = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let mut spec = pod_spec("Never", &[main]);
+    spec["securityContext"] =
+        json!({"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}});
+    // Istio's own init container needs capabilities that restricted forbids; without redirection there is none, and
+    // then Envoy, as an ordinary user, must be told to leave ports below 1024 alone.
+    let config = "interceptionMode: NONE\nproxyMetadata:\n  ISTIO_META_UNPRIVILEGED_POD: \"true\" # not root\n";
+    let pod = ns.run(annotated(pod("careful", &spec), PROXY_CONFIG_ANNOTATION, config), "Succeeded").await;
+    assert_eq!(PodView(&pod).shim_mode(), Some(default_mode()));
+    let config_now = PodView(&pod).annotation(PROXY_CONFIG_ANNOTATION).unwrap_or_default();
+    assert_eq!(config_now, format!("{config}holdApplicationUntilProxyStarts: true\n"));
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use contract::names::{MODE_ANNOTATION, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{printed, run};
-use e2e::manifests::{NEEDS_PROXY, annotated, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{NEEDS_PROXY, annotated, in_modes, pod, pod_spec, shell, with_memory, with_post_start};
 use e2e::{Namespace, PodView, scenario};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{as_root, shared_pid_modes, shim_container, shim_log};
 
@@ -17,29 +16,28 @@ fn needs_proxy(name: &str, seconds: u32) -> Value {
     shell(name, &format!("touch /memory/{name}-started; for n in $(seq {seconds}); do {NEEDS_PROXY}; sleep 1; done"))
 }
 
-/// Adds a `postStart` hook. The kubelet starts no other container until the hook has ended.
-fn with_post_start(mut container: Value, script: &str) -> Value {
-    container["lifecycle"] = json!({"postStart": {"exec": {"command": ["sh", "-c", script]}}});
-    container
-}
-
-/// Creates a pod in a mode; its containers share the directory `/memory`.
-async fn create(ns: &Namespace, name: &str, mode: &str, policy: &str, containers: &[Value]) {
-    let spec = with_memory(pod_spec(policy, containers));
-    ns.create_object(annotated(pod(name, &spec), MODE_ANNOTATION, mode)).await;
-}
-
-/// Waits until a pod has succeeded, and asserts that its shim has logged each of these containers' ends once, without a restart.
-async fn succeeds_unharmed(ns: &Namespace, name: &str, mode: &str, containers: &[&str]) {
-    assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
-    let shim = shim_container(mode);
-    assert_eq!(PodView(&ns.pod(name).await).restarts(shim), Some(0), "{name}");
-    let log = ns.logs(name, shim).await;
-    for container in containers {
-        // The proxy can end before the runtime has reaped the container, whose code is then not known.
-        let line = format!("container exited container={container} code=");
-        assert_eq!(log.matches(&line).count(), 1, "{name}: {line:?} in\n{log}");
+/// Waits until the pods of all modes have succeeded, and asserts that each shim has logged each of these containers' ends once,
+/// without a restart.
+async fn all_succeed_unharmed(ns: &Namespace, containers: &[&str]) {
+    for mode in shared_pid_modes() {
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        let shim = shim_container(mode);
+        assert_eq!(PodView(&pod).restarts(shim), Some(0), "{mode}");
+        let log = ns.logs(mode, shim).await;
+        for container in containers {
+            // The proxy can end before the runtime has reaped the container, whose code is then not known.
+            let line = format!("container exited container={container} code=");
+            assert_eq!(log.matches(&line).count(), 1, "{mode}: {line:?} in\n{log}");
+        }
     }
+}
+
+/// Runs a pod of these containers in each mode, and asserts that all succeed unharmed. They share the directory `/memory`.
+async fn run_unharmed(ns: &Namespace, containers: &[Value]) {
+    let spec = with_memory(pod_spec("Never", containers));
+    ns.create_objects(in_modes(&shared_pid_modes(), &spec)).await;
+    let names: Vec<&str> = containers.iter().filter_map(|container| container["name"].as_str()).collect();
+    all_succeed_unharmed(ns, &names).await;
 }
 
 #[tokio::test]
@@ -53,81 +51,59 @@ cat /proc/$shim/mem && exit 93
 ls /proc/$shim/fd/ && exit 94
 ls /proc/$shim/root/ && exit 95
 sleep 1";
-    scenario("hostile-other-user", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in shared_pid_modes() {
-            create(ns, mode, mode, "Never", &[shell("main", script)]).await;
-        }
-        for mode in shared_pid_modes() {
-            succeeds_unharmed(ns, mode, mode, &["main"]).await;
-        }
-    })
-    .await;
+    let ns = &scenario("hostile-other-user", &[MESH, OPT_IN]).await;
+    run_unharmed(ns, &[shell("main", script)]).await;
 }
 
 #[tokio::test]
 async fn shim_killed_by_a_root_payload_is_restarted() {
     // Expected: the kubelet restarts the shim, which reads the kubelet's report. In mode proxy root kills the
     // proxy's own container, as it can without istio-aux.
-    scenario("hostile-kill", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let main = as_root(shell("main", "sleep 2; kill -9 $(pidof aux-shim)"));
-        create(ns, "one", "native", "Never", &[main]).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-        assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
-        let log = shim_log(ns, "one").await;
-        assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
-        assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
-    })
-    .await;
+    let ns = &scenario("hostile-kill", &[MESH, OPT_IN]).await;
+    let main = as_root(shell("main", "sleep 2; kill -9 $(pidof aux-shim)"));
+    let object = annotated(pod("one", &pod_spec("Never", &[main])), MODE_ANNOTATION, "native");
+    let pod = ns.run(object, "Succeeded").await;
+    assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
+    let log = shim_log(ns, "one").await;
+    assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
+    assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
 }
 
 #[tokio::test]
 async fn stopped_shim_leaves_the_pod_running_until_continued() {
     // Expected: while the shim is stopped, the proxy runs on. The control is `control_job_in_the_mesh_alone_does_not_complete`.
-    scenario("hostile-stop", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let main = as_root(shell("main", "sleep 2; kill -STOP $(pidof aux-shim)"));
-        let keeper = "until [ -e /memory/continue ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
-        let spec = with_memory(pod_spec("Never", &[main, as_root(shell("keeper", keeper))]));
+    let ns = &scenario("hostile-stop", &[MESH, OPT_IN]).await;
+    let main = as_root(shell("main", "sleep 2; kill -STOP $(pidof aux-shim)"));
+    let keeper = "until [ -e /memory/continue ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
+    let spec = with_memory(pod_spec("Never", &[main, as_root(shell("keeper", keeper))]));
+    for pod in in_modes(&shared_pid_modes(), &spec) {
+        ns.create_object(annotated(pod, WAIT_FOR_ANNOTATION, "main")).await;
+    }
+    for mode in shared_pid_modes() {
+        ns.pod_until(mode, "main's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
+    }
+    ns.holds_for(Duration::from_secs(8), "main has ended, and the proxy runs", async || {
         for mode in shared_pid_modes() {
-            let object = annotated(pod(mode, &spec), MODE_ANNOTATION, mode);
-            ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, "main")).await;
-        }
-        for mode in shared_pid_modes() {
-            ns.pod_until(mode, "main's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
-        }
-        ns.holds_for(Duration::from_secs(8), "main has ended, and the proxy runs", async || {
-            for mode in shared_pid_modes() {
-                if !PodView(&ns.pod(mode).await).is_stuck("main") {
-                    return false;
-                }
+            if !PodView(&ns.pod(mode).await).is_stuck("main") {
+                return false;
             }
-            true
-        })
-        .await;
-        for mode in shared_pid_modes() {
-            let exec = ["-n", ns.name(), "exec", mode, "-c", "keeper", "--", "touch", "/memory/continue"];
-            drop(printed(&run("kubectl", &exec, "")));
         }
-        for mode in shared_pid_modes() {
-            succeeds_unharmed(ns, mode, mode, &["main"]).await;
-        }
+        true
     })
     .await;
+    for mode in shared_pid_modes() {
+        ns.exec(mode, "keeper", &["touch", "/memory/continue"]);
+    }
+    all_succeed_unharmed(ns, &["main"]).await;
 }
 
 #[tokio::test]
 async fn fork_flood_hides_no_container_from_the_shim() {
     // Expected: the pod ends as if nothing had been tried.
     let flood = "for n in $(seq 5000); do /bin/true; done";
-    scenario("hostile-forks", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in shared_pid_modes() {
-            // The second container starts, and is to be seen, while the first forks.
-            create(ns, mode, mode, "Never", &[shell("flood", flood), needs_proxy("other", 5)]).await;
-        }
-        for mode in shared_pid_modes() {
-            succeeds_unharmed(ns, mode, mode, &["flood", "other"]).await;
-        }
-    })
-    .await;
+    let ns = &scenario("hostile-forks", &[MESH, OPT_IN]).await;
+    // The second container starts, and is to be seen, while the first forks.
+    run_unharmed(ns, &[shell("flood", flood), needs_proxy("other", 5)]).await;
 }
 
 #[tokio::test]
@@ -137,14 +113,7 @@ async fn hosts_file_flood_leaves_late_containers_their_proxy() {
 for n in $(seq 5000); do echo '127.0.0.1 flood' >> /etc/hosts; done
 until [ -e /memory/hook-ended ]; do echo '127.0.0.1 flood' >> /etc/hosts; sleep 0.1; done
 sleep 2";
-    scenario("hostile-hosts", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let flood = with_post_start(as_root(shell("flood", flood)), "sleep 40; touch /memory/hook-ended");
-        for mode in shared_pid_modes() {
-            create(ns, mode, mode, "Never", &[flood.clone(), needs_proxy("late", 8)]).await;
-        }
-        for mode in shared_pid_modes() {
-            succeeds_unharmed(ns, mode, mode, &["flood", "late"]).await;
-        }
-    })
-    .await;
+    let ns = &scenario("hostile-hosts", &[MESH, OPT_IN]).await;
+    let flood = with_post_start(as_root(shell("flood", flood)), "sleep 40; touch /memory/hook-ended");
+    run_unharmed(ns, &[flood, needs_proxy("late", 8)]).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use contract::names::{KATIB_TRIAL_LABEL, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, shell};
+use e2e::manifests::{annotated, shell, with_post_start};
 use e2e::namespace::name_of;
 use e2e::stand_ins::{COLLECTOR, TRAINING, programs, training_of, trial};
 use e2e::{Namespace, PodView, scenario};
@@ -14,8 +14,7 @@ use crate::{has_native_sidecars, start_server};
 
 /// Adds a container whose hook delays the collector, the last container, as if its image were pulled.
 fn with_late_collector(mut trial: Value) -> Value {
-    let mut slow = shell("slow", "sleep 11");
-    slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "10"]}}});
+    let slow = with_post_start(shell("slow", "sleep 11"), "sleep 10");
     trial["spec"]["containers"].as_array_mut().expect("they are a list").insert(1, slow);
     trial
 }
@@ -58,58 +57,50 @@ async fn hang(ns: &Namespace, trials: &[(Value, &str)]) {
 
 #[tokio::test]
 async fn control_trials_in_the_mesh_alone_do_not_end() {
-    scenario("control-trials", &[MESH], async |ns: &Namespace| {
-        start_server(ns).await;
-        ns.create_object(programs()).await;
-        // A collector may start before an ordinary proxy. It sees a native one, and waits for it.
-        let mut trials = vec![(trial("classic", "Never", &training_of(8)), PROXY_CONTAINER)];
-        if has_native_sidecars() {
-            trials.push((with_native_proxy(trial("native-proxy", "Never", &training_of(8))), COLLECTOR));
-        }
-        hang(ns, &trials).await;
-    })
-    .await;
+    let ns = &scenario("control-trials", &[MESH]).await;
+    start_server(ns).await;
+    ns.create_object(programs()).await;
+    // A collector may start before an ordinary proxy. It sees a native one, and waits for it.
+    let mut trials = vec![(trial("classic", "Never", &training_of(8)), PROXY_CONTAINER)];
+    if has_native_sidecars() {
+        trials.push((with_native_proxy(trial("native-proxy", "Never", &training_of(8))), COLLECTOR));
+    }
+    hang(ns, &trials).await;
 }
 
 #[tokio::test]
 async fn control_collector_without_a_rule_hangs() {
-    scenario("control-rules", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_server(ns).await;
-        ns.create_object(programs()).await;
-        // The user's own option stands: the rule that disables it is off.
-        let waiting = waits_for_all(trial("waits-for-all", "Never", &training_of(8)), "true");
-        // A training that has ended before its collector looks, without the rule that delays it.
-        let instant =
-            waits_for_all(unlabeled(with_late_collector(trial("instant", "Never", &training_of(0)))), "false");
-        hang(ns, &[(waiting, COLLECTOR), (instant, COLLECTOR)]).await;
-    })
-    .await;
+    let ns = &scenario("control-rules", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    ns.create_object(programs()).await;
+    // The user's own option stands: the rule that disables it is off.
+    let waiting = waits_for_all(trial("waits-for-all", "Never", &training_of(8)), "true");
+    // A training that has ended before its collector looks, without the rule that delays it.
+    let instant = waits_for_all(unlabeled(with_late_collector(trial("instant", "Never", &training_of(0)))), "false");
+    hang(ns, &[(waiting, COLLECTOR), (instant, COLLECTOR)]).await;
 }
 
 #[tokio::test]
 async fn trials_end_and_report_their_metric() {
-    scenario("trials", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_server(ns).await;
-        ns.create_object(programs()).await;
-        let mut trials = vec![
-            trial("never", "Never", &training_of(4)),
-            trial("on-failure", "OnFailure", &training_of(4)),
-            trial("instant", "Never", &training_of(0)),
-            with_late_collector(trial("late-collector", "Never", &training_of(0))),
-            annotated(trial("mode-proxy", "Never", &training_of(0)), MODE_ANNOTATION, "proxy"),
-        ];
-        if has_native_sidecars() {
-            trials.push(with_native_proxy(trial("native-proxy", "Never", &training_of(4))));
-        }
-        ns.create_objects(trials.iter().cloned()).await;
-        for trial in &trials {
-            let name = name_of(trial);
-            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
-            let log = ns.logs(name, COLLECTOR).await;
-            assert!(log.contains("reported score=0.5"), "{name}: {log}");
-            let restarts = PodView(&ns.pod(name).await).restarts(PROXY_CONTAINER);
-            assert_eq!(restarts, Some(0), "{name}");
-        }
-    })
-    .await;
+    let ns = &scenario("trials", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    ns.create_object(programs()).await;
+    let mut trials = vec![
+        trial("never", "Never", &training_of(4)),
+        trial("on-failure", "OnFailure", &training_of(4)),
+        trial("instant", "Never", &training_of(0)),
+        with_late_collector(trial("late-collector", "Never", &training_of(0))),
+        annotated(trial("mode-proxy", "Never", &training_of(0)), MODE_ANNOTATION, "proxy"),
+    ];
+    if has_native_sidecars() {
+        trials.push(with_native_proxy(trial("native-proxy", "Never", &training_of(4))));
+    }
+    ns.create_objects(trials.iter().cloned()).await;
+    for trial in &trials {
+        let name = name_of(trial);
+        let pod = ns.until_ended(name, "Succeeded").await;
+        let log = ns.logs(name, COLLECTOR).await;
+        assert!(log.contains("reported score=0.5"), "{name}: {log}");
+        assert_eq!(PodView(&pod).restarts(PROXY_CONTAINER), Some(0), "{name}");
+    }
 }

@@ -2,11 +2,10 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{printed, run};
-use e2e::manifests::{NEEDS_PROXY, annotated, injected, pod, pod_spec, shell, with_memory};
-use e2e::{Namespace, PodView, scenario};
+use e2e::manifests::{NEEDS_PROXY, annotated, injected, pod, pod_spec, shell, with_memory, with_post_start};
+use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{as_root, shared_pid_modes, shim_container};
 
@@ -25,32 +24,27 @@ fn telling(name: &str, seconds: u32) -> Value {
 async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &[&str]) {
     let awaited: Vec<&str> = payload.iter().filter_map(|container| container["name"].as_str()).collect();
     let shim = shim_container(mode);
-    scenario(&format!("kills-{mode}"), &[MESH, OPT_IN], async |ns: &Namespace| {
-        for name in kills {
-            let spec = with_memory(pod_spec(policy, &[&[killer(name)], payload].concat()));
-            let object = annotated(pod(name, &spec), MODE_ANNOTATION, mode);
-            ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &awaited.join(","))).await;
+    let ns = &scenario(&format!("kills-{mode}"), &[MESH, OPT_IN]).await;
+    for name in kills {
+        let spec = with_memory(pod_spec(policy, &[&[killer(name)], payload].concat()));
+        let object = annotated(pod(name, &spec), MODE_ANNOTATION, mode);
+        ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &awaited.join(","))).await;
+    }
+    for name in kills {
+        let pod = ns.until_ended(name, "Succeeded").await;
+        assert!(PodView(&pod).restarts(shim) >= Some(1), "{name}: it was killed");
+        for container in &awaited {
+            assert_eq!(PodView(&pod).restarts(container), Some(0), "{name}: {container} had its proxy");
         }
-        for name in kills {
-            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
-            let pod = ns.pod(name).await;
-            assert!(PodView(&pod).restarts(shim) >= Some(1), "{name}: it was killed");
-            for container in &awaited {
-                assert_eq!(PodView(&pod).restarts(container), Some(0), "{name}: {container} had its proxy");
-            }
-            let log = ns.logs(name, shim).await;
-            assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{name}: {log}");
-        }
-    })
-    .await;
+        let log = ns.logs(name, shim).await;
+        assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{name}: {log}");
+    }
 }
 
 #[tokio::test]
 async fn killed_native_shim_misses_nothing() {
     // The kubelet starts the third when the second's hook is done, and nothing meanwhile, the shim neither.
-    let mut slow = telling("slow", 40);
-    slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "10"]}}});
-    let payload = [telling("main", 4), slow, telling("late", 30)];
+    let payload = [telling("main", 4), with_post_start(telling("slow", 40), "sleep 10"), telling("late", 30)];
     // While main runs and late is unseen; when main has ended; while late runs.
     nothing_is_missed("native", "Never", &payload, &["slow-started", "main-ended", "late-started"]).await;
 }
@@ -65,45 +59,38 @@ async fn killed_supervisor_misses_nothing() {
 #[tokio::test]
 async fn shim_killed_during_the_drain_sees_the_proxy_end() {
     // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent, which drains for 6 s.
-    scenario("kill-drain", &[OPT_IN], async |ns: &Namespace| {
-        let drain = r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; echo drained";
-        let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer("asked")];
-        let spec = with_memory(pod_spec("Never", &containers));
-        ns.create_object(injected(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main"))).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-        assert!(PodView(&ns.pod("one").await).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
-        assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
-    })
-    .await;
+    let ns = &scenario("kill-drain", &[OPT_IN]).await;
+    let drain =
+        r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; echo drained";
+    let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer("asked")];
+    let spec = with_memory(pod_spec("Never", &containers));
+    let pod = ns.run(injected(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main")), "Succeeded").await;
+    assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
+    assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
 }
 
 #[tokio::test]
 async fn payloads_that_a_frozen_shim_missed_end_the_pod() {
     // The shim does not run from before the first payload's start to after the last one's end.
     let freeze = "kill -STOP $(pidof aux-shim); touch /memory/frozen; until [ -e /memory/go ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
-    let mut freezer = as_root(shell("freezer", freeze));
-    let wait = ["sh", "-c", "until [ -e /memory/frozen ]; do sleep 0.1; done"];
-    freezer["lifecycle"] = json!({"postStart": {"exec": {"command": wait}}});
+    let freezer = with_post_start(as_root(shell("freezer", freeze)), "until [ -e /memory/frozen ]; do sleep 0.1; done");
     let one = vec![shell("main", "true")];
     let three =
         vec![shell("main", "true"), shell("fails", "exit 3"), shell("slow", &format!("sleep 1; {NEEDS_PROXY}"))];
-    scenario("frozen", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for (payload, phase) in [(one, "Succeeded"), (three, "Failed")] {
-            let names: Vec<String> = payload.iter().filter_map(|it| it["name"].as_str().map(str::to_owned)).collect();
-            for mode in shared_pid_modes() {
-                let name = format!("{mode}-{}", names.len());
-                let spec = with_memory(pod_spec("Never", &[&[freezer.clone()], &payload[..]].concat()));
-                let object = annotated(pod(&name, &spec), MODE_ANNOTATION, mode);
-                ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &names.join(","))).await;
-                let has_ended = |pod: &Pod| names.iter().all(|it| PodView(pod).terminated(it).is_some()).then_some(());
-                ns.pod_until(&name, "the end of the payload", has_ended).await;
-                let exec = ["-n", ns.name(), "exec", &name, "-c", "freezer", "--", "touch", "/memory/go"];
-                drop(printed(&run("kubectl", &exec, "")));
-                assert_eq!(ns.final_phase(&name).await, phase, "{name}");
-                let log = ns.logs(&name, shim_container(mode)).await;
-                assert_eq!(log.matches("awaited containers finished known-by=kubelet").count(), 1, "{name}: {log}");
-            }
+    let ns = &scenario("frozen", &[MESH, OPT_IN]).await;
+    for (payload, phase) in [(one, "Succeeded"), (three, "Failed")] {
+        let names: Vec<String> = payload.iter().filter_map(|it| it["name"].as_str().map(str::to_owned)).collect();
+        for mode in shared_pid_modes() {
+            let name = format!("{mode}-{}", names.len());
+            let spec = with_memory(pod_spec("Never", &[std::slice::from_ref(&freezer), &payload[..]].concat()));
+            let object = annotated(pod(&name, &spec), MODE_ANNOTATION, mode);
+            ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &names.join(","))).await;
+            let has_ended = |pod: &Pod| names.iter().all(|it| PodView(pod).terminated(it).is_some()).then_some(());
+            ns.pod_until(&name, "the end of the payload", has_ended).await;
+            ns.exec(&name, "freezer", &["touch", "/memory/go"]);
+            ns.until_ended(&name, phase).await;
+            let log = ns.logs(&name, shim_container(mode)).await;
+            assert_eq!(log.matches("awaited containers finished known-by=kubelet").count(), 1, "{name}: {log}");
         }
-    })
-    .await;
+    }
 }

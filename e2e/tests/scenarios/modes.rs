@@ -2,9 +2,9 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{printed, run};
-use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, shell, with_memory};
-use e2e::{Namespace, PodView, scenario};
+use e2e::kubectl::kubectl;
+use e2e::manifests::{NEEDS_PROXY, annotated, in_modes, job, pod, pod_spec, shell, with_memory};
+use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -16,118 +16,96 @@ echo x >> /memory/attempts; test $(wc -l < /memory/attempts) -ge 3 || exit 7";
 
 #[tokio::test]
 async fn retry_has_the_network_in_each_mode() {
-    scenario("mode-retry", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_server(ns).await;
-        for mode in shim_modes() {
-            let spec =
-                with_memory(pod_spec("OnFailure", &[shell("main", THIRD_ATTEMPT_SUCCEEDS), shell("short", "true")]));
-            ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
+    let ns = &scenario("mode-retry", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    let spec = with_memory(pod_spec("OnFailure", &[shell("main", THIRD_ATTEMPT_SUCCEEDS), shell("short", "true")]));
+    ns.create_objects(in_modes(&shim_modes(), &spec)).await;
+    for mode in shim_modes() {
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        let view = PodView(&pod);
+        assert_eq!(view.shim_mode(), Some(mode));
+        assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(2), Some(0)), "{mode}");
+        let log = ns.logs(mode, shim_container(mode)).await;
+        // Short attempts may go by between two looks of the shim.
+        for line in ["awaited containers finished known-by=", "asked istio-proxy to quit"] {
+            assert_eq!(log.matches(line).count(), 1, "{mode}: {line:?} in\n{log}");
         }
-        for mode in shim_modes() {
-            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
-            let pod = ns.pod(mode).await;
-            let view = PodView(&pod);
-            assert_eq!(PodView(&pod).shim_mode(), Some(mode));
-            assert_eq!((view.restarts("main"), view.restarts(PROXY_CONTAINER)), (Some(2), Some(0)), "{mode}");
-            let log = ns.logs(mode, shim_container(mode)).await;
-            // Short attempts may go by between two looks of the shim.
-            let lines = [("awaited containers finished known-by=", 1), ("asked istio-proxy to quit", 1)];
-            for (line, count) in lines {
-                assert_eq!(log.matches(line).count(), count, "{mode}: {line:?} in\n{log}");
-            }
-        }
-    })
-    .await;
+    }
 }
 
 #[tokio::test]
 async fn job_that_is_retried_completes() {
-    scenario("on-failure", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_server(ns).await;
-        let spec = with_memory(pod_spec("OnFailure", &[shell("main", THIRD_ATTEMPT_SUCCEEDS)]));
-        ns.create_object(job("lucky", &spec)).await;
-        ns.until_complete("lucky").await;
-        let pod = ns.pod_of_job("lucky").await;
-        assert_eq!(PodView(&ns.pod(&pod).await).restarts("main"), Some(2));
-    })
-    .await;
+    let ns = &scenario("on-failure", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    let spec = with_memory(pod_spec("OnFailure", &[shell("main", THIRD_ATTEMPT_SUCCEEDS)]));
+    ns.create_object(job("lucky", &spec)).await;
+    ns.until_complete("lucky").await;
+    let pod = ns.pod_of_job("lucky").await;
+    assert_eq!(PodView(&ns.pod(&pod).await).restarts("main"), Some(2));
 }
 
 #[tokio::test]
 async fn exit_codes_are_kept_in_each_mode() {
-    scenario("mode-codes", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in shim_modes() {
-            // Kubernetes makes one dollar of two.
-            let containers = [shell("fails", "exit 3"), shell("killed", "kill -9 $$$$"), shell("fine", "sleep 2")];
-            ns.create_object(annotated(pod(mode, &pod_spec("Never", &containers)), MODE_ANNOTATION, mode)).await;
+    let ns = &scenario("mode-codes", &[MESH, OPT_IN]).await;
+    // Kubernetes makes one dollar of two.
+    let containers = [shell("fails", "exit 3"), shell("killed", "kill -9 $$$$"), shell("fine", "sleep 2")];
+    ns.create_objects(in_modes(&shim_modes(), &pod_spec("Never", &containers))).await;
+    for mode in shim_modes() {
+        let pod = ns.until_ended(mode, "Failed").await;
+        // The first process of a PID namespace cannot kill itself.
+        let killed = if mode == "status" { 0 } else { 137 };
+        for (container, code) in [("fails", 3), ("killed", killed), ("fine", 0), (PROXY_CONTAINER, 0)] {
+            assert_eq!(PodView(&pod).exit_code(container), Some(code), "{mode} {container}");
         }
-        for mode in shim_modes() {
-            assert_eq!(ns.final_phase(mode).await, "Failed", "{mode}");
-            let pod = ns.pod(mode).await;
-            // The first process of a PID namespace cannot kill itself.
-            let killed = if mode == "status" { 0 } else { 137 };
-            for (container, code) in [("fails", 3), ("killed", killed), ("fine", 0), (PROXY_CONTAINER, 0)] {
-                assert_eq!(PodView(&pod).exit_code(container), Some(code), "{mode} {container}");
-            }
-        }
-    })
-    .await;
+    }
 }
 
 #[tokio::test]
 async fn payloads_that_share_no_pids_end() {
-    scenario("mode-apart", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let payload = || {
-            let main = shell("main", &format!("sleep 2; {NEEDS_PROXY}; [ $$$$ = 1 ]"));
-            pod_spec("Never", &[main, shell("slow", &format!("sleep 5; {NEEDS_PROXY}"))])
-        };
-        let mut no_sharing = payload();
-        no_sharing["shareProcessNamespace"] = json!(false);
-        ns.create_object(pod("no-sharing", &no_sharing)).await;
-        let mut nodes_pids = pod_spec("Never", &[shell("main", &format!("sleep 2; {NEEDS_PROXY}"))]);
-        nodes_pids["hostPID"] = json!(true);
-        ns.create_object(pod("nodes-pids", &nodes_pids)).await;
-        ns.create_object(annotated(pod("asked", &payload()), MODE_ANNOTATION, "status")).await;
-        // The image's own command: the shim's, which prints its version.
-        let made = ns.dry_run(pod("no-command", &no_sharing)).await;
-        let inits = made["spec"]["initContainers"].as_array().expect("it has the shim").clone();
-        let shim = inits.iter().find(|container| container["name"] == "aux-shim").expect("it has the shim");
-        let mut no_command = no_sharing;
-        no_command["containers"] = json!([{"name": "main", "image": shim["image"], "args": ["--version"]}]);
-        ns.create_object(pod("no-command", &no_command)).await;
-        for name in ["no-sharing", "nodes-pids", "asked", "no-command"] {
-            assert_eq!(ns.final_phase(name).await, "Succeeded", "{name}");
-            let pod = ns.pod(name).await;
-            assert_eq!(PodView(&pod).shim_mode(), Some("status"), "{name}");
-            let outcome = PodView(&pod).outcome().expect("the shim has ended");
-            assert_eq!((outcome.known_by, outcome.asked), ("kubelet", PILOT_AGENT), "{name}");
-        }
-    })
-    .await;
+    let ns = &scenario("mode-apart", &[MESH, OPT_IN]).await;
+    let payload = || {
+        let main = shell("main", &format!("sleep 2; {NEEDS_PROXY}; [ $$$$ = 1 ]"));
+        pod_spec("Never", &[main, shell("slow", &format!("sleep 5; {NEEDS_PROXY}"))])
+    };
+    let mut no_sharing = payload();
+    no_sharing["shareProcessNamespace"] = json!(false);
+    ns.create_object(pod("no-sharing", &no_sharing)).await;
+    let mut nodes_pids = pod_spec("Never", &[shell("main", &format!("sleep 2; {NEEDS_PROXY}"))]);
+    nodes_pids["hostPID"] = json!(true);
+    ns.create_object(pod("nodes-pids", &nodes_pids)).await;
+    ns.create_object(annotated(pod("asked", &payload()), MODE_ANNOTATION, "status")).await;
+    // The image's own command: the shim's, which prints its version.
+    let made = ns.dry_run(pod("no-command", &no_sharing)).await;
+    let inits = made["spec"]["initContainers"].as_array().expect("it has the shim").clone();
+    let shim = inits.iter().find(|container| container["name"] == "aux-shim").expect("it has the shim");
+    let mut no_command = no_sharing;
+    no_command["containers"] = json!([{"name": "main", "image": shim["image"], "args": ["--version"]}]);
+    ns.create_object(pod("no-command", &no_command)).await;
+    for name in ["no-sharing", "nodes-pids", "asked", "no-command"] {
+        let pod = ns.until_ended(name, "Succeeded").await;
+        assert_eq!(PodView(&pod).shim_mode(), Some("status"), "{name}");
+        let outcome = PodView(&pod).outcome().expect("the shim has ended");
+        assert_eq!((outcome.known_by, outcome.asked), ("kubelet", PILOT_AGENT), "{name}");
+    }
 }
 
 #[tokio::test]
 async fn container_whose_image_is_changed_under_never_has_its_network_again() {
-    scenario("mode-image", &[MESH, OPT_IN], async |ns: &Namespace| {
-        // The first attempt is killed by the change, and the second one ends by itself.
-        let script = ended_once_by_the_kubelet();
-        for mode in shim_modes() {
-            let spec = with_memory(pod_spec("Never", &[shell("main", &script)]));
-            ns.create_object(annotated(pod(mode, &spec), MODE_ANNOTATION, mode)).await;
-        }
-        for mode in shim_modes() {
-            ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
-            // Any other image that is on the node and has curl.
-            let image = PodView(&ns.pod(mode).await).image(PROXY_CONTAINER).map(str::to_owned);
-            let patch = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
-            drop(printed(&run("kubectl", &["-n", ns.name(), "patch", "pod", mode, "--patch", &patch.to_string()], "")));
-        }
-        for mode in shim_modes() {
-            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
-            assert_eq!(PodView(&ns.pod(mode).await).restarts("main"), Some(1), "{mode}");
-        }
-    })
-    .await;
+    let ns = &scenario("mode-image", &[MESH, OPT_IN]).await;
+    // The first attempt is killed by the change, and the second one ends by itself.
+    let spec = with_memory(pod_spec("Never", &[shell("main", &ended_once_by_the_kubelet())]));
+    ns.create_objects(in_modes(&shim_modes(), &spec)).await;
+    for mode in shim_modes() {
+        ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+        // Any other image that is on the node and has curl.
+        let image = PodView(&ns.pod(mode).await).image(PROXY_CONTAINER).map(str::to_owned);
+        let patch = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
+        kubectl(&["-n", ns.name(), "patch", "pod", mode, "--patch", &patch.to_string()]);
+    }
+    for mode in shim_modes() {
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        assert_eq!(PodView(&pod).restarts("main"), Some(1), "{mode}");
+    }
 }
 
 /// Returns a payload whose first attempt kills Envoy and fails; the next need the network.
@@ -140,56 +118,44 @@ fn envoy_killer() -> Value {
 
 #[tokio::test]
 async fn control_crashed_envoy_leaves_retries_offline() {
-    scenario("control-crash", &[MESH], async |ns: &Namespace| {
-        start_server(ns).await;
-        ns.create_object(envoy_killer()).await;
-        ns.pod_until("one", "two retries", |pod| (PodView(pod).restarts("main") >= Some(3)).then_some(())).await;
-        let pod = ns.pod("one").await;
-        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "pilot-agent ended with 0, and stays ended");
-        assert_eq!(PodView(&pod).restarts(PROXY_CONTAINER), Some(0));
-    })
-    .await;
+    let ns = &scenario("control-crash", &[MESH]).await;
+    start_server(ns).await;
+    ns.create_object(envoy_killer()).await;
+    ns.pod_until("one", "two retries", |pod| (PodView(pod).restarts("main") >= Some(3)).then_some(())).await;
+    let pod = ns.pod("one").await;
+    assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "pilot-agent ended with 0, and stays ended");
+    assert_eq!(PodView(&pod).restarts(PROXY_CONTAINER), Some(0));
 }
 
 #[tokio::test]
 async fn crashed_envoy_is_restarted_in_mode_proxy() {
-    scenario("mode-crash", &[MESH, OPT_IN], async |ns: &Namespace| {
-        start_server(ns).await;
-        ns.create_object(annotated(envoy_killer(), MODE_ANNOTATION, "proxy")).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-        assert!(PodView(&ns.pod("one").await).restarts(PROXY_CONTAINER) >= Some(1));
-    })
-    .await;
+    let ns = &scenario("mode-crash", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    let pod = ns.run(annotated(envoy_killer(), MODE_ANNOTATION, "proxy"), "Succeeded").await;
+    assert!(PodView(&pod).restarts(PROXY_CONTAINER) >= Some(1));
 }
 
 #[tokio::test]
 async fn mode_istio_makes_the_proxy_a_native_sidecar() {
-    scenario("mode-istio", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let object = pod("one", &pod_spec("Never", &[shell("main", "true")]));
-        ns.create_object(annotated(object, MODE_ANNOTATION, "istio")).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-        let pod = ns.pod("one").await;
-        let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()).expect("it has init containers");
-        assert!(init.iter().any(|container| container.name == PROXY_CONTAINER));
-        assert!(!PodView(&pod).has_shim());
-    })
-    .await;
+    let ns = &scenario("mode-istio", &[MESH, OPT_IN]).await;
+    let object = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+    let pod = ns.run(annotated(object, MODE_ANNOTATION, "istio"), "Succeeded").await;
+    let init = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()).expect("it has init containers");
+    assert!(init.iter().any(|container| container.name == PROXY_CONTAINER));
+    assert!(!PodView(&pod).has_shim());
 }
 
 #[tokio::test]
 async fn mode_hold_and_mode_off_add_no_shim() {
-    scenario("mode-none", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let has_hook = |pod: &Pod| {
-            let containers = &pod.spec.as_ref().expect("a pod has a spec").containers;
-            let proxy = containers.iter().find(|container| container.name == PROXY_CONTAINER).expect("it has a proxy");
-            proxy.lifecycle.is_some()
-        };
-        for (mode, held) in [("hold", true), ("off", false)] {
-            let object = annotated(pod(mode, &pod_spec("Never", &[shell("main", "true")])), MODE_ANNOTATION, mode);
-            let admitted = ns.dry_run(object).await;
-            let admitted: Pod = serde_json::from_value(json!(admitted)).expect("it is a pod");
-            assert_eq!((has_hook(&admitted), PodView(&admitted).shim_mode()), (held, None), "{mode}");
-        }
-    })
-    .await;
+    let ns = &scenario("mode-none", &[MESH, OPT_IN]).await;
+    let has_hook = |pod: &Pod| {
+        let containers = &pod.spec.as_ref().expect("a pod has a spec").containers;
+        let proxy = containers.iter().find(|container| container.name == PROXY_CONTAINER).expect("it has a proxy");
+        proxy.lifecycle.is_some()
+    };
+    for (mode, held) in [("hold", true), ("off", false)] {
+        let object = annotated(pod(mode, &pod_spec("Never", &[shell("main", "true")])), MODE_ANNOTATION, mode);
+        let admitted: Pod = serde_json::from_value(ns.dry_run(object).await).expect("it is a pod");
+        assert_eq!((has_hook(&admitted), PodView(&admitted).shim_mode()), (held, None), "{mode}");
+    }
 }

@@ -9,190 +9,155 @@ use contract::names::{
 };
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::command::on_cluster;
-use e2e::kubectl::kubectl;
-use e2e::manifests::{NEEDS_PROXY, annotated, injected, job, pod, pod_spec, shell, with_memory};
-use e2e::{Namespace, PodView, scenario};
+use e2e::manifests::{
+    NEEDS_PROXY, annotated, in_modes, injected, job, pod, pod_spec, shell, with_memory, with_post_start,
+};
+use e2e::{PodView, scenario};
 use serde_json::json;
 
 use crate::{PILOT_AGENT, as_root, shared_pid_modes, shim_log, shim_modes};
 
 #[tokio::test]
 async fn killed_shim_reads_the_kubelets_report() {
-    scenario("killed-shim", &[MESH, OPT_IN], async |ns: &Namespace| {
-        // The other has succeeded before the kill, and will never be seen again.
-        let killer = as_root(shell("killer", "sleep 3; kill -9 $(pidof aux-shim); sleep 4"));
-        let spec = pod_spec("OnFailure", &[shell("main", "sleep 1"), killer]);
-        ns.create_object(pod("two", &spec)).await;
-        assert_eq!(ns.final_phase("two").await, "Succeeded");
-        let pod = ns.pod("two").await;
-        assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
-        let outcome = PodView(&pod).outcome().expect("the shim has ended");
-        assert_eq!((outcome.known_by, outcome.asked), ("kubelet", PILOT_AGENT));
-    })
-    .await;
+    let ns = &scenario("killed-shim", &[MESH, OPT_IN]).await;
+    // The other has succeeded before the kill, and will never be seen again.
+    let killer = as_root(shell("killer", "sleep 3; kill -9 $(pidof aux-shim); sleep 4"));
+    let spec = pod_spec("OnFailure", &[shell("main", "sleep 1"), killer]);
+    let pod = ns.run(pod("two", &spec), "Succeeded").await;
+    assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
+    let outcome = PodView(&pod).outcome().expect("the shim has ended");
+    assert_eq!((outcome.known_by, outcome.asked), ("kubelet", PILOT_AGENT));
 }
 
 #[tokio::test]
 async fn killed_proxy_is_not_awaited() {
-    scenario("killed-proxy", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let killer = as_root(shell("main", "kill -9 $(pidof pilot-agent); sleep 2; exit 4"));
-        ns.create_object(pod("one", &pod_spec("Never", &[killer]))).await;
-        assert_eq!(ns.final_phase("one").await, "Failed");
-        let pod = ns.pod("one").await;
-        assert_eq!(PodView(&pod).exit_code("main"), Some(4));
-        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(137));
-        let log = shim_log(ns, "one").await;
-        assert_eq!(log.matches("istio-proxy ended before the awaited containers").count(), 1, "{log}");
-    })
-    .await;
+    let ns = &scenario("killed-proxy", &[MESH, OPT_IN]).await;
+    let killer = as_root(shell("main", "kill -9 $(pidof pilot-agent); sleep 2; exit 4"));
+    let pod = ns.run(pod("one", &pod_spec("Never", &[killer])), "Failed").await;
+    assert_eq!(PodView(&pod).exit_code("main"), Some(4));
+    assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(137));
+    let log = shim_log(ns, "one").await;
+    assert_eq!(log.matches("istio-proxy ended before the awaited containers").count(), 1, "{log}");
 }
 
 #[tokio::test]
 async fn late_container_is_awaited() {
-    scenario("late", &[MESH, OPT_IN], async |ns: &Namespace| {
-        // The kubelet starts the third when the second's hook is done.
-        let mut slow = shell("slow", "sleep 21");
-        slow["lifecycle"] = json!({"postStart": {"exec": {"command": ["sleep", "20"]}}});
-        let spec =
-            pod_spec("Never", &[shell("first", "true"), slow, shell("late", &format!("sleep 3; {NEEDS_PROXY}"))]);
-        ns.create_object(pod("three", &spec)).await;
-        assert_eq!(ns.final_phase("three").await, "Succeeded");
-        let log = shim_log(ns, "three").await;
-        for name in ["first", "slow", "late"] {
-            assert!(log.contains(&format!("container exited container={name} code=")), "{log}");
-        }
-    })
-    .await;
+    let ns = &scenario("late", &[MESH, OPT_IN]).await;
+    // The kubelet starts the third when the second's hook is done.
+    let slow = with_post_start(shell("slow", "sleep 21"), "sleep 20");
+    let spec = pod_spec("Never", &[shell("first", "true"), slow, shell("late", &format!("sleep 3; {NEEDS_PROXY}"))]);
+    ns.run(pod("three", &spec), "Succeeded").await;
+    let log = shim_log(ns, "three").await;
+    for name in ["first", "slow", "late"] {
+        assert!(log.contains(&format!("container exited container={name} code=")), "{log}");
+    }
 }
 
 #[tokio::test]
 async fn changed_status_port_is_honoured() {
-    scenario("status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let object = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")]));
-        ns.create_object(annotated(object, STATUS_PORT_ANNOTATION, "15777")).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-        let pod = ns.pod("one").await;
-        let outcome = PodView(&pod).outcome().expect("the shim has ended");
-        assert_eq!(outcome.asked, "http://127.0.0.1:15777/quitquitquit");
-    })
-    .await;
+    let ns = &scenario("status-port", &[MESH, OPT_IN]).await;
+    let object = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")]));
+    let pod = ns.run(annotated(object, STATUS_PORT_ANNOTATION, "15777"), "Succeeded").await;
+    let outcome = PodView(&pod).outcome().expect("the shim has ended");
+    assert_eq!(outcome.asked, "http://127.0.0.1:15777/quitquitquit");
 }
 
 #[tokio::test]
 async fn disabled_status_port_leaves_envoys_admin_port() {
-    scenario("no-status-port", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for mode in shared_pid_modes() {
-            // Nothing holds the payload here: it waits for Envoy itself.
-            let main = "until curl -sSf --max-time 5 -o /dev/null http://localhost:15000/ready; do sleep 0.2; done";
-            let object = pod(mode, &pod_spec("Never", &[shell("main", main)]));
-            let object = annotated(object, STATUS_PORT_ANNOTATION, "0");
-            ns.create_object(annotated(object, MODE_ANNOTATION, mode)).await;
-        }
-        for mode in shared_pid_modes() {
-            assert_eq!(ns.final_phase(mode).await, "Succeeded", "{mode}");
-            let pod = ns.pod(mode).await;
-            assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
-            let outcome = PodView(&pod).outcome().expect("the shim has ended");
-            assert_eq!(outcome.asked, "http://127.0.0.1:15000/quitquitquit", "{mode}");
-        }
-    })
-    .await;
+    let ns = &scenario("no-status-port", &[MESH, OPT_IN]).await;
+    // Nothing holds the payload here: it waits for Envoy itself.
+    let main = "until curl -sSf --max-time 5 -o /dev/null http://localhost:15000/ready; do sleep 0.2; done";
+    for pod in in_modes(&shared_pid_modes(), &pod_spec("Never", &[shell("main", main)])) {
+        ns.create_object(annotated(pod, STATUS_PORT_ANNOTATION, "0")).await;
+    }
+    for mode in shared_pid_modes() {
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
+        let outcome = PodView(&pod).outcome().expect("the shim has ended");
+        assert_eq!(outcome.asked, "http://127.0.0.1:15000/quitquitquit", "{mode}");
+    }
 }
 
 #[tokio::test]
 async fn slowly_draining_proxy_is_asked_once() {
     // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent.
-    scenario("drain", &[OPT_IN], async |ns: &Namespace| {
-        let agent = shell(
-            "istio-proxy",
-            r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; sleep 6; echo drained",
-        );
-        ns.create_object(injected(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")])))).await;
-        assert_eq!(ns.final_phase("one").await, "Succeeded");
-        let log = shim_log(ns, "one").await;
-        assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
-        assert!(!log.contains("WARN"), "{log}");
-        assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
-    })
-    .await;
+    let ns = &scenario("drain", &[OPT_IN]).await;
+    let agent =
+        shell("istio-proxy", r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; sleep 6; echo drained");
+    ns.run(injected(pod("one", &pod_spec("Never", &[agent, shell("main", "sleep 1")]))), "Succeeded").await;
+    let log = shim_log(ns, "one").await;
+    assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+    assert!(ns.logs("one", PROXY_CONTAINER).await.contains("drained"));
 }
 
 #[tokio::test]
 async fn exec_sessions_do_not_keep_the_pod() {
-    scenario("exec", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
-        ns.create_object(pod("two", &with_memory(pod_spec("Never", &[main, shell("other", "sleep 1")])))).await;
-        ns.pod_until("two", "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
-        // One in main's own container, one in the proxy's.
-        let sessions = ["main", PROXY_CONTAINER].map(|container| {
-            let exec = ["--namespace", ns.name(), "exec", "two", "--container", container, "--"];
-            let script = ["sh", "-c", "echo begun; exec sleep 1000"];
-            let mut kubectl = on_cluster("kubectl", &[&exec[..], &script].concat());
-            let mut session = kubectl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-            let session = session.as_mut().expect("kubectl runs").stdout.take().expect("it is piped");
-            let mut session = BufReader::new(session).lines();
-            assert_eq!(session.next().and_then(Result::ok).as_deref(), Some("begun"), "{container}");
-            session
-        });
-        kubectl(&["-n", ns.name(), "exec", "two", "--container=main", "--", "touch", "/memory/end"]);
-        assert_eq!(ns.final_phase("two").await, "Succeeded");
-        let log = shim_log(ns, "two").await;
-        assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
-        for mut session in sessions {
-            assert!(session.next().is_none(), "the session has ended with its container");
-        }
-    })
-    .await;
+    let ns = &scenario("exec", &[MESH, OPT_IN]).await;
+    let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
+    ns.create_object(pod("two", &with_memory(pod_spec("Never", &[main, shell("other", "sleep 1")])))).await;
+    ns.pod_until("two", "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
+    // One in main's own container, one in the proxy's.
+    let sessions = ["main", PROXY_CONTAINER].map(|container| {
+        let exec = ["--namespace", ns.name(), "exec", "two", "--container", container, "--"];
+        let script = ["sh", "-c", "echo begun; exec sleep 1000"];
+        let mut kubectl = on_cluster("kubectl", &[&exec[..], &script].concat());
+        let mut session = kubectl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let session = session.as_mut().expect("kubectl runs").stdout.take().expect("it is piped");
+        let mut session = BufReader::new(session).lines();
+        assert_eq!(session.next().and_then(Result::ok).as_deref(), Some("begun"), "{container}");
+        session
+    });
+    ns.exec("two", "main", &["touch", "/memory/end"]);
+    ns.until_ended("two", "Succeeded").await;
+    let log = shim_log(ns, "two").await;
+    assert_eq!(log.matches("container started container=main").count(), 1, "{log}");
+    for mut session in sessions {
+        assert!(session.next().is_none(), "the session has ended with its container");
+    }
 }
 
 #[tokio::test]
 async fn deleted_job_leaves_no_pod() {
-    scenario("deleted", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let mut names = Vec::new();
-        for mode in shim_modes() {
-            let object =
-                job(mode, &pod_spec("OnFailure", &[shell("main", "trap 'exit 1' TERM; while :; do sleep 0.1; done")]));
-            ns.create_object(annotated(object.clone(), MODE_ANNOTATION, mode)).await;
-            let name = ns.pod_of_job(mode).await;
-            ns.pod_until(&name, "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
-            ns.delete(&object).await;
-            names.push(name);
-        }
-        for name in names {
-            ns.until_gone(&name).await;
-        }
-    })
-    .await;
+    let ns = &scenario("deleted", &[MESH, OPT_IN]).await;
+    let mut names = Vec::new();
+    for mode in shim_modes() {
+        let object =
+            job(mode, &pod_spec("OnFailure", &[shell("main", "trap 'exit 1' TERM; while :; do sleep 0.1; done")]));
+        ns.create_object(annotated(object.clone(), MODE_ANNOTATION, mode)).await;
+        let name = ns.pod_of_job(mode).await;
+        ns.pod_until(&name, "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
+        ns.delete(&object).await;
+        names.push(name);
+    }
+    for name in names {
+        ns.until_gone(&name).await;
+    }
 }
 
 #[tokio::test]
 async fn container_without_an_image_keeps_the_proxy() {
-    scenario("bad-image", &[MESH, OPT_IN], async |ns: &Namespace| {
-        let mut never = shell("never", "true");
-        never["image"] = json!("docker.io/istio-aux-cluster/no-such-image:1");
-        ns.create_object(pod("two", &pod_spec("Never", &[shell("main", "sleep 1"), never]))).await;
-        ns.pod_until("two", "the end of main", |pod| PodView(pod).exit_code("main")).await;
-        ns.holds_for(Duration::from_secs(15), "the proxy runs: what is awaited may still start", async || {
-            PodView(&ns.pod("two").await).runs(PROXY_CONTAINER)
-        })
-        .await;
-        ns.delete_pod("two").await;
-        ns.until_gone("two").await;
+    let ns = &scenario("bad-image", &[MESH, OPT_IN]).await;
+    let mut never = shell("never", "true");
+    never["image"] = json!("docker.io/istio-aux-cluster/no-such-image:1");
+    ns.create_object(pod("two", &pod_spec("Never", &[shell("main", "sleep 1"), never]))).await;
+    ns.pod_until("two", "the end of main", |pod| PodView(pod).exit_code("main")).await;
+    ns.holds_for(Duration::from_secs(15), "the proxy runs: what is awaited may still start", async || {
+        PodView(&ns.pod("two").await).runs(PROXY_CONTAINER)
     })
     .await;
+    ns.delete_pod("two").await;
+    ns.until_gone("two").await;
 }
 
 #[tokio::test]
 async fn helper_with_an_endpoint_is_asked_to_quit() {
-    scenario("quit", &[MESH, OPT_IN], async |ns: &Namespace| {
-        // It serves one connection, then ends.
-        let helper = shell("helper", "nc -l -p 9091 < /dev/null; echo was told");
-        let object = pod("two", &pod_spec("Never", &[shell("main", "sleep 2"), helper]));
-        let object = annotated(object, WAIT_FOR_ANNOTATION, "main");
-        ns.create_object(annotated(object, QUIT_ANNOTATION, "http://127.0.0.1:9091/quitquitquit")).await;
-        assert_eq!(ns.final_phase("two").await, "Succeeded");
-        let log = ns.logs("two", "helper").await;
-        assert!(log.contains("POST /quitquitquit HTTP/1.1") && log.contains("was told"), "{log}");
-    })
-    .await;
+    let ns = &scenario("quit", &[MESH, OPT_IN]).await;
+    // It serves one connection, then ends.
+    let helper = shell("helper", "nc -l -p 9091 < /dev/null; echo was told");
+    let object = pod("two", &pod_spec("Never", &[shell("main", "sleep 2"), helper]));
+    let object = annotated(object, WAIT_FOR_ANNOTATION, "main");
+    ns.run(annotated(object, QUIT_ANNOTATION, "http://127.0.0.1:9091/quitquitquit"), "Succeeded").await;
+    let log = ns.logs("two", "helper").await;
+    assert!(log.contains("POST /quitquitquit HTTP/1.1") && log.contains("was told"), "{log}");
 }

@@ -29,20 +29,16 @@ async fn first_instructions(ns: &Namespace) -> Vec<(i32, String)> {
 
 #[tokio::test]
 async fn first_instruction_reaches_the_mesh() {
-    scenario("start", &[MESH, OPT_IN], async |ns: &Namespace| {
-        for (code, log) in first_instructions(ns).await {
-            assert!(code == 0 && log.contains(GREETING), "{code}: {log}");
-            assert!(log.contains("server: envoy"), "the answer did not come through Envoy:\n{log}");
-        }
-    })
-    .await;
+    let ns = &scenario("start", &[MESH, OPT_IN]).await;
+    for (code, log) in first_instructions(ns).await {
+        assert!(code == 0 && log.contains(GREETING), "{code}: {log}");
+        assert!(log.contains("server: envoy"), "the answer did not come through Envoy:\n{log}");
+    }
 }
 
 #[tokio::test]
 async fn control_first_instruction_in_the_mesh_alone_fails() {
-    scenario("control-start", &[MESH], async |ns: &Namespace| {
-        let ends = first_instructions(ns).await;
-        assert!(ends.iter().all(|(code, _)| *code != 0), "{ends:?}");
-    })
-    .await;
+    let ns = &scenario("control-start", &[MESH]).await;
+    let ends = first_instructions(ns).await;
+    assert!(ends.iter().all(|(code, _)| *code != 0), "{ends:?}");
 }

@@ -2,6 +2,7 @@
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::manifests::{NEEDS_PROXY, container, job, native_sidecar, pod_spec, shell, with_init, with_memory};
+use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, has_condition};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -125,8 +126,7 @@ pub(crate) async fn run(soak: &Soak<'_>, number: usize) -> Result<(), String> {
 /// Runs a Job to its end. Returns it, and its pods, oldest first.
 async fn end(soak: &Soak<'_>, ns: &Namespace, job: &Value) -> Result<(Value, Vec<Pod>), String> {
     let ended = soak.run(ns, job, |job| has_condition(job, "Complete") || has_condition(job, "Failed")).await?;
-    let name = job["metadata"]["name"].as_str().unwrap_or_default();
-    Ok((ended, soak.ended_pods(ns, &format!("batch.kubernetes.io/job-name={name}")).await?))
+    Ok((ended, soak.ended_pods(ns, &format!("batch.kubernetes.io/job-name={}", name_of(job))).await?))
 }
 
 /// Returns the seconds from the payload's end to the Job's, as the API server has both: in whole seconds.

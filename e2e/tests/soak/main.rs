@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use contract::names::SHIM_CONTAINER;
 use e2e::audit::Audit;
 use e2e::cluster::{MESH, OPT_IN, restart};
+use e2e::command::in_background;
 use e2e::kubectl::kubectl;
 use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, scenario};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use serde_json::Value;
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 /// The Jobs that run at a time, unless `AT_A_TIME` says so.
@@ -53,7 +53,7 @@ impl Soak<'_> {
     /// Creates an object and waits for its end.
     async fn run(&self, ns: &Namespace, object: &Value, has_ended: impl Fn(&Value) -> bool) -> Result<Value, String> {
         let name = name_of(object);
-        patient(name, async || match ns.try_create(object.clone(), &PostParams::default()).await {
+        patient(name, async || match ns.try_create(object.clone()).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             created => created.map(drop),
         })
@@ -140,8 +140,7 @@ async fn disturb(soak: &Soak<'_>, count: &AtomicUsize) {
             began.elapsed().as_secs(),
             soak.pods.load(Ordering::Relaxed)
         );
-        let restart = move || if restarted == "webhook" { kill_webhook() } else { restart(restarted) };
-        spawn_blocking(restart).await.expect("it is done");
+        in_background(move || if restarted == "webhook" { kill_webhook() } else { restart(restarted) }).await;
         count.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -179,10 +178,9 @@ fn summary(mut lags: Vec<i64>) -> String {
 #[tokio::test]
 async fn disturbed_jobs_end_as_their_payloads() {
     let count = number("PODS").expect("PODS is set");
-    scenario("soak", &[MESH, OPT_IN], async |ns: &Namespace| {
-        scenario("soak-control", &[], async |plain: &Namespace| soak(ns, plain, count).await).await;
-    })
-    .await;
+    let ns = &scenario("soak", &[MESH, OPT_IN]).await;
+    let plain = &scenario("soak-control", &[]).await;
+    soak(ns, plain, count).await;
 }
 
 async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {

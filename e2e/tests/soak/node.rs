@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
+use e2e::command::in_background;
 use e2e::manifests::{pod, pod_spec, shell};
 use e2e::node::{self, kill_agent};
 use e2e::{LOST, Namespace, PodView, scenario};
 use futures::{StreamExt, stream};
-use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 const PODS: u32 = 200;
@@ -29,7 +29,7 @@ async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32, lost: &At
     let chance = scattered(number);
     let main = shell("main", &format!("sleep {}", chance % 4));
     let pod = ns.create_object(pod(&name, &pod_spec("Never", &[main]))).await;
-    assert_eq!(pod.data["spec"]["runtimeClassName"], NODE_RUNTIME_CLASS, "{name}");
+    assert_eq!(pod["spec"]["runtimeClassName"], NODE_RUNTIME_CLASS, "{name}");
     created.fetch_add(1, Ordering::Relaxed);
     if chance & 16 == 0 {
         let ended = async || PodView(&ns.pod(&name).await).final_phase();
@@ -55,26 +55,24 @@ async fn disturb(created: &AtomicU32) -> (u32, Instant) {
             return (count, since);
         }
         let disturbance = if scattered(count).is_multiple_of(2) { kill_agent } else { || restart("containerd") };
-        spawn_blocking(disturbance).await.expect("it is done");
+        in_background(disturbance).await;
         (count, since) = (count + 1, Instant::now());
     }
 }
 
 #[tokio::test]
 async fn disturbed_agent_leaves_no_stuck_pod_and_no_proxy() {
-    scenario("node-load", &[BESIDE], async |ns: &Namespace| {
-        let (began, created, lost) = (Instant::now(), AtomicU32::new(0), AtomicU32::new(0));
-        let pods = stream::iter(0..PODS).map(|number| come_and_go(ns, number, &created, &lost));
-        let pods = pods.buffer_unordered(AT_A_TIME).collect::<Vec<()>>();
-        let (_, (count, since)) = tokio::join!(pods, disturb(&created));
-        println!(
-            "{PODS} pods in {:?}, {} lost by containerd, {count} disturbances; all were gone {:?} after the last",
-            began.elapsed(),
-            lost.load(Ordering::Relaxed),
-            since.elapsed()
-        );
-        assert!(count >= 4, "only {count} disturbances");
-        ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
-    })
-    .await;
+    let ns = &scenario("node-load", &[BESIDE]).await;
+    let (began, created, lost) = (Instant::now(), AtomicU32::new(0), AtomicU32::new(0));
+    let pods = stream::iter(0..PODS).map(|number| come_and_go(ns, number, &created, &lost));
+    let pods = pods.buffer_unordered(AT_A_TIME).collect::<Vec<()>>();
+    let (_, (count, since)) = tokio::join!(pods, disturb(&created));
+    println!(
+        "{PODS} pods in {:?}, {} lost by containerd, {count} disturbances; all were gone {:?} after the last",
+        began.elapsed(),
+        lost.load(Ordering::Relaxed),
+        since.elapsed()
+    );
+    assert!(count >= 4, "only {count} disturbances");
+    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
