@@ -1,7 +1,6 @@
 """The Juju application, and the names and labels of its cluster objects. Values only."""
 
 import dataclasses
-from collections.abc import Mapping
 
 import names
 
@@ -40,16 +39,6 @@ class Application:
         return f"{self.webhook}-image"
 
     @property
-    def dns_name(self) -> str:
-        """Returns the DNS name of the webhook's Service, which the API server verifies."""
-        return f"{self.webhook}.{self.model}.svc"
-
-    @property
-    def title(self) -> str:
-        """Returns the application as the annotations on namespaces name it."""
-        return f"{self.model}/{self.name}"
-
-    @property
     def made_by_charm(self) -> dict[str, str]:
         """Returns the labels by which the charm finds its objects, also those for an earlier model of this name.
 
@@ -67,7 +56,3 @@ class Application:
         and pods (juju#20774).
         """
         return {**self.made_by_charm, names.MODEL_UUID: self.model_uuid, names.MANAGED_BY: "juju"}
-
-    def is_owner(self, labels: Mapping[str, str]) -> bool:
-        """Returns true if an object with these labels is this application's, also of an earlier model of this name."""
-        return (labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)) == (self.name, self.model)

@@ -3,8 +3,6 @@
 A unit test compares the webhook's own with `contract/src/names.rs`.
 """
 
-from typing import Literal
-
 INJECTION_LABEL = "istio-aux.io/injection"
 LEGACY_INJECTION_LABEL = "io.datastrophic/istio-aux"
 ENABLED = "enabled"
@@ -13,10 +11,6 @@ MODE_ANNOTATION = "istio-aux.io/mode"
 STATUS_ANNOTATION = "istio-aux.io/status"
 SHIM_LABEL = "istio-aux.io/shim"
 
-PIPELINES_TOKEN_LABEL = "istio-aux.io/pipelines-token"  # noqa: S105 - a label
-MESH_LABEL = "istio-aux.io/mesh"
-RUN_TO_COMPLETION = "run-to-completion"
-ACCESS_PIPELINES_LABEL = "access-ml-pipeline"
 TENANCY_MANAGER = "istio-aux-tenancy"
 """Value of `app.kubernetes.io/managed-by` on the tenancy controller's objects in tenants' namespaces."""
 
@@ -26,7 +20,6 @@ HOLD_FIELD = "holdApplicationUntilProxyStarts"
 ISTIO_INJECT = "sidecar.istio.io/inject"
 ISTIO_INJECTION_LABEL = "istio-injection"
 ISTIO_REVISION_LABEL = "istio.io/rev"
-ISTIO_SYSTEM = "istio-system"
 ISTIO_CHARMS = ("istio", "istio-k8s", "istio-pilot")
 """Charms that run istiod, under the names that Charmed Kubeflow and Canonical's Terraform modules give them."""
 AMBIENT_LABEL = "istio.io/dataplane-mode"
@@ -52,10 +45,6 @@ INSTANCE = "app.kubernetes.io/instance"
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 POD_APPLICATION = "app.kubernetes.io/name"
 """Juju's label on an application's pods, and the webhook's own on its pods elsewhere."""
-
-PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
-TERMINAL_PHASES: tuple[PodPhase, ...] = ("Succeeded", "Failed")
-"""Phases of pods whose containers have all terminated and will not be restarted."""
 
 MODEL_OPERATOR_LABELS = (
     "operator.juju.is/name",

@@ -9,8 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 import names
 from mesh.selectors import Selector
 
-Option = str | int | float | bool
-
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(
     r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
@@ -66,9 +64,9 @@ class Settings(BaseModel):
         return self.shim_image != Settings.model_fields["shim_image"].default
 
     @classmethod
-    def parse(cls, options: Mapping[str, Option]) -> "Settings":
+    def parse(cls, options: Mapping[str, Any]) -> "Settings":
         """Parses options by their names in charmcraft.yaml. Missing ones get their defaults."""
-        return cls(**{option.replace("-", "_"): value for option, value in options.items()})  # type: ignore[arg-type]
+        return cls(**{option.replace("-", "_"): value for option, value in options.items()})
 
 
 def problems(error: ValidationError) -> str:

@@ -2,7 +2,6 @@
 
 import datetime
 
-from lightkube.models.apps_v1 import DeploymentCondition
 from lightkube.resources.apps_v1 import Deployment
 
 from cluster import metadata
@@ -18,17 +17,11 @@ def is_available(deployment: Deployment | None) -> bool:
 
 def is_overdue(deployment: Deployment | None, now: datetime.datetime) -> bool:
     """Returns true if no replica has been available for a while, or a new image or option does not start."""
-    if not deployment or not deployment.status:
-        return False
-    conditions = {condition.type: condition for condition in deployment.status.conditions or []}
-    if _is_false(conditions.get("Progressing")):
+    conditions = (deployment.status.conditions if deployment and deployment.status else None) or []
+    failed = {condition.type: condition for condition in conditions if condition.status == "False"}
+    if "Progressing" in failed:
         return True
-    available = conditions.get("Available")
-    if not _is_false(available):
+    if "Available" not in failed:
         return False
-    since = (available and available.lastTransitionTime) or metadata.of(deployment).creationTimestamp
+    since = failed["Available"].lastTransitionTime or metadata.of(deployment).creationTimestamp
     return bool(since and now - since >= START_TIMEOUT)
-
-
-def _is_false(condition: DeploymentCondition | None) -> bool:
-    return condition is not None and condition.status == "False"

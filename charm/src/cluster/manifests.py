@@ -1,6 +1,6 @@
 """Renders the application's cluster objects: what the Helm chart renders, with Juju's names and the charm's options.
 
-Pure but for reading the chart's objects, which `make manifests` writes.
+Pure but for reading chart.yaml, which `make manifests` writes, and require-sidecar.yaml.
 """
 
 import base64
@@ -11,7 +11,6 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import jinja2
 import yaml
 from lightkube import codecs
 from lightkube.codecs import AnyResource
@@ -22,16 +21,8 @@ from mesh.selectors import Selector
 from settings import Settings
 
 _HERE = pathlib.Path(__file__).parent
-_CHART = _HERE / "chart.yaml"
-_CHARTS_WEBHOOK, _CHARTS_NAMESPACE = "juju-application-webhook", "juju-model"
-"""Placeholders in the chart's objects, for the webhook's name and the namespace."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's loader in C, if it was built, is ten times as fast."""
-_TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(_HERE / "templates"),
-    undefined=jinja2.StrictUndefined,
-    autoescape=False,  # noqa: S701 - it is YAML, and values from outside go through tojson
-)
 
 Object = dict[str, Any]
 Expression = dict[str, Any]
@@ -46,17 +37,13 @@ class Image:
     username: str = ""
     password: str = ""
 
-    @property
-    def docker_config(self) -> str:
-        """Returns the content of a Secret to pull it with."""
-        account = {"username": self.username, "password": self.password}
-        return json.dumps({"auths": {self.reference.split("/", 1)[0]: account}})
-
 
 @dataclasses.dataclass(frozen=True)
 class Installation:
-    """What is installed beside the options."""
+    """What is installed."""
 
+    application: Application
+    settings: Settings
     image: Image
     replicas: int
     failure_policy: Literal["Fail", "Ignore"]
@@ -64,26 +51,38 @@ class Installation:
     """Applications that run istiod, whose pods need no sidecar."""
 
 
-def desired(application: Application, settings: Settings, installation: Installation) -> list[AnyResource]:
+def desired(installation: Installation) -> list[AnyResource]:
     """Renders all objects of an application, in the order in which they are written."""
-    objects = [each for each in _chart(application) if settings.tenancy or not _is_tenancy(each)]
+    settings = installation.settings
+    objects = [each for each in _read("chart.yaml", installation) if settings.tenancy or not _is_tenancy(each)]
     for each in objects:
         if each["kind"] == "Deployment":
-            _adjust_deployment(each, application, settings, installation)
+            _adjust_deployment(each, installation)
         if each["kind"] == "MutatingWebhookConfiguration":
-            each["webhooks"] = list(_webhooks(each["webhooks"], application, settings, installation))
-    objects = sorted([*objects, *_secrets(application, installation)], key=_order)
+            each["webhooks"] = list(_webhooks(each["webhooks"], installation))
+            for webhook in each["webhooks"]:
+                _adjust_webhook(webhook, installation)
+    if installation.image.username:
+        objects.append(_pull_secret(installation))
+    objects.sort(key=_order)
     if settings.require_sidecar:
-        objects += _require_sidecar(application, settings, installation.istio_applications)
+        objects += _require_sidecar(installation)
     for each in objects:
         component = each["metadata"].get("labels", {}).get(names.COMPONENT)
-        each["metadata"]["labels"] = {**application.labels, **({names.COMPONENT: component} if component else {})}
+        labels = installation.application.labels
+        each["metadata"]["labels"] = {**labels, names.COMPONENT: component} if component else labels
     return [codecs.from_dict(each) for each in objects]
 
 
-def _chart(application: Application) -> list[Object]:
-    text = _CHART.read_text().replace(_CHARTS_WEBHOOK, application.webhook)
-    text = text.replace(_CHARTS_NAMESPACE, application.model)
+def _read(file: str, installation: Installation) -> list[Object]:
+    """Reads the objects of a file, with values for its placeholders."""
+    text, selector = (_HERE / file).read_text(), installation.settings.namespace_selector
+    for placeholder, value in (
+        ("juju-application", installation.application.name),
+        ("juju-model", installation.application.model),
+        ("juju-selector", selector.cel("variables.namespaceLabels") if selector else "false"),
+    ):
+        text = text.replace(placeholder, value)
     return [each for each in yaml.load_all(text, _LOADER) if each]
 
 
@@ -108,25 +107,26 @@ def _order(thing: Object) -> int:
     return _LAST.index(thing["kind"]) + 1 if thing["kind"] in _LAST else 0
 
 
-def _secrets(application: Application, installation: Installation) -> Iterable[Object]:
-    """Yields the Secret to pull the image with, if that takes an account."""
-    if installation.image.username:
-        yield {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": application.pull_secret, "namespace": application.model},
-            "type": "kubernetes.io/dockerconfigjson",
-            "data": {".dockerconfigjson": base64.b64encode(installation.image.docker_config.encode()).decode()},
-        }
+def _pull_secret(installation: Installation) -> Object:
+    """Returns the Secret to pull the image with."""
+    application, image = installation.application, installation.image
+    account = {"username": image.username, "password": image.password}
+    config = json.dumps({"auths": {image.reference.split("/", 1)[0]: account}})
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": application.pull_secret, "namespace": application.model},
+        "type": "kubernetes.io/dockerconfigjson",
+        "data": {".dockerconfigjson": base64.b64encode(config.encode()).decode()},
+    }
 
 
-def _adjust_deployment(
-    deployment: Object, application: Application, settings: Settings, installation: Installation
-) -> None:
+def _adjust_deployment(deployment: Object, installation: Installation) -> None:
+    settings, image = installation.settings, installation.image
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
-    container["image"] = installation.image.reference
-    pod["imagePullSecrets"] = [{"name": application.pull_secret}] if installation.image.username else []
+    container["image"] = image.reference
+    pod["imagePullSecrets"] = [{"name": installation.application.pull_secret}] if image.username else []
     options = {"--log-level": settings.log_level, "--log-format": "json"}
     if not _is_tenancy(deployment):
         deployment["spec"]["replicas"] = installation.replicas
@@ -136,33 +136,29 @@ def _adjust_deployment(
     container["args"] = [*kept, *(f"{option}={value}" for option, value in options.items())]
 
 
-def _webhooks(
-    webhooks: Iterable[Object], application: Application, settings: Settings, installation: Installation
-) -> Iterable[Object]:
+def _webhooks(webhooks: Iterable[Object], installation: Installation) -> Iterable[Object]:
     """Yields the chart's webhooks, and those of the charm's own ways to opt in."""
+    settings = installation.settings
     for webhook in webhooks:
         if webhook["name"].startswith(names.TENANTS_WEBHOOKS) and not settings.tenancy:
             continue
-        yield _adjusted(webhook, application, settings, installation)
+        yield webhook
         if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.namespace_selector:
-            yield _adjusted(_by_selector(webhook, settings.namespace_selector), application, settings, installation)
+            yield _by_selector(webhook, settings.namespace_selector)
         if webhook["name"] == names.ENDED_WEBHOOK:
-            for own in _of_juju(webhook, application, settings):
-                yield _adjusted(own, application, settings, installation)
+            yield from _of_juju(webhook, installation.application, settings)
 
 
-def _adjusted(webhook: Object, application: Application, settings: Settings, installation: Installation) -> Object:
-    adjusted = copy.deepcopy(webhook)
-    if adjusted["failurePolicy"] == "Fail":
-        adjusted["failurePolicy"] = installation.failure_policy
-    if adjusted["name"] != names.ENDED_WEBHOOK:
-        adjusted["timeoutSeconds"] = settings.webhook_timeout
-    if adjusted["name"].startswith(names.WEBHOOKS_THAT_FORCE_A_SIDECAR):
+def _adjust_webhook(webhook: Object, installation: Installation) -> None:
+    if webhook["failurePolicy"] == "Fail":
+        webhook["failurePolicy"] = installation.failure_policy
+    if webhook["name"] != names.ENDED_WEBHOOK:
+        webhook["timeoutSeconds"] = installation.settings.webhook_timeout
+    if webhook["name"].startswith(names.WEBHOOKS_THAT_FORCE_A_SIDECAR):
         # A sidecar would take a pod out of the ambient mesh.
-        adjusted["namespaceSelector"]["matchExpressions"].append(_not_in(names.AMBIENT_LABEL, names.AMBIENT))
-    if not adjusted["name"].startswith(names.OUT_OF_MESH_WEBHOOK):
-        adjusted["objectSelector"]["matchExpressions"] += _excluded_pods(application)
-    return adjusted
+        webhook["namespaceSelector"]["matchExpressions"].append(_not_in(names.AMBIENT_LABEL, names.AMBIENT))
+    if not webhook["name"].startswith(names.OUT_OF_MESH_WEBHOOK):
+        webhook["objectSelector"]["matchExpressions"] += _excluded_pods(installation.application)
 
 
 def _by_selector(webhook: Object, selector: Selector) -> Object:
@@ -222,33 +218,12 @@ def _excluded_pods(application: Application) -> list[Expression]:
     ]
 
 
-def _require_sidecar(application: Application, settings: Settings, istio: Iterable[str]) -> list[Object]:
-    selector = settings.namespace_selector
-    excluded = _excluded_pods(application)
-    excluded[0]["values"] += sorted(istio)
-    text = _TEMPLATES.get_template("require-sidecar.yaml.j2").render(
-        name=names.REQUIRE_SIDECAR,
-        namespace=application.model,
-        # Juju gives the account the name of its application.
-        account=application.name,
-        namespaces=[_not_in(names.NAMESPACE_NAME, names.ISTIO_SYSTEM, names.NEVER_INJECTED)],
-        pods=[
-            _not_in(names.INJECTION_LABEL, names.DISABLED),
-            _not_in(names.ISTIO_INJECT, "false"),
-            _not_in("app", "istiod"),
-            *excluded,
-        ],
-        selected=selector.cel("variables.namespaceLabels") if selector else "false",
-        disabled=names.DISABLED,
-        injection=names.INJECTION_LABEL,
-        legacy=names.LEGACY_INJECTION_LABEL,
-        enabled=names.ENABLED,
-        istio_injection=names.ISTIO_INJECTION_LABEL,
-        istio_revision=names.ISTIO_REVISION_LABEL,
-        istio_inject=names.ISTIO_INJECT,
-        proxy=names.PROXY_CONTAINER,
-    )
-    return [each for each in yaml.load_all(text, _LOADER) if each]
+def _require_sidecar(installation: Installation) -> list[Object]:
+    excluded = _excluded_pods(installation.application)
+    excluded[0]["values"] += sorted(installation.istio_applications)
+    policy, binding = _read("require-sidecar.yaml", installation)
+    policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"] += excluded
+    return [policy, binding]
 
 
 def _not_in(label: str, *values: str) -> Expression:

@@ -1,7 +1,7 @@
 """Reads names, labels and annotations of API objects, any of which may be absent. Pure."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from lightkube.models.meta_v1 import ObjectMeta
 
@@ -23,15 +23,14 @@ def namespace(thing: object) -> str | None:
 
 def labels(thing: object) -> Mapping[str, str]:
     """Returns an object's labels."""
-    return strings(of(thing), "labels")
+    return _strings(thing, "labels")
 
 
 def annotations(thing: object) -> Mapping[str, str]:
     """Returns an object's annotations."""
-    return strings(of(thing), "annotations")
+    return _strings(thing, "annotations")
 
 
-def strings(thing: object, field: str) -> Mapping[str, str]:
-    """Returns a field of strings by names; lightkube says only that it is a dictionary."""
-    found: Any = getattr(thing, field, None)
-    return cast("Mapping[str, str] | None", found) or {}
+def _strings(thing: object, field: str) -> Mapping[str, str]:
+    # lightkube says only that it is a dictionary.
+    return cast("Mapping[str, str] | None", getattr(of(thing), field)) or {}

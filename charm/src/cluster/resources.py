@@ -2,6 +2,7 @@
 
 import base64
 import datetime
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Literal, cast
 
@@ -23,7 +24,6 @@ from lightkube.resources.rbac_authorization_v1 import ClusterRole, RoleBinding
 
 import names
 from application import Application
-from certificates import Certificate
 from cluster import health, manifests, metadata
 from cluster.client import ALL_NAMESPACES, Cluster, NotFound, Rejected
 from cluster.manifests import Image, Installation
@@ -59,12 +59,14 @@ class ClusterResources:
         """
         self._reject_other_installation()
         installation = Installation(
-            image=image,
-            replicas=replicas,
+            self._application,
+            settings,
+            image,
+            replicas,
             failure_policy=self._failure_policy(settings),
             istio_applications=sorted(self.istio_applications()) if settings.require_sidecar else (),
         )
-        desired = manifests.desired(self._application, settings, installation)
+        desired = manifests.desired(installation)
         unsupported = list(self._apply(desired))
         keys = {_key(each) for each in desired}
         self._delete(each for each in list(self._cluster.owned(self._application)) if _key(each) not in keys)
@@ -76,36 +78,43 @@ class ClusterResources:
 
     def addresses(self) -> list[str]:
         """Returns the addresses of the pods that serve metrics."""
-        labels = ({names.POD_APPLICATION: name} for name in (self._application.webhook, self._application.tenancy))
-        pods = (pod for selector in labels for pod in self._cluster.list(Pod, self._application.model, selector))
+        model, served = self._application.model, (self._application.webhook, self._application.tenancy)
+        pods = (pod for name in served for pod in self._cluster.list(Pod, model, {names.POD_APPLICATION: name}))
         return sorted(pod.status.podIP for pod in pods if pod.status and pod.status.podIP)
 
     def label(self, wanted: Mapping[str, Labels]) -> tuple[list[str], list[str]]:
         """Labels namespaces. Returns those that do not exist, and the messages of those that are rejected."""
-        existing = self._cluster.list(Namespace)
-        patches = namespaces.follow(existing, wanted, self._application.title)
-        return namespaces.absent(existing, wanted), list(self._patch_namespaces(patches))
+        existing = list(self._cluster.list(Namespace))
+        application = f"{self._application.model}/{self._application.name}"
+        rejected: list[str] = []
+        for name, patch in namespaces.follow(existing, wanted, application).items():
+            try:
+                self._cluster.patch(Namespace, name, patch)
+            except Rejected as error:
+                rejected.append(f"{name}: {error}")
+        return sorted(wanted.keys() - map(metadata.name, existing)), rejected
 
     def delete(self) -> None:
         """Deletes all objects, and restores labels of namespaces. May be repeated."""
         self._delete(list(self._cluster.owned(self._application)))
-        patches = namespaces.follow(self._cluster.list(Namespace), {}, self._application.title)
-        for name, patch in patches.items():
-            self._cluster.patch(Namespace, name, patch)
+        _, rejected = self.label({})
+        if rejected:
+            raise Rejected("; ".join(rejected))
 
     def renew_certificate(self, now: datetime.datetime) -> None:
         """Has the webhook issue a new certificate and CA."""
         requested = {"metadata": {"annotations": {names.RENEWAL_REQUESTED: now.isoformat(timespec="seconds")}}}
         self._cluster.patch(Secret, self._application.certificate_secret, requested, self._application.model)
 
-    def serve(self, certificate: Certificate) -> None:
+    def serve(self, certificate: Mapping[str, str]) -> None:
         """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""
         there = self._cluster.get(Secret, self._application.certificate_secret, self._application.model)
+        digest = hashlib.sha256(certificate["next.crt"].encode()).hexdigest()
         # Once: where the provider renews too late, the webhook goes on with a certificate of its own.
-        if metadata.annotations(there).get(names.HANDED_ON) == certificate.fingerprint:
+        if metadata.annotations(there).get(names.HANDED_ON) == digest:
             return
-        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in certificate.next.items()}
-        patch = {"metadata": {"annotations": {names.HANDED_ON: certificate.fingerprint}}, "data": encoded}
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in certificate.items()}
+        patch = {"metadata": {"annotations": {names.HANDED_ON: digest}}, "data": encoded}
         self._cluster.patch(Secret, self._application.certificate_secret, patch, self._application.model)
 
     def istio_applications(self) -> set[str]:
@@ -118,13 +127,6 @@ class ClusterResources:
         policy = self._cluster.get(ValidatingAdmissionPolicy, names.REQUIRE_SIDECAR)
         known = makers | set(_exempt_applications(policy)) | set(names.ISTIO_CHARMS)
         return known - {"", *self._application.pod_names}
-
-    def _patch_namespaces(self, patches: namespaces.Patches) -> Iterable[str]:
-        for name, patch in patches.items():
-            try:
-                self._cluster.patch(Namespace, name, patch)
-            except Rejected as error:
-                yield f"{name}: {error}"
 
     def _failure_policy(self, settings: Settings) -> Literal["Fail", "Ignore"]:
         """Returns `Ignore` until a replica has been ready for the first time: before, the webhook can only reject."""
@@ -139,9 +141,10 @@ class ClusterResources:
         """Raises Conflict if istio-aux is installed by another application, or by other means."""
         there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[0])
         labels = metadata.labels(there)
-        if not there or self._application.is_owner(labels):
-            return
         application, model = labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)
+        # Also of an earlier model of this name.
+        if not there or (application, model) == (self._application.name, self._application.model):
+            return
         if not application or not model:
             by = labels.get(names.MANAGED_BY, "kubectl")
             raise Conflict(f"istio-aux is installed in this cluster already, by {by}; remove one of the two")
@@ -160,10 +163,10 @@ class ClusterResources:
             try:
                 applied = self._cluster.apply(each)
             except NotFound:
-                if isinstance(each, ValidatingAdmissionPolicy) and metadata.name(each) == names.REQUIRE_SIDECAR:
-                    yield "require-sidecar: needs Kubernetes 1.30 or newer; set it to false"
-                elif not isinstance(each, (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)):
+                if not isinstance(each, _OF_THE_CLUSTER):
                     raise
+                if _key(each) == ("ValidatingAdmissionPolicy", names.REQUIRE_SIDECAR):
+                    yield "require-sidecar: needs Kubernetes 1.30 or newer; set it to false"
             else:
                 if isinstance(applied, Deployment | ClusterRole):
                     owners[metadata.name(applied)] = _reference(applied)

@@ -74,21 +74,11 @@ def is_ambient(namespace: Namespace) -> bool:
     return metadata.labels(namespace).get(names.AMBIENT_LABEL) == names.AMBIENT
 
 
-def absent(namespaces: Iterable[Namespace], listed: Iterable[str]) -> list[str]:
-    """Returns the listed namespaces that do not exist."""
-    existing = {metadata.name(namespace) for namespace in namespaces}
-    return [name for name in listed if name not in existing]
-
-
 def follow(namespaces: Iterable[Namespace], wanted: Mapping[str, Labels], application: str) -> Patches:
     """Labels namespaces as wanted, and restores those that the application labelled and are not wanted any more."""
-    patches: Patches = {}
-    for namespace in namespaces:
-        name = metadata.name(namespace)
-        patch = _follow(namespace, wanted.get(name, {}), application)
-        if patch:
-            patches[name] = patch
-    return patches
+    by_name = {metadata.name(each): each for each in namespaces}
+    patches = {name: _follow(each, wanted.get(name, {}), application) for name, each in by_name.items()}
+    return {name: patch for name, patch in patches.items() if patch}
 
 
 def _follow(namespace: Namespace, wanted: Labels, application: str) -> Patch | None:

@@ -19,16 +19,13 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
 
     None for a pod that has ended, and for one that the webhook left unchanged for a reason in its status annotation.
     """
-    if not _is_opted_in(pod, namespace, application, settings) or _has_ended(pod):
+    has_ended = pod.status and pod.status.phase in ("Succeeded", "Failed")
+    if has_ended or not _is_opted_in(pod, namespace, application, settings):
         return None
     is_named = _is_named(pod, application, settings)
     if (is_named or _needs_sidecar(pod, namespace)) and not _proxies(pod):
         return NO_SIDECAR
-    if _needs_shim(pod):
-        return NO_SHIM
-    if _needs_hold(pod):
-        return NO_HOLD
-    return None
+    return _missed_beside_proxy(pod)
 
 
 def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, settings: Settings) -> bool:
@@ -50,48 +47,28 @@ def _is_named(pod: Pod, application: Application, settings: Settings) -> bool:
     return metadata.namespace(pod) == application.model and name in settings.applications
 
 
-def _has_ended(pod: Pod) -> bool:
-    return bool(pod.status and pod.status.phase in names.TERMINAL_PHASES)
-
-
 def _needs_sidecar(pod: Pod, namespace: Namespace) -> bool:
     labels = metadata.labels(pod)
     inject = labels.get(names.ISTIO_INJECT, metadata.annotations(pod).get(names.ISTIO_INJECT))
     if inject == "false" or _spec(pod).hostNetwork:
         return False
-    if names.ISTIO_INJECTION_LABEL in metadata.labels(namespace):
-        return namespaces.is_injected(namespace)
-    by_label = labels.get(names.ISTIO_INJECT) == "true" or names.ISTIO_REVISION_LABEL in labels
-    return namespaces.is_injected(namespace) or by_label
+    asks = labels.get(names.ISTIO_INJECT) == "true" or names.ISTIO_REVISION_LABEL in labels
+    return namespaces.is_injected(namespace) or (asks and names.ISTIO_INJECTION_LABEL not in metadata.labels(namespace))
 
 
-def _needs_shim(pod: Pod) -> bool:
-    annotations = metadata.annotations(pod)
-    return (
-        _spec(pod).restartPolicy in ("Never", "OnFailure")
-        and _has_classic_proxy(pod)
-        and names.SHIM_LABEL not in metadata.labels(pod)
-        and names.STATUS_ANNOTATION not in annotations
-        and annotations.get(names.MODE_ANNOTATION) not in _WITHOUT_SHIM
-    )
-
-
-def _needs_hold(pod: Pod) -> bool:
-    """Returns true if a long-running pod started without the hold, which may also be the mesh's default."""
-    annotations = metadata.annotations(pod)
-    return (
-        _spec(pod).restartPolicy not in ("Never", "OnFailure")
-        and _has_classic_proxy(pod)
-        and len(_spec(pod).containers) > 1
-        and names.HOLD_FIELD not in annotations.get(names.PROXY_CONFIG_ANNOTATION, "")
-        and not any(proxy.lifecycle and proxy.lifecycle.postStart for proxy in _proxies(pod))
-        and names.STATUS_ANNOTATION not in annotations
-        and annotations.get(names.MODE_ANNOTATION) not in _WITHOUT_HOLD
-    )
-
-
-def _has_classic_proxy(pod: Pod) -> bool:
-    return any(container.name == names.PROXY_CONTAINER for container in _spec(pod).containers)
+def _missed_beside_proxy(pod: Pod) -> str | None:
+    """Returns what a pod with a classic proxy misses. The startup hold may also be the mesh's default."""
+    annotations, containers = metadata.annotations(pod), _spec(pod).containers
+    has_classic_proxy = any(container.name == names.PROXY_CONTAINER for container in containers)
+    if not has_classic_proxy or names.STATUS_ANNOTATION in annotations:
+        return None
+    mode = annotations.get(names.MODE_ANNOTATION)
+    if _spec(pod).restartPolicy in ("Never", "OnFailure"):
+        has_shim = names.SHIM_LABEL in metadata.labels(pod)
+        return None if has_shim or mode in _WITHOUT_SHIM else NO_SHIM
+    is_held = names.HOLD_FIELD in annotations.get(names.PROXY_CONFIG_ANNOTATION, "")
+    is_held = is_held or any(proxy.lifecycle and proxy.lifecycle.postStart for proxy in _proxies(pod))
+    return None if is_held or len(containers) == 1 or mode in _WITHOUT_HOLD else NO_HOLD
 
 
 def _proxies(pod: Pod) -> list[Container]:

@@ -19,7 +19,7 @@ from tests.unit.test_settings import DEFAULTS
 CHART = pathlib.Path(manifests.__file__).with_name("chart.yaml").read_text()
 APPLICATION = Application("istio-aux", "kubeflow", "11111111-2222-4333-8444-555555555555")
 SETTINGS = Settings.parse({**DEFAULTS, "shim-image": "registry.example/shim:1"})
-INSTALLATION = Installation(Image("registry.example/webhook:1"), 2, "Fail", ("pilot",))
+IMAGE = Image("registry.example/webhook:1")
 JUJU_EXCLUSIONS = [
     {
         "key": "app.kubernetes.io/name",
@@ -34,7 +34,8 @@ JUJUS_OWN = ("in-mesh.", "out-of-mesh.")
 
 
 def desired(application: Application = APPLICATION, **changes: Any) -> list[AnyResource]:
-    return manifests.desired(application, SETTINGS.model_copy(update=changes), INSTALLATION)
+    settings = SETTINGS.model_copy(update=changes)
+    return manifests.desired(Installation(application, settings, IMAGE, 2, "Fail", ("pilot",)))
 
 
 def by_name(application: Application = APPLICATION, **changes: Any) -> dict[tuple[str, str], dict[str, Any]]:

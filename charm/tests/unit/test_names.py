@@ -7,7 +7,9 @@ import pytest
 
 import names
 
-CONTRACT = (pathlib.Path(__file__).parents[3] / "contract/src/names.rs").read_text()
+REPOSITORY = pathlib.Path(__file__).parents[3]
+CONTRACT = (REPOSITORY / "contract/src/names.rs").read_text()
+POLICY = (REPOSITORY / "charm/src/cluster/require-sidecar.yaml").read_text()
 SHARED = (
     "INJECTION_LABEL",
     "LEGACY_INJECTION_LABEL",
@@ -16,10 +18,6 @@ SHARED = (
     "MODE_ANNOTATION",
     "STATUS_ANNOTATION",
     "SHIM_LABEL",
-    "PIPELINES_TOKEN_LABEL",
-    "MESH_LABEL",
-    "RUN_TO_COMPLETION",
-    "ACCESS_PIPELINES_LABEL",
     "TENANCY_MANAGER",
     "PROXY_CONTAINER",
     "ISTIO_INJECT",
@@ -31,3 +29,9 @@ def test_name_is_the_contracts(name: str) -> None:
     found = re.search(rf'pub const {name}: &str = "([^"]+)";', CONTRACT)
     assert found
     assert getattr(names, name) == found[1]
+
+
+def test_policys_labels_are_the_charms() -> None:
+    labels = set(re.findall(r"\b([\w./-]*istio[\w./-]*)(?:'\]|' in|, operator)", POLICY))
+    assert len(labels) == 5
+    assert all(label in vars(names).values() for label in labels)

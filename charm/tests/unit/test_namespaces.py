@@ -54,10 +54,6 @@ def test_namespace_is_labelled_as_wanted(there: Namespace, wanted: Labels, patch
     assert namespaces.follow([there], {"team": wanted} if wanted else {}, ME) == patches
 
 
-def test_absent_namespaces_are_named() -> None:
-    assert namespaces.absent([namespace("team")], ["gone", "team", "lost"]) == ["gone", "lost"]
-
-
 def test_label_of_a_person_is_removed_but_not_istios() -> None:
     made = namespaces.opt_out(namespace("team", {**OPT_IN, "io.datastrophic/istio-aux": "enabled", ISTIO: "enabled"}))
     assert made == {"metadata": {"labels": {INJECTION: None, "io.datastrophic/istio-aux": None}}}
