@@ -1,13 +1,12 @@
 """Data bags of prometheus_scrape and grafana_dashboard, as their interface documents specify them.
 
-The contents are pure; `Observability` writes and reads bags. README.md says why the charms' libraries are not used.
+README.md says why the charms' libraries are not used.
 """
 
 import json
 import pathlib
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import ops
 from cosl import JujuTopology, LZMABase64
@@ -51,23 +50,10 @@ def dashboard_data(topology: JujuTopology) -> Bag:
     return {"dashboards": json.dumps({"templates": templates, "uuid": str(version)})}
 
 
-class Observability:
-    """The relations with Prometheus and Grafana."""
-
-    def __init__(self, charm: ops.CharmBase) -> None:
-        self._charm = charm
-        self._topology = JujuTopology.from_charm(charm)
-
-    def publish(self, addresses: Sequence[str]) -> None:
-        """Writes the application's bags. Files are read only where there is a relation."""
-        for relation in self._charm.model.relations[PROMETHEUS]:
-            relation.data[self._charm.app].update(scrape_data(self._topology, addresses))
-        for relation in self._charm.model.relations[GRAFANA]:
-            relation.data[self._charm.app].update(dashboard_data(self._topology))
-
-
-def read_rules() -> dict[str, Any]:
-    """Reads the alert rules of all files, without Juju's labels."""
-    rules = Rules("promql")
-    rules.add_path(RULES)
-    return rules.as_dict()
+def publish(charm: ops.CharmBase, addresses: Sequence[str]) -> None:
+    """Writes the application's bags. Files are read only where there is a relation."""
+    topology = JujuTopology.from_charm(charm)
+    for relation in charm.model.relations[PROMETHEUS]:
+        relation.data[charm.app].update(scrape_data(topology, addresses))
+    for relation in charm.model.relations[GRAFANA]:
+        relation.data[charm.app].update(dashboard_data(topology))

@@ -27,11 +27,6 @@ def rejected(message: str) -> StatusBase:
     return BlockedStatus(f"the Kubernetes API rejects an object of this charm: {message}")
 
 
-def conflict(message: str) -> StatusBase:
-    """Reports what in the cluster keeps the installation from being complete."""
-    return BlockedStatus(message)
-
-
 def not_labelled(messages: Iterable[str]) -> StatusBase:
     """Reports namespaces whose labels are rejected."""
     return BlockedStatus(f"namespaces not labelled: {'; '.join(messages)}")

@@ -100,24 +100,14 @@ class Cluster:
             return cast("R", self._client.get(kind, name, **_within(namespace)))
         return None
 
-    def list(
-        self,
-        kind: type[R],
-        namespace: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        name: str | None = None,
-    ) -> list[R]:
-        """Lists objects of a kind, in a namespace or in ALL_NAMESPACES; none if the server does not know the kind."""
-        fields = {"metadata.name": name} if name else {}
-        with contextlib.suppress(NotFound), _errors():
-            found = self._client.list(kind, labels=dict(labels or {}), fields=fields, **_within(namespace))
-            return cast("list[R]", list(found))
-        return []
+    def list(self, kind: type[R], namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Iterator[R]:
+        """Yields objects of a kind, in a namespace or in ALL_NAMESPACES; none if the server does not know the kind.
 
-    def pages(self, kind: type[R], namespace: str) -> Iterator[R]:
-        """Yields objects of a kind page by page, so that only one page is in memory."""
-        with _errors():
-            yield from cast("Iterator[R]", self._client.list(kind, namespace=namespace, chunk_size=_PAGE))
+        Only one page of them is in memory.
+        """
+        with contextlib.suppress(NotFound), _errors():
+            pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=_PAGE, **_within(namespace))
+            yield from cast("Iterator[R]", pages)
 
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
@@ -140,7 +130,7 @@ class Cluster:
         """Lists all objects that the application created, of any kind and revision."""
         for kind in KINDS:
             namespace = application.model if issubclass(kind, NamespacedResource) else None
-            yield from cast("list[AnyResource]", self.list(kind, namespace, application.made_by_charm))
+            yield from cast("Iterator[AnyResource]", self.list(kind, namespace, application.made_by_charm))
 
     def delete(self, unwanted: AnyResource) -> None:
         """Deletes an object. Does nothing if it does not exist."""

@@ -2,15 +2,18 @@
 
 import dataclasses
 
+from lightkube.models.meta_v1 import OwnerReference
 from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.core_v1 import Namespace, Pod
 
 from application import Application
 from cluster import metadata
 from cluster.client import ALL_NAMESPACES, Cluster
-from mesh import owners, pods
-from mesh.owners import Owner
+from mesh import pods
 from settings import Settings
+
+_REPLACED = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController")
+"""Kinds that replace a pod that is evicted. A Job counts it as a failure, and a bare pod is gone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,40 +23,39 @@ class Missed:
     namespace: str
     name: str
     kind: str
-    owner: Owner | None
+    owner: OwnerReference | None
 
     @property
     def is_replaced(self) -> bool:
         """Returns true if a pod takes its place once it is evicted."""
-        return self.owner is not None and self.owner.kind in owners.REPLACED
+        return self.owner is not None and self.owner.kind in _REPLACED
 
     def __str__(self) -> str:
-        return f"{self.namespace}/Pod/{self.name} {self.kind} {self.owner or '-'}"
+        owner = f"{self.namespace}/{self.owner.kind}/{self.owner.name}" if self.owner else "-"
+        return f"{self.namespace}/Pod/{self.name} {self.kind} {owner}"
 
 
-class Census:
-    """Counts pods, with the rights of the application's account."""
+def missed(cluster: Cluster, application: Application, settings: Settings, namespace: str = "") -> list[Missed]:
+    """Returns the pods of a namespace, or of all, that miss something."""
+    by_name = {metadata.name(each): each for each in cluster.list(Namespace)}
+    found: list[Missed] = []
+    for pod in cluster.list(Pod, namespace or ALL_NAMESPACES):
+        within = metadata.namespace(pod) or ""
+        kind = pods.missed(pod, by_name[within], application, settings) if within in by_name else None
+        if kind:
+            found.append(Missed(within, metadata.name(pod), kind, _owner(cluster, pod)))
+    return found
 
-    def __init__(self, cluster: Cluster, application: Application, settings: Settings) -> None:
-        self._cluster = cluster
-        self._application = application
-        self._settings = settings
 
-    def missed(self, namespace: str = "") -> list[Missed]:
-        """Returns the pods of a namespace, or of all, that miss something."""
-        by_name = {metadata.name(each): each for each in self._cluster.list(Namespace)}
-        found: list[Missed] = []
-        for pod in self._cluster.pages(Pod, namespace or ALL_NAMESPACES):
-            within = by_name.get(metadata.namespace(pod) or "")
-            kind = pods.missed(pod, within, self._application, self._settings) if within else None
-            if kind:
-                found.append(Missed(metadata.namespace(pod) or "", metadata.name(pod), kind, self._owner(pod)))
-        return found
+def _owner(cluster: Cluster, pod: Pod) -> OwnerReference | None:
+    """Returns what replaces the pod: the Deployment if a ReplicaSet does. None if it has no controller."""
+    owner = _controller(pod)
+    if not owner or owner.kind != "ReplicaSet":
+        return owner
+    replica_set = cluster.get(ReplicaSet, owner.name, metadata.namespace(pod))
+    return (_controller(replica_set) if replica_set else None) or owner
 
-    def _owner(self, pod: Pod) -> Owner | None:
-        """Returns what replaces the pod: the Deployment if a ReplicaSet does."""
-        owner = owners.owner(pod)
-        if not owner or owner.kind != "ReplicaSet":
-            return owner
-        replica_set = self._cluster.get(ReplicaSet, owner.name, owner.namespace)
-        return (owners.owner(replica_set) if replica_set else None) or owner
+
+def _controller(thing: Pod | ReplicaSet) -> OwnerReference | None:
+    references = metadata.of(thing).ownerReferences or []
+    return next((each for each in references if each.controller), None)

@@ -6,7 +6,6 @@ from typing import Any
 import httpx2
 from lightkube.core.exceptions import ApiError
 from lightkube.core.resource import NamespacedResource
-from lightkube.operators import Operator
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
@@ -71,26 +70,17 @@ class Client:
     def get(self, res: type, name: str, *, namespace: str | None = None) -> object:
         return self._typed(res, self._there(res, name, namespace))
 
-    def list(
-        self,
-        res: type,
-        *,
-        namespace: str | None = None,
-        labels: dict[str, str] | None = None,
-        fields: dict[str, str] | None = None,
-        chunk_size: int | None = None,
-    ) -> list[object]:
+    def list(self, res: type, *, labels: dict[str, str], chunk_size: int, namespace: str | None = None) -> list[object]:
+        assert chunk_size
         self._answer(res)
         within = self._within(res, namespace)
-        assert not any(isinstance(value, Operator) for value in (labels or {}).values())
         found = [
             value
             for (kind, there, _), value in sorted(self._api.objects.items(), key=lambda item: item[0][2])
             if kind == res.__name__ and within in ("*", there)
         ]
-        found = [each for each in found if (fields or {}).get("metadata.name") in (None, each["metadata"]["name"])]
-        wanted = (labels or {}).items()
-        return [self._typed(res, each) for each in found if wanted <= each["metadata"].get("labels", {}).items()]
+        selected = [each for each in found if labels.items() <= each["metadata"].get("labels", {}).items()]
+        return [self._typed(res, each) for each in selected]
 
     def apply(self, obj: Any, *, force: bool) -> object:
         assert force

@@ -57,13 +57,13 @@ def test_client_that_cannot_be_made_is_unavailable(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("lightkube.Client", fail)
     with pytest.raises(Unavailable, match="not in a cluster"):
-        Cluster("kubeflow").list(Namespace)
+        list(Cluster("kubeflow").list(Namespace))
 
 
 def test_error_without_words_has_its_name(api: Api) -> None:
     api.broken = httpx2.ReadTimeout("")
     with pytest.raises(Unavailable, match="ReadTimeout"):
-        Cluster("kubeflow").list(Namespace)
+        list(Cluster("kubeflow").list(Namespace))
 
 
 def test_absent_objects_are_none_and_deleted_already(api: Api) -> None:
@@ -72,5 +72,5 @@ def test_absent_objects_are_none_and_deleted_already(api: Api) -> None:
     cluster.delete(SERVICE)
     cluster.patch(Namespace, "gone", {"metadata": {"labels": {"a": "b"}}})
     api.broken = api_error(404)
-    assert cluster.list(Namespace) == []
+    assert list(cluster.list(Namespace)) == []
     assert list(cluster.owned(Application("a", "m", "u"))) == []

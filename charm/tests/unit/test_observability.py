@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from cosl.rules import Rules
 from ops import testing
 
 import observability
@@ -17,6 +18,11 @@ from tests.unit.juju import App
 REPOSITORY = pathlib.Path(__file__).parents[3]
 UUID = "11111111-2222-4333-8444-555555555555"
 DASHBOARD = json.loads((observability.DASHBOARDS / "istio-aux.json").read_text())
+
+
+RULES = Rules("promql")
+RULES.add_path(observability.RULES)
+ALERTS = [rule for group in RULES.as_dict()["groups"] for rule in group["rules"]]
 
 
 def related(app: App, endpoint: str, **data: Any) -> testing.Relation:
@@ -86,7 +92,7 @@ def exposed() -> set[str]:
 
 
 def queries() -> list[str]:
-    rules = [rule["expr"] for group in observability.read_rules()["groups"] for rule in group["rules"]]
+    rules = [rule["expr"] for rule in ALERTS]
     panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
     assert len(rules) >= 4
     assert len(panels) >= 6
@@ -122,6 +128,6 @@ def test_panels_use_datasource_variables() -> None:
 
 def test_alerts_of_the_chart_are_here_too(api: Api) -> None:
     chart = (REPOSITORY / "deploy/helm/istio-aux/rules.yaml").read_text()
-    here = {rule["alert"] for group in observability.read_rules()["groups"] for rule in group["rules"]}
+    here = {rule["alert"] for rule in ALERTS}
     # Juju's labels are on no metric of the API server.
     assert set(re.findall(r"alert: (\w+)", chart)) - {"IstioAuxUnreachable"} <= here
