@@ -113,7 +113,7 @@ def test_untrusted_application_is_blocked_until_trusted(untrusted: Model) -> Non
     assert [app.status(unit) for unit in (0, 1)] == [NO_TRUST, ActiveStatus()]
     assert app.failure(0, "list-uninjected-pods") == NO_TRUST.message
     untrusted.trust()
-    app.run(0, app.contexts[0].on.config_changed())
+    app.run(0, "config_changed")
     assert app.status() == REQUIRED
     app.remove_all()
     untrusted.until_nothing_is_left()
@@ -161,7 +161,7 @@ def test_workloads_of_other_charms_live(model: Model, go: Callable[[Model, App],
     app = model.deployed({"namespace-selector": "part-of=profile", "applications": "katib-controller"})
     for number in order:
         ACTIONS[number](model, app)
-    app.run(0, app.contexts[0].on.upgrade_charm())
+    app.run(0, "upgrade_charm")
     for kind, name in (("statefulset", "katib-controller"), ("deployment", "modeloperator")):
         assert model.read(kind, name)["metadata"]["labels"].items() >= jujus.items(), "it is not istio-aux' own"
     go(model, app)

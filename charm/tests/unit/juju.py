@@ -63,13 +63,11 @@ class App:
         self.data: dict[str, str] = {}
         self.resources: frozenset[testing.Resource] = frozenset({image_resource()})
         self.units: dict[int, testing.State] = {}
-        self.unit_data: dict[int, dict[str, str]] = {}
         self.contexts: dict[int, testing.Context[IstioAuxCharm]] = {}
 
     def add(self, unit: int) -> None:
         """Adds a unit on which no event has run yet."""
         self.units[unit] = testing.State(model=self.model)
-        self.unit_data[unit] = {}
         # Without a charm_root: contexts of two processes would write the same files there.
         self.contexts[unit] = testing.Context(
             IstioAuxCharm,
@@ -89,38 +87,44 @@ class App:
             self.start(unit)
 
     def start(self, unit: int) -> None:
-        on = self.contexts[unit].on
-        self.run(unit, on.install())
-        self.run(unit, on.leader_elected() if unit == self.leader else on.config_changed())
-        self.run(unit, on.config_changed())
-        self.run(unit, on.start())
+        elected = "leader_elected" if unit == self.leader else "config_changed"
+        for event in ("install", elected, "config_changed", "start"):
+            self.run(unit, event)
 
-    def run(self, unit: int, event: Any, *, peers: bool = True) -> testing.State:
-        """Runs an event on a unit, and keeps its changes. A callable makes the event from the state."""
+    def run(self, unit: int, event: str, endpoint: str = "", *, peers: bool = True) -> testing.State:
+        """Runs an event on a unit, by its attribute of `Context.on`, and keeps its changes."""
         state = self._state(unit, peers=peers)
-        out = self.contexts[unit].run(cast("Any", event(state) if callable(event) else event), state)
-        return self._keep(unit, out)
+        relations = state.get_relations(endpoint)[:1] if endpoint else []
+        return self._keep(unit, state, getattr(self.contexts[unit].on, event)(*relations))
 
     def _state(self, unit: int, *, peers: bool = True) -> testing.State:
+        relations = {each for each in self.units[unit].relations if each.endpoint != "peers"}
+        if peers:
+            others: dict[int, dict[str, str]] = {number: {} for number in self.units if number != unit}
+            relations.add(testing.PeerRelation("peers", id=99, peers_data=others, local_app_data=self.data))
         return dataclasses.replace(
             self.units[unit],
             leader=unit == self.leader,
             planned_units=len(self.units) if self.planned is None else self.planned,
             config=self.config,
             resources=self.resources,
-            relations=self._relations(unit, peers=peers),
+            relations=frozenset(relations),
         )
 
-    def peers_changed(self, unit: int) -> testing.State:
-        return self.run(unit, lambda state: self.contexts[unit].on.relation_changed(state.get_relations("peers")[0]))
+    def _keep(self, unit: int, state: testing.State, event: Any) -> testing.State:
+        out = self.units[unit] = self.contexts[unit].run(event, state)
+        for relation in out.get_relations("peers"):
+            if unit == self.leader:
+                self.data = dict(relation.local_app_data)
+        return out
 
     def update(self, unit: int) -> testing.State:
-        return self.run(unit, self.contexts[unit].on.update_status())
+        return self.run(unit, "update_status")
 
     def act(self, unit: int, action: str, **params: object) -> dict[str, Any]:
         """Runs an action. Raises ActionFailed if it fails."""
         context = self.contexts[unit]
-        self.run(unit, context.on.action(action, params=params))
+        self._keep(unit, self._state(unit), context.on.action(action, params=params))
         return context.action_results or {}
 
     def failure(self, unit: int, action: str, **params: object) -> str:
@@ -137,39 +141,18 @@ class App:
 
     def remove(self, unit: int) -> None:
         """Runs the last events of a unit."""
-        on = self.contexts[unit].on
-        self.run(unit, on.stop())
-        self.run(unit, on.remove())
-        del self.units[unit], self.unit_data[unit], self.contexts[unit]
+        for event in ("stop", "remove"):
+            self.run(unit, event)
+        del self.units[unit], self.contexts[unit]
 
-    def relate(self, unit: int, relation: testing.Relation) -> None:
+    def relate(self, unit: int, relation: testing.Relation, event: str = "relation_created") -> None:
+        """Adds or replaces a relation, and runs its event."""
         others = {other for other in self.units[unit].relations if other.id != relation.id}
         self.units[unit] = dataclasses.replace(self.units[unit], relations=frozenset({*others, relation}))
+        self.run(unit, event, relation.endpoint)
 
-    def relation(self, unit: int, endpoint: str) -> testing.RelationBase:
-        return self.units[unit].get_relations(endpoint)[0]
-
-    def drop_relation(self, unit: int, endpoint: str) -> None:
-        kept = {relation for relation in self.units[unit].relations if relation.endpoint != endpoint}
-        self.units[unit] = dataclasses.replace(self.units[unit], relations=frozenset(kept))
+    def relation(self, unit: int, endpoint: str) -> testing.Relation:
+        return cast("testing.Relation", self.units[unit].get_relations(endpoint)[0])
 
     def status(self, unit: int = 0) -> ops.StatusBase:
         return cast("ops.StatusBase", self.units[unit].unit_status)
-
-    def _relations(self, unit: int, *, peers: bool) -> frozenset[testing.RelationBase]:
-        others = {each for each in self.units[unit].relations if each.endpoint != "peers"}
-        if not peers:
-            return frozenset(others)
-        data = {number: self.unit_data[number] for number in self.units if number != unit}
-        peer = testing.PeerRelation(
-            "peers", id=99, peers_data=data, local_unit_data=self.unit_data[unit], local_app_data=self.data
-        )
-        return frozenset({*others, peer})
-
-    def _keep(self, unit: int, out: testing.State) -> testing.State:
-        self.units[unit] = out
-        for relation in out.get_relations("peers"):
-            self.unit_data[unit] = dict(relation.local_unit_data)
-            if unit == self.leader:
-                self.data = dict(relation.local_app_data)
-        return out

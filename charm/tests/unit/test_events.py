@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from typing import Any
 
 import pytest
 from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
@@ -23,25 +22,20 @@ def test_first_unit_installs_the_webhook(app: App, api: Api) -> None:
     assert api.get(*WEBHOOK)["spec"]["replicas"] == 2
 
 
-def events_of_a_start(app: App) -> dict[str, Any]:
-    on = app.contexts[0].on
-    return {"install": on.install(), "leader-elected": on.leader_elected(), "config-changed": on.config_changed()}
-
-
 @pytest.mark.parametrize(
-    "order", list(itertools.permutations(["install", "leader-elected", "config-changed"])), ids=" ".join
+    "order", list(itertools.permutations(["install", "leader_elected", "config_changed"])), ids=" ".join
 )
 def test_order_of_the_first_events_does_not_matter(app: App, api: Api, order: tuple[str, ...]) -> None:
     app.add(0)
     for name in order:
-        app.run(0, events_of_a_start(app)[name])
+        app.run(0, name)
     assert app.status() == ActiveStatus()
     assert objects(api) == INSTALLED
 
 
 def test_hooks_before_the_peer_relation_wait(app: App, api: Api) -> None:
     app.add(0)
-    app.run(0, app.contexts[0].on.install(), peers=False)
+    app.run(0, "install", peers=False)
     assert app.status() == WaitingStatus("waiting for the peer relation")
     assert objects(api) == {}
 
@@ -54,7 +48,7 @@ def test_upgrade_deletes_old_objects(app: App, api: Api) -> None:
     labels = api.get(*CONFIGURATION)["metadata"]["labels"]
     api.put("Service", "istio-aux-admission", "kubeflow", metadata={"labels": labels})
     api.get(*CONFIGURATION)["webhooks"][-1]["timeoutSeconds"] = 30
-    app.run(0, app.contexts[0].on.upgrade_charm())
+    app.run(0, "upgrade_charm")
     assert objects(api) == INSTALLED
     assert api.get(*CONFIGURATION)["webhooks"][-1]["timeoutSeconds"] == 2
 
@@ -82,7 +76,7 @@ def test_new_leader_takes_over_without_a_change(app: App, api: Api) -> None:
     app.deploy(2)
     before = len(api.writes)
     app.leader = 1
-    app.run(1, app.contexts[1].on.leader_elected())
+    app.run(1, "leader_elected")
     app.update(0)
     assert len(api.writes) == before
     assert [app.status(unit) for unit in (0, 1)] == [ActiveStatus(), ActiveStatus()]
@@ -129,20 +123,17 @@ def test_scale_to_none_and_back_keeps_every_opt_in(app: App, api: Api) -> None:
 
 
 @pytest.mark.parametrize("leader", [0, 1, 5], ids=["leader-first", "leader-last", "no-leader"])
-@pytest.mark.parametrize("order", list(itertools.permutations(["peers", "stop", "remove"])), ids=" ".join)
+@pytest.mark.parametrize("order", list(itertools.permutations(["relation_changed", "stop", "remove"])), ids=" ".join)
 def test_nothing_is_left_after_any_order_of_last_events(
     app: App, api: Api, leader: int, order: tuple[str, ...]
 ) -> None:
     app.deploy(2, config={"namespaces": "team", "require-sidecar": True, "tenancy": True})
     assert set(objects(api)) == set(OURS)
     app.planned, app.leader = 0, leader
-    for unit in (0, 1):
-        on = app.contexts[unit].on
-        events = {"stop": on.stop(), "remove": on.remove()}
-        for name in order:
-            app.peers_changed(unit) if name == "peers" else app.run(unit, events[name])
-            assert objects(api) == {}
-            assert app.status(unit) == REMOVED
+    for unit, name in itertools.product((0, 1), order):
+        app.run(unit, name, "peers" if name == "relation_changed" else "")
+        assert objects(api) == {}
+        assert app.status(unit) == REMOVED
     assert api.labels("team") == {}
 
 
@@ -197,10 +188,10 @@ def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
 def test_last_hook_waits_for_the_api(app: App, api: Api, clock: Clock) -> None:
     app.deploy()
     app.planned, api.broken = 0, api_error(503)
-    app.run(0, app.contexts[0].on.stop())
+    app.run(0, "stop")
     assert app.status() == API_UNAVAILABLE
     clock.on_sleep = lambda: setattr(api, "broken", None)
-    app.run(0, app.contexts[0].on.remove())
+    app.run(0, "remove")
     assert objects(api) == {}
     assert app.status() == REMOVED
 
@@ -210,22 +201,22 @@ def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception
     app.deploy()
     app.planned, api.broken = 0, failure
     with pytest.raises(testing.errors.UncaughtCharmError):
-        app.run(0, app.contexts[0].on.remove())
+        app.run(0, "remove")
     api.broken = None
-    app.run(0, app.contexts[0].on.remove())
+    app.run(0, "remove")
     assert objects(api) == {}
 
 
 def test_last_hook_without_rights_does_not_fail(app: App, api: Api) -> None:
     app.deploy()
     app.planned, api.broken = 0, api_error(403)
-    app.run(0, app.contexts[0].on.remove())
+    app.run(0, "remove")
     assert app.status() == NO_TRUST
 
 
 def test_last_hook_of_one_of_two_units_removes_nothing(app: App, api: Api) -> None:
     app.deploy(2)
-    app.run(1, app.contexts[1].on.remove())
+    app.run(1, "remove")
     assert objects(api) == INSTALLED
 
 
@@ -235,10 +226,10 @@ def test_failed_removal_is_reported_and_repeated(
 ) -> None:
     app.deploy()
     app.planned, api.broken = 0, failure
-    app.run(0, app.contexts[0].on.stop())
+    app.run(0, "stop")
     assert app.status() == status
     api.broken = None
-    app.run(0, app.contexts[0].on.remove())
+    app.run(0, "remove")
     assert objects(api) == {}
 
 
@@ -248,11 +239,9 @@ def test_failed_removal_is_reported_and_repeated(
 def test_charms_join_by_relation_and_label_themselves(app: App, api: Api) -> None:
     app.config = SHIM
     app.deploy()
-    app.relate(0, testing.Relation("service-mesh", id=7, remote_app_name="katib-controller"))
-    on = app.contexts[0].on
     writes = len(api.writes)
-    app.run(0, lambda state: on.relation_created(state.get_relations("service-mesh")[0]))
-    data = app.relation(0, "service-mesh").local_app_data  # type: ignore[attr-defined]
+    app.relate(0, testing.Relation("service-mesh", id=7, remote_app_name="katib-controller"))
+    data = app.relation(0, "service-mesh").local_app_data
     assert json.loads(data["labels"]) == {"istio-aux.io/injection": "enabled", "sidecar.istio.io/inject": "true"}
     assert json.loads(data["mesh_type"]) == "istio"
     assert len(api.writes) == writes, "nothing of the charm's is written"

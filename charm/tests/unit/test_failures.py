@@ -21,7 +21,7 @@ def test_missing_trust_is_reported_with_the_command(app: App, api: Api) -> None:
     app.deploy()
     assert app.status() == NO_TRUST
     api.broken = None
-    app.run(0, app.contexts[0].on.config_changed())
+    app.run(0, "config_changed")
     assert app.status() == ActiveStatus()
     assert objects(api) == INSTALLED
 

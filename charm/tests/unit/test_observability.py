@@ -5,7 +5,6 @@ import json
 import lzma
 import pathlib
 import re
-from typing import Any
 
 import pytest
 from cosl.rules import Rules
@@ -25,14 +24,11 @@ RULES.add_path(observability.RULES)
 ALERTS = [rule for group in RULES.as_dict()["groups"] for rule in group["rules"]]
 
 
-def related(app: App, endpoint: str, **data: Any) -> testing.Relation:
+def related(app: App, endpoint: str) -> testing.Relation:
     """A relation, joined on every unit."""
     for unit in app.units:
-        relation = testing.Relation(endpoint, id=5, remote_app_name="cos", **data)
-        app.relate(unit, relation)
-        on = app.contexts[unit].on
-        app.run(unit, lambda state, on=on: on.relation_joined(state.get_relations(endpoint)[0]))
-    return app.relation(0, endpoint)  # type: ignore[return-value]
+        app.relate(unit, testing.Relation(endpoint, id=5, remote_app_name="cos"), "relation_joined")
+    return app.relation(0, endpoint)
 
 
 def put_pod(api: Api, name: str, application: str, **status: str) -> None:
@@ -53,7 +49,7 @@ def test_prometheus_gets_the_pods_addresses(app: App, api: Api) -> None:
     assert json.loads(relation.local_app_data["scrape_jobs"]) == jobs
     assert json.loads(relation.local_app_data["scrape_metadata"])["application"] == "istio-aux"
     other = app.relation(1, "metrics-endpoint")
-    assert other.local_app_data == {}, "only the leader writes for the application"  # type: ignore[attr-defined]
+    assert other.local_app_data == {}, "only the leader writes for the application"
 
 
 def test_alert_rules_have_the_topology(app: App) -> None:
@@ -69,7 +65,7 @@ def test_unchanged_dashboard_is_published_once(app: App) -> None:
     app.deploy()
     first = related(app, "grafana-dashboard").local_app_data["dashboards"]
     app.update(0)
-    assert app.relation(0, "grafana-dashboard").local_app_data["dashboards"] == first  # type: ignore[attr-defined]
+    assert app.relation(0, "grafana-dashboard").local_app_data["dashboards"] == first
     template = json.loads(first)["templates"]["file:istio-aux"]
     assert json.loads(lzma.decompress(base64.b64decode(template["content"]))) == DASHBOARD
     assert template["charm"] == "istio-aux"

@@ -21,11 +21,11 @@ def test_invalid_options_change_nothing(app: App, api: Api) -> None:
     app.deploy(config={"log-level": "debug"})
     before = len(api.writes)
     app.config = {"log-level": "trace", **WRONG}
-    app.run(0, app.contexts[0].on.config_changed())
+    app.run(0, "config_changed")
     assert app.status() == BlockedStatus(WRONG_MESSAGE)
     assert len(api.writes) == before
     app.config = {"log-level": "trace", "webhook-timeout": 9}
-    app.run(0, app.contexts[0].on.config_changed())
+    app.run(0, "config_changed")
     assert app.status() == ActiveStatus()
     assert "--log-level=trace" in arguments(api)
     assert api.get(*CONFIGURATION)["webhooks"][-1]["timeoutSeconds"] == 9
@@ -36,7 +36,7 @@ def test_options_wrong_from_the_first_install_nothing(app: App, api: Api) -> Non
     assert app.status() == BlockedStatus(WRONG_MESSAGE)
     assert objects(api) == {}
     app.config = {}
-    app.run(0, app.contexts[0].on.config_changed())
+    app.run(0, "config_changed")
     assert app.status() == ActiveStatus()
 
 
@@ -44,7 +44,7 @@ def test_option_added_by_refresh_has_its_default(app: App, api: Api) -> None:
     app.deploy()
     app.data["options"] = json.dumps({"log-level": "debug"})
     app.config = WRONG
-    app.run(0, app.contexts[0].on.upgrade_charm())
+    app.run(0, "upgrade_charm")
     assert {"--log-level=debug", "--delivery=copy"} <= set(arguments(api))
 
 

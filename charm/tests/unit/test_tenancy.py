@@ -63,7 +63,7 @@ def test_webhook_is_called_for_tenants_only_with_the_option(with_tenancy: App, a
 def test_controller_follows_image_and_log_level(with_tenancy: App, api: Api) -> None:
     with_tenancy.resources = frozenset({image_resource(registrypath="registry.example/charm/webhook:2")})
     with_tenancy.config["log-level"] = "debug"
-    with_tenancy.run(0, with_tenancy.contexts[0].on.upgrade_charm())
+    with_tenancy.run(0, "upgrade_charm")
     assert controller(api)["containers"][0]["image"] == "registry.example/charm/webhook:2"
     assert "--log-level=debug" in controller(api)["containers"][0]["args"]
 
@@ -72,7 +72,7 @@ def test_new_leader_changes_nothing(app: App, api: Api) -> None:
     app.deploy(2, config={"tenancy": True})
     writes = len(api.writes)
     app.leader = 1
-    app.run(1, app.contexts[1].on.leader_elected())
+    app.run(1, "leader_elected")
     assert len(api.writes) == writes
 
 

@@ -33,7 +33,7 @@ class Provider:
     def answer(self, app: App, validity: datetime.timedelta = YEAR) -> str:
         """Signs what the application asks for, and has the leader hear of that. Returns the certificate."""
         relation = app.relation(0, "certificates")
-        requests = json.loads(relation.local_app_data["certificate_signing_requests"])  # type: ignore[attr-defined]
+        requests = json.loads(relation.local_app_data["certificate_signing_requests"])
         csr = CertificateSigningRequest.from_string(requests[0]["certificate_signing_request"])
         certificate = csr.sign(self.ca, self.key, validity=validity)
         signed = {
@@ -42,10 +42,8 @@ class Provider:
             "ca": str(self.ca),
             "chain": [str(certificate), str(self.ca)],
         }
-        answered = dataclasses.replace(relation, remote_app_data={"certificates": json.dumps([signed])})  # type: ignore[call-arg]
-        app.relate(0, answered)  # type: ignore[arg-type]
-        on = app.contexts[0].on
-        app.run(0, lambda state: on.relation_changed(state.get_relations("certificates")[0]))
+        answered = dataclasses.replace(relation, remote_app_data={"certificates": json.dumps([signed])})
+        app.relate(0, answered, "relation_changed")
         return str(certificate)
 
 
@@ -58,8 +56,6 @@ def provider() -> Provider:
 def related(app: App) -> App:
     app.deploy()
     app.relate(0, testing.Relation("certificates", id=7, remote_app_name="ca-certificate"))
-    on = app.contexts[0].on
-    app.run(0, lambda state: on.relation_created(state.get_relations("certificates")[0]))
     return app
 
 
