@@ -160,15 +160,6 @@ def test_rejected_label_fails_the_action(app: App, api: Api) -> None:
     assert app.failure(0, "enable-namespace", namespace="team") == "team: labels are owned by the platform"
 
 
-def test_istio_injection_is_enabled_and_removed_with_application(app: App, api: Api) -> None:
-    app.deploy()
-    app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})
-    assert api.labels("team") == MESH
-    app.planned = 0
-    app.update(0)
-    assert api.labels("team") == {}
-
-
 def test_disabled_namespace_keeps_labels_of_other_owners(app: App, api: Api) -> None:
     api.put("Namespace", "team", metadata={"labels": MESH})
     app.deploy()
@@ -187,8 +178,8 @@ def test_option_and_action_may_both_name_a_namespace(app: App, api: Api) -> None
     assert api.labels("team") == {}
 
 
-def test_previous_value_is_restored(app: App, api: Api) -> None:
-    before = {"istio-aux.io/injection": "disabled", "istio-injection": "no"}
+@pytest.mark.parametrize("before", [{}, {"istio-aux.io/injection": "disabled", "istio-injection": "no"}])
+def test_labels_before_are_restored_without_the_application(app: App, api: Api, before: dict[str, str]) -> None:
     api.put("Namespace", "team", metadata={"labels": before})
     app.deploy()
     app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})

@@ -73,7 +73,7 @@ def test_reconciling_again_writes_nothing(app: App, api: Api) -> None:
 
 
 def test_new_leader_takes_over_without_a_change(app: App, api: Api) -> None:
-    app.deploy(2)
+    app.deploy(2, config={"tenancy": True})
     before = len(api.writes)
     app.leader = 1
     app.run(1, "leader_elected")
@@ -207,30 +207,21 @@ def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception
     assert objects(api) == {}
 
 
-def test_last_hook_without_rights_does_not_fail(app: App, api: Api) -> None:
+def test_removal_without_rights_is_reported_and_repeated(app: App, api: Api) -> None:
     app.deploy()
     app.planned, api.broken = 0, api_error(403)
+    for event in ("stop", "remove"):
+        app.run(0, event)
+        assert app.status() == NO_TRUST
+    api.broken = None
     app.run(0, "remove")
-    assert app.status() == NO_TRUST
+    assert objects(api) == {}
 
 
 def test_last_hook_of_one_of_two_units_removes_nothing(app: App, api: Api) -> None:
     app.deploy(2)
     app.run(1, "remove")
     assert objects(api) == INSTALLED
-
-
-@pytest.mark.parametrize(("failure", "status"), [(api_error(403), NO_TRUST), (api_error(503), API_UNAVAILABLE)])
-def test_failed_removal_is_reported_and_repeated(
-    app: App, api: Api, failure: Exception, status: testing.UnknownStatus
-) -> None:
-    app.deploy()
-    app.planned, api.broken = 0, failure
-    app.run(0, "stop")
-    assert app.status() == status
-    api.broken = None
-    app.run(0, "remove")
-    assert objects(api) == {}
 
 
 # The mesh, by relation

@@ -69,23 +69,13 @@ def test_label_of_a_person_is_removed_but_not_istios() -> None:
         ({"io.datastrophic/istio-aux": "enabled", ISTIO: "enabled"}, True, True),
         ({"istio.io/rev": "canary"}, False, True),
         ({"istio.io/rev": "canary", ISTIO: "disabled"}, False, False),
+        ({"part-of": "profile"}, True, False),
+        ({"part-of": "profile", INJECTION: "disabled"}, False, False),
+        ({"part-of": "other"}, False, False),
     ],
 )
 def test_namespace_labels_are_read_as_webhook_and_istio_do(
     labels: dict[str, str], opted_in: bool, injected: bool
 ) -> None:
-    there = namespace("team", labels)
-    assert (namespaces.is_opted_in(there), namespaces.is_injected(there)) == (opted_in, injected)
-
-
-@pytest.mark.parametrize(
-    ("labels", "opted_in"),
-    [
-        ({"part-of": "profile"}, True),
-        ({"part-of": "profile", INJECTION: "disabled"}, False),
-        ({"part-of": "other"}, False),
-        ({}, False),
-    ],
-)
-def test_selected_namespace_is_opted_in_unless_disabled(labels: dict[str, str], opted_in: bool) -> None:
-    assert namespaces.is_opted_in(namespace("team", labels), Selector.parse("part-of=profile")) is opted_in
+    there, selector = namespace("team", labels), Selector.parse("part-of=profile")
+    assert (namespaces.is_opted_in(there, selector), namespaces.is_injected(there)) == (opted_in, injected)

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from ops import ActiveStatus, BlockedStatus
 
 from tests.unit.api import Api, api_error
@@ -170,10 +169,3 @@ def test_require_sidecar_on_old_server_is_reported(app: App, api: Api) -> None:
     app.config = SHIM
     app.update(0)
     assert app.status() == ActiveStatus()
-
-
-@pytest.mark.parametrize("value", ["Katib", "a b"])
-def test_wrong_application_is_named(app: App, value: str) -> None:
-    app.deploy(config={"applications": value})
-    message = f'invalid options; keeping the previous ones: applications: "{value}" is not the name of an application'
-    assert app.status().message.startswith(message)

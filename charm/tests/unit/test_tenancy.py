@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import pytest
-from ops import ActiveStatus, BlockedStatus, WaitingStatus
+from ops import ActiveStatus, WaitingStatus
 
 from cluster import resources
 from tests.unit.api import Api, Json, api_error
@@ -14,7 +14,6 @@ from tests.unit.seen import (
     CONFIGURATION,
     CONTROLLER,
     INSTALLED,
-    NO_TRUST,
     WITH_TENANCY,
     objects,
 )
@@ -66,14 +65,6 @@ def test_controller_follows_image_and_log_level(with_tenancy: App, api: Api) -> 
     with_tenancy.run(0, "upgrade_charm")
     assert controller(api)["containers"][0]["image"] == "registry.example/charm/webhook:2"
     assert "--log-level=debug" in controller(api)["containers"][0]["args"]
-
-
-def test_new_leader_changes_nothing(app: App, api: Api) -> None:
-    app.deploy(2, config={"tenancy": True})
-    writes = len(api.writes)
-    app.leader = 1
-    app.run(1, "leader_elected")
-    assert len(api.writes) == writes
 
 
 def test_option_off_deletes_rights_then_objects_then_controller(with_tenancy: App, api: Api) -> None:
@@ -166,20 +157,6 @@ def test_controller_that_does_not_start_is_reported(with_tenancy: App, api: Api)
     with_tenancy.update(0)
     message = f"waiting for the Deployment {CONTROLLER[1]}, which is not ready; see its events and its log"
     assert with_tenancy.status() == WaitingStatus(message)
-
-
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        (403, NO_TRUST),
-        (422, BlockedStatus("the Kubernetes API rejects an object of this charm: no")),
-    ],
-)
-def test_rejected_role_is_reported(app: App, api: Api, code: int, status: BlockedStatus) -> None:
-    # Without trust, the API server rejects a role with rights that its writer does not have.
-    api.rejected["ClusterRole"] = api_error(code)
-    app.deploy(config={"tenancy": True})
-    assert app.status() == status
 
 
 def test_tenants_kinds_are_the_controllers() -> None:
