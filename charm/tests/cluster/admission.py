@@ -43,9 +43,10 @@ def the_pod(model: Model, namespace: str, app: str) -> Pod | None:
     return pods[0] if pods else None
 
 
-def containers(pod: Pod) -> set[str]:
-    assert pod.spec
-    return {each.name for each in (*pod.spec.containers, *(pod.spec.initContainers or []))}
+def containers(pod: Pod | None) -> set[str]:
+    """Returns the names of a pod's containers; none if there is no pod."""
+    spec = pod.spec if pod else None
+    return {each.name for each in (*spec.containers, *(spec.initContainers or []))} if spec else set()
 
 
 def is_ready(pod: Pod | None) -> bool:
@@ -60,13 +61,18 @@ def rejections(model: Model, namespace: str) -> list[str]:
     ]
 
 
-def rejection(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> str | None:
-    """Returns the reason if the API server would reject a pod now; None if it would admit it."""
+def admitted(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> Pod:
+    """Returns a pod as the API server would admit it now. Raises ApiError if it would reject it."""
     named = {spelled(label): value for label, value in labels.items()}
     spec = PodSpec([payload()], restartPolicy=restart_policy)
     pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace, labels=named), spec=spec)
+    return model.admin.create(pod, dry_run=True)
+
+
+def rejection(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> str | None:
+    """Returns the reason if the API server would reject a pod now; None if it would admit it."""
     try:
-        model.admin.create(pod, dry_run=True)
+        admitted(model, namespace, restart_policy, **labels)
     except ApiError as error:
         return str(error)
     return None
@@ -74,6 +80,9 @@ def rejection(model: Model, namespace: str, restart_policy: str = "Always", **la
 
 def is_injected(model: Model, namespace: str, **labels: str) -> bool:
     """Returns true if a pod would get its sidecar now."""
-    named = {spelled(label): value for label, value in labels.items()}
-    pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace, labels=named), spec=PodSpec([payload()]))
-    return "istio-proxy" in containers(model.admin.create(pod, dry_run=True))
+    return "istio-proxy" in containers(admitted(model, namespace, **labels))
+
+
+def gets_its_shim(model: Model, namespace: str) -> bool:
+    """Returns true if a pod that runs to completion would get the shim now."""
+    return "aux-shim" in containers(admitted(model, namespace, "Never"))

@@ -6,6 +6,13 @@ internal/provider/kubernetes/modelteardown.go, and its namespace. Neither lists 
 
 from tests.cluster.model import Model
 
+CLUSTER_KINDS = (
+    "clusterroles",
+    "clusterrolebindings",
+    "customresourcedefinitions",
+    "mutatingwebhookconfigurations",
+    "validatingwebhookconfigurations",
+)
 APPLICATION_KINDS = (
     "statefulsets",
     "deployments",
@@ -16,20 +23,9 @@ APPLICATION_KINDS = (
     "rolebindings",
     "serviceaccounts",
     "ingresses",
-    "clusterroles",
-    "clusterrolebindings",
-    "customresourcedefinitions",
-    "mutatingwebhookconfigurations",
-    "validatingwebhookconfigurations",
+    *CLUSTER_KINDS,
 )
-MODEL_KINDS = (
-    "clusterroles",
-    "clusterrolebindings",
-    "customresourcedefinitions",
-    "mutatingwebhookconfigurations",
-    "validatingwebhookconfigurations",
-    "storageclasses",
-)
+MODEL_KINDS = (*CLUSTER_KINDS, "storageclasses")
 
 
 def remove_application(model: Model) -> None:

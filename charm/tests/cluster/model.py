@@ -43,7 +43,7 @@ class Model:
             metadata=ObjectMeta(name=ACCOUNT, namespace=self.name), roleRef=own, subjects=[self._subject()]
         )
         admin.create(binding)
-        self.use(self._server())
+        self.use()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -62,7 +62,9 @@ class Model:
             metadata=ObjectMeta(name=self.name, labels=self.labels), roleRef=role, subjects=[self._subject()]
         )
         self.admin.create(binding)
-        until("the rights of the account", self._has_rights)
+        account = f"--as=system:serviceaccount:{self.name}:{ACCOUNT}"
+        may = ("auth", "can-i", "delete", "namespaces", account)
+        until("the rights of the account", lambda: self._run_kubectl(*may).stdout.strip() == "yes")
 
     def deployed(self, config: dict[str, Any] | None = None, units: int = 1) -> App:
         """Deploys the application in this model."""
@@ -89,63 +91,67 @@ class Model:
         self._namespaces.append(name)
         return name
 
-    def use(self, server: str) -> None:
-        """Has the charm call this server from now on."""
+    def use(self, server: str | None = None) -> None:
+        """Has the charm call this server from now on, or the real one again."""
         request = ServiceAccount.Token(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
         token = self.admin.create(request, ACCOUNT, namespace=self.name).status
         assert token
-        ca = self.admin.config.cluster.certificate_auth_data
+        cluster = self.admin.config.cluster
+        ca, file = cluster.certificate_auth_data, cluster.certificate_auth
+        trusted = {"certificate-authority-data": ca} if ca else {"certificate-authority": file}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "charm",
-            "clusters": [{"name": "charm", "cluster": {"server": server, "certificate-authority-data": ca}}],
+            "clusters": [{"name": "charm", "cluster": {"server": server or cluster.server, **trusted}}],
             "users": [{"name": "charm", "user": {"token": token.token}}],
             "contexts": [{"name": "charm", "context": {"cluster": "charm", "user": "charm", "namespace": self.name}}],
         }
-        if not ca:
-            file = self.admin.config.cluster.certificate_auth
-            config["clusters"] = [{"name": "charm", "cluster": {"server": server, "certificate-authority": file}}]
         path = self._directory / "kubeconfig"
         path.write_text(yaml.safe_dump(config))
         self._monkeypatch.setenv("KUBECONFIG", str(path))
 
-    def back(self) -> None:
-        """Has the charm call the real server again."""
-        self.use(self._server())
-
     def written(self) -> list[str]:
         """Lists the objects that the charm wrote, without those that Kubernetes derives from a Service."""
         others = ("endpoints/", "endpointslice.", "replicaset.", "pod/")
-        return [each for each in self.labelled() if not each.startswith(others) and each not in self.juju_own()]
+        return [each for each in self.left() if not each.startswith(others)]
 
     def until_nothing_is_left(self) -> None:
         """Waits until nothing is left: Kubernetes deletes derived objects a moment later."""
         assert self.written() == []
-        until("no object of any kind with the application's labels", lambda: set(self.labelled()) <= self.juju_own())
+        self.until_swept()
 
-    def juju_own(self) -> set[str]:
-        """Returns the objects that Juju labels itself, and deletes after the last hook."""
-        return {f"clusterrolebinding.rbac.authorization.k8s.io/{self.name}"}
+    def until_swept(self) -> None:
+        """Waits until Kubernetes has deleted what was owned by something deleted. Fails naming what is left."""
+        try:
+            until("no object of any kind with the application's labels", lambda: not self.left())
+        except AssertionError as error:
+            raise AssertionError(f"{error}: left are {self.left()}") from error
 
-    def labelled(self) -> list[str]:
-        """Lists all objects of any kind with the application's labels, as kubectl names them."""
+    def left(self) -> list[str]:
+        """Lists the objects of any kind with the application's labels, as kubectl names them.
+
+        Without the two that Juju labels itself: the account's rights, which it deletes after the last hook, and the
+        model's namespace once the charm has opted it in, which no sweep deletes by its labels.
+        """
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         selector = f"app.juju.is/created-by=istio-aux,model.juju.is/id={self.juju.uuid}"
         # Events and metrics have no labels of ours, and metrics need not be served.
         listed = ",".join(kind for kind in kinds if not kind.endswith("metrics.k8s.io"))
         found = self.kubectl("get", listed, "--all-namespaces", "-l", selector, "-o", "name").split()
-        # The model's namespace, whose labels Juju adds when the charm opts it in: no sweep deletes namespaces by them.
-        return [each for each in found if each != f"namespace/{self.name}"]
+        jujus = (f"clusterrolebinding.rbac.authorization.k8s.io/{self.name}", f"namespace/{self.name}")
+        return [each for each in found if each not in jujus]
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         """Runs kubectl as the administrator."""
-        environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
-        done = subprocess.run(
-            ["kubectl", *arguments], env=environment, capture_output=True, text=True, check=False, input=stdin
-        )
+        done = self._run_kubectl(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def _run_kubectl(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
+        words = ["kubectl", *arguments]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, input=stdin)
 
     def marked_namespaces(self) -> list[str]:
         """Lists the namespaces with this application's record."""
@@ -165,21 +171,8 @@ class Model:
             self.kubectl("delete", "--ignore-not-found", kinds, name)
         self.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace", *self._namespaces)
 
-    def _server(self) -> str:
-        return self.admin.config.cluster.server
-
     def _subject(self) -> Subject:
         return Subject(kind="ServiceAccount", name=ACCOUNT, namespace=self.name)
-
-    def _has_rights(self) -> bool:
-        return self.may("delete", "namespaces")
-
-    def may(self, verb: str, kind: str) -> bool:
-        """Returns true if the application's account may do this."""
-        can = ("auth", "can-i", verb, kind, f"--as=system:serviceaccount:{self.name}:{ACCOUNT}")
-        environment = {**os.environ, "KUBECONFIG": os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"]}
-        done = subprocess.run(["kubectl", *can], env=environment, capture_output=True, text=True, check=False)
-        return done.stdout.strip() == "yes"
 
 
 def spelled(label: str) -> str:

@@ -1,21 +1,12 @@
 """Charmed Kubeflow's layout: istiod is in the model's own namespace, beside the charms' pods."""
 
-from collections.abc import Iterator
-
-import pytest
-from lightkube.models.admissionregistration_v1 import (
-    MutatingWebhook,
-    ServiceReference,
-    WebhookClientConfig,
-)
-from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
-from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
 from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus
 
 from tests.cluster.admission import (
     REJECTION,
     containers,
+    gets_its_shim,
     is_injected,
     is_ready,
     no_injector,
@@ -24,29 +15,25 @@ from tests.cluster.admission import (
     the_pod,
 )
 from tests.cluster.model import Model
-from tests.cluster.payloads import stateful_set
-from tests.cluster.test_life import gets_its_shim
+from tests.cluster.payloads import workload
 from tests.cluster.waiting import until
 
 
-@pytest.fixture
-def injector_of_the_model(model: Model) -> Iterator[str]:
-    """An injector as a charm of the model makes it, which calls istiod in the model's namespace. It selects no pod."""
+def create_injector(model: Model) -> None:
+    """Creates an injector as a charm of the model does: it calls istiod in the model's namespace. It selects no pod."""
     name = f"{model.name}-injector"
-    nothing = LabelSelector(matchLabels={"no.pod/has-this": "label"})
-    entry = MutatingWebhook(
-        name="namespace.sidecar-injector.istio.io",
-        admissionReviewVersions=["v1"],
-        sideEffects="None",
-        clientConfig=WebhookClientConfig(service=ServiceReference(name="istiod", namespace=model.name)),
-        objectSelector=nothing,
-        failurePolicy="Ignore",
-    )
+    webhook = {
+        "name": "namespace.sidecar-injector.istio.io",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"service": {"name": "istiod", "namespace": model.name}},
+        "objectSelector": {"matchLabels": {"no.pod/has-this": "label"}},
+        "failurePolicy": "Ignore",
+    }
     labels = {"app": "sidecar-injector", "app.kubernetes.io/instance": f"pilot-{model.name}"}
-    metadata = ObjectMeta(name=name, labels=labels)
-    model.admin.create(MutatingWebhookConfiguration(metadata=metadata, webhooks=[entry]))
-    yield name
-    model.kubectl("delete", "mutatingwebhookconfiguration", name, "--ignore-not-found")
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    model.apply([{**kind, "metadata": {"name": name, "labels": labels}, "webhooks": [webhook]}])
+    model.at_end.append(("mutatingwebhookconfiguration", name))
 
 
 def label(model: Model, **labels: str | None) -> None:
@@ -54,8 +41,8 @@ def label(model: Model, **labels: str | None) -> None:
     model.admin.patch(Namespace, model.name, {"metadata": {"labels": named}})
 
 
-@pytest.mark.usefixtures("injector_of_the_model")
 def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model) -> None:
+    create_injector(model)
     label(model, istio_injection="enabled")
     app = model.deployed({"namespaces": model.name, "require-sidecar": True})
     assert app.status() == ActiveStatus("sidecars required, except for istiod and istio, istio-k8s, istio-pilot, pilot")
@@ -68,14 +55,12 @@ def test_charms_beside_istiod_wait_for_sidecars_and_istiod_does_not(model: Model
             {"operator_juju_is__name": "modeloperator"},
         ):
             assert rejection(model, model.name, **exempt) is None, exempt
-        model.admin.create(stateful_set("katib", model.name))
+        model.apply([workload("StatefulSet", "katib", model.name)])
         until("the rejection of the charm's pod", lambda: rejections(model, model.name))
         assert REJECTION in rejections(model, model.name)[0]
         assert the_pod(model, model.name, "katib") is None
     until("the charm's pod, by itself", lambda: is_ready(the_pod(model, model.name, "katib")))
-    pod = the_pod(model, model.name, "katib")
-    assert pod
-    assert "istio-proxy" in containers(pod)
+    assert "istio-proxy" in containers(the_pod(model, model.name, "katib"))
 
 
 def test_model_operators_stay_out_of_the_mesh(model: Model) -> None:

@@ -5,15 +5,13 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from lightkube.models.core_v1 import PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.core_v1 import Namespace
 from ops import ActiveStatus, BlockedStatus, WaitingStatus
 
 from tests.cluster import juju_webhook
-from tests.cluster.admission import containers, rejection
+from tests.cluster.admission import gets_its_shim, rejection
 from tests.cluster.model import Model
-from tests.cluster.payloads import deployment, payload, stateful_set
+from tests.cluster.payloads import payload, workload
 from tests.cluster.removals import by_force, by_hooks
 from tests.cluster.test_require_sidecar import REQUIRED
 from tests.cluster.waiting import until
@@ -39,12 +37,6 @@ def trusted(model: Model) -> set[str]:
 
 def certificates(bundle: str) -> int:
     return base64.b64decode(bundle).count(b"-----BEGIN CERTIFICATE-----\n")
-
-
-def gets_its_shim(model: Model, namespace: str) -> bool:
-    """Returns true if a pod that runs to completion would get the shim now."""
-    pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace), spec=PodSpec([payload()], restartPolicy="Never"))
-    return "aux-shim" in containers(model.admin.create(pod, dry_run=True))
 
 
 def test_job_completes_and_removal_leaves_nothing(model: Model) -> None:
@@ -124,7 +116,7 @@ def test_unavailable_api_is_waited_for(model: Model) -> None:
     app = model.deployed()
     waiting = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
     assert app.status() == waiting
-    model.back()
+    model.use()
     app.update(0)
     assert app.status() == ActiveStatus()
 
@@ -153,19 +145,18 @@ ACTIONS: list[Callable[[Model, App], object]] = [
 def test_workloads_of_other_charms_live(model: Model, go: Callable[[Model, App], None], order: tuple[int, ...]) -> None:
     jujus = {**model.labels, "app.juju.is/created-by": "katib-controller", "app.kubernetes.io/managed-by": "juju"}
     juju_webhook.install(model)
-    others = [stateful_set("katib-controller", model.name), deployment("modeloperator", model.name)]
-    for each in others:
-        assert each.metadata
-        each.metadata.labels = dict(jujus)
-        model.admin.create(each)
+    others = {"StatefulSet": "katib-controller", "Deployment": "modeloperator"}
+    for kind, name in others.items():
+        made = workload(kind, name, model.name)
+        model.apply([{**made, "metadata": {**made["metadata"], "labels": jujus}}])
     app = model.deployed({"namespace-selector": "part-of=profile", "applications": "katib-controller"})
     for number in order:
         ACTIONS[number](model, app)
     app.run(0, "upgrade_charm")
-    for kind, name in (("statefulset", "katib-controller"), ("deployment", "modeloperator")):
+    for kind, name in others.items():
         assert model.read(kind, name)["metadata"]["labels"].items() >= jujus.items(), "it is not istio-aux' own"
     go(model, app)
-    for kind, name in (("statefulset", "katib-controller"), ("deployment", "modeloperator")):
+    for kind, name in others.items():
         assert "deletionTimestamp" not in model.read(kind, name)["metadata"]
     for policy in ("Always", "Never"):
         until("a pod to be admitted", lambda policy=policy: rejection(model, model.name, policy) is None)
@@ -174,7 +165,7 @@ def test_workloads_of_other_charms_live(model: Model, go: Callable[[Model, App],
 def test_control_patched_workload_is_deleted_with_the_application(model: Model) -> None:
     """What the emulation is for: the charm before this one patched others' templates."""
     juju_webhook.install(model)
-    model.admin.create(stateful_set("katib-controller", model.name))
+    model.apply([workload("StatefulSet", "katib-controller", model.name)])
     app = model.deployed()
     account = f"--as=system:serviceaccount:{model.name}:istio-aux"
     patch = '{"spec": {"template": {"metadata": {"labels": {"sidecar.istio.io/inject": "true"}}}}}'

@@ -14,7 +14,7 @@ from tests.cluster.admission import (
     the_pod,
 )
 from tests.cluster.model import Model
-from tests.cluster.payloads import stateful_set
+from tests.cluster.payloads import workload
 from tests.cluster.waiting import until
 
 REQUIRED = ActiveStatus("sidecars required, except for istiod and istio, istio-k8s, istio-pilot")
@@ -32,13 +32,11 @@ def test_pod_is_rejected_until_the_injector_is_back(model: Model, team: str) -> 
     with no_injector(model):
         rejected = until("the policy to be in force", lambda: rejection(model, team))
         assert REJECTION in str(rejected)
-        model.admin.create(stateful_set("db", team))
+        model.apply([workload("StatefulSet", "db", team)])
         assert until("the rejection of the StatefulSet's pod", lambda: rejections(model, team))
         assert the_pod(model, team, "db") is None
     until("the pod, by itself", lambda: is_ready(the_pod(model, team, "db")))
-    pod = the_pod(model, team, "db")
-    assert pod
-    assert "istio-proxy" in containers(pod)
+    assert "istio-proxy" in containers(the_pod(model, team, "db"))
 
 
 def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
@@ -62,11 +60,9 @@ def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) ->
     with no_injector(model):
         # The API server forgets the policy of the test before a moment after it is removed.
         until("the injector to be deleted", lambda: rejection(model, team) is None and not is_injected(model, team))
-        model.admin.create(stateful_set("db", team))
+        model.apply([workload("StatefulSet", "db", team)])
         until("the pod", lambda: is_ready(the_pod(model, team, "db")))
-        pod = the_pod(model, team, "db")
-        assert pod
-        assert containers(pod) == {"main"}
+        assert containers(the_pod(model, team, "db")) == {"main"}
         assert rejections(model, team) == []
     until("the injector to be back", lambda: is_injected(model, team))
     missed = app.act(0, "list-uninjected-pods", namespace=team)
@@ -75,23 +71,17 @@ def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) ->
     assert app.act(0, "list-uninjected-pods", namespace=team)["count"] == 1, "a dry run restarts nothing"
     restarted = app.act(0, "restart-uninjected-pods", namespace=team, **{"dry-run": False})
     assert restarted["evicted"] == f"{team}/Pod/db-0 no-sidecar {team}/StatefulSet/db"
-    until("the new pod", lambda: (pod := the_pod(model, team, "db")) and "istio-proxy" in containers(pod))
+    until("the new pod", lambda: "istio-proxy" in containers(the_pod(model, team, "db")))
     until("the new pod to be ready", lambda: is_ready(the_pod(model, team, "db")))
     assert app.act(0, "list-uninjected-pods", namespace=team)["count"] == 0
 
 
 def test_named_application_joins_the_mesh(model: Model) -> None:
-    katib = stateful_set("katib", model.name)
-    assert katib.spec
-    assert katib.spec.template.metadata
-    katib.spec.template.metadata.labels = {"app": "katib", "app.kubernetes.io/name": "katib"}
     app = model.deployed({"applications": "katib"})
     until("the webhook to be called", lambda: is_injected(model, model.name, app_kubernetes_io__name="katib"))
-    model.admin.create(katib)
+    model.apply([workload("StatefulSet", "katib", model.name, {"app.kubernetes.io/name": "katib"})])
     until("its pod", lambda: is_ready(the_pod(model, model.name, "katib")))
-    pod = the_pod(model, model.name, "katib")
-    assert pod
-    assert "istio-proxy" in containers(pod)
+    assert "istio-proxy" in containers(the_pod(model, model.name, "katib"))
     assert not is_injected(model, model.name, app_kubernetes_io__name="other")
     app.config["applications"] = ""
     app.update(0)

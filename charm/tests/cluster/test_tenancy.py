@@ -78,23 +78,8 @@ def test_controller_is_gone_with_the_application(
     app = model.deployed({"tenancy": True})
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     go(model, app)
-    until_swept(model)
+    model.until_swept()
     assert tenants_objects(model, tenant) == left
     # As README says it.
     model.kubectl("delete", TENANTS_OBJECTS, "-A", "-l", f"app.kubernetes.io/managed-by={MANAGER}")
     assert tenants_objects(model, tenant) == set()
-
-
-def until_swept(model: Model) -> None:
-    """Wait until Kubernetes has deleted what was owned by something that Juju deletes. Fails naming what is left."""
-    left: set[str] = set()
-
-    def is_swept() -> bool:
-        left.clear()
-        left.update(set(model.labelled()) - model.juju_own())
-        return not left
-
-    try:
-        until("no object with the application's labels", is_swept)
-    except AssertionError as error:
-        raise AssertionError(f"{error}: left are {sorted(left)}") from error

@@ -47,6 +47,12 @@ def labels(namespace: str) -> dict[str, str]:
     return there["metadata"].get("labels", {})
 
 
+def admitted(namespace: str, restart: str = "Never") -> dict[str, Any]:
+    """Returns a pod as the API server admits it. Fails if it rejects it."""
+    pod = ("run", "probe", "-n", namespace, "--image=registry.example/none", f"--restart={restart}")
+    return json.loads(kubectl(*pod, "--dry-run=server", "-o", "json"))
+
+
 @pytest.fixture(scope="module")
 def team(juju: jubilant.Juju) -> Any:
     """A namespace to be opted in."""
@@ -76,9 +82,7 @@ def test_with_trust_it_is_active(juju: jubilant.Juju) -> None:
 def test_webhook_is_called_for_a_listed_namespace(juju: jubilant.Juju, team: str) -> None:
     juju.config(APP, {"namespaces": team})
     juju.wait(lambda status: jubilant.all_active(status, APP) and "istio-aux.io/injection" in labels(team))
-    pod = ("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never")
-    made: dict[str, Any] = json.loads(kubectl(*pod, "--dry-run=server", "-o", "json"))
-    assert "holdApplicationUntilProxyStarts" in made["metadata"]["annotations"]["proxy.istio.io/config"]
+    assert "holdApplicationUntilProxyStarts" in admitted(team)["metadata"]["annotations"]["proxy.istio.io/config"]
 
 
 def test_wrong_option_is_named_and_put_right(juju: jubilant.Juju) -> None:
@@ -91,7 +95,7 @@ def test_wrong_option_is_named_and_put_right(juju: jubilant.Juju) -> None:
 
 def test_rotation_keeps_pods_admitted(juju: jubilant.Juju, team: str) -> None:
     assert juju.run(f"{APP}/leader", "rotate-certificates").status == "completed"
-    kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+    admitted(team)
 
 
 def served_issuer(juju: jubilant.Juju) -> str:
@@ -106,11 +110,11 @@ def test_certificates_come_from_the_relation_while_related(juju: jubilant.Juju, 
     juju.deploy("self-signed-certificates", channel="1/stable", config={"ca-common-name": "ca-of-the-test"})
     juju.integrate(f"{APP}:certificates", "self-signed-certificates:certificates")
     juju.wait(lambda status: jubilant.all_active(status) and "ca-of-the-test" in served_issuer(juju))
-    kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+    admitted(team)
     juju.remove_relation(f"{APP}:certificates", "self-signed-certificates:certificates")
     assert juju.run(f"{APP}/leader", "rotate-certificates").status == "completed"
     juju.wait(lambda status: jubilant.all_active(status, APP) and "istio-aux CA" in served_issuer(juju))
-    kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+    admitted(team)
 
 
 def test_charm_runs_without_root(juju: jubilant.Juju) -> None:
@@ -125,7 +129,7 @@ def test_refresh_keeps_pods_admitted(
     juju.refresh(APP, path=charm, resources=resources)
 
     def admits(status: jubilant.Status) -> bool:
-        kubectl("run", "probe", "-n", team, "--image=registry.example/none", "--restart=Never", "--dry-run=server")
+        admitted(team)
         return jubilant.all_active(status, APP) and jubilant.all_agents_idle(status, APP)
 
     juju.wait(admits)
@@ -199,5 +203,4 @@ def test_forced_removal_leaves_nothing_that_denies(
     juju.remove_application(APP, force=True)
     juju.wait(lambda status: APP not in status.apps)
     for restart in ("Always", "OnFailure", "Never"):
-        pod = ("run", "probe", "-n", team, "--image=registry.example/none", f"--restart={restart}")
-        kubectl(*pod, "--dry-run=server")
+        admitted(team, restart)
