@@ -207,6 +207,16 @@ def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception
     assert objects(api) == {}
 
 
+def test_last_hook_fails_after_a_rejected_label(app: App, api: Api) -> None:
+    api.put("Namespace", "guarded")
+    app.deploy(config={"namespaces": "guarded,team"})
+    app.planned = 0
+    api.refused.add("guarded")
+    with pytest.raises(testing.errors.UncaughtCharmError):
+        app.run(0, "remove")
+    assert api.labels("team") == {}, "the others are restored"
+
+
 def test_removal_without_rights_is_reported_and_repeated(app: App, api: Api) -> None:
     app.deploy()
     app.planned, api.broken = 0, api_error(403)
