@@ -13,6 +13,8 @@ pub fn has_condition(object: &Value, kind: &str) -> bool {
 
 /// The exit code that containerd gives to a container of which it knows nothing.
 pub const LOST: i32 = 255;
+/// The exit code of a process that SIGKILL ended.
+const KILLED: i32 = 137;
 
 /// How a shim ended, by its termination message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,14 +163,22 @@ fn is_lost(state: &ContainerState) -> bool {
         INTERRUPTED_STARTS.iter().any(|end| message.ends_with(end))
     };
     state.terminated.as_ref().is_some_and(|terminated| {
-        terminated.exit_code == LOST || terminated.message.as_ref().is_some_and(is_interrupted)
+        // Killed before containerd had answered that it runs.
+        let never_started = terminated.started_at.as_ref().is_some_and(|time| time.0.as_second() == 0);
+        terminated.exit_code == LOST
+            || (terminated.exit_code == KILLED && never_started)
+            || terminated.message.as_ref().is_some_and(is_interrupted)
     })
 }
 
 fn describe(status: &ContainerStatus) -> String {
+    let ended = |terminated: &ContainerStateTerminated| {
+        let message = terminated.message.as_deref().map(|text| format!(" ({})", text.trim())).unwrap_or_default();
+        format!("ended with {}{message}", terminated.exit_code)
+    };
     let state = status.state.as_ref();
     let now = if let Some(terminated) = state.and_then(|state| state.terminated.as_ref()) {
-        format!("ended with {}", terminated.exit_code)
+        ended(terminated)
     } else if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
         format!("waits ({})", waiting.reason.as_deref().unwrap_or("no reason"))
     } else if status.ready {
@@ -176,7 +186,9 @@ fn describe(status: &ContainerStatus) -> String {
     } else {
         "runs, not ready".to_owned()
     };
-    format!("{} {now}, {} restarts", status.name, status.restart_count)
+    let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    let before = last.map(|terminated| format!(", before it {}", ended(terminated))).unwrap_or_default();
+    format!("{} {now}, {} restarts{before}", status.name, status.restart_count)
 }
 
 #[cfg(test)]
@@ -200,6 +212,16 @@ mod tests {
     fn complete(mut status: Value) -> Value {
         json_patch::merge(&mut status, &json!({"image": "", "imageID": "", "ready": false, "restartCount": 0}));
         status
+    }
+
+    #[test]
+    fn container_killed_before_it_ran_is_lost() {
+        let killed = |started: &str| {
+            let state = json!({"terminated": {"exitCode": 137, "startedAt": started}});
+            is_lost(&serde_json::from_value(state).unwrap())
+        };
+        assert!(killed("1970-01-01T00:00:00Z"));
+        assert!(!killed("2026-11-25T09:57:49Z"));
     }
 
     #[test]
