@@ -48,7 +48,7 @@ SWITCHED_ON = $(if $(filter node,$(WITH)),--set=nodeProxy.enabled=true) $(if $(f
 FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
   CC_aarch64_unknown_linux_musl=$(CURDIR)/hack/zig-cc AR_aarch64_unknown_linux_musl=$(CURDIR)/hack/zig-ar
 # qemu's user mode does not pass PIDFD_GET_INFO on to the kernel.
-UNKNOWN_TO_QEMU := end_and_reaping_are_reported_once_each
+UNKNOWN_TO_QEMU := code_is_reported_after_the_reaping
 
 .PHONY: help
 help: ## List the targets
