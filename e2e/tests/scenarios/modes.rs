@@ -1,6 +1,6 @@
 //! The modes in which the shim gets into a pod: each does what native does, and what only it can do.
 
-use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER};
+use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{NEEDS_PROXY, annotated, in_modes, job, pod, pod_spec, shell, with_memory};
@@ -77,7 +77,9 @@ async fn payloads_that_share_no_pids_end() {
     // The image's own command: the shim's, which prints its version.
     let made = ns.dry_run(pod("no-command", &no_sharing)).await;
     let inits = made["spec"]["initContainers"].as_array().expect("it has the shim").clone();
-    let shim = inits.iter().find(|container| container["name"] == "aux-shim").expect("it has the shim");
+    // Without native sidecars an init container copies the shim.
+    let is_shim = |container: &&Value| container["name"].as_str().is_some_and(|name| name.starts_with(SHIM_CONTAINER));
+    let shim = inits.iter().find(is_shim).expect("it has the shim");
     let mut no_command = no_sharing;
     no_command["containers"] = json!([{"name": "main", "image": shim["image"], "args": ["--version"]}]);
     ns.create_object(pod("no-command", &no_command)).await;

@@ -47,8 +47,12 @@ async fn audit_log_has_the_decision() {
         let decided = |field: &str| event["annotations"][format!("add-shim.namespace.istio-aux.io/{field}")].as_str();
         (is_pod && event["verb"] == "create").then(|| Some(format!("{}: {}", decided("mode")?, decided("reason")?)))?
     });
-    let expected = format!("{}: istio-proxy is an ordinary container in a pod that runs to completion", default_mode());
-    assert_eq!(decisions, [(expected, 1)].into());
+    let mode = default_mode();
+    let reason = match mode {
+        "proxy" => "the server has no native sidecars",
+        _ => "istio-proxy is an ordinary container in a pod that runs to completion",
+    };
+    assert_eq!(decisions, [(format!("{mode}: {reason}"), 1)].into());
 }
 
 #[tokio::test]
