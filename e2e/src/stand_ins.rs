@@ -8,7 +8,6 @@ use contract::names::{
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::command::run;
 use crate::manifests::{container, deployment, pod, pod_spec, service, shell};
 use crate::{Namespace, PodView};
 
@@ -102,10 +101,8 @@ pub async fn signal_as_argos_controller(ns: &Namespace, name: &str) {
     for container in containers(&pod).filter(|container| view.terminated(container).is_none()) {
         let annotation = ARGO_KILL_PROXY_ANNOTATION.replace("istio-proxy", container);
         let command = view.annotation(&annotation).unwrap_or(r#"["/bin/sh", "-c", "kill -%d 1"]"#).replace("%d", "15");
-        let command: Vec<String> = serde_json::from_str(&command).expect("the annotation is a command");
-        let exec = ["-n", ns.name(), "exec", name, "--container", container, "--"];
-        let words: Vec<&str> = exec.into_iter().chain(command.iter().map(String::as_str)).collect();
-        let output = run("kubectl", &words, "");
+        let command: Vec<&str> = serde_json::from_str(&command).expect("the annotation is a command");
+        let output = ns.try_exec(name, container, &command);
         println!("signaled {name} {container}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }

@@ -1,12 +1,14 @@
 //! The pods of a scenario's namespace.
 
+use std::process::Output;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, LogParams};
 use serde_json::Value;
 
 use super::Namespace;
 use super::objects::name_of;
-use crate::kubectl::kubectl;
+use crate::command::{printed, run};
 
 impl Namespace {
     /// Returns the client of the namespace's pods.
@@ -38,7 +40,14 @@ impl Namespace {
 
     /// Runs a command in a container of a pod, and returns what it printed.
     pub fn exec(&self, pod: &str, container: &str, command: &[&str]) -> String {
-        kubectl(&[&["-n", self.name(), "exec", pod, "--container", container, "--"], command].concat())
+        printed(&self.try_exec(pod, container, command))
+    }
+
+    /// Runs a command in a container of a pod, or of `deployment/NAME`, which may fail.
+    #[must_use]
+    pub fn try_exec(&self, pod: &str, container: &str, command: &[&str]) -> Output {
+        let exec = ["-n", self.name(), "exec", pod, "--container", container, "--"];
+        run("kubectl", &[&exec[..], command].concat(), "")
     }
 
     /// Deletes a pod.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::clients::{greets, until_said};
 use e2e::cluster::{MESH, restart};
-use e2e::command::{printed, run};
+use e2e::command::printed;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
 use e2e::node::{self, WithoutAgent};
@@ -49,8 +49,8 @@ async fn heard(ns: &Namespace) -> String {
     let ask = until_said(&greets("web"), "*200");
     // A container runtime that was restarted takes no sessions at first.
     ns.until("a session in the client's pod", async || {
-        let words = ["-n", ns.name(), "exec", &client, "--container=main", "--", "sh", "-c", &ask];
-        Some(run("kubectl", &words, "")).filter(|output| output.status.success()).map(|output| printed(&output))
+        let output = ns.try_exec(&client, "main", &["sh", "-c", &ask]);
+        output.status.success().then(|| printed(&output))
     })
     .await
 }

@@ -1,7 +1,7 @@
 //! The upgrade of proxies while their pods live.
 
 use e2e::cluster::{BESIDE, MESH};
-use e2e::kubectl::{kubectl, wait_for_rollout};
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{container, deployment, payload_image, pod_spec, server, shell, with_memory};
 use e2e::node::{self, NextImage};
 use e2e::{Namespace, PodView, scenario};
@@ -57,8 +57,7 @@ fn objects() -> Vec<Value> {
 
 /// Runs a script in the only pod of a Deployment.
 fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
-    let deployment = format!("deployment/{deployment}");
-    kubectl(&["-n", ns.name(), "exec", &deployment, "--", "sh", "-c", script])
+    ns.exec(&format!("deployment/{deployment}"), "main", &["sh", "-c", script])
 }
 
 /// Waits for the first line of the long response.

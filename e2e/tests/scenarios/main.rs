@@ -20,7 +20,6 @@ mod selection;
 mod start;
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
-use e2e::command::run;
 use e2e::manifests::NEEDS_PROXY;
 use e2e::{Namespace, PodView};
 use serde_json::{Value, json};
@@ -86,7 +85,7 @@ async fn start_server(ns: &Namespace) {
     ns.create_objects(e2e::manifests::server()).await;
     ns.until_a_pod("app=web", "readiness", |pod| pod.is_ready("web")).await;
     // Until istiod has told of the pod, proxies answer with 503.
-    let exec = ["-n", ns.name(), "exec", "deployment/web", "--container=web", "--"];
-    let ask = [&exec[..], &["curl", "-sSf", "--max-time", "5", "http://web/"]].concat();
-    ns.until("an answer through the mesh", async || run("kubectl", &ask, "").status.success().then_some(())).await;
+    let ask = ["curl", "-sSf", "--max-time", "5", "http://web/"];
+    let is_answered = async || ns.try_exec("deployment/web", "web", &ask).status.success().then_some(());
+    ns.until("an answer through the mesh", is_answered).await;
 }
