@@ -38,7 +38,7 @@ pub(crate) async fn for_each(
     }
 }
 
-/// Lists the selected objects of a kind; none if the server does not have the kind.
+/// Lists the selected objects of a kind.
 pub(crate) async fn list(
     client: &Client,
     kind: Kind,
@@ -46,11 +46,18 @@ pub(crate) async fn list(
     selection: &ListParams,
 ) -> Result<Vec<Value>> {
     let mut all = Vec::new();
-    match for_each(client, kind, namespace, selection, |object| all.push(object)).await {
-        Err(error) if matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404) => {}
-        read => read?,
-    }
+    for_each(client, kind, namespace, selection, |object| all.push(object)).await?;
     Ok(all)
+}
+
+/// Lists the objects of a kind in a namespace; none if the server does not have the kind.
+pub(crate) async fn list_if_served(client: &Client, kind: Kind, namespace: &str) -> Result<Vec<Value>> {
+    match list(client, kind, Some(namespace), &ListParams::default()).await {
+        Err(error) if matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404) => {
+            Ok(Vec::new())
+        }
+        read => read,
+    }
 }
 
 /// Reads one object; `None` if the object does not exist, or the server does not have the kind.

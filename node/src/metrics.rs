@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -104,7 +105,7 @@ impl Exporter {
     pub async fn serve(self, port: Option<u16>) -> Infallible {
         let Some(port) = port else { return pending().await };
         let listener = loop {
-            match TcpListener::bind(&any_address(port)[..]).await {
+            match bind(port).await {
                 Ok(listener) => break listener,
                 Err(error) => tracing::warn!(%error, port, "metrics are not served"),
             }
@@ -162,9 +163,14 @@ fn register(registry: &mut Registry, gauges: Gauges) {
     }
 }
 
-/// Returns what to listen on: IPv6 and IPv4; on a host without IPv6, IPv4.
-fn any_address(port: u16) -> [SocketAddr; 2] {
-    [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]
+/// Listens for IPv6 and IPv4; on a host without IPv6, for IPv4.
+async fn bind(port: u16) -> io::Result<TcpListener> {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(|_| error)
+        }
+        bound => bound,
+    }
 }
 
 #[cfg(test)]

@@ -109,13 +109,13 @@ fn help() -> Command {
 
 /// Parses the options of `watch`, or those of `supervise` and its command.
 fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
-    // Always stands for a missing policy: no pod that runs to completion has it.
-    let (mut watch, mut command) = (WatchArgs::new(Vec::new(), RestartPolicy::Always), None);
+    let (mut watch, mut policy, mut command) = (WatchArgs::new(Vec::new(), RestartPolicy::Never), None, None);
     while command.is_none()
         && let Some(arg) = parser.next()?
     {
         match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(help()),
+            Arg::Long(RESTART_POLICY) => policy = Some(pod_policy(&mut parser)?),
             Arg::Long(option) => {
                 let option = option.to_owned();
                 read_option(&option, &mut watch, &mut parser)?;
@@ -127,6 +127,7 @@ fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
     if takes_command && command.is_none() {
         return Err(nothing_to_run(SUPERVISE));
     }
+    watch.restart_policy = policy.ok_or_else(|| wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"))?;
     reject_contradictions(&watch)?;
     match command {
         None => Ok(Command::Watch(watch)),
@@ -170,14 +171,13 @@ fn nothing_to_run(command: &'static str) -> Error {
     Error::Incomplete { command, reason: "no command to run; put it at the end, after --" }
 }
 
-/// Reads the value of an option of `watch` and `supervise`.
+/// Reads the value of an option of `watch` and `supervise`, but the policy.
 fn read_option(option: &str, watch: &mut WatchArgs, parser: &mut Parser) -> Result<(), Error> {
     match option {
         AWAIT => watch.awaited.push(name(AWAIT, parser)?),
         HELPER => watch.helpers.push(name(HELPER, parser)?),
         MAY_RESTART => watch.may_restart.push(name(MAY_RESTART, parser)?),
         PROXY => watch.proxy = name(PROXY, parser)?,
-        RESTART_POLICY => watch.restart_policy = pod_policy(parser)?,
         STATUS_PORT => watch.status_port = parsed(STATUS_PORT, parser, "takes a port, 0 to 65535")?,
         QUIT => watch.quit.push(parsed(QUIT, parser, &ParseEndpointError.to_string())?),
         ANNOTATIONS => watch.annotations = Some(name(ANNOTATIONS, parser)?),
@@ -198,9 +198,6 @@ fn pod_policy(parser: &mut Parser) -> Result<RestartPolicy, Error> {
 }
 
 fn reject_contradictions(watch: &WatchArgs) -> Result<(), Error> {
-    if watch.restart_policy == RestartPolicy::Always {
-        return Err(wrong(RESTART_POLICY, "is missing; it takes Never or OnFailure"));
-    }
     if watch.awaited.is_empty() {
         return Err(wrong(AWAIT, "is missing; name at least one container"));
     }

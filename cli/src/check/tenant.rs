@@ -40,12 +40,11 @@ pub(super) fn is_tenant(namespace: &Value) -> bool {
 
 /// Reads a tenant. What could not be read is added to the list.
 pub(super) async fn read(client: &Client, namespace: &str, unreadable: &mut Vec<String>) -> Tenant {
-    let all = ListParams::default();
     let role = read::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await;
-    let bindings = read::list(client, ROLE_BINDINGS, Some(namespace), &all).await;
+    let bindings = read::list(client, ROLE_BINDINGS, Some(namespace), &ListParams::default()).await;
     let pod_default = read::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await;
-    let policies = read::list(client, AUTHORIZATION_POLICIES, Some(namespace), &all).await;
-    let peer_authentications = read::list(client, PEER_AUTHENTICATIONS, Some(namespace), &all).await;
+    let policies = read::list_if_served(client, AUTHORIZATION_POLICIES, namespace).await;
+    let peer_authentications = read::list_if_served(client, PEER_AUTHENTICATIONS, namespace).await;
     Tenant {
         has_role: note(unreadable, role).map(|role| role.is_some()),
         role_bindings: note(unreadable, bindings),

@@ -19,8 +19,6 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use ::inject::args::one_line;
-
 /// Is the file name under which kubectl finds the program as its plugin.
 const PLUGIN_FILE: &str = "kubectl-istio_aux";
 
@@ -28,7 +26,6 @@ const PLUGIN_FILE: &str = "kubectl-istio_aux";
 #[command(
     name = "istio-aux",
     version,
-    arg_required_else_help = false,
     about = "Lets pods with an Istio sidecar start after their proxy, and complete",
     after_help = "examples:
   istio-aux check                               what is wrong in the cluster, and what to do about it
@@ -120,6 +117,23 @@ fn run(command: Command) -> CliResult {
             Ok(true)
         }
     }
+}
+
+/// Returns clap's message for wrong arguments in one line, with the commands where none was given.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return format!("no command: it takes {}; see --help", command_names());
+    }
+    ::inject::args::one_line(error)
+}
+
+/// Lists the commands, as `check, why or finish`.
+fn command_names() -> String {
+    let command = Cli::command();
+    let names: Vec<&str> =
+        command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name).collect();
+    let (last, first) = names.split_last().expect("there are commands");
+    format!("{} or {last}", first.join(", "))
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ fn wrong_arguments_are_named_in_one_line() {
     let cases = [
         (
             "istio-aux",
-            "'istio-aux' requires a subcommand but one was not provided [subcommands: check, why, finish, inject, \
-             manifests, policy, version, tenant-objects, completions, help]; see --help",
+            "no command: it takes check, why, finish, inject, manifests, policy, version, tenant-objects or \
+             completions; see --help",
         ),
         ("istio-aux sever", "unrecognized subcommand 'sever'; see --help"),
         ("istio-aux check --no-such", "unexpected argument '--no-such' found; see --help"),

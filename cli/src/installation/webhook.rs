@@ -12,9 +12,6 @@ use crate::check::{UNFINISHED, webhook_service};
 use crate::pods::label;
 use crate::read::{self, selector_of};
 
-/// Names the webhook's container in every kind of installation.
-const CONTAINER: &str = "webhook";
-
 /// Holds what a pod of the webhook is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Webhook {
@@ -51,7 +48,7 @@ pub(crate) async fn installed_settings(client: &Client) -> Option<Settings> {
 }
 
 fn webhook(pod: &Value) -> Option<Webhook> {
-    let container = pod["spec"]["containers"].as_array()?.iter().find(|container| container["name"] == CONTAINER)?;
+    let container = pod["spec"]["containers"].as_array()?.iter().find(|container| runs_webhook(container))?;
     let image = container["image"].as_str()?;
     Some(Webhook {
         image: image.to_owned(),
@@ -64,6 +61,13 @@ fn webhook(pod: &Value) -> Option<Webhook> {
 fn tag(image: &str) -> Option<&str> {
     let (_, name) = image.rsplit_once('/').unwrap_or_default();
     (!name.contains('@')).then(|| name.split_once(':').map(|(_, tag)| tag))?
+}
+
+/// Returns true for the container that runs the webhook, by its program or its name.
+fn runs_webhook(container: &Value) -> bool {
+    let words = ["command", "args"].map(|field| container[field].as_array());
+    let mut words = words.into_iter().flatten().flatten().filter_map(Value::as_str);
+    container["name"] == "webhook" || words.any(|word| word.ends_with("istio-aux-webhook"))
 }
 
 /// Returns a container's arguments, with `$(NAME)` replaced by the values of its environment, as the kubelet does.
