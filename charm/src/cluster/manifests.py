@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -76,13 +77,14 @@ def desired(installation: Installation) -> list[AnyResource]:
 
 def _read(file: str, installation: Installation) -> list[Object]:
     """Reads the objects of a file, with values for its placeholders."""
-    text, selector = (_HERE / file).read_text(), installation.settings.namespace_selector
-    for placeholder, value in (
-        ("juju-application", installation.application.name),
-        ("juju-model", installation.application.model),
-        ("juju-selector", selector.cel("variables.namespaceLabels") if selector else "false"),
-    ):
-        text = text.replace(placeholder, value)
+    selector = installation.settings.namespace_selector
+    values = {
+        "juju-application": installation.application.name,
+        "juju-model": installation.application.model,
+        "juju-selector": selector.cel("variables.namespaceLabels") if selector else "false",
+    }
+    # In one pass: an application may be called juju-model.
+    text = re.sub("|".join(values), lambda found: values[found[0]], (_HERE / file).read_text())
     return [each for each in yaml.load_all(text, _LOADER) if each]
 
 

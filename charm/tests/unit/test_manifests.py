@@ -58,6 +58,13 @@ def webhooks(**changes: Any) -> list[dict[str, Any]]:
     return webhooks_of(by_name(**changes))
 
 
+def test_application_may_have_the_name_of_a_placeholder() -> None:
+    application = dataclasses.replace(APPLICATION, name="juju-model")
+    namespaced = [each for each in by_name(application).values() if "namespace" in each["metadata"]]
+    assert {each["metadata"]["namespace"] for each in namespaced} == {"kubeflow"}
+    assert all(each["metadata"]["name"].startswith("juju-model-webhook") for each in namespaced)
+
+
 def test_webhooks_equal_the_charts_with_jujus_exclusions() -> None:
     expected = webhooks_of(chart())
     for webhook in expected:
