@@ -133,7 +133,7 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
     let path = proxy::log_of(logs, &proxy.sandbox.id);
     let mut log = File::open(&path).context(path.display())?;
     match io::copy(&mut log, &mut output) {
-        // Whoever read has read enough.
+        // A reader such as `head` has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         copied => copied.map(drop).context(path.display()),
     }

@@ -88,7 +88,7 @@ fn report_while_an_awaited_container_runs_ends_nothing() {
     pod.report("main=0,metrics=0");
     main.finish();
     shim.until_logged("container exited container=main");
-    assert_eq!(proxy.requests(), NOTHING, "metrics runs: whoever wrote that is wrong");
+    assert_eq!(proxy.requests(), NOTHING, "metrics runs, so the report is wrong");
     metrics.finish();
     proxy.assert_quit_once(shim);
 }
