@@ -18,3 +18,4 @@ pub mod sandbox;
 pub mod server;
 pub mod settings;
 pub mod status;
+pub mod turns;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,10 +15,13 @@ use node::proxy::Node;
 use node::rootfs;
 use node::settings::{CniPaths, Paths, Settings};
 use node::status::{self, Proxy};
+use node::turns::Turns;
 use tokio::sync::Semaphore;
 
 /// Each upgrade needs a core for a second.
 const UPGRADES_AT_A_TIME: usize = 2;
+/// A start needs a core for half a second, and waits for the API server, istiod and containerd besides.
+const STARTS_OF_A_CORE: usize = 2;
 
 #[derive(Parser)]
 #[command(name = "istio-aux-node", version, about = "Runs the Istio proxies of pods on the node (experimental)")]
@@ -118,11 +122,13 @@ fn print_log(node: &Paths, pod: &str) -> Result<()> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn run_agent(args: AgentArgs) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let node = Node {
         client: Client::try_default().await.context("the API server")?,
         containerd: Containerd::at(&args.settings.paths.containerd)?,
         settings: args.settings,
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
+        starts: Turns::new(STARTS_OF_A_CORE * cores),
     };
     agent::run(node, args.cni, args.metrics_port).await.map(|never| match never {})
 }

@@ -18,8 +18,8 @@ const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 #[must_use]
 pub fn timeout(command: &str) -> Duration {
     Duration::from_secs(match command {
-        // The kubelet allows 4 minutes for the whole sandbox.
-        "ADD" => 90,
+        // The kubelet allows 4 minutes for the whole sandbox. The agent starts proxies in turn.
+        "ADD" => 200,
         // Then a tombstone is written.
         "DEL" => 20,
         _ => 10,

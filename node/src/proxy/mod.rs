@@ -28,6 +28,7 @@ use crate::containerd::Containerd;
 use crate::error::{Context, Result};
 use crate::sandbox::Proxies;
 use crate::settings::Settings;
+use crate::turns::Turns;
 
 /// The user of Istio's proxy, whose own traffic is not redirected.
 const PROXY_USER: u32 = 1337;
@@ -45,6 +46,8 @@ pub struct Node {
     pub settings: Settings,
     /// Limits the upgrades at a time.
     pub upgrades: Semaphore,
+    /// Limits the starts at a time, which would delay each other until none is ready in time.
+    pub starts: Turns,
 }
 
 impl Node {
@@ -75,7 +78,8 @@ impl Node {
 
 impl Proxies for Node {
     async fn start(&self, sandbox: &Sandbox) -> Result<()> {
-        self.in_time(sandbox, self.start_until_ready(sandbox)).await
+        let start = Box::pin(self.start_until_ready(sandbox));
+        self.starts.take(start::TURN_TIMEOUT, self.in_time(sandbox, start)).await
     }
 
     async fn maintain(&self, sandbox: &Sandbox) {

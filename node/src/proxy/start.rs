@@ -14,7 +14,9 @@ use crate::error::{Context, Error, Result};
 use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 
-/// Long enough for a proxy on a busy node, and shorter than the plugin waits.
+/// Limits the wait for a start's turn. With the start itself, it ends before the plugin's wait.
+pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(110);
+/// Limits a start from its turn on: long enough for a proxy on a busy node.
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -93,5 +95,16 @@ impl Node {
             () = self.ended(&id) => Err(Error::new("the proxy ended before it was ready")),
         }
         .map_err(|error| Error::new(format_args!("{error}; its last line: {}", self.last_line(&sandbox.id))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agent_gives_up_before_the_plugin() {
+        let wait = cni::plugin::timeout("ADD");
+        assert!(TURN_TIMEOUT + READY_TIMEOUT < wait, "the plugin waits {wait:?}");
     }
 }

@@ -1,0 +1,91 @@
+//! Turns for work that many ask for at once and the node can do a few at a time, such as the start of a proxy.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+
+/// Gives turns in the order in which they were asked for.
+#[derive(Debug)]
+pub struct Turns {
+    permits: Semaphore,
+    /// Those that have a turn or wait for one.
+    asked: AtomicUsize,
+}
+
+impl Turns {
+    /// Creates turns, so many at a time.
+    #[must_use]
+    pub fn new(at_a_time: usize) -> Self {
+        Self { permits: Semaphore::new(at_a_time), asked: AtomicUsize::new(0) }
+    }
+
+    /// Waits for a turn and does the work in it. Fails if the turn does not come within `patience`.
+    pub async fn take<T>(&self, patience: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let before = self.asked.fetch_add(1, Ordering::Relaxed);
+        // The caller may drop this future at any point.
+        let _asked = Asked(&self.asked);
+        let Ok(permit) = timeout(patience, self.permits.acquire()).await else {
+            return Err(Error::new(format_args!(
+                "no turn to start within {patience:?}: {before} starts came before it"
+            )));
+        };
+        let _permit = permit?;
+        work.await
+    }
+}
+
+struct Asked<'a>(&'a AtomicUsize);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const START: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(100);
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_at_once_get_turns_in_order() {
+        let (turns, began) = (Arc::new(Turns::new(2)), Instant::now());
+        let starts: Vec<_> = (0..10)
+            .map(|_| {
+                let turns = Arc::clone(&turns);
+                tokio::spawn(async move {
+                    let start = async {
+                        sleep(START).await;
+                        Ok(())
+                    };
+                    turns.take(PATIENCE, start).await.map(|()| began.elapsed().as_secs())
+                })
+            })
+            .collect();
+        let mut ends = Vec::new();
+        for start in starts {
+            ends.push(start.await.unwrap().map_err(|error| error.to_string()));
+        }
+        let late = |before| Err(format!("no turn to start within 100s: {before} starts came before it"));
+        let expected = [30, 30, 60, 60, 90, 90, 120, 120].map(Ok).into_iter().chain([late(8), late(9)]);
+        assert_eq!(ends, expected.collect::<Vec<_>>());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_start_gives_its_turn_to_the_next() {
+        let turns = Turns::new(1);
+        assert!(timeout(START, turns.take(PATIENCE, std::future::pending::<Result<()>>())).await.is_err());
+        assert_eq!(turns.take(PATIENCE, async { Ok(1) }).await, Ok(1));
+        assert_eq!(turns.asked.load(Ordering::Relaxed), 0);
+    }
+}
