@@ -121,3 +121,27 @@ pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::{Args, FromArgMatches};
+
+    use super::*;
+
+    /// Returns a node on which nothing can be reached.
+    pub(super) fn node(run_dir: &Path) -> Node {
+        let options = ["agent", "--proxy-root=/proxy/1", "--ca-root=/no/such/root", "--run-dir"].map(OsString::from);
+        let options = options.into_iter().chain([run_dir.as_os_str().to_owned()]);
+        let matches = Settings::augment_args(clap::Command::new("agent")).get_matches_from(options);
+        let api = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+        Node {
+            client: Client::try_from(api).unwrap(),
+            containerd: Containerd::at(Path::new("/no/such/socket")).unwrap(),
+            settings: Settings::from_arg_matches(&matches).unwrap(),
+            upgrades: Semaphore::new(1),
+            starts: Turns::new(1),
+        }
+    }
+}

@@ -43,9 +43,37 @@ impl Node {
         }
     }
 
+    /// Returns true if there is no certificate, or half of its life is over.
+    pub(super) fn needs_certificate(&self, id: &str) -> bool {
+        self.files(id).renewal_due_in().is_zero()
+    }
+
     pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
         let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
         let certificate = self.settings.ca.issue(&identity).await?;
         self.files(&sandbox.id).write_certificate(&certificate).context("the certificate's files")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::super::tests::node;
+
+    #[tokio::test]
+    async fn certificate_is_kept_for_half_of_its_life() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let node = node(run_dir.path());
+        let directory = node.files("abc").directory.join("certificate");
+        std::fs::create_dir_all(&directory).unwrap();
+        assert!(node.needs_certificate("abc"), "there is none");
+        for (from, to, is_needed) in [(2000, 4000, false), (1980, 2040, true), (1980, 2000, true)] {
+            let mut params = CertificateParams::default();
+            (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
+            let chain = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+            std::fs::write(directory.join("cert-chain.pem"), chain).unwrap();
+            assert_eq!(node.needs_certificate("abc"), is_needed, "{from} to {to}");
+        }
     }
 }

@@ -66,7 +66,10 @@ impl Node {
         let files = self.files(&sandbox.id);
         files.write_pod(sandbox, &pod).context("the pod's files")?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
-        while let Err(error) = self.renew(sandbox, &pod, &mesh).await {
+        // A restarted proxy keeps a certificate that is still good.
+        while self.needs_certificate(&sandbox.id)
+            && let Err(error) = self.renew(sandbox, &pod, &mesh).await
+        {
             if Instant::now() >= deadline {
                 return Err(error);
             }

@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 
 const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
+/// A proxy that served for so long begins with the shortest back-off again, as a container does (kubelet: twice
+/// `MaxContainerBackOff`, by `hasExpired` in client-go's `util/flowcontrol/backoff.go`).
+const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(10);
 const UPGRADE_RETRY_DELAY: Duration = Duration::from_mins(10);
 const REMOVE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -23,12 +26,18 @@ pub enum State {
     /// The first proxy is being started; the pod's containers wait for it.
     Starting,
     /// The proxy serves.
-    Ready,
+    Ready {
+        /// The number of restarts since a proxy served for ten minutes.
+        failures: u32,
+    },
     /// The proxy serves, and its successor is being started.
-    Upgrading,
+    Upgrading {
+        /// As in `Ready`.
+        failures: u32,
+    },
     /// The proxy has ended while the pod lives, and is being started again.
     Restarting {
-        /// The number of starts in a row that failed.
+        /// The number of restarts before this one, since a proxy served for ten minutes.
         failures: u32,
     },
     /// The proxy is being removed.
@@ -54,8 +63,8 @@ pub enum Event {
     Started,
     /// The proxy could not be started.
     StartFailed(Error),
-    /// The proxy has ended by itself.
-    Exited,
+    /// The proxy has ended by itself, after it served for so long.
+    Exited(Duration),
     /// The proxy, its containers and its files are removed.
     Removed,
     /// The removal failed.
@@ -72,7 +81,7 @@ impl Event {
         match self {
             Self::Started => Some("started"),
             Self::StartFailed(_) => Some("start_failed"),
-            Self::Exited => Some("exited"),
+            Self::Exited(_) => Some("exited"),
             Self::Removed => Some("removed"),
             Self::RemoveFailed => Some("remove_failed"),
             Self::Upgraded => Some("upgraded"),
@@ -105,38 +114,51 @@ impl State {
     pub fn apply(self, event: &Event) -> (Self, Vec<Action>) {
         match (self, event) {
             (Self::Absent, Event::Add) => (Self::Starting, vec![Action::Start(Duration::ZERO)]),
-            (Self::Absent, Event::Adopted) => (Self::Ready, vec![Action::Watch]),
-            (Self::Ready | Self::Upgrading, Event::Add) => (self, vec![Action::RespondAdd(Ok(()))]),
-            (Self::Ready, Event::Outdated) => (Self::Upgrading, vec![Action::Upgrade]),
-            (Self::Upgrading, Event::Upgraded | Event::UpgradeFailed(_)) => (Self::Ready, vec![]),
+            (Self::Absent, Event::Adopted) => (Self::Ready { failures: 0 }, vec![Action::Watch]),
+            (Self::Ready { .. } | Self::Upgrading { .. }, Event::Add) => (self, vec![Action::RespondAdd(Ok(()))]),
+            (Self::Ready { failures }, Event::Outdated) => (Self::Upgrading { failures }, vec![Action::Upgrade]),
+            (Self::Upgrading { failures }, Event::Upgraded | Event::UpgradeFailed(_)) => {
+                (Self::Ready { failures }, vec![])
+            }
             (Self::Removing, Event::Add) => {
                 (self, vec![Action::RespondAdd(Err(Error::new("the sandbox is being removed")))])
             }
-            (Self::Starting | Self::Restarting { .. }, Event::Started) => {
-                (Self::Ready, vec![Action::RespondAdd(Ok(()))])
+            (Self::Starting, Event::Started) => (Self::Ready { failures: 0 }, vec![Action::RespondAdd(Ok(()))]),
+            (Self::Restarting { failures }, Event::Started) => {
+                (Self::Ready { failures: failures.saturating_add(1) }, vec![Action::RespondAdd(Ok(()))])
             }
             (Self::Starting, Event::StartFailed(reason)) => {
                 (Self::Removing, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
             }
-            (Self::Starting, Event::Exited) => (
+            (Self::Starting, Event::Exited(_)) => (
                 Self::Removing,
                 vec![Action::RespondAdd(Err(Error::new("the proxy has ended"))), Action::Remove(Duration::ZERO)],
             ),
-            (Self::Ready, Event::Exited) => (Self::Restarting { failures: 0 }, vec![Action::Start(restart_backoff(0))]),
-            (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited) => {
-                let failures = failures.saturating_add(1);
-                (Self::Restarting { failures }, vec![Action::Start(restart_backoff(failures))])
+            (Self::Ready { failures }, Event::Exited(served)) => {
+                restart(if *served < BACKOFF_RESET_AFTER { failures } else { 0 })
+            }
+            (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited(_)) => {
+                restart(failures.saturating_add(1))
             }
             (Self::Absent, Event::Delete) => (Self::Removing, vec![Action::Remove(Duration::ZERO)]),
-            (Self::Starting | Self::Ready | Self::Upgrading | Self::Restarting { .. }, Event::Delete) => (
-                Self::Removing,
-                vec![Action::RespondAdd(Err(Error::new("the sandbox was deleted"))), Action::Remove(Duration::ZERO)],
-            ),
+            (Self::Starting | Self::Ready { .. } | Self::Upgrading { .. } | Self::Restarting { .. }, Event::Delete) => {
+                (
+                    Self::Removing,
+                    vec![
+                        Action::RespondAdd(Err(Error::new("the sandbox was deleted"))),
+                        Action::Remove(Duration::ZERO),
+                    ],
+                )
+            }
             (Self::Removing, Event::Removed) => (Self::Absent, vec![Action::RespondDelete]),
             (Self::Removing, Event::RemoveFailed) => (self, vec![Action::Remove(REMOVE_RETRY_DELAY)]),
             (state, _) => (state, vec![]),
         }
     }
+}
+
+fn restart(failures: u32) -> (State, Vec<Action>) {
+    (State::Restarting { failures }, vec![Action::Start(restart_backoff(failures))])
 }
 
 fn restart_backoff(failures: u32) -> Duration {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cni::protocol::{Request, Response, Sandbox};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
 use crate::error::Result;
@@ -99,7 +99,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
             }
             Message::Request(Request::Check { id }, reply) => {
                 let state = self.entries.get(&id).map(|entry| entry.state);
-                let is_ready = matches!(state, Some(State::Ready | State::Upgrading));
+                let is_ready = matches!(state, Some(State::Ready { .. } | State::Upgrading { .. }));
                 let error = (!is_ready).then(|| "the proxy is not ready".to_owned());
                 let _ = reply.send(Response { error });
             }
@@ -176,13 +176,9 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
                 Ok(()) => report(Event::Started),
                 Err(reason) => return report(Event::StartFailed(reason)),
             }
-            proxies.maintain(sandbox).await;
-            report(Event::Exited);
+            report(maintain(proxies, sandbox).await);
         }
-        Action::Watch => {
-            proxies.maintain(sandbox).await;
-            report(Event::Exited);
-        }
+        Action::Watch => report(maintain(proxies, sandbox).await),
         Action::Upgrade => {
             let retry_delay = match proxies.upgrade(sandbox).await {
                 Ok(()) => {
@@ -194,10 +190,7 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
                     UPGRADE_RETRY_DELAY
                 }
             };
-            match timeout(retry_delay, proxies.maintain(sandbox)).await {
-                Ok(()) => report(Event::Exited),
-                Err(_) => report(Event::Outdated),
-            }
+            report(timeout(retry_delay, maintain(proxies, sandbox)).await.unwrap_or(Event::Outdated));
         }
         Action::Remove(delay) => {
             sleep(*delay).await;
@@ -211,6 +204,13 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
         }
         Action::RespondAdd(_) | Action::RespondDelete => {}
     }
+}
+
+/// Maintains a proxy until it has ended, and returns how long it has served.
+async fn maintain(proxies: &impl Proxies, sandbox: &Sandbox) -> Event {
+    let began = Instant::now();
+    proxies.maintain(sandbox).await;
+    Event::Exited(began.elapsed())
 }
 
 fn respond(waiting: &mut Vec<oneshot::Sender<Response>>, result: &Result<()>) {

@@ -31,27 +31,32 @@ fn event_in_state_leads_to_actions() {
     let ok = || Action::RespondAdd(Ok(()));
     let deleted = || error("the sandbox was deleted");
     let again = |failures, seconds| (Restarting { failures }, vec![Action::Start(Duration::from_secs(seconds))]);
+    let exited = |minutes| Exited(Duration::from_mins(minutes));
+    let ready = || Ready { failures: 0 };
+    let upgrading = || Upgrading { failures: 0 };
     let cases = [
         (Absent, Add, (Starting, vec![start()])),
         (Absent, Delete, (Removing, vec![remove()])),
-        (Absent, Adopted, (Ready, vec![Action::Watch])),
+        (Absent, Adopted, (ready(), vec![Action::Watch])),
         (Starting, Add, (Starting, vec![])),
-        (Starting, Started, (Ready, vec![ok()])),
+        (Starting, Started, (ready(), vec![ok()])),
         (Starting, failed(), (Removing, vec![error("why"), remove()])),
-        (Starting, Exited, (Removing, vec![error("the proxy has ended"), remove()])),
+        (Starting, exited(0), (Removing, vec![error("the proxy has ended"), remove()])),
         (Starting, Delete, (Removing, vec![deleted(), remove()])),
-        (Ready, Add, (Ready, vec![ok()])),
-        (Ready, Delete, (Removing, vec![deleted(), remove()])),
-        (Ready, Exited, again(0, 1)),
-        (Ready, Outdated, (Upgrading, vec![Action::Upgrade])),
-        (Upgrading, Add, (Upgrading, vec![ok()])),
-        (Upgrading, Upgraded, (Ready, vec![])),
-        (Upgrading, UpgradeFailed(Error::new("why")), (Ready, vec![])),
-        (Upgrading, Delete, (Removing, vec![deleted(), remove()])),
+        (ready(), Add, (ready(), vec![ok()])),
+        (ready(), Delete, (Removing, vec![deleted(), remove()])),
+        (ready(), exited(0), again(0, 1)),
+        (Ready { failures: 3 }, exited(9), again(3, 8)),
+        (Ready { failures: 3 }, exited(10), again(0, 1)),
+        (Ready { failures: 3 }, Outdated, (Upgrading { failures: 3 }, vec![Action::Upgrade])),
+        (upgrading(), Add, (upgrading(), vec![ok()])),
+        (Upgrading { failures: 3 }, Upgraded, (Ready { failures: 3 }, vec![])),
+        (upgrading(), UpgradeFailed(Error::new("why")), (ready(), vec![])),
+        (upgrading(), Delete, (Removing, vec![deleted(), remove()])),
         (Restarting { failures: 0 }, failed(), again(1, 2)),
         (Restarting { failures: 90 }, failed(), again(91, 60)),
         (Restarting { failures: 3 }, Add, (Restarting { failures: 3 }, vec![])),
-        (Restarting { failures: 3 }, Started, (Ready, vec![ok()])),
+        (Restarting { failures: 3 }, Started, (Ready { failures: 4 }, vec![ok()])),
         (Restarting { failures: 3 }, Delete, (Removing, vec![deleted(), remove()])),
         (Removing, Add, (Removing, vec![error("the sandbox is being removed")])),
         (Removing, Delete, (Removing, vec![])),
@@ -80,7 +85,7 @@ fn events() -> [Event; 11] {
         Event::StartFailed(Error::new("why")),
         Event::Upgraded,
         Event::UpgradeFailed(Error::new("why")),
-        Event::Exited,
+        Event::Exited(Duration::from_secs(1)),
         Event::Removed,
         Event::RemoveFailed,
     ]
@@ -103,6 +108,25 @@ proptest! {
             may_be_there |= actions.iter().any(|action| matches!(action, Action::Start(_) | Action::Watch));
             state = next;
             prop_assert!(state != State::Absent || !may_be_there);
+        }
+    }
+
+    /// A proxy that never serves for ten minutes is not restarted sooner than before.
+    #[test]
+    fn delay_of_ending_proxy_never_shrinks(events in vec(any_event(), 0..40)) {
+        let (mut state, mut longest) = (State::Absent, Duration::ZERO);
+        for event in events {
+            let (next, actions) = state.apply(&event);
+            for action in actions {
+                if let Action::Start(delay) = action {
+                    prop_assert!(delay >= longest);
+                    longest = delay;
+                }
+            }
+            if matches!(next, State::Absent | State::Removing) {
+                longest = Duration::ZERO;
+            }
+            state = next;
         }
     }
 
