@@ -24,8 +24,9 @@ pub(crate) use self::files::SandboxFiles;
 use self::ids::proxy_id;
 pub(crate) use self::ids::sandbox_of_proxy;
 pub use self::leftovers::Leftovers;
-use crate::containerd::Containerd;
+use crate::containerd::{Containerd, NAMESPACE};
 use crate::error::{Context, Result};
+use crate::netns::Network;
 use crate::sandbox::Proxies;
 use crate::settings::Settings;
 use crate::turns::Turns;
@@ -54,6 +55,15 @@ impl Node {
     /// Returns the container id of the proxy that serves.
     fn serving(&self, sandbox: &str) -> String {
         proxy_id(sandbox, self.files(sandbox).revision().unwrap_or_default())
+    }
+
+    /// Opens the network namespace of a container's process; `None` if it does not run.
+    async fn network(&self, id: &str) -> Result<Option<Network>> {
+        let Some(pid) = self.containerd.pid(NAMESPACE, id).await? else { return Ok(None) };
+        let network = Network::of(pid)?;
+        // Its number may be another process' since.
+        let is_running = self.containerd.pid(NAMESPACE, id).await? == Some(pid);
+        Ok(is_running.then_some(network))
     }
 
     /// Names the image of new proxies.

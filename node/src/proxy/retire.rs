@@ -9,9 +9,7 @@ use tokio::time::sleep;
 use super::Node;
 use super::ids::revision_of;
 use super::ports::Ports;
-use crate::containerd::NAMESPACE;
 use crate::error::Result;
-use crate::netns;
 use crate::pod::read_pod;
 
 /// Envoy counts its connections every 5 s.
@@ -51,12 +49,12 @@ impl Node {
     async fn drain(&self, id: &str, revision: u32, sandbox: &Sandbox) -> Result<()> {
         let admin = Ports::of(revision).admin;
         let mut is_draining = false;
-        while let Some(pid) = self.containerd.pid(NAMESPACE, id).await? {
-            let drained = if is_draining { Ok(()) } else { netns::drain(pid, admin).await };
+        while let Some(network) = self.network(id).await? {
+            let drained = if is_draining { Ok(()) } else { network.drain(admin).await };
             is_draining = drained.is_ok();
             sleep(COUNT_INTERVAL).await;
             let count = match drained {
-                Ok(()) => netns::connections(pid, admin).await,
+                Ok(()) => network.connections(admin).await,
                 Err(error) => Err(error),
             };
             if count == Ok(0) {

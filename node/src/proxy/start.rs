@@ -11,7 +11,6 @@ use super::ports::Ports;
 use super::spec::{self, Layout};
 use super::{Node, RETRY_DELAY, ROOT_LABEL};
 use crate::error::{Context, Error, Result};
-use crate::netns;
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 
 /// Limits the wait for a start's turn. With the start itself, it ends before the plugin's wait.
@@ -43,9 +42,9 @@ impl Node {
             None => self.redirect(sandbox, &pod).await?,
         }
         let revision = served.unwrap_or_default();
-        let pid = self.start_proxy(revision, sandbox, &pod, &mesh).await?;
+        self.start_proxy(revision, sandbox, &pod, &mesh).await?;
         let started = began.elapsed();
-        self.until_ready(pid, revision, sandbox).await?;
+        self.until_ready(revision, sandbox).await?;
         if served.is_none() {
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;
         }
@@ -84,18 +83,22 @@ impl Node {
         sandbox: &Sandbox,
         pod: &PodFacts,
         mesh: &MeshFacts,
-    ) -> Result<u32> {
+    ) -> Result<()> {
         let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
         let ports = Ports::of(revision);
         let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, ports, layout);
-        self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await
+        self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await.map(drop)
     }
 
-    pub(super) async fn until_ready(&self, pid: u32, revision: u32, sandbox: &Sandbox) -> Result<()> {
-        let id = proxy_id(&sandbox.id, revision);
+    pub(super) async fn until_ready(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
+        let (id, has_ended) = (proxy_id(&sandbox.id, revision), "the proxy ended before it was ready");
+        let ready = async {
+            let network = self.network(&id).await?.context(has_ended)?;
+            network.wait_until_ready(Ports::of(revision).readiness, READY_TIMEOUT).await
+        };
         tokio::select! {
-            ready = netns::wait_until_ready(pid, Ports::of(revision).readiness, READY_TIMEOUT) => ready,
-            () = self.ended(&id) => Err(Error::new("the proxy ended before it was ready")),
+            ready = ready => ready,
+            () = self.ended(&id) => Err(Error::new(has_ended)),
         }
         .map_err(|error| Error::new(format_args!("{error}; its last line: {}", self.last_line(&sandbox.id))))
     }

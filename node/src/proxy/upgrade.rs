@@ -20,8 +20,8 @@ impl Node {
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
             let mesh = read_mesh(&self.client, &self.settings).await?;
-            let pid = self.start_proxy(revision, sandbox, &pod, &mesh).await?;
-            self.until_ready(pid, revision, sandbox).await?;
+            self.start_proxy(revision, sandbox, &pod, &mesh).await?;
+            self.until_ready(revision, sandbox).await?;
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")
         };
         let in_turn = async {
