@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +12,6 @@ use tokio::sync::oneshot;
 
 use crate::error::{Context, Error, Result};
 
-/// The address by which the agent probes a proxy: 127.0.0.1 is redirected to the serving one (`proxy/ports.rs`). The mesh's
-/// rules do not redirect root's connections on the loopback interface.
-const LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Limits a request as a whole: a payload may listen in place of its proxy, and respond slowly.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,30 +20,59 @@ const RESPONSE_LIMIT: usize = 4096;
 
 /// Holds a pod's network namespace, whatever becomes of the process by which it was found.
 #[derive(Debug, Clone)]
-pub struct Network(Arc<File>);
+pub struct Network {
+    namespace: Arc<File>,
+    endpoints: Endpoints,
+}
+
+/// Holds the addresses at which the agent reaches the proxies in a pod's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Endpoints {
+    /// Of readiness, on which Envoy listens at all addresses. Localhost is redirected to the serving proxy (`proxy/ports.rs`),
+    /// so it is another one; the mesh's rules do not redirect root's connections on the loopback interface.
+    readiness: IpAddr,
+    /// Of the admin interface.
+    admin: IpAddr,
+}
+
+impl Endpoints {
+    /// Returns those of a pod with these addresses. Envoy listens on IPv6 in a pod that has nothing else (Istio's
+    /// `pkg/bootstrap/config.go`).
+    fn of(pod: &[IpAddr]) -> Self {
+        match pod.first() {
+            Some(&first) if pod.iter().all(IpAddr::is_ipv6) => {
+                Self { readiness: first, admin: Ipv6Addr::LOCALHOST.into() }
+            }
+            _ => Self { readiness: Ipv4Addr::new(127, 0, 0, 2).into(), admin: Ipv4Addr::LOCALHOST.into() },
+        }
+    }
+}
 
 impl Network {
-    /// Opens the network namespace of a process.
-    pub fn of(pid: u32) -> Result<Self> {
+    /// Opens the network namespace of a process of a pod with these addresses.
+    pub fn of(pid: u32, addresses: &[IpAddr]) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
-        Ok(Self(Arc::new(File::open(&path).context(path)?)))
+        let namespace = Arc::new(File::open(&path).context(path)?);
+        Ok(Self { namespace, endpoints: Endpoints::of(addresses) })
     }
 
     /// Returns when the proxy with this port is ready.
     pub async fn wait_until_ready(&self, readiness_port: u16, timeout: Duration) -> Result<()> {
-        self.enter(move |is_cancelled| poll(readiness_port, Instant::now() + timeout, is_cancelled)).await
+        let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
+        self.enter(move |is_cancelled| poll(address, Instant::now() + timeout, is_cancelled)).await
     }
 
     /// Closes an Envoy's listeners by its admin interface. Connections that wait to be accepted go to another process that
     /// listens on the same port (`tcp_migrate_req`, Linux 5.14). Accepted ones go on; HTTP ones until their next response.
     pub async fn drain(&self, admin_port: u16) -> Result<()> {
+        let address = SocketAddr::from((self.endpoints.admin, admin_port));
         self.enter(move |_| {
             if let Err(error) = fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1") {
                 tracing::warn!(%error, "no tcp_migrate_req: connections that wait to be accepted are refused");
             }
             // The first closes HTTP connections and leaves the listeners open.
             for what in ["POST /drain_listeners?graceful&skip_exit", "POST /drain_listeners"] {
-                let (status, _) = ask_admin(admin_port, what)?;
+                let (status, _) = ask_admin(address, what)?;
                 if status != 200 {
                     return Err(Error::new(format_args!("Envoy responds {status} to {what}")));
                 }
@@ -58,8 +84,9 @@ impl Network {
 
     /// Returns the number of connections that an Envoy serves. Envoy counts them every 5 s.
     pub async fn connections(&self, admin_port: u16) -> Result<u64> {
+        let address = SocketAddr::from((self.endpoints.admin, admin_port));
         self.enter(move |_| {
-            let (_, text) = ask_admin(admin_port, "GET /stats?filter=server.total_connections")?;
+            let (_, text) = ask_admin(address, "GET /stats?filter=server.total_connections")?;
             let count =
                 text.lines().find_map(|line| line.strip_prefix("server.total_connections: ")?.trim().parse().ok());
             count.context("Envoy does not count its connections")
@@ -72,7 +99,7 @@ impl Network {
         &self,
         work: impl FnOnce(&dyn Fn() -> bool) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let namespace = Arc::clone(&self.0);
+        let namespace = Arc::clone(&self.namespace);
         let (sender, receiver) = oneshot::channel();
         let thread = thread::Builder::new().spawn(move || {
             let entered = setns(&namespace, CloneFlags::CLONE_NEWNET);
@@ -85,9 +112,9 @@ impl Network {
     }
 }
 
-fn poll(port: u16, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<()> {
+fn poll(address: SocketAddr, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<()> {
     loop {
-        let Err(error) = ask_readiness(port) else { return Ok(()) };
+        let Err(error) = ask_readiness(address) else { return Ok(()) };
         if is_cancelled() || Instant::now() >= deadline {
             return Err(error);
         }
@@ -95,16 +122,16 @@ fn poll(port: u16, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result
     }
 }
 
-fn ask_readiness(port: u16) -> Result<()> {
-    let status = request((LOOPBACK, port).into(), "GET /healthz/ready", REQUEST_TIMEOUT).map(|(status, _)| status);
+fn ask_readiness(address: SocketAddr) -> Result<()> {
+    let status = request(address, "GET /healthz/ready", REQUEST_TIMEOUT).map(|(status, _)| status);
     match status.context("the proxy is not ready")? {
         200 => Ok(()),
         status => Err(Error::new(format_args!("the proxy is not ready: it responds {status}"))),
     }
 }
 
-fn ask_admin(port: u16, what: &str) -> Result<(u16, String)> {
-    request((Ipv4Addr::LOCALHOST, port).into(), what, REQUEST_TIMEOUT).context("Envoy")
+fn ask_admin(address: SocketAddr, what: &str) -> Result<(u16, String)> {
+    request(address, what, REQUEST_TIMEOUT).context("Envoy")
 }
 
 /// Sends a request, and returns the status and the response as text.
@@ -153,6 +180,21 @@ mod tests {
             }
         });
         address
+    }
+
+    #[test]
+    fn proxy_of_ipv6_only_pod_is_asked_by_ipv6() {
+        for (pod, readiness, admin) in [
+            ("10.0.0.7", "127.0.0.2", "127.0.0.1"),
+            ("10.0.0.7 fd00::7", "127.0.0.2", "127.0.0.1"),
+            ("fd00::7 10.0.0.7", "127.0.0.2", "127.0.0.1"),
+            ("fd00::7", "fd00::7", "::1"),
+            ("fd00::7 fd01::7", "fd00::7", "::1"),
+        ] {
+            let pod: Vec<IpAddr> = pod.split(' ').map(|address| address.parse().unwrap()).collect();
+            let expected = Endpoints { readiness: readiness.parse().unwrap(), admin: admin.parse().unwrap() };
+            assert_eq!(Endpoints::of(&pod), expected, "{pod:?}");
+        }
     }
 
     #[test]

@@ -57,10 +57,10 @@ impl Node {
         proxy_id(sandbox, self.files(sandbox).revision().unwrap_or_default())
     }
 
-    /// Opens the network namespace of a container's process; `None` if it does not run.
-    async fn network(&self, id: &str) -> Result<Option<Network>> {
+    /// Opens the network namespace of a container of the sandbox; `None` if its process does not run.
+    async fn network(&self, id: &str, sandbox: &Sandbox) -> Result<Option<Network>> {
         let Some(pid) = self.containerd.pid(NAMESPACE, id).await? else { return Ok(None) };
-        let network = Network::of(pid)?;
+        let network = Network::of(pid, &sandbox.addresses)?;
         // Its number may be another process' since.
         let is_running = self.containerd.pid(NAMESPACE, id).await? == Some(pid);
         Ok(is_running.then_some(network))

@@ -64,7 +64,7 @@ impl Ports {
         if !has_jumps {
             let localhost = if is_ipv6 { "::1" } else { "127.0.0.1" };
             let _ = writeln!(rules, "-I PREROUTING -j {CHAIN}");
-            // A proxy that does not serve yet probes its own readiness port; the agent probes it by another address.
+            // A proxy that does not serve yet probes its own readiness port; the agent probes it by another address (`netns.rs`).
             let not_proxies = format!("-m owner ! --uid-owner {PROXY_USER}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }

@@ -49,7 +49,7 @@ impl Node {
     async fn drain(&self, id: &str, revision: u32, sandbox: &Sandbox) -> Result<()> {
         let admin = Ports::of(revision).admin;
         let mut is_draining = false;
-        while let Some(network) = self.network(id).await? {
+        while let Some(network) = self.network(id, sandbox).await? {
             let drained = if is_draining { Ok(()) } else { network.drain(admin).await };
             is_draining = drained.is_ok();
             sleep(COUNT_INTERVAL).await;

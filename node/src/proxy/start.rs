@@ -93,7 +93,7 @@ impl Node {
     pub(super) async fn until_ready(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
         let (id, has_ended) = (proxy_id(&sandbox.id, revision), "the proxy ended before it was ready");
         let ready = async {
-            let network = self.network(&id).await?.context(has_ended)?;
+            let network = self.network(&id, sandbox).await?.context(has_ended)?;
             network.wait_until_ready(Ports::of(revision).readiness, READY_TIMEOUT).await
         };
         tokio::select! {
