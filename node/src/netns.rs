@@ -15,6 +15,8 @@ use crate::error::{Context, Error, Result};
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Limits a request as a whole: a payload may listen in place of its proxy, and respond slowly.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limits a check of a proxy that serves, which may have little of a busy node's time.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a response that are read.
 const RESPONSE_LIMIT: usize = 4096;
 
@@ -60,6 +62,12 @@ impl Network {
     pub async fn wait_until_ready(&self, readiness_port: u16, timeout: Duration) -> Result<()> {
         let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
         self.enter(move |is_cancelled| poll(address, Instant::now() + timeout, is_cancelled)).await
+    }
+
+    /// Fails unless the proxy with this port is ready.
+    pub async fn check(&self, readiness_port: u16) -> Result<()> {
+        let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
+        self.enter(move |_| ask_readiness(address, CHECK_TIMEOUT)).await
     }
 
     /// Closes an Envoy's listeners by its admin interface. Connections that wait to be accepted go to another process that
@@ -114,7 +122,7 @@ impl Network {
 
 fn poll(address: SocketAddr, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<()> {
     loop {
-        let Err(error) = ask_readiness(address) else { return Ok(()) };
+        let Err(error) = ask_readiness(address, REQUEST_TIMEOUT) else { return Ok(()) };
         if is_cancelled() || Instant::now() >= deadline {
             return Err(error);
         }
@@ -122,8 +130,8 @@ fn poll(address: SocketAddr, deadline: Instant, is_cancelled: impl Fn() -> bool)
     }
 }
 
-fn ask_readiness(address: SocketAddr) -> Result<()> {
-    let status = request(address, "GET /healthz/ready", REQUEST_TIMEOUT).map(|(status, _)| status);
+fn ask_readiness(address: SocketAddr, timeout: Duration) -> Result<()> {
+    let status = request(address, "GET /healthz/ready", timeout).map(|(status, _)| status);
     match status.context("the proxy is not ready")? {
         200 => Ok(()),
         status => Err(Error::new(format_args!("the proxy is not ready: it responds {status}"))),

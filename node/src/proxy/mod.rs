@@ -5,6 +5,7 @@ mod containers;
 mod files;
 mod ids;
 mod leftovers;
+mod liveness;
 mod ports;
 mod retire;
 mod serve;
@@ -96,6 +97,7 @@ impl Proxies for Node {
         let id = self.serving(&sandbox.id);
         tokio::select! {
             () = self.ended(&id) => {}
+            () = self.until_stuck(&id, sandbox) => self.end(&id).await,
             never = self.keep_fresh(sandbox) => match never {},
             never = self.retire_predecessors(sandbox) => match never {},
         }
