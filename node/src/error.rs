@@ -1,4 +1,4 @@
-//! The error of the agent's work. Nothing matches on it: it is logged, printed, or sent to the plugin.
+//! The error of the agent's work. It is logged, printed, or sent to the plugin; only a pod that is gone is told from other errors.
 
 use std::fmt::{self, Display};
 
@@ -6,7 +6,10 @@ use contract::error_chain::display_chain;
 
 /// Says what failed and, after colons, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error(String);
+pub struct Error {
+    message: String,
+    is_pod_gone: bool,
+}
 
 /// Is what the agent's work returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -15,20 +18,32 @@ impl Error {
     /// Creates an error without a cause.
     #[must_use]
     pub fn new(message: impl Display) -> Self {
-        Self(message.to_string())
+        Self { message: message.to_string(), is_pod_gone: false }
+    }
+
+    /// Creates the error of a pod that the API server does not have any more.
+    #[must_use]
+    pub fn pod_is_gone(message: impl Display) -> Self {
+        Self { is_pod_gone: true, ..Self::new(message) }
+    }
+
+    /// Returns true if the API server does not have the pod any more.
+    #[must_use]
+    pub fn is_pod_gone(&self) -> bool {
+        self.is_pod_gone
     }
 }
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 
 impl<E: std::error::Error> From<E> for Error {
     /// Appends the causes that the error's own text does not have.
     fn from(error: E) -> Self {
-        Self(display_chain(&error))
+        Self::new(display_chain(&error))
     }
 }
 
@@ -40,7 +55,10 @@ pub trait Context<T> {
 
 impl<T, E: Into<Error>> Context<T> for Result<T, E> {
     fn context(self, context: impl Display) -> Result<T> {
-        self.map_err(|error| Error(format!("{context}: {}", error.into())))
+        self.map_err(|error| {
+            let error: Error = error.into();
+            Error { message: format!("{context}: {error}"), ..error }
+        })
     }
 }
 
@@ -59,9 +77,11 @@ mod tests {
     struct Failed(#[source] std::io::Error);
 
     #[test]
-    fn context_stands_before_the_error_and_its_causes() {
+    fn context_stands_before_error_and_keeps_its_kind() {
         let outer: Result<()> = Err(Failed(std::io::Error::other("refused"))).context("istiod");
         assert_eq!(outer.unwrap_err().to_string(), "istiod: the call: refused");
+        let gone: Result<()> = Err(Error::pod_is_gone("no such pod")).context("the pod");
+        assert!(gone.is_err_and(|error| error.is_pod_gone() && error.to_string() == "the pod: no such pod"));
         assert_eq!(None::<()>.context("no pod").unwrap_err().to_string(), "no pod");
     }
 }

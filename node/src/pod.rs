@@ -49,7 +49,8 @@ pub struct MeshFacts {
 /// Reads the pod of a sandbox, and checks its UID and its runtime class.
 pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &sandbox.namespace);
-    let pod = pods.get(&sandbox.name).await.context("the pod cannot be read")?;
+    let pod = pods.get_opt(&sandbox.name).await.context("the pod cannot be read")?;
+    let pod = pod.ok_or_else(|| Error::pod_is_gone("the pod does not exist any more"))?;
     facts(&pod, &sandbox.uid)
 }
 
@@ -71,7 +72,7 @@ pub async fn read_mesh(client: &Client, settings: &Settings) -> Result<MeshFacts
 fn facts(pod: &Pod, uid: &str) -> Result<PodFacts> {
     let spec = pod.spec.as_ref().context("the pod has no spec")?;
     if pod.metadata.uid.as_deref() != Some(uid) {
-        return Err(Error::new("the pod of that name is another one"));
+        return Err(Error::pod_is_gone("the pod of that name is another one"));
     }
     if spec.runtime_class_name.as_deref() != Some(NODE_RUNTIME_CLASS) {
         return Err(Error::new(format_args!("the pod's runtime class is not {NODE_RUNTIME_CLASS}")));

@@ -137,6 +137,10 @@ impl State {
             (Self::Ready { failures }, Event::Exited(served)) => {
                 restart(if *served < BACKOFF_RESET_AFTER { failures } else { 0 })
             }
+            // Its DEL was missed, or comes later.
+            (Self::Restarting { .. }, Event::StartFailed(reason)) if reason.is_pod_gone() => {
+                (Self::Removing, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
+            }
             (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited(_)) => {
                 restart(failures.saturating_add(1))
             }

@@ -28,6 +28,7 @@ fn event_in_state_leads_to_actions() {
     use Event::{UpgradeFailed, Upgraded};
     use State::{Absent, Ready, Removing, Restarting, Starting, Upgrading};
     let failed = || StartFailed(Error::new("why"));
+    let gone = || Error::pod_is_gone("gone");
     let ok = || Action::RespondAdd(Ok(()));
     let deleted = || error("the sandbox was deleted");
     let again = |failures, seconds| (Restarting { failures }, vec![Action::Start(Duration::from_secs(seconds))]);
@@ -55,6 +56,7 @@ fn event_in_state_leads_to_actions() {
         (upgrading(), Delete, (Removing, vec![deleted(), remove()])),
         (Restarting { failures: 0 }, failed(), again(1, 2)),
         (Restarting { failures: 90 }, failed(), again(91, 60)),
+        (Restarting { failures: 3 }, StartFailed(gone()), (Removing, vec![Action::RespondAdd(Err(gone())), remove()])),
         (Restarting { failures: 3 }, Add, (Restarting { failures: 3 }, vec![])),
         (Restarting { failures: 3 }, Started, (Ready { failures: 4 }, vec![ok()])),
         (Restarting { failures: 3 }, Delete, (Removing, vec![deleted(), remove()])),
