@@ -16,8 +16,6 @@ use crate::api::ca::IstioCertificateRequest;
 use crate::api::ca::istio_certificate_service_client::IstioCertificateServiceClient;
 use crate::error::{Context, Error, Result};
 
-/// The default of istiod's chart, in seconds.
-const VALIDITY_SECONDS: i64 = 24 * 60 * 60;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Holds a certificate with its key, as PEM.
@@ -46,6 +44,9 @@ pub struct CertificateAuthority {
     /// The cluster's name in the mesh, in which istiod looks for the pod
     #[arg(long = "cluster-id", default_value = "Kubernetes")]
     pub cluster: String,
+    /// Seconds for which certificates are valid, at most istiod's `MAX_WORKLOAD_CERT_TTL`
+    #[arg(long = "certificate-ttl", default_value_t = 86_400, value_parser = clap::value_parser!(i64).range(600..))]
+    pub ttl: i64,
 }
 
 impl CertificateAuthority {
@@ -56,7 +57,7 @@ impl CertificateAuthority {
         let (root, token) = (read(&self.root).await?, read(&self.token).await?);
         let mut request = Request::new(IstioCertificateRequest {
             csr,
-            validity_duration: VALIDITY_SECONDS,
+            validity_duration: self.ttl,
             metadata: Some(on_behalf_of(identity)),
         });
         let bearer = format!("Bearer {}", token.trim()).parse().context("the agent's token")?;

@@ -136,16 +136,15 @@ pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsString;
-
     use clap::{Args, FromArgMatches};
 
     use super::*;
 
     /// Returns a node on which nothing can be reached.
     pub(super) fn node(run_dir: &Path) -> Node {
-        let options = ["agent", "--proxy-root=/proxy/1", "--ca-root=/no/such/root", "--run-dir"].map(OsString::from);
-        let options = options.into_iter().chain([run_dir.as_os_str().to_owned()]);
+        let [run_dir, root] = [run_dir.to_owned(), run_dir.join("root")];
+        let paths = [format!("--run-dir={}", run_dir.display()), format!("--ca-root={}", root.display())];
+        let options = ["agent", "--proxy-root=/proxy/1"].map(str::to_owned).into_iter().chain(paths);
         let matches = Settings::augment_args(clap::Command::new("agent")).get_matches_from(options);
         let api = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
         Node {

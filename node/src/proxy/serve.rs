@@ -1,6 +1,9 @@
 //! A proxy while it serves: waits for its end, and renews its certificate.
 
 use std::convert::Infallible;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
@@ -11,7 +14,12 @@ use crate::containerd::NAMESPACE;
 use crate::error::{Context, Result};
 use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
 
-const RENEWAL_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// Pause after a renewal: it may have failed, or the certificate may be due at once.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
+/// Within this time it is noticed that the machine was suspended, the clock was set, or the root has changed.
+const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+/// Within these seconds a node's certificates are renewed after the root has changed.
+const SPREAD_SECONDS: u64 = 60;
 
 impl Node {
     /// Returns when the proxy's process has ended. Waits while containerd is unavailable.
@@ -27,10 +35,17 @@ impl Node {
         }
     }
 
-    /// Renews the certificate at half of its life, for as long as it is polled.
+    /// Renews the certificate at half of its life, and when the mesh's root has changed, for as long as it is polled.
     pub(super) async fn keep_fresh(&self, sandbox: &Sandbox) -> Infallible {
         loop {
-            sleep(self.files(&sandbox.id).renewal_due_in()).await;
+            let due_in = self.files(&sandbox.id).renewal_due_in();
+            match Step::of(due_in, self.has_new_root(&sandbox.id), &sandbox.id) {
+                Step::LookIn(delay) => {
+                    sleep(delay).await;
+                    continue;
+                }
+                Step::RenewIn(delay) => sleep(delay).await,
+            }
             let renewed = async {
                 let pod = read_pod(&self.client, sandbox).await?;
                 let mesh = read_mesh(&self.client, &self.settings).await?;
@@ -38,20 +53,55 @@ impl Node {
             };
             if let Err(error) = renewed.await {
                 tracing::warn!(sandbox = sandbox.id, %error, "could not renew a certificate");
-                sleep(RENEWAL_RETRY_DELAY).await;
             }
+            sleep(RENEWAL_PAUSE).await;
         }
     }
 
-    /// Returns true if there is no certificate, or half of its life is over.
+    /// Returns true if there is no certificate, half of its life is over, or the mesh's root has changed since.
     pub(super) fn needs_certificate(&self, id: &str) -> bool {
-        self.files(id).renewal_due_in().is_zero()
+        self.files(id).renewal_due_in().is_zero() || self.has_new_root(id)
+    }
+
+    /// Returns true if the mesh's root is not the one with which the certificate was requested.
+    fn has_new_root(&self, id: &str) -> bool {
+        fs::read(&self.settings.ca.root).is_ok_and(|root| fs::read(self.requested_root(id)).ok() != Some(root))
+    }
+
+    /// Returns the file that records the root at the last request. istiod may return another one with the certificate.
+    fn requested_root(&self, id: &str) -> PathBuf {
+        self.files(id).directory.join("requested-root.pem")
     }
 
     pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
         let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
+        let root = fs::read(&self.settings.ca.root).context(self.settings.ca.root.display())?;
         let certificate = self.settings.ca.issue(&identity).await?;
-        self.files(&sandbox.id).write_certificate(&certificate).context("the certificate's files")
+        let written = self.files(&sandbox.id).write_certificate(&certificate);
+        written.and_then(|()| fs::write(self.requested_root(&sandbox.id), root)).context("the certificate's files")
+    }
+}
+
+/// Is what is done next about a certificate.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Look at the clock and the root again.
+    LookIn(Duration),
+    /// Renew it.
+    RenewIn(Duration),
+}
+
+impl Step {
+    fn of(due_in: Duration, has_new_root: bool, sandbox: &str) -> Self {
+        if due_in.is_zero() {
+            Self::RenewIn(due_in)
+        } else if has_new_root {
+            let mut hasher = DefaultHasher::new();
+            sandbox.hash(&mut hasher);
+            Self::RenewIn(Duration::from_secs(hasher.finish() % SPREAD_SECONDS))
+        } else {
+            Self::LookIn(due_in.min(LOOK_INTERVAL))
+        }
     }
 }
 
@@ -60,19 +110,62 @@ mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     use super::super::tests::node;
+    use super::*;
+
+    #[test]
+    fn due_certificate_is_renewed_within_a_minute() {
+        let seconds = Duration::from_secs;
+        for (due_in, expected) in [
+            // A clock that jumps is seen after a minute.
+            (43_200, Step::LookIn(seconds(60))),
+            (61, Step::LookIn(seconds(60))),
+            (5, Step::LookIn(seconds(5))),
+            (0, Step::RenewIn(seconds(0))),
+        ] {
+            assert_eq!(Step::of(seconds(due_in), false, "abc"), expected, "{due_in}");
+        }
+    }
+
+    #[test]
+    fn changed_root_renews_certificates_spread_over_a_minute() {
+        let steps = (0..1_000).map(|number| Step::of(Duration::from_secs(43_200), true, &number.to_string()));
+        let mut delays: Vec<_> = steps
+            .map(|step| match step {
+                Step::RenewIn(delay) => delay.as_secs(),
+                Step::LookIn(_) => panic!("the root has changed"),
+            })
+            .collect();
+        delays.sort_unstable();
+        delays.dedup();
+        assert!(delays.len() > 50 && delays.last() < Some(&60), "{delays:?}");
+    }
+
+    #[tokio::test]
+    async fn root_is_new_until_it_is_recorded() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let node = node(run_dir.path());
+        fs::create_dir_all(&node.files("abc").directory).unwrap();
+        assert!(!node.has_new_root("abc"), "a root that cannot be read");
+        for root in ["one", "other"] {
+            fs::write(&node.settings.ca.root, root).unwrap();
+            assert!(node.has_new_root("abc"), "{root}");
+            fs::write(node.requested_root("abc"), root).unwrap();
+            assert!(!node.has_new_root("abc"), "{root}");
+        }
+    }
 
     #[tokio::test]
     async fn certificate_is_kept_for_half_of_its_life() {
         let run_dir = tempfile::tempdir().unwrap();
         let node = node(run_dir.path());
         let directory = node.files("abc").directory.join("certificate");
-        std::fs::create_dir_all(&directory).unwrap();
+        fs::create_dir_all(&directory).unwrap();
         assert!(node.needs_certificate("abc"), "there is none");
         for (from, to, is_needed) in [(2000, 4000, false), (1980, 2040, true), (1980, 2000, true)] {
             let mut params = CertificateParams::default();
             (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
             let chain = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
-            std::fs::write(directory.join("cert-chain.pem"), chain).unwrap();
+            fs::write(directory.join("cert-chain.pem"), chain).unwrap();
             assert_eq!(node.needs_certificate("abc"), is_needed, "{from} to {to}");
         }
     }
