@@ -17,7 +17,7 @@ use crate::sandbox::{Event, Supervisor};
 use crate::server;
 use crate::settings::CniPaths;
 
-const CONFIGURATION_INTERVAL: Duration = Duration::from_secs(10);
+const INSTALL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs until a part fails; metrics are served where a port is given.
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
@@ -43,11 +43,10 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
             let _ = fs::remove_file(tombstone);
         });
     }
-    install::plugin(&cni.plugin, &cni.bin_dir).context("the plugin")?;
     let socket = protocol::socket(&run_dir);
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
-        never = follow_primary_network(&cni) => match never {},
+        never = keep_installed(&cni) => match never {},
         never = exporter.serve(metrics_port) => match never {},
     }
 }
@@ -61,11 +60,15 @@ fn tombstones(run_dir: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-async fn follow_primary_network(cni: &CniPaths) -> Infallible {
+/// Installs the plugin and its configuration, which follows the primary network's.
+async fn keep_installed(cni: &CniPaths) -> Infallible {
     loop {
+        if let Err(error) = install::plugin(&cni.plugin, &cni.bin_dir) {
+            tracing::warn!(%error, "could not install the plugin");
+        }
         if let Err(error) = install::configuration(&cni.primary_dir, &cni.own_dir) {
             tracing::warn!(%error, "could not write the network configuration");
         }
-        sleep(CONFIGURATION_INTERVAL).await;
+        sleep(INSTALL_INTERVAL).await;
     }
 }

@@ -5,23 +5,34 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use cni::protocol::{Request, Response};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::sleep;
 
 use crate::sandbox::Supervisor;
 
 const REQUEST_LIMIT: u64 = 64 * 1024;
+/// Pause after a connection could not be accepted, as for want of file descriptors.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Serves the socket, to which only root can connect, until it fails.
+/// Serves the socket, to which only root can connect. Fails if it cannot be created.
 pub async fn serve(socket: &Path, supervisor: &Supervisor) -> io::Result<Infallible> {
     // An earlier agent's socket may still be there.
     let _ = fs::remove_file(socket);
     let listener = UnixListener::bind(socket)?;
     fs::set_permissions(socket, fs::Permissions::from_mode(0o600))?;
     loop {
-        let (stream, _) = listener.accept().await?;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a plugin's connection");
+                sleep(RETRY_DELAY).await;
+                continue;
+            }
+        };
         let supervisor = supervisor.clone();
         tokio::spawn(async move {
             if let Err(error) = respond(stream, &supervisor).await {
