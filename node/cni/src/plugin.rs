@@ -33,6 +33,8 @@ pub fn run(environment: &Environment, input: &str, timeout: Duration) -> Result<
         "VERSION" => Ok(json!({"cniVersion": "1.0.0", "supportedVersions": VERSIONS}).to_string()),
         "ADD" => add(environment, &configuration(input)?, deadline),
         "CHECK" => check(environment, &configuration(input)?, deadline),
+        "STATUS" => status(&configuration(input)?, deadline),
+        "GC" => collect(configuration(input)?, deadline),
         "DEL" => {
             if let (Ok(configuration), Ok(id)) = (configuration(input), environment.sandbox_id()) {
                 delete(&configuration.run_dir, id, deadline);
@@ -56,6 +58,20 @@ fn add(environment: &Environment, configuration: &Configuration, deadline: Insta
 fn check(environment: &Environment, configuration: &Configuration, deadline: Instant) -> Result<String, Failure> {
     let id = environment.sandbox_id()?;
     agent::call(&protocol::socket(&configuration.run_dir), &Request::Check { id }, deadline)?;
+    Ok(String::new())
+}
+
+fn status(configuration: &Configuration, deadline: Instant) -> Result<String, Failure> {
+    let response = agent::call(&protocol::socket(&configuration.run_dir), &Request::Status, deadline);
+    response.map_err(|failure| Failure::NotAvailable(failure.to_string()))?;
+    Ok(String::new())
+}
+
+fn collect(configuration: Configuration, deadline: Instant) -> Result<String, Failure> {
+    let attachments = configuration.valid_attachments;
+    let attachments = attachments.ok_or_else(|| Failure::Input("there is no cni.dev/valid-attachments".into()))?;
+    let valid = attachments.into_iter().map(|attachment| attachment.container_id).collect();
+    agent::call(&protocol::socket(&configuration.run_dir), &Request::Collect { valid }, deadline)?;
     Ok(String::new())
 }
 

@@ -33,6 +33,13 @@ pub enum Request {
         /// The sandbox' id.
         id: String,
     },
+    /// Respond: the agent takes requests.
+    Status,
+    /// Begin to end the proxies of all other sandboxes.
+    Collect {
+        /// The ids of the sandboxes that the runtime has.
+        valid: Vec<String>,
+    },
 }
 
 /// Describes a pod's sandbox, as the container runtime describes it to a CNI plugin.

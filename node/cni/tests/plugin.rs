@@ -119,9 +119,31 @@ fn check_returns_agents_answer() {
 }
 
 #[test]
+fn status_says_whether_agent_responds() {
+    let directory = tempfile::tempdir().unwrap();
+    let status = || run(&environment("STATUS"), &configuration(directory.path()), SHORT);
+    assert_eq!(error(status())["code"], 50);
+    let agent = agent(directory.path(), vec![Some("{}")]);
+    assert_eq!(status(), Ok(String::new()));
+    assert_eq!(agent.join().unwrap(), [json!({"command": "status"})]);
+}
+
+#[test]
+fn gc_sends_the_sandboxes_that_are_valid() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut input: Value = serde_json::from_str(&configuration(directory.path())).unwrap();
+    // Nothing is removed by a list that is missing.
+    assert_eq!(error(run(&environment("GC"), &input.to_string(), SHORT))["code"], 100);
+    let agent = agent(directory.path(), vec![Some("{}")]);
+    input["cni.dev/valid-attachments"] = json!([{"containerID": "abc", "ifname": "eth0"}]);
+    assert_eq!(run(&environment("GC"), &input.to_string(), SHORT), Ok(String::new()));
+    assert_eq!(agent.join().unwrap(), [json!({"command": "collect", "valid": ["abc"]})]);
+}
+
+#[test]
 fn version_lists_versions_and_unknown_command_fails() {
     let output: Value = serde_json::from_str(&run(&environment("VERSION"), "", SHORT).unwrap()).unwrap();
     assert!(output["supportedVersions"].as_array().unwrap().contains(&json!("1.0.0")));
-    let error = error(run(&environment("STATUS"), "", SHORT));
-    assert_eq!((&error["code"], &error["msg"]), (&json!(100), &json!("istio-aux: unknown CNI_COMMAND \"STATUS\"")));
+    let error = error(run(&environment("OTHER"), "", SHORT));
+    assert_eq!((&error["code"], &error["msg"]), (&json!(100), &json!("istio-aux: unknown CNI_COMMAND \"OTHER\"")));
 }

@@ -17,6 +17,9 @@ const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(10);
 const UPGRADE_RETRY_DELAY: Duration = Duration::from_mins(10);
 const REMOVE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
+const REMOVING: State = State::Removing { then_start: false };
+const DELETED: &str = "the sandbox was deleted";
+
 /// Holds the state of a sandbox' proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum State {
@@ -41,7 +44,10 @@ pub enum State {
         failures: u32,
     },
     /// The proxy is being removed.
-    Removing,
+    Removing {
+        /// Another is started then: the plugin has repeated an ADD that an earlier agent did not end.
+        then_start: bool,
+    },
 }
 
 /// Reports what happened to a sandbox.
@@ -120,18 +126,19 @@ impl State {
             (Self::Upgrading { failures }, Event::Upgraded | Event::UpgradeFailed(_)) => {
                 (Self::Ready { failures }, vec![])
             }
-            (Self::Removing, Event::Add) => {
-                (self, vec![Action::RespondAdd(Err(Error::new("the sandbox is being removed")))])
+            (Self::Removing { .. }, Event::Add) => (Self::Removing { then_start: true }, vec![]),
+            (Self::Removing { then_start: true }, Event::Delete) => {
+                (REMOVING, vec![Action::RespondAdd(Err(Error::new(DELETED)))])
             }
             (Self::Starting, Event::Started) => (Self::Ready { failures: 0 }, vec![Action::RespondAdd(Ok(()))]),
             (Self::Restarting { failures }, Event::Started) => {
                 (Self::Ready { failures: failures.saturating_add(1) }, vec![Action::RespondAdd(Ok(()))])
             }
             (Self::Starting, Event::StartFailed(reason)) => {
-                (Self::Removing, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
+                (REMOVING, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
             }
             (Self::Starting, Event::Exited(_)) => (
-                Self::Removing,
+                REMOVING,
                 vec![Action::RespondAdd(Err(Error::new("the proxy has ended"))), Action::Remove(Duration::ZERO)],
             ),
             (Self::Ready { failures }, Event::Exited(served)) => {
@@ -139,23 +146,20 @@ impl State {
             }
             // Its DEL was missed, or comes later.
             (Self::Restarting { .. }, Event::StartFailed(reason)) if reason.is_pod_gone() => {
-                (Self::Removing, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
+                (REMOVING, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
             }
             (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited(_)) => {
                 restart(failures.saturating_add(1))
             }
-            (Self::Absent, Event::Delete) => (Self::Removing, vec![Action::Remove(Duration::ZERO)]),
+            (Self::Absent, Event::Delete) => (REMOVING, vec![Action::Remove(Duration::ZERO)]),
             (Self::Starting | Self::Ready { .. } | Self::Upgrading { .. } | Self::Restarting { .. }, Event::Delete) => {
-                (
-                    Self::Removing,
-                    vec![
-                        Action::RespondAdd(Err(Error::new("the sandbox was deleted"))),
-                        Action::Remove(Duration::ZERO),
-                    ],
-                )
+                (REMOVING, vec![Action::RespondAdd(Err(Error::new(DELETED))), Action::Remove(Duration::ZERO)])
             }
-            (Self::Removing, Event::Removed) => (Self::Absent, vec![Action::RespondDelete]),
-            (Self::Removing, Event::RemoveFailed) => (self, vec![Action::Remove(REMOVE_RETRY_DELAY)]),
+            (Self::Removing { then_start: false }, Event::Removed) => (Self::Absent, vec![Action::RespondDelete]),
+            (Self::Removing { then_start: true }, Event::Removed) => {
+                (Self::Starting, vec![Action::RespondDelete, Action::Start(Duration::ZERO)])
+            }
+            (Self::Removing { .. }, Event::RemoveFailed) => (self, vec![Action::Remove(REMOVE_RETRY_DELAY)]),
             (state, _) => (state, vec![]),
         }
     }

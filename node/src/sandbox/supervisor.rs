@@ -70,12 +70,19 @@ impl Supervisor {
 #[derive(Default)]
 struct Entry {
     state: State,
-    /// Has only the id where a deletion came first: then no proxy is started.
+    /// Has only the id where a deletion came first, until there is an ADD.
     sandbox: Sandbox,
     adds: Vec<oneshot::Sender<Response>>,
     deletes: Vec<oneshot::Sender<Response>>,
     effect: u64,
     task: Option<JoinHandle<()>>,
+}
+
+impl Entry {
+    /// Returns true after the sandbox' ADD: the runtime lists it only then.
+    fn has_served(&self) -> bool {
+        matches!(self.state, State::Ready { .. } | State::Upgrading { .. } | State::Restarting { .. })
+    }
 }
 
 struct Machines<P, C> {
@@ -90,7 +97,9 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         match message {
             Message::Request(Request::Add(sandbox), reply) => {
                 let id = sandbox.id.clone();
-                self.entry(sandbox).adds.push(reply);
+                let entry = self.entry(sandbox.clone());
+                entry.sandbox = sandbox;
+                entry.adds.push(reply);
                 self.apply(&id, &Event::Add);
             }
             Message::Request(Request::Delete { id }, reply) => {
@@ -102,6 +111,17 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 let is_ready = matches!(state, Some(State::Ready { .. } | State::Upgrading { .. }));
                 let error = (!is_ready).then(|| "the proxy is not ready".to_owned());
                 let _ = reply.send(Response { error });
+            }
+            Message::Request(Request::Status, reply) => {
+                let _ = reply.send(Response { error: None });
+            }
+            Message::Request(Request::Collect { valid }, reply) => {
+                let entries = self.entries.iter().filter(|(id, entry)| entry.has_served() && !valid.contains(id));
+                let stale: Vec<_> = entries.map(|(id, _)| id.clone()).collect();
+                for id in stale {
+                    self.apply(&id, &Event::Delete);
+                }
+                let _ = reply.send(Response { error: None });
             }
             Message::Adopt(sandbox, is_outdated) => {
                 let id = sandbox.id.clone();

@@ -34,18 +34,19 @@ fn event_in_state_leads_to_actions() {
     let again = |failures, seconds| (Restarting { failures }, vec![Action::Start(Duration::from_secs(seconds))]);
     let exited = |minutes| Exited(Duration::from_mins(minutes));
     let ready = || Ready { failures: 0 };
+    let wanted = || Removing { then_start: true };
     let upgrading = || Upgrading { failures: 0 };
     let cases = [
         (Absent, Add, (Starting, vec![start()])),
-        (Absent, Delete, (Removing, vec![remove()])),
+        (Absent, Delete, (REMOVING, vec![remove()])),
         (Absent, Adopted, (ready(), vec![Action::Watch])),
         (Starting, Add, (Starting, vec![])),
         (Starting, Started, (ready(), vec![ok()])),
-        (Starting, failed(), (Removing, vec![error("why"), remove()])),
-        (Starting, exited(0), (Removing, vec![error("the proxy has ended"), remove()])),
-        (Starting, Delete, (Removing, vec![deleted(), remove()])),
+        (Starting, failed(), (REMOVING, vec![error("why"), remove()])),
+        (Starting, exited(0), (REMOVING, vec![error("the proxy has ended"), remove()])),
+        (Starting, Delete, (REMOVING, vec![deleted(), remove()])),
         (ready(), Add, (ready(), vec![ok()])),
-        (ready(), Delete, (Removing, vec![deleted(), remove()])),
+        (ready(), Delete, (REMOVING, vec![deleted(), remove()])),
         (ready(), exited(0), again(0, 1)),
         (Ready { failures: 3 }, exited(9), again(3, 8)),
         (Ready { failures: 3 }, exited(10), again(0, 1)),
@@ -53,17 +54,21 @@ fn event_in_state_leads_to_actions() {
         (upgrading(), Add, (upgrading(), vec![ok()])),
         (Upgrading { failures: 3 }, Upgraded, (Ready { failures: 3 }, vec![])),
         (upgrading(), UpgradeFailed(Error::new("why")), (ready(), vec![])),
-        (upgrading(), Delete, (Removing, vec![deleted(), remove()])),
+        (upgrading(), Delete, (REMOVING, vec![deleted(), remove()])),
         (Restarting { failures: 0 }, failed(), again(1, 2)),
         (Restarting { failures: 90 }, failed(), again(91, 60)),
-        (Restarting { failures: 3 }, StartFailed(gone()), (Removing, vec![Action::RespondAdd(Err(gone())), remove()])),
+        (Restarting { failures: 3 }, StartFailed(gone()), (REMOVING, vec![Action::RespondAdd(Err(gone())), remove()])),
         (Restarting { failures: 3 }, Add, (Restarting { failures: 3 }, vec![])),
         (Restarting { failures: 3 }, Started, (Ready { failures: 4 }, vec![ok()])),
-        (Restarting { failures: 3 }, Delete, (Removing, vec![deleted(), remove()])),
-        (Removing, Add, (Removing, vec![error("the sandbox is being removed")])),
-        (Removing, Delete, (Removing, vec![])),
-        (Removing, RemoveFailed, (Removing, vec![Action::Remove(Duration::from_secs(1))])),
-        (Removing, Removed, (Absent, vec![Action::RespondDelete])),
+        (Restarting { failures: 3 }, Delete, (REMOVING, vec![deleted(), remove()])),
+        (REMOVING, Add, (wanted(), vec![])),
+        (REMOVING, Delete, (REMOVING, vec![])),
+        (wanted(), Add, (wanted(), vec![])),
+        (wanted(), Delete, (REMOVING, vec![deleted()])),
+        (wanted(), RemoveFailed, (wanted(), vec![Action::Remove(Duration::from_secs(1))])),
+        (wanted(), Removed, (Starting, vec![Action::RespondDelete, start()])),
+        (REMOVING, RemoveFailed, (REMOVING, vec![Action::Remove(Duration::from_secs(1))])),
+        (REMOVING, Removed, (Absent, vec![Action::RespondDelete])),
     ];
     for (state, event, expected) in cases {
         assert_eq!(state.apply(&event), expected, "{state:?}, {event:?}");
@@ -104,7 +109,7 @@ proptest! {
         let (mut state, mut may_be_there) = (State::Absent, false);
         for event in events {
             let (next, actions) = state.apply(&event);
-            if event == Event::Removed && state == State::Removing {
+            if event == Event::Removed && matches!(state, State::Removing { .. }) {
                 may_be_there = false;
             }
             may_be_there |= actions.iter().any(|action| matches!(action, Action::Start(_) | Action::Watch));
@@ -125,7 +130,7 @@ proptest! {
                     longest = delay;
                 }
             }
-            if matches!(next, State::Absent | State::Removing) {
+            if matches!(next, State::Absent | State::Removing { .. }) {
                 longest = Duration::ZERO;
             }
             state = next;
@@ -270,6 +275,37 @@ async fn deletion_stops_start_before_removal() {
     assert_eq!(fixture.supervisor.request(delete()).await, DONE);
     assert_eq!(added.await.unwrap().error.as_deref(), Some("the sandbox was deleted"));
     fixture.assert_calls(&["the start is over", "remove"]).await;
+}
+
+#[tokio::test]
+async fn add_during_removal_starts_after_it() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    let (deleted, added) = (fixture.request(delete()), fixture.request(add()));
+    assert_eq!((deleted.await.unwrap(), added.await.unwrap()), (DONE, DONE));
+    fixture.assert_calls(&["remove", "start job", "the start is over", "maintain"]).await;
+}
+
+#[tokio::test]
+async fn collection_removes_other_sandboxes_that_run() {
+    let mut fixture = fixture();
+    let sandbox = |id: &str| Sandbox { id: id.into(), name: id.into(), ..Sandbox::default() };
+    for id in ["kept", "stale"] {
+        fixture.supervisor.adopt(sandbox(id), false);
+    }
+    let starting = fixture.request(Request::Add(sandbox("starting")));
+    fixture.next_call("start ").await;
+    let collect = Request::Collect { valid: vec!["kept".into()] };
+    assert_eq!(fixture.supervisor.request(collect).await, DONE);
+    fixture.next_call("remove").await;
+    fixture.start.send_replace(Some(Ok(())));
+    assert_eq!(starting.await.unwrap(), DONE);
+    let mut ready = Vec::new();
+    for id in ["kept", "stale", "starting"] {
+        ready.push(fixture.supervisor.request(Request::Check { id: id.into() }).await == DONE);
+    }
+    assert_eq!(ready, [true, false, true]);
+    assert_eq!(fixture.supervisor.request(Request::Status).await, DONE);
 }
 
 #[tokio::test]
