@@ -1,13 +1,26 @@
 //! Copies the root of Istio's proxy image onto the node, from an init container of that image: the kubelet has pulled it, and a
-//! distroless image needs no `cp` of its own.
+//! distroless image needs no `cp` of its own. Removes the roots that no proxy needs any more.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
-/// Copies the root `from` into the directory `to`, without mounts, unless `to` exists.
+use nix::unistd::syncfs;
+
+/// The permissions of copied files, without setuid and setgid: nobody on the node is to become root by an image's programs.
+const MODE_MASK: u32 = 0o1777;
+/// The agent of the next image may have copied its root, and not have started yet.
+const MIN_AGE: Duration = Duration::from_hours(1);
+
+/// Copies the root `from` into the directory `to`, without mounts, unless `to` exists. Only root enters the directory above.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    if let Some(above) = to.parent() {
+        fs::create_dir_all(above)?;
+        fs::set_permissions(above, Permissions::from_mode(0o700))?;
+    }
     if to.exists() {
         return Ok(());
     }
@@ -17,7 +30,24 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(&temporary)?;
     copy_directory(from, &temporary, fs::metadata(from)?.dev())?;
+    // What has its name is complete, also after a power failure.
+    syncfs(File::open(&temporary)?)?;
     fs::rename(temporary, to)
+}
+
+/// Removes the roots in a directory that are not in use, and returns their names.
+pub fn remove_unused(directory: &Path, used: &BTreeSet<String>) -> io::Result<Vec<String>> {
+    let mut removed = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
+        if !used.contains(&name) && age >= MIN_AGE {
+            fs::remove_dir_all(entry.path())?;
+            removed.push(name);
+        }
+    }
+    Ok(removed)
 }
 
 fn copy_directory(from: &Path, to: &Path, device: u64) -> io::Result<()> {
@@ -25,6 +55,7 @@ fn copy_directory(from: &Path, to: &Path, device: u64) -> io::Result<()> {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let metadata = fs::symlink_metadata(&source)?;
+        let permissions = Permissions::from_mode(metadata.mode() & MODE_MASK);
         if metadata.is_symlink() {
             symlink(fs::read_link(&source)?, &target)?;
         } else if metadata.is_dir() {
@@ -32,9 +63,10 @@ fn copy_directory(from: &Path, to: &Path, device: u64) -> io::Result<()> {
             if metadata.dev() == device {
                 copy_directory(&source, &target, device)?;
             }
-            fs::set_permissions(&target, metadata.permissions())?;
+            fs::set_permissions(&target, permissions)?;
         } else if metadata.is_file() {
             fs::copy(&source, &target)?;
+            fs::set_permissions(&target, permissions)?;
         }
     }
     Ok(())
@@ -59,5 +91,40 @@ mod tests {
         fs::write(from.join("usr/bin/envoy"), "2").unwrap();
         copy(&from, &to).unwrap();
         assert_eq!(fs::read_to_string(to.join("bin/envoy")).unwrap(), "1");
+    }
+
+    #[test]
+    fn copy_has_no_setuid_programs_and_is_roots_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("roots/to"));
+        fs::create_dir_all(from.join("bin")).unwrap();
+        fs::write(from.join("bin/su"), "").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        for (path, of_image, of_copy) in [("bin/su", 0o6755, 0o755), ("bin", 0o3755, 0o1755)] {
+            fs::set_permissions(from.join(path), Permissions::from_mode(of_image)).unwrap();
+            let _ = fs::remove_dir_all(&to);
+            copy(&from, &to).unwrap();
+            assert_eq!(mode(&to.join(path)), of_copy, "{path}");
+        }
+        assert_eq!(mode(to.parent().unwrap()), 0o700);
+    }
+
+    #[test]
+    fn old_root_is_removed_unless_it_is_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = |name: &str, age: Duration| {
+            let path = directory.path().join(name);
+            fs::create_dir_all(path.join("bin")).unwrap();
+            File::open(path).unwrap().set_modified(std::time::SystemTime::now() - age).unwrap();
+        };
+        for name in ["current", "draining", "unused", "half.new"] {
+            root(name, MIN_AGE + Duration::from_secs(1));
+        }
+        root("next", Duration::ZERO);
+        let used = BTreeSet::from(["current", "draining"].map(str::to_owned));
+        let mut removed = remove_unused(directory.path(), &used).unwrap();
+        removed.sort_unstable();
+        assert_eq!(removed, ["half.new", "unused"]);
+        assert!(["current", "draining", "next"].iter().all(|name| directory.path().join(name).exists()));
     }
 }
