@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod netns;
 pub mod pod;
 pub mod proxy;
+pub mod ready;
 pub mod rootfs;
 pub mod sandbox;
 pub mod server;

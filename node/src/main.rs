@@ -12,10 +12,10 @@ use node::agent;
 use node::containerd::Containerd;
 use node::error::{Context, Result};
 use node::proxy::Node;
-use node::rootfs;
 use node::settings::{CniPaths, Paths, Settings};
 use node::status::{self, Proxy};
 use node::turns::Turns;
+use node::{ready, rootfs};
 use tokio::sync::Semaphore;
 
 /// Each upgrade needs a core for a second.
@@ -41,6 +41,11 @@ enum Command {
         /// `table`, or `json` for programs
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
+    },
+    /// Fail unless the agent takes requests and containerd responds, for the agent's readiness probe
+    Ready {
+        #[command(flatten)]
+        node: Paths,
     },
     /// Print the log of a pod's proxy
     Logs {
@@ -84,6 +89,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => run_agent(*args),
         Command::Status { node, output } => print_status(&node, output),
+        Command::Ready { node } => check_ready(&node),
         Command::Logs { node, pod } => print_log(&node, &pod),
         Command::CopySelf { file } => copy_self(&file).context(file.display()),
         Command::CopyRoot { directory } => rootfs::copy("/".as_ref(), &directory).context(directory.display()),
@@ -105,6 +111,11 @@ fn copy_self(file: &std::path::Path) -> std::io::Result<()> {
 async fn proxies(node: &Paths) -> Result<Vec<Proxy>> {
     let containerd = Containerd::at(&node.containerd)?;
     Ok(status::proxies(&containerd, &node.run_dir).await?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn check_ready(node: &Paths) -> Result<()> {
+    ready::check(&Containerd::at(&node.containerd)?, &node.run_dir).await
 }
 
 fn print_status(node: &Paths, output: Output) -> Result<()> {

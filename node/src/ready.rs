@@ -1,0 +1,47 @@
+//! The readiness of the agent, for the probe of its pod.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cni::protocol::{self, Request};
+use tokio::time::timeout;
+
+use crate::containerd::{Containerd, NAMESPACE};
+use crate::error::{Context, Error, Result};
+
+/// Limits each of the two checks; together they are shorter than the probe's timeout.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Fails unless the agent takes requests of the plugin, and containerd responds.
+pub async fn check(containerd: &Containerd, run_dir: &Path) -> Result<()> {
+    let deadline = Instant::now() + CHECK_TIMEOUT;
+    cni::agent::call(&protocol::socket(run_dir), &Request::Status, deadline).map_err(Error::new)?;
+    // That there is no such task is a response, too.
+    let read = timeout(CHECK_TIMEOUT, containerd.pid(NAMESPACE, "none")).await;
+    read.context("containerd does not respond")?.map(drop).map_err(Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn agent_or_containerd_that_is_away_is_named() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let containerd = Containerd::at(&run_dir.path().join("containerd.sock")).unwrap();
+        let error = check(&containerd, run_dir.path()).await.unwrap_err().to_string();
+        assert!(error.contains("node.sock"), "{error}");
+        let agent = UnixListener::bind(protocol::socket(run_dir.path())).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = agent.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            writeln!(stream, "{{}}").unwrap();
+        });
+        let error = check(&containerd, run_dir.path()).await.unwrap_err().to_string();
+        assert!(error.contains("containerd"), "{error}");
+    }
+}
