@@ -77,7 +77,7 @@ mod tests {
             ends.push(start.await.unwrap().map_err(|error| error.to_string()));
         }
         let late = |before| Err(format!("no turn to start within 100s: {before} starts came before it"));
-        let expected = [30, 30, 60, 60, 90, 90, 120, 120].map(Ok).into_iter().chain([late(8), late(9)]);
+        let expected = [30_u64, 30, 60, 60, 90, 90, 120, 120].map(Ok).into_iter().chain([late(8), late(9)]);
         assert_eq!(ends, expected.collect::<Vec<_>>());
     }
 
