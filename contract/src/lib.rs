@@ -9,4 +9,5 @@ pub mod error_chain;
 pub mod kind;
 pub mod names;
 pub mod policy;
+pub mod quantity;
 pub mod version;

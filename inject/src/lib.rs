@@ -17,7 +17,6 @@ mod mode;
 mod node_proxy;
 mod patch;
 mod plan;
-mod quantity;
 pub mod review;
 mod settings;
 pub mod tenancy;

@@ -4,8 +4,7 @@ use std::fmt;
 
 use contract::names::{PILOT_AGENT, SHIM_UID};
 use contract::policy::RestartPolicy;
-
-use crate::quantity;
+use contract::quantity;
 
 /// The settings that decisions depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]

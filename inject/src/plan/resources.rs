@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use contract::names::{SHIM_LIMITS_ANNOTATION, SHIM_REQUESTS_ANNOTATION};
+use contract::quantity;
 use serde::Serialize;
 
 use super::Warnings;
+use crate::ShimResources;
 use crate::facts::Facts;
 use crate::facts::pod::{Pod, Resources};
-use crate::{ShimResources, quantity};
 
 /// The CPU limit where every other container has one: with a few millicores the shim would be throttled.
 const CPU_LIMIT: &str = "100m";

@@ -1,7 +1,10 @@
 //! Quantities of Kubernetes (`resource.Quantity`), compared as numbers: `0.1` is `100m`.
 
+const ONE: i128 = 1_000_000_000;
+
 /// Parses a quantity, in billionths; `None` if the API server rejects it, or if it is beyond 2^63.
-pub(crate) fn parse(text: &str) -> Option<i128> {
+#[must_use]
+pub fn parse(text: &str) -> Option<i128> {
     let number_len = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_len);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -15,9 +18,14 @@ pub(crate) fn parse(text: &str) -> Option<i128> {
     Some((digits.checked_mul(unit)? + scale - 1) / scale)
 }
 
+/// Returns a quantity as a whole number, rounded up as the kubelet does for a container's variables; `None` as [`parse`].
+#[must_use]
+pub fn rounded_up(text: &str) -> Option<i128> {
+    parse(text).map(|billionths| (billionths + ONE - 1) / ONE)
+}
+
 /// Returns the value of a suffix, in billionths.
 fn unit(suffix: &str) -> Option<i128> {
-    const ONE: i128 = 1_000_000_000;
     let power = |prefixes: &str, of: char| prefixes.find(of).and_then(|place| u32::try_from(place + 1).ok());
     match suffix.as_bytes() {
         [] => Some(ONE),
@@ -52,6 +60,7 @@ mod tests {
             assert!(amounts.windows(2).all(|pair| pair[0] == pair[1]), "{equal:?} {amounts:?}");
         }
         assert_ne!(parse("1M"), parse("1Mi"));
+        assert_eq!(["1", "1500m", "1n", "0", "1Ki"].map(rounded_up), [1, 2, 1, 0, 1024].map(Some));
     }
 
     #[test]
