@@ -92,7 +92,7 @@ async fn keep_used_roots(containerd: &Containerd, root: &Path) -> Infallible {
 }
 
 async fn remove_unused_roots(containerd: &Containerd, root: PathBuf) -> Result<Vec<String>> {
-    let mut used: BTreeSet<_> = containerd.list().await?.values().map(proxy::image_of).collect();
+    let mut used: BTreeSet<_> = containerd.list(&[]).await?.values().map(proxy::image_of).collect();
     let name = root.file_name().context("the proxies' root has no name")?;
     used.insert(name.to_string_lossy().into_owned());
     // There are thousands of files.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use cni::logger::LOG_COMMAND;
 use prost_types::Any;
 use serde_json::Value;
 use tonic::metadata::MetadataValue;
@@ -27,6 +28,8 @@ pub const CRI_NAMESPACE: &str = "k8s.io";
 const RUNTIME: &str = "io.containerd.runc.v2";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const SIGKILL: u32 = 9;
+/// containerd's own limit for the messages that it sends.
+const MESSAGE_LIMIT: usize = 16 << 20;
 
 /// Says which call to containerd failed, and why.
 #[derive(Debug, thiserror::Error)]
@@ -67,15 +70,18 @@ impl Containerd {
         Ok(Self { channel: endpoint.connect_lazy() })
     }
 
-    /// Creates a container with an OCI spec, starts its process with its output to `log`, and returns its PID.
+    /// Creates a container with an OCI spec, starts its process, and returns its PID. A process of `logger` writes its output to
+    /// `log`: containerd's own writer stops at the first error, and has no limit (`binary://` in containerd's `core/runtime`).
     pub async fn start(
         &self,
         id: &str,
         labels: HashMap<String, String>,
         spec: &Value,
+        logger: &Path,
         log: &Path,
     ) -> Result<u32, Error> {
-        let (container_id, log) = (id.to_owned(), format!("file://{}", log.display()));
+        let container_id = id.to_owned();
+        let output = format!("binary://{}?{LOG_COMMAND}={}", logger.display(), log.display());
         let container = Container {
             id: container_id.clone(),
             labels,
@@ -84,7 +90,7 @@ impl Containerd {
         };
         let request = CreateContainerRequest { container: Some(container) };
         self.containers().create(request).await.map_err(call("create a container"))?;
-        let request = CreateTaskRequest { container_id: container_id.clone(), stdout: log.clone(), stderr: log };
+        let request = CreateTaskRequest { container_id: container_id.clone(), stdout: output.clone(), stderr: output };
         self.tasks().create(request).await.map_err(call("create a task"))?;
         let started = self.tasks().start(StartRequest { container_id }).await.map_err(call("start a task"))?;
         Ok(started.into_inner().pid)
@@ -110,11 +116,16 @@ impl Containerd {
         Ok(())
     }
 
-    /// Returns the labels of the containers in the namespace, by their ids.
-    pub async fn list(&self) -> Result<HashMap<String, HashMap<String, String>>, Error> {
-        let response = self.containers().list(ListContainersRequest::default()).await;
-        let containers = response.map_err(call("list containers"))?.into_inner().containers;
-        Ok(containers.into_iter().map(|container| (container.id, container.labels)).collect())
+    /// Returns the labels of the namespace's containers that a filter matches, by their ids; of all without a filter. They come one
+    /// by one: with their specs, all together may be larger than a message.
+    pub async fn list(&self, filters: &[&str]) -> Result<HashMap<String, HashMap<String, String>>, Error> {
+        let request = ListContainersRequest { filters: filters.iter().map(ToString::to_string).collect() };
+        let mut stream = self.containers().list_stream(request).await.map_err(call("list containers"))?.into_inner();
+        let mut found = HashMap::new();
+        while let Some(message) = stream.message().await.map_err(call("list containers"))? {
+            found.extend(message.container.map(|container| (container.id, container.labels)));
+        }
+        Ok(found)
     }
 
     /// Returns the PID of a container's process; `None` if it does not run.
@@ -127,7 +138,8 @@ impl Containerd {
     }
 
     fn containers(&self) -> ContainersClient<Namespaced> {
-        ContainersClient::with_interceptor(self.channel.clone(), InNamespace(NAMESPACE))
+        let client = ContainersClient::with_interceptor(self.channel.clone(), InNamespace(NAMESPACE));
+        client.max_decoding_message_size(MESSAGE_LIMIT)
     }
 
     fn tasks(&self) -> TasksClient<Namespaced> {

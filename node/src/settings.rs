@@ -15,7 +15,7 @@ pub struct Paths {
     /// The directory of the socket and of the proxies' files
     #[arg(long, default_value = cni::input::RUN_DIR)]
     pub run_dir: PathBuf,
-    /// The directory of the proxies' output
+    /// The directory of the proxies' output, on the node and here
     #[arg(long, default_value = "/var/log/istio-aux")]
     pub log_dir: PathBuf,
 }
@@ -32,6 +32,9 @@ pub struct Settings {
     /// The root of Istio's proxy image, on the node
     #[arg(long)]
     pub proxy_root: PathBuf,
+    /// The installed plugin, as a path of the node: it writes the proxies' output, too
+    #[arg(long, default_value = "/opt/cni/bin/istio-aux-cni")]
+    pub logger: PathBuf,
     /// The node's cgroups
     #[arg(long, default_value = "/sys/fs/cgroup")]
     pub cgroups: PathBuf,

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
 
+use cni::logger::rotated;
 use cni::protocol::Sandbox;
 use serde_json::{Value, json};
 
@@ -55,7 +56,7 @@ impl ProxyState {
 /// Returns the proxies of this node, sorted by their pods' names.
 pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Proxy>, Error> {
     let mut found = Vec::new();
-    for (id, labels) in containerd.list().await? {
+    for (id, labels) in containerd.list(&[]).await? {
         let Some(files) = sandbox_of_proxy(&id).map(|sandbox| SandboxFiles::of(run_dir, sandbox)) else { continue };
         let Some(sandbox) = files.sandbox() else { continue };
         let is_running = containerd.pid(NAMESPACE, &id).await?.is_some();
@@ -75,7 +76,7 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
 
 /// Returns the metrics' gauges. While a proxy is upgraded, its sandbox has two.
 pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Result<Gauges, Error> {
-    let all = containerd.list().await?;
+    let all = containerd.list(&[]).await?;
     let sandboxes: BTreeSet<_> = all.keys().filter_map(|id| sandbox_of_proxy(id)).collect();
     let files = |sandbox: &str| SandboxFiles::of(run_dir, sandbox);
     let is_serving = |id: &str| sandbox_of_proxy(id).is_some_and(|sandbox| files(sandbox).age(id) == Ordering::Equal);
@@ -131,7 +132,10 @@ pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io:
     let found = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod);
     let proxy = found.context(format_args!("{pod} has no proxy on this node; `istio-aux-node status` lists all"))?;
     let path = proxy::log_of(logs, &proxy.sandbox.id);
-    let mut log = File::open(&path).context(path.display())?;
+    // There is none before the first rotation.
+    let mut earlier: Box<dyn Read> =
+        File::open(rotated(&path)).map_or_else(|_| Box::new(io::empty()) as _, |log| Box::new(log) as _);
+    let mut log = earlier.by_ref().chain(File::open(&path).context(path.display())?);
     match io::copy(&mut log, &mut output) {
         // A reader such as `head` has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -5,5 +5,6 @@
 pub mod agent;
 pub mod failure;
 pub mod input;
+pub mod logger;
 pub mod plugin;
 pub mod protocol;

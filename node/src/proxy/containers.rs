@@ -58,12 +58,12 @@ impl Node {
         let log_dir = &self.settings.paths.log_dir;
         std::fs::create_dir_all(log_dir).context(log_dir.display())?;
         let spec = spec(Layout { root: &self.settings.proxy_root, files: &files.directory, cgroup: &cgroup });
-        Ok(self.containerd.start(id, labels, &spec, &log).await?)
+        Ok(self.containerd.start(id, labels, &spec, &self.settings.logger, &log).await?)
     }
 
     /// Returns the ids of a sandbox' containers.
     pub(super) async fn containers(&self, sandbox: &str) -> Result<Vec<String>> {
-        let all = self.containerd.list().await?;
+        let all = self.containerd.list(&[&format!("id~=^{sandbox}-")]).await?;
         Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())
     }
 }

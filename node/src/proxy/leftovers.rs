@@ -26,7 +26,7 @@ pub struct Leftovers {
 impl Node {
     /// Returns what earlier agents have left.
     pub async fn leftovers(&self) -> Result<Leftovers> {
-        let containers = self.containerd.list().await?;
+        let containers = self.containerd.list(&[]).await?;
         let ids: BTreeSet<_> = containers.keys().map(|id| sandbox_id(id).to_owned()).chain(self.prepared()).collect();
         let (mut leftovers, mut has_waited) = (Leftovers::default(), false);
         for id in ids {

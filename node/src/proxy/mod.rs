@@ -14,9 +14,12 @@ mod start;
 mod upgrade;
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cni::logger::rotated;
 use cni::protocol::Sandbox;
 use kube::Client;
 use tokio::sync::Semaphore;
@@ -82,7 +85,7 @@ impl Node {
     }
 
     fn last_line(&self, id: &str) -> String {
-        let text = std::fs::read_to_string(self.log(id)).unwrap_or_default();
+        let text = end_of(&self.log(id)).unwrap_or_default();
         text.lines().next_back().unwrap_or("none").chars().take(300).collect()
     }
 }
@@ -126,12 +129,26 @@ pub(crate) fn log_of(log_dir: &Path, id: &str) -> PathBuf {
     log_dir.join(format!("{id}.log"))
 }
 
-/// Removes that file if it exists.
+/// Removes that file, and the one before its last rotation, if they exist.
 pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
-    match std::fs::remove_file(log_of(log_dir, id)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    let log = log_of(log_dir, id);
+    for file in [rotated(&log), log] {
+        match std::fs::remove_file(file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// Returns the end of a file, as text.
+fn end_of(file: &Path) -> std::io::Result<String> {
+    let mut file = File::open(file)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(4096)))?;
+    let mut end = Vec::new();
+    file.take(4096).read_to_end(&mut end)?;
+    Ok(String::from_utf8_lossy(&end).into_owned())
 }
 
 #[cfg(test)]
