@@ -1,7 +1,10 @@
 //! The one node from outside: its proxies and its agent.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+
+use serde_json::Value;
 
 use crate::command::{printed, run};
 use crate::kubectl::{kubectl, wait_for_rollout};
@@ -44,6 +47,139 @@ pub fn proxies() -> Vec<String> {
         run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy-*", "-o", "-name", "*-redirect", ")"], "");
     let found = [ctr(&["containers", "ls", "-q"]), printed(&files), printed(&cgroups)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
+}
+
+/// Is a process of a pod's proxy, by its number.
+#[derive(Debug, Clone, Copy)]
+pub struct ProxyProcess(u32);
+
+impl ProxyProcess {
+    /// Returns pilot-agent and Envoy of the pod `NAMESPACE/NAME`.
+    #[must_use]
+    pub fn of(pod: &str) -> [Self; 2] {
+        let all: Value = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
+        let proxy = all.as_array().into_iter().flatten().find(|proxy| proxy["pod"] == pod).expect("it has a proxy");
+        let prefix = format!("{}-proxy-", proxy["sandbox"].as_str().expect("it has a sandbox"));
+        let tasks = ctr(&["tasks", "ls", "-q"]);
+        let task = tasks.lines().find(|id| id.starts_with(&prefix)).expect("it runs");
+        let table = ctr(&["tasks", "ps", task]);
+        // pilot-agent has started Envoy.
+        let pids = table.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok().map(Self));
+        let mut pids: Vec<_> = pids.collect();
+        pids.sort_unstable_by_key(|process| process.0);
+        pids.try_into().expect("there are two processes")
+    }
+
+    fn path(self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{name}", self.0))
+    }
+
+    /// Returns a file of the process' directory in `/proc`; a space stands for each NUL.
+    #[must_use]
+    pub fn file(self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).expect("the process runs").replace('\0', " ")
+    }
+
+    /// Returns a line of the process' status without its name.
+    #[must_use]
+    pub fn status(self, name: &str) -> String {
+        let status = self.file("status");
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.expect("the kernel reports it").trim().to_owned()
+    }
+
+    /// Returns the environment, by the variables' names.
+    #[must_use]
+    pub fn environment(self) -> BTreeMap<String, String> {
+        let text = fs::read_to_string(self.path("environ")).expect("the process runs");
+        let pairs = text.split('\0').filter_map(|variable| variable.split_once('='));
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// Stops it, as a process that hangs.
+    pub fn stop(self) {
+        printed(&run("kill", &["-STOP", &self.0.to_string()], ""));
+    }
+
+    /// Returns false once it has ended.
+    #[must_use]
+    pub fn exists(self) -> bool {
+        self.path("status").exists()
+    }
+
+    /// Returns the memory limit of its cgroup, in bytes.
+    #[must_use]
+    pub fn memory_limit(self) -> String {
+        let cgroups = self.file("cgroup");
+        let files = cgroups.lines().filter_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            match controllers {
+                "" => Some(format!("/sys/fs/cgroup{path}/memory.max")),
+                "memory" => Some(format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")),
+                _ => None,
+            }
+        });
+        let mut limits = files.filter_map(|file| fs::read_to_string(file).ok());
+        limits.next().expect("it has a limit").trim().to_owned()
+    }
+
+    /// Returns the firewall rules of the pod's network.
+    #[must_use]
+    pub fn rules(self) -> Vec<String> {
+        let rules = printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "iptables-save", "-t", "nat"], ""));
+        rules.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
+    }
+}
+
+/// Returns how containerd confines a container by default, by its own client.
+#[must_use]
+pub fn containerds_default() -> Value {
+    let id = "confined-by-default";
+    ctr(&["containers", "create", "--rootfs", "--seccomp", "/", id, "/bin/true"]);
+    let info = ctr(&["containers", "info", id]);
+    ctr(&["containers", "rm", id]);
+    let info: Value = serde_json::from_str(&info).expect("it is JSON");
+    info["Spec"]["linux"].clone()
+}
+
+/// Has the logs of proxies on a disk of 4 MiB, until it is dropped.
+pub struct SmallDisk;
+
+/// The directory of the proxies' logs.
+const LOGS: &str = "/var/log/istio-aux";
+
+impl SmallDisk {
+    /// Mounts the disk.
+    #[must_use]
+    pub fn mount() -> Self {
+        printed(&run("mount", &["-t", "tmpfs", "-o", "size=4m", "istio-aux-test", LOGS], ""));
+        Self
+    }
+
+    /// Fills it.
+    pub fn fill(&self) {
+        // It ends with an error, as there is no space for more.
+        let full = run("dd", &["if=/dev/zero", &format!("of={LOGS}/full"), "bs=64k"], "");
+        assert!(!full.status.success(), "the disk has an end");
+    }
+
+    /// Returns true if a log on it has this text.
+    #[must_use]
+    pub fn holds(&self, text: &str) -> bool {
+        let logs = fs::read_dir(LOGS).expect("it is mounted").filter_map(Result::ok);
+        logs.filter_map(|log| fs::read(log.path()).ok()).any(|log| String::from_utf8_lossy(&log).contains(text))
+    }
+
+    /// Makes room again.
+    pub fn empty(&self) {
+        fs::remove_file(format!("{LOGS}/full")).expect("the disk was filled");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        printed(&run("umount", &[LOGS], ""));
+    }
 }
 
 /// Kills the processes of all proxies.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::certificate::CertificateAuthority;
+use crate::injector::Injector;
 
 /// Holds the paths that the agent and the operators' commands share.
 #[derive(Debug, Args)]
@@ -29,6 +30,9 @@ pub struct Settings {
     /// istiod's CA.
     #[command(flatten)]
     pub ca: CertificateAuthority,
+    /// istiod's injector.
+    #[command(flatten)]
+    pub injector: Injector,
     /// The root of Istio's proxy image, on the node
     #[arg(long)]
     pub proxy_root: PathBuf,
@@ -38,15 +42,6 @@ pub struct Settings {
     /// The node's cgroups
     #[arg(long, default_value = "/sys/fs/cgroup")]
     pub cgroups: PathBuf,
-    /// The cluster's DNS domain
-    #[arg(long, default_value = "cluster.local")]
-    pub cluster_domain: String,
-    /// istiod's namespace
-    #[arg(long, default_value = "istio-system")]
-    pub mesh_namespace: String,
-    /// The `ConfigMap` with the mesh's configuration
-    #[arg(long, default_value = "istio")]
-    pub mesh_config: String,
     /// Seconds for which a proxy that was upgraded may serve its connections
     #[arg(long, default_value_t = 3600)]
     pub drain_timeout: u64,

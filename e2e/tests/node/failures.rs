@@ -7,7 +7,7 @@ use e2e::cluster::{MESH, restart};
 use e2e::command::printed;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
-use e2e::node::{self, WithoutAgent};
+use e2e::node::{self, ProxyProcess, WithoutAgent};
 use e2e::outage::NoReplica;
 use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
@@ -112,6 +112,20 @@ async fn ended_proxy_is_restarted_without_its_pod() {
         let pod = PodView(&pod);
         assert_eq!(pod.restarts("main").or(pod.restarts("web")), Some(0));
     }
+}
+
+#[tokio::test]
+async fn proxy_that_hangs_is_replaced_without_its_pod() {
+    let ns = &scenario("node-proxy-hangs", &[MESH]).await;
+    living_pods(ns).await;
+    let pod = ns.pod_with("app=web").await.name_any();
+    let name = format!("{}/{pod}", ns.name());
+    let [_, envoy] = ProxyProcess::of(&name);
+    envoy.stop();
+    ns.until("another proxy", async || (!envoy.exists()).then_some(())).await;
+    assert_heard(ns, "after the proxy hung").await;
+    let pod = ns.pod(&pod).await;
+    assert_eq!(PodView(&pod).restarts("web"), Some(0));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The proxy beside the pod: docs/node.md. Pods of runtime class `istio-aux` have no container of ours, and are in the mesh.
 
+mod confinement;
 mod failures;
 mod probes;
 mod services;

@@ -10,12 +10,13 @@ use super::ports::Ports;
 use super::spec::{self, Layout};
 use super::{Node, cgroup};
 use crate::error::{Context, Error, Result};
+use crate::injector::Rendered;
 use crate::pod::PodFacts;
 
 impl Node {
     /// Redirects the pod's traffic to its proxy.
-    pub(super) async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
-        self.run_in_network(sandbox, pod, |layout| spec::redirect(sandbox, pod, layout)).await
+    pub(super) async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts, rendered: &Rendered) -> Result<()> {
+        self.run_in_network(sandbox, pod, |layout| spec::redirect(sandbox, pod, &rendered.redirection, layout)).await
     }
 
     /// Redirects the standard ports to the serving proxy.
@@ -26,7 +27,8 @@ impl Node {
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
                 let rules = files.write_rules(&Ports::rules(revision, is_ipv6, has_jumps)).context(what)?;
-                self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, &rules, is_ipv6, layout)).await?;
+                self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, pod, &rules, is_ipv6, layout))
+                    .await?;
             }
         }
         files.write_jumps().context(what)

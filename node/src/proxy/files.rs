@@ -15,6 +15,7 @@ use x509_parser::pem::parse_x509_pem;
 use super::PROXY_USER;
 use super::ids::revision_of;
 use crate::certificate::WorkloadCertificate;
+use crate::injector::{self, Rendered};
 use crate::pod::PodFacts;
 
 /// Reads and writes the directory of one sandbox.
@@ -42,7 +43,7 @@ impl SandboxFiles {
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o711))?;
         replace(&self.directory, "sandbox.json", &json!(sandbox).to_string(), |_| Ok(()))?;
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
-        fs::write(directory.join("annotations"), downward_api(&pod.annotations))?;
+        fs::write(directory.join("annotations"), downward_api(&injector::annotations(&pod.annotations)))?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
         // The proxies share it with the agent.
         fs::copy("/etc/resolv.conf", self.directory.join("resolv.conf"))?;
@@ -89,6 +90,16 @@ impl SandboxFiles {
     /// Reads the sandbox, for an agent that adopts its proxy.
     pub(crate) fn sandbox(&self) -> Option<Sandbox> {
         serde_json::from_slice(&fs::read(self.directory.join("sandbox.json")).ok()?).ok()
+    }
+
+    /// Reads what istiod's injector gave the proxy; `None` where it was not asked yet.
+    pub(super) fn rendered(&self) -> Option<Rendered> {
+        serde_json::from_slice(&fs::read(self.directory.join("rendered.json")).ok()?).ok()
+    }
+
+    /// Records what istiod's injector gave the proxy.
+    pub(super) fn write_rendered(&self, rendered: &Rendered) -> io::Result<()> {
+        replace(&self.directory, "rendered.json", &json!(rendered).to_string(), |_| Ok(()))
     }
 
     /// Returns the revision that serves: the number of upgrades before it. `None` where none has served yet.

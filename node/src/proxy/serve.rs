@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{Node, RETRY_DELAY};
 use crate::containerd::NAMESPACE;
 use crate::error::{Context, Result};
-use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
+use crate::pod::{PodFacts, read_pod};
 
 /// Pause after a renewal: it may have failed, or the certificate may be due at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
@@ -48,8 +48,8 @@ impl Node {
             }
             let renewed = async {
                 let pod = read_pod(&self.client, sandbox).await?;
-                let mesh = read_mesh(&self.client, &self.settings).await?;
-                self.renew(sandbox, &pod, &mesh).await
+                let rendered = self.rendered(sandbox, &pod).await?;
+                self.renew(sandbox, &pod, rendered.trust_domain()).await
             };
             if let Err(error) = renewed.await {
                 tracing::warn!(sandbox = sandbox.id, %error, "could not renew a certificate");
@@ -73,8 +73,8 @@ impl Node {
         self.files(id).directory.join("requested-root.pem")
     }
 
-    pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts) -> Result<()> {
-        let identity = format!("spiffe://{}/ns/{}/sa/{}", mesh.trust_domain, sandbox.namespace, pod.service_account);
+    pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, trust_domain: &str) -> Result<()> {
+        let identity = format!("spiffe://{trust_domain}/ns/{}/sa/{}", sandbox.namespace, pod.service_account);
         let root = fs::read(&self.settings.ca.root).context(self.settings.ca.root.display())?;
         let certificate = self.settings.ca.issue(&identity).await?;
         let written = self.files(&sandbox.id).write_certificate(&certificate);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn changed_root_renews_certificates_spread_over_a_minute() {
-        let steps = (0..1_000).map(|number| Step::of(Duration::from_secs(43_200), true, &number.to_string()));
+        let steps = (0..1_000).map(|number| Step::of(Duration::from_hours(12), true, &number.to_string()));
         let mut delays: Vec<_> = steps
             .map(|step| match step {
                 Step::RenewIn(delay) => delay.as_secs(),

@@ -1,20 +1,35 @@
-//! The OCI specs of a sandbox' containers: the proxy, and the short-lived ones that change the pod's network. They follow the
-//! template of Istio's injector.
+//! The OCI specs of a sandbox' containers: the proxy, and the short-lived ones that change the pod's network. istiod says what runs
+//! in them (`injector.rs`); they are confined as containerd confines a pod's containers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
 use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Map, Value, json};
 
 use super::PROXY_USER;
-use super::ports::{Ports, STANDARD};
-use crate::pod::{MeshFacts, PodFacts};
+use super::ports::Ports;
+use crate::injector::{Program, value_after};
+use crate::pod::PodFacts;
 
 /// The file of the rules in the container that applies them.
 const RULES: &str = "/tmp/rules";
-const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
+/// What containerd 2.4.2 masks and filters in a container by default (`ctr containers create --seccomp`).
+const CONTAINERD_DEFAULT: &str = include_str!("containerd-default.json");
+/// The profile that containerd loads where the kernel has `AppArmor`.
+const APPARMOR_PROFILE: &str = "cri-containerd.apparmor.d";
+const APPARMOR_PROFILES: &str = "/proc/1/root/sys/kernel/security/apparmor/profiles";
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURES: &[&str] = &["SCMP_ARCH_ARM", "SCMP_ARCH_AARCH64"];
+#[cfg(not(target_arch = "aarch64"))]
+const ARCHITECTURES: &[&str] = &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"];
+/// Linux' limit for a host name is 64 (`__NEW_UTS_LEN`), the kubelet's for a pod's is 63.
+const HOSTNAME_LIMIT: usize = 63;
+/// Threads of Envoy and pilot-agent together are about 30.
+const THREADS_LIMIT: u32 = 1024;
 
 /// Holds the node's paths for a container.
 #[derive(Debug, Clone, Copy)]
@@ -28,18 +43,7 @@ pub(super) struct Layout<'a> {
 }
 
 /// Returns the proxy's spec.
-pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, ports: Ports, layout: Layout) -> Value {
-    let args = [
-        "/usr/local/bin/pilot-agent",
-        "proxy",
-        "sidecar",
-        "--domain",
-        &format!("{}.svc.{}", sandbox.namespace, mesh.cluster_domain),
-        "--proxyLogLevel=warning",
-        "--proxyComponentLogLevel=misc:error",
-        "--log_output_level=default:info",
-    ]
-    .map(str::to_owned);
+pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports: Ports, layout: Layout) -> Value {
     let mut mounts = system_mounts();
     mounts.extend(["/tmp", "/etc/istio/proxy", "/var/lib/istio/data"].map(writable));
     mounts.extend(["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"].map(writable));
@@ -47,92 +51,68 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, ports: 
     mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
-    let environment = environment(sandbox, pod, mesh, ports);
-    container(sandbox, layout, PROXY_USER, &[], &args, &environment, &mounts)
+    let environment = environment(pod, &program.environment, ports);
+    container(sandbox, pod, layout, PROXY_USER, &[], &pilot_agent(&program.args), environment, &mounts)
 }
 
 /// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
-pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, layout: Layout) -> Value {
-    let annotation = |name: &str, default: &str| {
-        let value = pod.annotations.get(&format!("traffic.sidecar.istio.io/{name}"));
-        value.map_or_else(|| default.to_owned(), Clone::clone)
-    };
-    let mut not_redirected = format!("{},{},{}", STANDARD.metrics, STANDARD.readiness, STANDARD.status);
-    let excluded = annotation("excludeInboundPorts", "");
-    if !excluded.is_empty() {
-        not_redirected = not_redirected + "," + &excluded;
+pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, layout: Layout) -> Value {
+    let mut args = pilot_agent(&program.args);
+    if let Some(user) = value_after(&mut args, "-u") {
+        *user = PROXY_USER.to_string();
     }
-    let options = [
-        ("-p", "15001".to_owned()),
-        ("-z", "15006".to_owned()),
-        ("-u", PROXY_USER.to_string()),
-        ("-m", "REDIRECT".to_owned()),
-        ("-i", annotation("includeOutboundIPRanges", "*")),
-        ("-x", annotation("excludeOutboundIPRanges", "")),
-        ("-b", annotation("includeInboundPorts", "*")),
-        ("-d", not_redirected),
-        ("-q", annotation("includeOutboundPorts", "")),
-        ("-o", annotation("excludeOutboundPorts", "")),
-    ];
-    let command = ["/usr/local/bin/pilot-agent", "istio-iptables"].map(str::to_owned);
-    let options = options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]);
-    let args: Vec<_> = command.into_iter().chain(options).collect();
-    network_tool(sandbox, layout, &args, None)
+    network_tool(sandbox, pod, layout, &args, program.environment.clone(), None)
 }
 
 /// Returns the spec of the container that applies rules for IPv4 or IPv6 to the pod's network, and ends.
-pub(super) fn apply_rules(sandbox: &Sandbox, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
+pub(super) fn apply_rules(sandbox: &Sandbox, pod: &PodFacts, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
     let program = if is_ipv6 { "ip6tables-restore" } else { "iptables-restore" };
-    network_tool(sandbox, layout, &[program, "--noflush", RULES].map(str::to_owned), Some(bound(rules, RULES)))
+    let args = [program, "--noflush", RULES].map(str::to_owned);
+    network_tool(sandbox, pod, layout, &args, BTreeMap::new(), Some(bound(rules, RULES)))
 }
 
-fn network_tool(sandbox: &Sandbox, layout: Layout, args: &[String], file: Option<Value>) -> Value {
+fn pilot_agent(args: &[String]) -> Vec<String> {
+    std::iter::once(PILOT_AGENT.to_owned()).chain(args.iter().cloned()).collect()
+}
+
+fn network_tool(
+    sandbox: &Sandbox,
+    pod: &PodFacts,
+    layout: Layout,
+    args: &[String],
+    environment: BTreeMap<String, String>,
+    file: Option<Value>,
+) -> Value {
     let mut mounts = system_mounts();
-    mounts.push(mount("/tmp", "tmpfs", &["nosuid", "nodev"]));
+    mounts.push(mount("/tmp", "tmpfs", &["nosuid", "nodev", "size=1m"]));
     // The lock of iptables.
-    mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755"]));
+    mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755", "size=1m"]));
     mounts.extend(file);
-    container(sandbox, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, &[PATH.to_owned()], &mounts)
+    container(sandbox, pod, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, environment, &mounts)
 }
 
-fn environment(sandbox: &Sandbox, pod: &PodFacts, mesh: &MeshFacts, ports: Ports) -> Vec<String> {
-    let address = sandbox.addresses.first().map(ToString::to_string).unwrap_or_default();
-    let mut variables = vec![
-        PATH.to_owned(),
-        "PILOT_CERT_PROVIDER=istiod".to_owned(),
+/// Returns the proxy's environment: istiod's, and what is different outside of the pod.
+fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports) -> BTreeMap<String, String> {
+    let config = rendered.get("PROXY_CONFIG").map_or("{}", String::as_str);
+    let own = [
         // XDS with the pod's own certificate, so that the proxy needs no token.
-        "PROV_CERT=/var/run/secrets/workload-spiffe-credentials".to_owned(),
+        ("PROV_CERT", Some("/var/run/secrets/workload-spiffe-credentials".to_owned())),
         // Without it, pilot-agent asks the metadata servers of clouds before it starts Envoy.
-        "CLOUD_PLATFORM=none".to_owned(),
-        format!("POD_NAME={}", sandbox.name),
-        format!("POD_NAMESPACE={}", sandbox.namespace),
-        format!("INSTANCE_IP={address}"),
-        format!("SERVICE_ACCOUNT={}", pod.service_account),
-        format!("PROXY_CONFIG={}", proxy_config(mesh, ports)),
-        format!("ENVOY_STATUS_PORT={}", ports.readiness),
-        format!("ENVOY_PROMETHEUS_PORT={}", ports.metrics),
-        format!("TRUST_DOMAIN={}", mesh.trust_domain),
-        format!("ISTIO_META_POD_PORTS={}", pod.ports),
-        format!("ISTIO_META_APP_CONTAINERS={}", pod.containers),
-        format!("ISTIO_META_CLUSTER_ID={}", mesh.cluster),
-        format!("ISTIO_META_NODE_NAME={}", pod.node),
-        "ISTIO_META_INTERCEPTION_MODE=REDIRECT".to_owned(),
-        format!("ISTIO_META_MESH_ID={}", mesh.trust_domain),
+        ("CLOUD_PLATFORM", Some("none".to_owned())),
+        ("PROXY_CONFIG", Some(proxy_config(config, ports).to_string())),
+        ("ENVOY_STATUS_PORT", Some(ports.readiness.to_string())),
+        ("ENVOY_PROMETHEUS_PORT", Some(ports.metrics.to_string())),
+        ("ISTIO_KUBE_APP_PROBERS", probes(pod).map(str::to_owned)),
+        ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
     ];
-    if let Some(owner) = &pod.owner {
-        variables.push(format!("ISTIO_META_WORKLOAD_NAME={}", owner.name));
-        variables.push(format!("ISTIO_META_OWNER={}", reference(owner, &sandbox.namespace)));
-    }
-    if let Some(probes) = probes(pod) {
-        variables.push(format!("ISTIO_KUBE_APP_PROBERS={probes}"));
+    let mut variables = rendered.clone();
+    for (name, value) in own {
+        match value {
+            Some(value) => variables.insert(name.to_owned(), value),
+            None => variables.remove(name),
+        };
     }
     variables
-}
-
-/// Returns the reference to a pod's owner that Istio's injector writes.
-fn reference(owner: &OwnerReference, namespace: &str) -> String {
-    let OwnerReference { api_version, kind, name, .. } = owner;
-    format!("kubernetes://apis/{api_version}/namespaces/{namespace}/{}s/{name}", kind.to_lowercase())
 }
 
 /// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
@@ -147,49 +127,81 @@ fn probes(pod: &PodFacts) -> Option<&str> {
     Some(text)
 }
 
-/// Returns the mesh's settings with the proxy's own ports.
-fn proxy_config(mesh: &MeshFacts, ports: Ports) -> Value {
-    let mut config = mesh.proxy_config.clone();
-    if let Some(config) = config.as_object_mut() {
-        config.insert("statusPort".to_owned(), ports.status.into());
-        config.insert("proxyAdminPort".to_owned(), ports.admin.into());
-    }
-    config
+/// Returns the proxy's settings with its own ports.
+fn proxy_config(config: &str, ports: Ports) -> Value {
+    let mut config: Map<String, Value> = serde_json::from_str(config).unwrap_or_default();
+    config.insert("statusPort".to_owned(), ports.status.into());
+    config.insert("proxyAdminPort".to_owned(), ports.admin.into());
+    config.into()
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is a part of the spec")]
 fn container(
     sandbox: &Sandbox,
+    pod: &PodFacts,
     layout: Layout,
     user: u32,
     capabilities: &[&str],
     args: &[String],
-    env: &[String],
+    mut environment: BTreeMap<String, String>,
     mounts: &[Value],
 ) -> Value {
-    json!({
+    environment.insert("PATH".to_owned(), PATH.to_owned());
+    let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut default: Value = serde_json::from_str(CONTAINERD_DEFAULT).expect("the file is JSON");
+    default["seccomp"]["architectures"] = json!(ARCHITECTURES);
+    let mut spec = json!({
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": user, "gid": user},
             "args": args,
-            "env": env,
+            "env": environment,
             "cwd": "/",
             "noNewPrivileges": true,
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+            "oomScoreAdj": oom_score_adj(&pod.qos_class),
         },
         "root": {"path": layout.root, "readonly": true},
-        "hostname": sandbox.name,
+        "hostname": hostname(&sandbox.name),
         "mounts": mounts,
         "linux": {
             "cgroupsPath": layout.cgroup,
-            "resources": {"devices": [{"allow": false, "access": "rwm"}]},
+            "resources": {
+                "devices": [{"allow": false, "access": "rwm"}],
+                "pids": {"limit": THREADS_LIMIT},
+            },
             "namespaces": [
                 {"type": "network", "path": sandbox.netns},
                 {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
             ],
-            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware"],
-            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger"],
+            "maskedPaths": default["maskedPaths"],
+            "readonlyPaths": default["readonlyPaths"],
+            "seccomp": default["seccomp"],
         },
-    })
+    });
+    if let Some(bytes) = pod.memory {
+        spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
+    }
+    if has_apparmor_profile() {
+        spec["process"]["apparmorProfile"] = json!(APPARMOR_PROFILE);
+    }
+    spec
+}
+
+/// Returns the score by which the kernel ends the proxy before the pod's payload, or as soon where that has the highest. The
+/// kubelet gives payloads -997, 2 to 999, or 1000 (`pkg/kubelet/qos/policy.go`).
+fn oom_score_adj(qos_class: &str) -> i32 {
+    if qos_class == "Guaranteed" { -996 } else { 1000 }
+}
+
+/// Cuts a pod's name as the kubelet does (`truncatePodHostnameIfNeeded`).
+fn hostname(pod: &str) -> &str {
+    pod.get(..HOSTNAME_LIMIT).map_or(pod, |cut| cut.trim_end_matches(['-', '.']))
+}
+
+fn has_apparmor_profile() -> bool {
+    let profiles = std::fs::read_to_string(APPARMOR_PROFILES).unwrap_or_default();
+    profiles.lines().any(|line| line.split(' ').next() == Some(APPARMOR_PROFILE))
 }
 
 fn system_mounts() -> Vec<Value> {
@@ -206,7 +218,7 @@ fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {
 
 fn writable(destination: &str) -> Value {
     let (uid, gid) = (format!("uid={PROXY_USER}"), format!("gid={PROXY_USER}"));
-    mount(destination, "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", &uid, &gid])
+    mount(destination, "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", "size=64m", &uid, &gid])
 }
 
 fn bound(source: &Path, destination: &str) -> Value {
@@ -215,8 +227,6 @@ fn bound(source: &Path, destination: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     fn sandbox() -> Sandbox {
@@ -231,22 +241,13 @@ mod tests {
 
     fn pod() -> PodFacts {
         PodFacts {
-            service_account: "trainer".into(),
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::from([
-                ("traffic.sidecar.istio.io/excludeInboundPorts".into(), "9000".into()),
-                (PROBES_ANNOTATION.into(), r#"{"/app-health/main/livez":{"tcpSocket":{"port":9}}}"#.into()),
-            ]),
-            node: "node1".into(),
-            qos_class: "BestEffort".into(),
-            containers: "main".into(),
-            ports: json!([{"containerPort": 8080}]),
-            owner: Some(OwnerReference {
-                api_version: "batch/v1".into(),
-                kind: "Job".into(),
-                name: "train".into(),
-                ..OwnerReference::default()
-            }),
+            annotations: BTreeMap::from([(
+                PROBES_ANNOTATION.into(),
+                r#"{"/app-health/main/livez":{"tcpSocket":{"port":9}}}"#.into(),
+            )]),
+            qos_class: "Burstable".into(),
+            memory: Some(128 << 20),
+            ..PodFacts::default()
         }
     }
 
@@ -255,14 +256,21 @@ mod tests {
         Layout { root, files, cgroup: "/kubepods/pod1/abc" }
     }
 
+    fn program(args: &[&str], environment: &[(&str, &str)]) -> Program {
+        Program {
+            args: args.iter().map(ToString::to_string).collect(),
+            environment: environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        }
+    }
+
     fn proxy_of(revision: u32) -> Value {
-        let mesh = MeshFacts {
-            proxy_config: json!({"discoveryAddress": "istiod:15012"}),
-            trust_domain: "td".into(),
-            cluster: "Kubernetes".into(),
-            cluster_domain: "cluster.local".into(),
-        };
-        proxy(&sandbox(), &pod(), &mesh, Ports::of(revision), layout())
+        let config = r#"{"discoveryAddress":"istiod:15012","statusPort":15025,"proxyAdminPort":1}"#;
+        let environment = [("PROXY_CONFIG", config), ("PATH", "/tmp"), ("GOMEMLIMIT", "1"), ("ISTIO_CPU_LIMIT", "2")];
+        let program = program(&["proxy", "sidecar"], &environment);
+        let mut spec = proxy(&sandbox(), &pod(), &program, Ports::of(revision), layout());
+        // containerd's own, which a scenario compares.
+        spec["linux"].as_object_mut().unwrap().remove("seccomp").unwrap();
+        spec
     }
 
     #[test]
@@ -288,6 +296,38 @@ mod tests {
 
     #[test]
     fn redirection_has_network_capabilities_only() {
-        insta::assert_json_snapshot!(redirect(&sandbox(), &pod(), layout()));
+        let program = program(&["istio-iptables", "-u", "1000", "-m", "REDIRECT"], &[("ISTIO_DUAL_STACK", "true")]);
+        let mut spec = redirect(&sandbox(), &pod(), &program, layout());
+        spec["linux"].as_object_mut().unwrap().remove("seccomp").unwrap();
+        insta::assert_json_snapshot!(spec);
+    }
+
+    #[test]
+    fn system_calls_are_filtered_in_each_container() {
+        let specs = [
+            proxy(&sandbox(), &pod(), &Program::default(), Ports::of(0), layout()),
+            redirect(&sandbox(), &pod(), &Program::default(), layout()),
+            apply_rules(&sandbox(), &pod(), Path::new("/rules"), false, layout()),
+        ];
+        for spec in specs {
+            let seccomp = &spec["linux"]["seccomp"];
+            assert_eq!(seccomp["defaultAction"], "SCMP_ACT_ERRNO");
+            let allowed = seccomp["syscalls"].as_array().unwrap().iter().filter(|rule| rule["args"].is_null());
+            let names: Vec<_> = allowed.flat_map(|rule| rule["names"].as_array().unwrap()).collect();
+            assert!(names.contains(&&json!("epoll_wait")) && !names.contains(&&json!("unshare")));
+        }
+    }
+
+    #[test]
+    fn proxy_ends_no_later_than_its_payload_without_memory() {
+        assert_eq!(["Guaranteed", "Burstable", "BestEffort"].map(oom_score_adj), [-996, 1000, 1000]);
+    }
+
+    #[test]
+    fn hostname_is_cut_as_the_kubelet_cuts_it() {
+        let long = format!("{}-.b", "a".repeat(61));
+        for (pod, expected) in [("train-0", "train-0"), (&long, &long[..61]), (&"a".repeat(253), &"a".repeat(63))] {
+            assert_eq!(hostname(pod), expected);
+        }
     }
 }

@@ -11,7 +11,8 @@ use super::ports::Ports;
 use super::spec::{self, Layout};
 use super::{Node, RETRY_DELAY, ROOT_LABEL};
 use crate::error::{Context, Error, Result};
-use crate::pod::{MeshFacts, PodFacts, read_mesh, read_pod};
+use crate::injector::Rendered;
+use crate::pod::{PodFacts, read_pod};
 
 /// Limits the wait for a start's turn. With the start itself, it ends before the plugin's wait.
 pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(110);
@@ -32,17 +33,17 @@ impl Node {
     pub(super) async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
         let began = Instant::now();
         self.containerd.remove(&self.serving(&sandbox.id)).await?;
-        let (pod, mesh) = self.prepare(sandbox).await?;
+        let (pod, rendered) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
         let served = self.files(&sandbox.id).revision();
         match served {
             // The pod's network is as the earlier proxy left it.
             Some(revision) if revision > 0 => self.redirect_ports(revision, sandbox, &pod).await?,
             Some(_) => {}
-            None => self.redirect(sandbox, &pod).await?,
+            None => self.redirect(sandbox, &pod, &rendered).await?,
         }
         let revision = served.unwrap_or_default();
-        self.start_proxy(revision, sandbox, &pod, &mesh).await?;
+        self.start_proxy(revision, sandbox, &pod, &rendered).await?;
         let started = began.elapsed();
         self.until_ready(revision, sandbox).await?;
         if served.is_none() {
@@ -59,22 +60,36 @@ impl Node {
         Ok(())
     }
 
-    async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, MeshFacts)> {
+    async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, Rendered)> {
         let pod = read_pod(&self.client, sandbox).await?;
-        let mesh = read_mesh(&self.client, &self.settings).await?;
-        let files = self.files(&sandbox.id);
-        files.write_pod(sandbox, &pod).context("the pod's files")?;
+        self.files(&sandbox.id).write_pod(sandbox, &pod).context("the pod's files")?;
+        let rendered = self.rendered(sandbox, &pod).await?;
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
         // A restarted proxy keeps a certificate that is still good.
         while self.needs_certificate(&sandbox.id)
-            && let Err(error) = self.renew(sandbox, &pod, &mesh).await
+            && let Err(error) = self.renew(sandbox, &pod, rendered.trust_domain()).await
         {
             if Instant::now() >= deadline {
                 return Err(error);
             }
             sleep(RETRY_DELAY).await;
         }
-        Ok((pod, mesh))
+        Ok((pod, rendered))
+    }
+
+    /// Returns what istiod's injector gave the proxy that serves; asks again where there is none.
+    pub(super) async fn rendered(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Rendered> {
+        match self.files(&sandbox.id).rendered() {
+            Some(rendered) => Ok(rendered),
+            None => self.render(sandbox, pod).await,
+        }
+    }
+
+    /// Asks istiod's injector, for a proxy that has not served yet.
+    pub(super) async fn render(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Rendered> {
+        let rendered = self.settings.injector.render(&pod.object, sandbox, &self.settings.ca.root).await?;
+        self.files(&sandbox.id).write_rendered(&rendered).context("the sandbox' files")?;
+        Ok(rendered)
     }
 
     pub(super) async fn start_proxy(
@@ -82,11 +97,11 @@ impl Node {
         revision: u32,
         sandbox: &Sandbox,
         pod: &PodFacts,
-        mesh: &MeshFacts,
+        rendered: &Rendered,
     ) -> Result<()> {
         let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
         let ports = Ports::of(revision);
-        let spec = |layout: Layout| spec::proxy(sandbox, pod, mesh, ports, layout);
+        let spec = |layout: Layout| spec::proxy(sandbox, pod, &rendered.proxy, ports, layout);
         self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await.map(drop)
     }
 

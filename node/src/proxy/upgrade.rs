@@ -7,7 +7,7 @@ use super::Node;
 use super::ids::{proxy_id, revision_of};
 use super::ports::Ports;
 use crate::error::{Context, Error, Result};
-use crate::pod::{read_mesh, read_pod};
+use crate::pod::read_pod;
 
 impl Node {
     /// Starts the successor of a sandbox' proxy, and returns when it serves. If that fails, the present proxy goes on alone.
@@ -19,8 +19,8 @@ impl Node {
             self.containerd.remove(&next).await?;
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
-            let mesh = read_mesh(&self.client, &self.settings).await?;
-            self.start_proxy(revision, sandbox, &pod, &mesh).await?;
+            let rendered = self.render(sandbox, &pod).await?;
+            self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")
         };

@@ -1,0 +1,170 @@
+//! What the proxy beside a pod may do, who decides what it is, and that no pod changes that.
+
+use contract::names::PROXY_CONTAINER;
+use e2e::clients::greets;
+use e2e::cluster::MESH;
+use e2e::kubectl::kubectl;
+use e2e::manifests::{GREETING, pod, pod_spec, shell};
+use e2e::node::{ProxyProcess, SmallDisk, containerds_default};
+use e2e::{Namespace, PodView, scenario};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::failures::{assert_heard, living_pods};
+use crate::{account, beside, client_job, ended, strict_server};
+
+/// What the agent sets itself: docs/node.md.
+const OWN_VARIABLES: [&str; 7] =
+    ["PROV_CERT", "CLOUD_PLATFORM", "PROXY_CONFIG", "ENVOY_STATUS_PORT", "ENVOY_PROMETHEUS_PORT", "GOMEMLIMIT", "PATH"];
+
+fn sleeper() -> Value {
+    pod_spec("Never", &[shell("main", "sleep 86400")])
+}
+
+/// Creates a Job whose pod lives beside its proxy, and returns the pod as `NAMESPACE/NAME`.
+async fn living_job(ns: &Namespace, job: Value) -> String {
+    let name = job["metadata"]["name"].as_str().expect("it has a name").to_owned();
+    ns.create_object(job).await;
+    let pod = ns.pod_of_job(&name).await;
+    ns.pod_until(&pod, "the start", |pod| (PodView(pod).phase() == "Running").then_some(())).await;
+    format!("{}/{pod}", ns.name())
+}
+
+#[test]
+fn spec_is_confined_as_containerd_confines() {
+    let ours = include_str!("../../../node/src/proxy/containerd-default.json");
+    let ours: Value = serde_json::from_str(ours).expect("it is JSON");
+    let mut theirs = containerds_default();
+    theirs["seccomp"].as_object_mut().expect("it filters system calls").remove("architectures");
+    for part in ["maskedPaths", "readonlyPaths", "seccomp"] {
+        assert_eq!(ours[part], theirs[part], "{part}");
+    }
+}
+
+#[tokio::test]
+async fn proxy_of_a_long_name_is_confined() {
+    let ns = &scenario("node-confined", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let name = "a".repeat(60);
+    let pod = living_job(ns, beside(client_job(&name, &sleeper()))).await;
+    let [pilot_agent, envoy] = ProxyProcess::of(&pod);
+    let score = |text: &str| text.trim().parse::<i32>().expect("it is a number");
+    let (_, name) = pod.split_once('/').expect("it has a namespace");
+    let payloads = score(&ns.exec(name, "main", &["cat", "/proc/self/oom_score_adj"]));
+    for process in [pilot_agent, envoy] {
+        let status = ["Seccomp", "NoNewPrivs", "CapEff", "Uid"].map(|name| process.status(name));
+        let user = "1337\t1337\t1337\t1337";
+        assert_eq!(status, ["2", "1", "0000000000000000", user]);
+        assert!(
+            score(&process.file("oom_score_adj")) > payloads,
+            "without memory it ends before its payload: {payloads}"
+        );
+        assert_eq!(process.memory_limit(), (128 << 20).to_string(), "the overhead of the runtime class");
+    }
+    let command = envoy.file("cmdline");
+    assert!(command.contains("--concurrency 2"), "{command}");
+}
+
+#[tokio::test]
+async fn proxy_has_the_environment_of_a_sidecar() {
+    let ns = &scenario("node-environment", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let name = living_job(ns, beside(client_job("beside", &sleeper()))).await;
+    let [pilot_agent, _] = ProxyProcess::of(&name);
+    let beside = pilot_agent.environment();
+    let (_, name) = name.split_once('/').expect("it has a namespace");
+
+    // The same pod, as Istio's injector would change it.
+    let object = serde_json::to_value(ns.pod(name).await).expect("it is JSON");
+    let mut sidecar = pod("inside", &object["spec"]);
+    sidecar["metadata"]["labels"] = object["metadata"]["labels"].clone();
+    sidecar["metadata"]["labels"]["sidecar.istio.io/inject"] = json!("true");
+    // Istio looks at the owner of a pod whose name is generated.
+    for field in ["generateName", "ownerReferences"] {
+        sidecar["metadata"][field] = object["metadata"][field].clone();
+    }
+    let injected = ns.dry_run(sidecar).await;
+    let all =
+        ["initContainers", "containers"].map(|list| injected["spec"][list].as_array().cloned().unwrap_or_default());
+    let proxy =
+        all.concat().into_iter().find(|container| container["name"] == PROXY_CONTAINER).expect("it is injected");
+    let mut compared = 0;
+    for variable in proxy["env"].as_array().expect("it has an environment") {
+        let name = variable["name"].as_str().expect("it has a name");
+        if OWN_VARIABLES.contains(&name) {
+            continue;
+        }
+        let value = beside.get(name).unwrap_or_else(|| panic!("{name} is missing beside the pod"));
+        if let Some(expected) = variable["value"].as_str() {
+            assert_eq!(value, expected, "{name}");
+            compared += 1;
+        }
+    }
+    assert!(compared >= 8, "the template's own variables were compared: {compared}");
+}
+
+#[tokio::test]
+async fn annotations_change_neither_rules_nor_ports() {
+    let ns = &scenario("node-annotations", &[MESH]).await;
+    strict_server(ns).await;
+    let control = living_job(ns, beside(client_job("control", &sleeper()))).await;
+    let mut job = beside(client_job("annotated", &sleeper()));
+    job["spec"]["template"]["metadata"]["annotations"] = json!({
+        "proxy.istio.io/config": "statusPort: 15025\nproxyAdminPort: 15999\ndiscoveryAddress: mine:15012\nbinaryPath: /bin/sh",
+        "status.sidecar.istio.io/port": "15025",
+        "sidecar.istio.io/discoveryAddress": "mine:15012",
+        "sidecar.istio.io/proxyImage": "mine/proxy",
+        "sidecar.istio.io/bootstrapOverride": "mine",
+        "sidecar.istio.io/interceptionMode": "NONE",
+        "traffic.sidecar.istio.io/kubevirtInterfaces": "lo",
+        "inject.istio.io/templates": "gateway",
+    });
+    let annotated = living_job(ns, job).await;
+    let [control, annotated] = [control, annotated].map(|pod| ProxyProcess::of(&pod));
+    assert_eq!(annotated[0].rules(), control[0].rules());
+    assert!(control[0].rules().iter().any(|rule| rule.ends_with("--to-ports 15006")), "there are rules to compare");
+    let config = |process: ProxyProcess| process.environment().remove("PROXY_CONFIG");
+    assert_eq!(config(annotated[0]), config(control[0]));
+    let command = |process: ProxyProcess| process.file("cmdline").split(" --service-node ").next().map(str::to_owned);
+    assert_eq!(command(annotated[1]), command(control[1]));
+}
+
+#[tokio::test]
+async fn annotation_that_is_a_firewall_rule_starts_no_pod() {
+    let ns = &scenario("node-firewall", &[MESH]).await;
+    strict_server(ns).await;
+    let annotated = |name: &str, value: &str| {
+        let mut job = beside(client_job(name, &pod_spec("Never", &[shell("main", &greets("web"))])));
+        job["spec"]["template"]["metadata"]["annotations"] =
+            json!({"traffic.sidecar.istio.io/excludeOutboundPorts": value});
+        job
+    };
+    // Port 80 is not redirected, so the strict server ends the connection.
+    let (_, outside) = ended(ns, annotated("ports", "80")).await;
+    assert!(outside.trim_end().ends_with("000"), "{outside}");
+
+    ns.create_object(annotated("rules", "1 -j RETURN\nCOMMIT\n* nat\n-A POSTROUTING -j SNAT --to-source 192.0.2.1"))
+        .await;
+    let pod = ns.pod_of_job("rules").await;
+    let selector = format!("--field-selector=involvedObject.name={pod}");
+    let events = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
+    ns.until("istiod's refusal", async || kubectl(&events).contains("it refuses the pod").then_some(())).await;
+    assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Pending");
+}
+
+#[tokio::test]
+async fn full_disk_stops_no_proxy() {
+    let ns = &scenario("node-disk", &[MESH]).await;
+    living_pods(ns).await;
+    let client = ns.pod_with("app=client").await.name_any();
+    let exec = |script: &str| ns.exec(&client, "main", &["sh", "-c", script]);
+    let disk = SmallDisk::mount();
+    assert!(exec("curl -sS -X POST 'http://127.0.0.1:15000/logging?level=trace'").contains("trace"));
+    disk.fill();
+    // Each request at this level writes more than a pipe holds.
+    exec(&format!("for n in $(seq 20); do {}; done", greets("web")));
+    disk.empty();
+    assert_heard(ns, "after the disk was full").await;
+    ns.until("new output on the disk", async || disk.holds("\ttrace\tenvoy").then_some(())).await;
+    assert_eq!(exec(&greets("web")), format!("{GREETING}\n 200"));
+}

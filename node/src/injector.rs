@@ -1,0 +1,371 @@
+//! Asks istiod's injector for what a sidecar of the pod would get, so that the proxy on the node is configured as that would be.
+//! Environment and arguments are taken. Image, mounts, user and confinement are the agent's own (`proxy/spec.rs`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use cni::protocol::Sandbox;
+use contract::names::{ISTIO_INJECT, PROXY_CONTAINER};
+use contract::quantity;
+use hyper::{Request, header};
+use json_patch::Patch;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use kube::{Client, Config};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use x509_parser::pem::Pem;
+
+use crate::error::{Context, Error, Result};
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Istio's annotations that a pod may set for its proxy on the node. Istio's injector validates the first six, which become
+/// firewall rules (`pkg/kube/inject/validate.go`).
+const ANNOTATIONS: [&str; 16] = [
+    "traffic.sidecar.istio.io/includeOutboundIPRanges",
+    "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+    "traffic.sidecar.istio.io/includeInboundPorts",
+    "traffic.sidecar.istio.io/excludeInboundPorts",
+    "traffic.sidecar.istio.io/includeOutboundPorts",
+    "traffic.sidecar.istio.io/excludeOutboundPorts",
+    "sidecar.istio.io/logLevel",
+    "sidecar.istio.io/componentLogLevel",
+    "sidecar.istio.io/agentLogLevel",
+    "sidecar.istio.io/statsInclusionPrefixes",
+    "sidecar.istio.io/statsInclusionSuffixes",
+    "sidecar.istio.io/statsInclusionRegexps",
+    "sidecar.istio.io/extraStatTags",
+    "prometheus.io/scrape",
+    "prometheus.io/port",
+    "prometheus.io/path",
+];
+const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
+/// The keys that a pod may set there: none names a program, a file, another control plane, another CA or a port of the agent's.
+const CONFIG_KEYS: [&str; 7] = [
+    "concurrency",
+    "drainDuration",
+    "terminationDrainDuration",
+    "tracing",
+    "proxyStatsMatcher",
+    "proxyHeaders",
+    "extraStatTags",
+];
+/// Istio's limit for one value. Linux' limit for one argument or variable is 128 KiB.
+const VALUE_LIMIT: usize = 64 * 1024;
+/// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
+const ONLY_CHECKS: [&str; 2] = ["--run-validation", "--skip-rule-apply"];
+
+/// Holds how the agent reaches istiod's injector, whose certificate istiod's CA has signed.
+#[derive(Debug, Args)]
+pub struct Injector {
+    /// istiod's injector
+    #[arg(long = "injector", default_value = "https://istiod.istio-system.svc/inject")]
+    pub endpoint: String,
+}
+
+/// Is what the injector gives a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rendered {
+    /// pilot-agent as the proxy.
+    pub proxy: Program,
+    /// pilot-agent as `istio-iptables`, which redirects the pod's traffic.
+    pub redirection: Program,
+}
+
+/// Holds the arguments and the environment of pilot-agent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// The arguments after the program's name.
+    pub args: Vec<String>,
+    /// The variables by their names.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Rendered {
+    /// Returns the mesh's trust domain.
+    #[must_use]
+    pub fn trust_domain(&self) -> &str {
+        self.proxy.environment.get("TRUST_DOMAIN").map_or("cluster.local", String::as_str)
+    }
+}
+
+impl Injector {
+    /// Asks for a pod's proxy. `root` is the CA of istiod's certificate.
+    pub async fn render(&self, pod: &Pod, sandbox: &Sandbox, root: &PathBuf) -> Result<Rendered> {
+        let answer = self.ask(&review(pod)?, root).await.context("istiod's injector")?;
+        let injected = injected(pod, &answer).context("istiod's injector")?;
+        rendered(&injected, sandbox).context("istiod's template")
+    }
+
+    async fn ask(&self, review: &Value, root: &PathBuf) -> Result<Value> {
+        let root = tokio::fs::read(root).await.context(root.display())?;
+        let root = Pem::iter_from_buffer(&root).map(|pem| pem.map(|pem| pem.contents));
+        let mut config = Config::new(self.endpoint.parse()?);
+        config.root_cert = Some(root.collect::<Result<_, _>>()?);
+        config.connect_timeout = Some(REQUEST_TIMEOUT);
+        config.read_timeout = Some(REQUEST_TIMEOUT);
+        let request = Request::post("/").header(header::CONTENT_TYPE, "application/json");
+        Ok(Client::try_from(config)?.request(request.body(review.to_string().into_bytes())?).await?)
+    }
+}
+
+/// Returns the review of the pod as its creation would have sent it, with what the pod may say about its proxy.
+fn review(pod: &Pod) -> Result<Value> {
+    let mut pod = pod.clone();
+    pod.metadata.annotations = Some(annotations(&pod.metadata.annotations.unwrap_or_default()));
+    // The webhook has opted the pod out of an ordinary sidecar.
+    pod.metadata.labels.get_or_insert_default().insert(ISTIO_INJECT.to_owned(), "true".to_owned());
+    pod.metadata.managed_fields = None;
+    let metadata = &pod.metadata;
+    Ok(json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": metadata.uid,
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": metadata.namespace,
+            "name": metadata.name,
+            "operation": "CREATE",
+            "userInfo": {},
+            "object": serde_json::to_value(&pod)?,
+        },
+    }))
+}
+
+/// Returns the annotations that reach istiod and pilot-agent.
+pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    // A line break in a value that istiod does not validate would be a new line of its template.
+    let is_plain = |name: &str, value: &str| name.starts_with("traffic.") || !value.contains(char::is_control);
+    let allowed = ANNOTATIONS.iter().filter_map(|name| all.get_key_value(*name));
+    let allowed =
+        allowed.filter(|(name, value)| is_plain(name, value)).map(|(name, value)| (name.clone(), value.clone()));
+    let config = all.get(CONFIG_ANNOTATION).and_then(|text| serde_saphyr::from_str::<Map<String, Value>>(text).ok());
+    let config = config.map(|mut config| {
+        config.retain(|key, _| CONFIG_KEYS.contains(&key.as_str()));
+        (CONFIG_ANNOTATION.to_owned(), Value::from(config).to_string())
+    });
+    allowed.chain(config).collect()
+}
+
+/// Applies the injector's patch to the pod that it was asked about.
+fn injected(pod: &Pod, answer: &Value) -> Result<Pod> {
+    let response = &answer["response"];
+    if response["allowed"] != true {
+        let reason = response["status"]["message"].as_str().unwrap_or("no reason");
+        return Err(Error::new(format_args!("it refuses the pod: {reason}")));
+    }
+    let patch = response.get("patch").context("it leaves the pod as it is")?;
+    let patch: ByteString = serde_json::from_value(patch.clone())?;
+    let patch: Patch = serde_json::from_slice(&patch.0)?;
+    // What was asked about, which the patch is relative to.
+    let mut pod = review(pod)?["request"]["object"].take();
+    json_patch::patch(&mut pod, &patch)?;
+    Ok(serde_json::from_value(pod)?)
+}
+
+fn rendered(pod: &Pod, sandbox: &Sandbox) -> Result<Rendered> {
+    let spec = pod.spec.as_ref().context("it has no spec")?;
+    let all = || spec.init_containers.iter().flatten().chain(&spec.containers);
+    let named = |names: &[&str]| all().find(|container| names.contains(&container.name.as_str()));
+    let proxy = named(&[PROXY_CONTAINER]).context("it has no container istio-proxy")?;
+    let redirection = named(&["istio-init", "istio-validation"]).context("it redirects no traffic")?;
+    let mut redirection = program(redirection, pod, sandbox)?;
+    redirection.args.retain(|argument| !ONLY_CHECKS.contains(&argument.as_str()));
+    let mode = value_after(&mut redirection.args, "-m").context("it has no -m")?;
+    if mode != "REDIRECT" {
+        return Err(Error::new(format_args!("interceptionMode {mode} is not supported beside a pod, REDIRECT is")));
+    }
+    // It runs as root, and a ProxyConfig of the pod's namespace sets variables, too.
+    redirection.environment.retain(|name, _| name.starts_with("ISTIO_") || name == "INVALID_DROP");
+    Ok(Rendered { proxy: program(proxy, pod, sandbox)?, redirection })
+}
+
+/// Returns the argument after an option.
+pub(crate) fn value_after<'a>(args: &'a mut [String], option: &str) -> Option<&'a mut String> {
+    let at = args.iter().position(|argument| argument == option)?;
+    args.get_mut(at + 1)
+}
+
+/// Returns a container's arguments and environment as the kubelet resolves them.
+fn program(container: &Container, pod: &Pod, sandbox: &Sandbox) -> Result<Program> {
+    let mut environment = BTreeMap::new();
+    for variable in container.env.iter().flatten() {
+        if let Some(value) = resolve(variable, container, pod, sandbox)?
+            && value.len() <= VALUE_LIMIT
+        {
+            let value = expand(&value, &environment);
+            environment.insert(variable.name.clone(), value);
+        }
+    }
+    let args = container.args.iter().flatten().map(|argument| expand(argument, &environment)).collect();
+    Ok(Program { args, environment })
+}
+
+/// Returns a variable's value; `None` for a limit that the container does not have.
+fn resolve(variable: &EnvVar, container: &Container, pod: &Pod, sandbox: &Sandbox) -> Result<Option<String>> {
+    let Some(source) = &variable.value_from else { return Ok(variable.value.clone()) };
+    if let Some(field) = &source.field_ref {
+        return field_of(&field.field_path, pod, sandbox).map(Some);
+    }
+    let resource = source.resource_field_ref.as_ref();
+    let resource = resource.context(format_args!("variable {} is from neither a field nor a limit", variable.name))?;
+    let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    let limit = limits.and_then(|limits| limits.get(resource.resource.strip_prefix("limits.")?));
+    Ok(limit.and_then(|limit| quantity::rounded_up(&limit.0)).map(|limit| limit.to_string()))
+}
+
+/// Returns a field of the pod, as the downward API does. Its addresses are the sandbox': the API server learns them later.
+fn field_of(path: &str, pod: &Pod, sandbox: &Sandbox) -> Result<String> {
+    let addresses = || sandbox.addresses.iter().map(ToString::to_string);
+    if let Some(key) = path.strip_prefix("metadata.labels['").and_then(|rest| rest.strip_suffix("']")) {
+        return Ok(pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default());
+    }
+    match path {
+        "status.podIP" => return Ok(addresses().next().unwrap_or_default()),
+        "status.podIPs" => return Ok(addresses().collect::<Vec<_>>().join(",")),
+        _ => {}
+    }
+    let pod = serde_json::to_value(pod)?;
+    Ok(pod.pointer(&format!("/{}", path.replace('.', "/"))).and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+/// Expands `$(NAME)` as the kubelet does: unknown names stay, and `$$` is a `$`.
+fn expand(text: &str, environment: &BTreeMap<String, String>) -> String {
+    let (mut expanded, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('$') {
+        expanded += &rest[..at];
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            expanded.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            match environment.get(name) {
+                Some(value) => expanded += value,
+                None => expanded.extend(["$(", name, ")"]),
+            }
+            rest = after;
+        } else {
+            expanded.push('$');
+        }
+    }
+    expanded + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(annotations: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "train-0", "namespace": "team", "uid": "1", "annotations": annotations,
+                "labels": {"app": "train", "sidecar.istio.io/inject": "false"},
+            },
+            "spec": {"nodeName": "node1", "serviceAccountName": "trainer", "containers": [{"name": "main"}]},
+        }))
+        .unwrap()
+    }
+
+    fn sandbox() -> Sandbox {
+        Sandbox { addresses: vec!["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()], ..Sandbox::default() }
+    }
+
+    /// Returns what the injector adds in these cases, as its answer.
+    fn answer(init: &Value, proxy: &Value) -> Value {
+        let patch = json!([
+            {"op": "add", "path": "/spec/initContainers", "value": [init]},
+            {"op": "add", "path": "/spec/containers/1", "value": proxy},
+        ]);
+        json!({"response": {"allowed": true, "patch": ByteString(patch.to_string().into_bytes())}})
+    }
+
+    fn init(name: &str, args: &[&str]) -> Value {
+        let env = json!([{"name": "ISTIO_META_DNS_CAPTURE", "value": "true"}, {"name": "LD_PRELOAD", "value": "/x"}]);
+        let args = [&["istio-iptables", "-u", "1337"], args].concat();
+        json!({"name": name, "args": args, "env": env})
+    }
+
+    fn field(name: &str, path: &str) -> Value {
+        json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+    }
+
+    fn proxy() -> Value {
+        let limit = |name: &str, resource: &str| json!({"name": name, "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": "1"}}});
+        json!({
+            "name": "istio-proxy", "image": "elsewhere/proxy", "securityContext": {"privileged": true},
+            "args": ["proxy", "sidecar", "--domain", "$(POD_NAMESPACE).svc.cluster.local", "--price=$$5$(UNKNOWN)"],
+            "resources": {"limits": {"cpu": "1500m"}},
+            "env": [
+                field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace"),
+                field("INSTANCE_IP", "status.podIP"), field("INSTANCE_IPS", "status.podIPs"),
+                field("SERVICE_ACCOUNT", "spec.serviceAccountName"), field("NODE", "spec.nodeName"),
+                field("APP", "metadata.labels['app']"), field("HOST_IP", "status.hostIP"),
+                limit("ISTIO_CPU_LIMIT", "limits.cpu"), limit("GOMEMLIMIT", "limits.memory"),
+                {"name": "OWN", "value": "$(POD_NAME)!"}, {"name": "TRUST_DOMAIN", "value": "td"},
+                {"name": "ISTIO_META_POD_PORTS", "value": "9".repeat(VALUE_LIMIT + 1)},
+            ],
+        })
+    }
+
+    fn render(answer: &Value) -> Result<Rendered> {
+        rendered(&injected(&pod(&json!({})), answer)?, &sandbox())
+    }
+
+    #[test]
+    fn only_arguments_and_environment_are_taken() {
+        let rendered = render(&answer(&init("istio-init", &["-m", "REDIRECT"]), &proxy())).unwrap();
+        assert_eq!(rendered.trust_domain(), "td");
+        insta::assert_json_snapshot!(rendered);
+    }
+
+    #[test]
+    fn rules_are_applied_where_istio_cni_would_apply_them() {
+        let checks = ["-m", "REDIRECT", "--run-validation", "--skip-rule-apply"];
+        let rendered = render(&answer(&init("istio-validation", &checks), &proxy())).unwrap();
+        assert_eq!(rendered.redirection.args, ["istio-iptables", "-u", "1337", "-m", "REDIRECT"]);
+    }
+
+    #[test]
+    fn pod_without_a_usable_proxy_is_an_error() {
+        let secret = json!({"name": "T", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}});
+        let secret = json!({"name": "istio-proxy", "env": [secret]});
+        let redirect = init("istio-init", &["-m", "REDIRECT"]);
+        let refused = json!({"response": {"status": {"message": "excludeInboundPorts invalid: a"}}});
+        for (answer, text) in [
+            (refused, "it refuses the pod: excludeInboundPorts invalid: a"),
+            (json!({}), "it refuses the pod: no reason"),
+            (json!({"response": {"allowed": true}}), "it leaves the pod as it is"),
+            (answer(&init("other", &[]), &proxy()), "it redirects no traffic"),
+            (answer(&init("istio-init", &["-m", "TPROXY"]), &proxy()), "interceptionMode TPROXY is not supported"),
+            (answer(&redirect, &json!({"name": "other"})), "it has no container istio-proxy"),
+            (answer(&redirect, &secret), "variable T is from neither a field nor a limit"),
+        ] {
+            let error = render(&answer).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn review_has_only_allowed_annotations_and_asks_for_a_sidecar() {
+        let config = "concurrency: 1\nbinaryPath: /bin/sh\ndiscoveryAddress: mine:15012\nstatusPort: 15025\n\
+                      proxyMetadata: {PROV_CERT: x}\nproxyAdminPort: 1\ncaCertificatesPem: [x]\ncustomConfigFile: /x";
+        let reviewed = review(&pod(&json!({
+            CONFIG_ANNOTATION: config,
+            "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
+            "sidecar.istio.io/logLevel": "info\n    - --templateFile=/etc/istio/pod/annotations",
+            "sidecar.istio.io/proxyImage": "mine", "sidecar.istio.io/bootstrapOverride": "mine",
+            "sidecar.istio.io/userVolume": "[]", "inject.istio.io/templates": "mine",
+            "sidecar.istio.io/interceptionMode": "NONE", "status.sidecar.istio.io/port": "15025",
+            "sidecar.istio.io/discoveryAddress": "mine:15012",
+        })));
+        let object = reviewed.unwrap()["request"]["object"].take();
+        let expected = json!({
+            CONFIG_ANNOTATION: r#"{"concurrency":1}"#, "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
+        });
+        assert_eq!(object["metadata"]["annotations"], expected);
+        assert_eq!(object["metadata"]["labels"], json!({"app": "train", "sidecar.istio.io/inject": "true"}));
+    }
+}
