@@ -44,12 +44,14 @@ pub struct Decision {
     pub reason: &'static str,
     /// Warnings for the client that creates the pod.
     pub warnings: Vec<String>,
+    /// The message for the client where the pod is denied.
+    pub denial: Option<String>,
 }
 
 impl Decision {
     /// Returns a decision that adds no shim.
     fn without_shim(patch: Patch, reason: &'static str) -> Self {
-        Self { patch, mode: Mode::Off, reason, warnings: Vec::new() }
+        Self { patch, mode: Mode::Off, reason, warnings: Vec::new(), denial: None }
     }
 }
 
@@ -59,7 +61,7 @@ pub fn decide(pod: &Pod, settings: &Settings) -> Decision {
     let facts = Facts::of(pod);
     let plan = plan::plan(&facts, settings);
     let patch = patch::render(&plan, &facts, settings);
-    Decision { patch, mode: plan.mode, reason: plan.reason, warnings: plan.warnings.into_vec() }
+    Decision { patch, mode: plan.mode, reason: plan.reason, warnings: plan.warnings.into_vec(), denial: None }
 }
 
 /// Returns the pod after a decision, and asserts that deciding again changes nothing.

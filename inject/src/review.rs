@@ -75,6 +75,8 @@ pub enum Outcome {
     Withdrawn,
     /// The pod is admitted unchanged.
     Unchanged(Mode),
+    /// The pod is denied, with a message.
+    Denied,
     /// The pod cannot be parsed, and is admitted unchanged.
     Unreadable,
     /// Not a valid `AdmissionReview`.
@@ -96,12 +98,13 @@ pub struct Answered {
 pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
     let (request, pod) = read(entry, body)?;
-    let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings, None);
+    let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings, None, None);
     let (body, outcome) = match &pod {
         Ok(Some(pod)) => {
             let decision = entry.decide(pod, settings);
             log_decision(entry, &request, pod, &decision, began);
             let outcome = match &decision.patch.0[..] {
+                _ if decision.denial.is_some() => Outcome::Denied,
                 [] => Outcome::Unchanged(decision.mode),
                 [PatchOperation::Remove(_)] if entry == Entry::Ended => Outcome::Withdrawn,
                 _ => Outcome::Patched(decision.mode),
@@ -109,7 +112,8 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
             // The API server keeps the first value of an audit annotation, and logs a warning for another when it calls again.
             let audited = !(decision.patch.is_empty() && decision.mode.has_shim());
             let audited = audited.then_some(&decision);
-            (respond(&request.uid, &decision.patch, &decision.warnings, audited), outcome)
+            let denial = decision.denial.as_deref();
+            (respond(&request.uid, &decision.patch, &decision.warnings, denial, audited), outcome)
         }
         Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
@@ -157,14 +161,19 @@ impl<O> AdmissionRequest<O> {
     }
 }
 
-/// Returns the review with its response. The API server writes a decision's mode and reason into its audit log.
+/// Returns the review with its response, which denies the pod where there is a message for that. The API server writes a
+/// decision's mode and reason into its audit log.
 fn respond(
     uid: &str,
     patch: &Patch,
     warnings: &[String],
+    denial: Option<&str>,
     decision: Option<&Decision>,
 ) -> Result<Vec<u8>, serde_json::Error> {
-    let mut response = json!({"uid": uid, "allowed": true});
+    let mut response = json!({"uid": uid, "allowed": denial.is_none()});
+    if let Some(message) = denial {
+        response["status"] = json!({"message": message});
+    }
     if !patch.is_empty() {
         response["patchType"] = "JSONPatch".into();
         response["patch"] = BASE64_STANDARD.encode(serde_json::to_vec(patch)?).into();
@@ -271,6 +280,25 @@ mod tests {
             "/metadata/labels",
         ];
         assert_eq!(Entry::ALL.map(first_path), expected);
+    }
+
+    #[test]
+    fn denied_pod_gets_the_message_and_no_patch() {
+        let mut pod = a_pod();
+        pod["spec"]["hostNetwork"] = json!(true);
+        pod["spec"]["runtimeClassName"] = json!("istio-aux");
+        let answered = answer(Entry::Node, review(&pod).to_string().as_bytes(), &settings()).unwrap();
+        assert_eq!(answered.outcome, Outcome::Denied);
+        let response = serde_json::from_slice::<Value>(&answered.body).unwrap()["response"].take();
+        let reason = "the pod is in the node's network (hostNetwork)";
+        let message = format!(
+            "istio-aux: no proxy on the node for this pod: {reason}; change that, or remove runtimeClassName istio-aux"
+        );
+        let expected = json!({
+            "uid": "705ab4f5", "allowed": false, "status": {"message": message},
+            "auditAnnotations": {"mode": "off", "reason": reason},
+        });
+        assert_eq!(response, expected);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use prometheus_client::registry::{Metric, Registry};
 
 /// Lists the results of reviews, as their label has them.
 const RESULTS: [&str; 5] = ["patched", "unchanged", "unreadable", "refused", "failed"];
+/// A result of [`Entry::Node`] only.
+const DENIED: &str = "denied";
 /// A result of [`Entry::Ended`] only.
 const WITHDRAWN: &str = "withdrawn";
 
@@ -41,6 +43,7 @@ fn review_labels(outcome: Outcome) -> Labels<2> {
         Outcome::Patched(mode) => ("patched", mode),
         Outcome::Withdrawn => (WITHDRAWN, Mode::Off),
         Outcome::Unchanged(mode) => ("unchanged", mode),
+        Outcome::Denied => (DENIED, Mode::Off),
         Outcome::Unreadable => ("unreadable", Mode::Off),
         Outcome::Refused => ("refused", Mode::Off),
         Outcome::Failed => ("failed", Mode::Off),
@@ -84,8 +87,8 @@ impl Metrics {
         let tenancy_reviews =
             register(&mut registry, "tenancy_reviews", help, counters(entries.into_iter().flat_map(of_entry)));
         let help = "Admission reviews for pods whose proxy runs beside them, by result";
-        let node_reviews =
-            register(&mut registry, "node_reviews", help, counters(RESULTS.map(|result| [("result", result)])));
+        let of_node = RESULTS.into_iter().chain([DENIED]).map(|result| [("result", result)]);
+        let node_reviews = register(&mut registry, "node_reviews", help, counters(of_node));
         let help = "Admission reviews of statuses in which the awaited containers have ended, or run again, by result";
         let of_status = RESULTS.into_iter().chain([WITHDRAWN]).map(|result| [("result", result)]);
         let status_reviews = register(&mut registry, "status_reviews", help, counters(of_status));
@@ -182,6 +185,7 @@ mod tests {
         }
         metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
         metrics.review(Entry::Node, Outcome::Unchanged(Mode::Off), Duration::from_micros(20));
+        metrics.review(Entry::Node, Outcome::Denied, Duration::from_micros(20));
         metrics.review(Entry::Ended, Outcome::Patched(Mode::Off), Duration::from_micros(20));
         metrics.review(Entry::Ended, Outcome::Withdrawn, Duration::from_micros(20));
         metrics.certificate(1_763_709_043, 1_795_245_043);
@@ -192,9 +196,10 @@ mod tests {
             r#"istio_aux_tenancy_reviews_total{entry="mesh",result="patched"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
             r#"istio_aux_node_reviews_total{result="unchanged"} 1"#,
+            r#"istio_aux_node_reviews_total{result="denied"} 1"#,
             r#"istio_aux_status_reviews_total{result="patched"} 1"#,
             r#"istio_aux_status_reviews_total{result="withdrawn"} 1"#,
-            "istio_aux_admission_duration_seconds_count 7",
+            "istio_aux_admission_duration_seconds_count 8",
             "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",

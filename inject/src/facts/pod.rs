@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
-use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER, SANDBOXED_RUNTIMES, STATUS_PORT_ANNOTATION};
+use contract::names::{DEFAULT_STATUS_PORT, ISTIO_INJECT, PROXY_CONTAINER, SANDBOXED_RUNTIMES, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::container::SecurityContext;
 pub use super::container::{Container, ExitCodes, Lifecycle, Resources, RestartPolicyRule, VolumeMount};
 
 /// A pod.
@@ -115,6 +116,9 @@ pub struct Spec {
     pub host_pid: Option<bool>,
     /// True if the pod is in the node's network namespace.
     pub host_network: Option<bool>,
+    /// False if the pod is in a user namespace of its own (KEP-127).
+    pub host_users: Option<bool>,
+    security_context: Option<SecurityContext>,
     /// Secrets with which nodes pull the pod's images.
     pub image_pull_secrets: Option<Vec<Named>>,
     node_selector: Option<HashMap<String, String>>,
@@ -145,6 +149,11 @@ impl Pod {
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.as_ref()?.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Returns what the pod says of Istio's injection. The label takes precedence, as in Istio's injector.
+    pub(crate) fn istio_injection(&self) -> Option<&str> {
+        self.label(ISTIO_INJECT).or_else(|| self.annotation(ISTIO_INJECT))
     }
 
     /// Returns the pod's name, or the prefix that its name will have, for the log.
@@ -193,6 +202,12 @@ impl Pod {
     /// Returns all containers but ephemeral ones, which no new pod has.
     pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(self.spec.init_containers.iter().flatten())
+    }
+
+    /// Returns the first container whose user or group is this one.
+    pub(crate) fn container_running_as(&self, id: i64) -> Option<&Container> {
+        let of_pod = self.spec.security_context.as_ref();
+        self.all_containers().find(|container| container.runs_as(id, of_pod))
     }
 }
 

@@ -4,26 +4,42 @@
 mod probes;
 
 use contract::names::{
-    CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, PROXY_CONTAINER, TLS_MODE_LABEL,
+    AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, NOT_AMBIENT,
+    PROXY_CONTAINER, PROXY_UID, TLS_MODE_LABEL,
 };
 use json_patch::Patch;
 
 use crate::Decision;
 use crate::patch::PatchBuilder;
-use crate::pod::Pod;
+use crate::pod::{Container, Pod};
 
 /// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
 #[must_use]
 pub fn move_proxy_to_node(pod: &Pod) -> Decision {
+    let has_class = pod.spec.runtime_class() == Some(NODE_RUNTIME_CLASS);
+    // Pods of the class have this label from here, or from their user.
+    if !has_class && pod.istio_injection() == Some("false") {
+        return Decision::without_shim(Patch::default(), "the pod opted out, by sidecar.istio.io/inject");
+    }
     if let Some(reason) = obstacle(pod) {
-        let warnings = vec![format!("istio-aux: no proxy on the node for this pod: {reason}")];
+        let message = format!("no proxy on the node for this pod: {reason}");
+        if has_class {
+            let next = format!("change that, or remove runtimeClassName {NODE_RUNTIME_CLASS}");
+            return denied(reason, &format!("{message}; {next}"));
+        }
+        let warnings = vec![format!("istio-aux: {message}")];
         return Decision { warnings, ..Decision::without_shim(Patch::default(), reason) };
     }
+    if let Some(container) = pod.container_running_as(PROXY_UID.into()) {
+        return denied("a container runs as the proxy's user or group", &reserved_id(container));
+    }
     let mut patch = PatchBuilder::new(pod);
-    if pod.spec.runtime_class().is_none() {
+    if !has_class {
         patch.runtime_class(NODE_RUNTIME_CLASS);
     }
     patch.default_label(ISTIO_INJECT, "false");
+    // Without it, istio-cni enrols pods of an ambient namespace, too.
+    patch.default_label(AMBIENT_LABEL, NOT_AMBIENT);
     // Without it, peers send plaintext.
     patch.default_label(TLS_MODE_LABEL, "istio");
     patch.default_label(CANONICAL_NAME_LABEL, &canonical_name(pod));
@@ -38,20 +54,38 @@ pub fn move_proxy_to_node(pod: &Pod) -> Decision {
     Decision { warnings, ..Decision::without_shim(patch, reason) }
 }
 
+fn denied(reason: &'static str, message: &str) -> Decision {
+    Decision { denial: Some(format!("istio-aux: {message}")), ..Decision::without_shim(Patch::default(), reason) }
+}
+
+/// Returns the message about a container whose connections Istio's rules take for the proxy's own.
+fn reserved_id(container: &Container) -> String {
+    // The API server has not checked the name yet.
+    let name: String = container.name.chars().take(63).collect();
+    format!(
+        "container {name:?} runs as user or group {PROXY_UID}, which Istio reserves for its proxy: it would bypass the proxy; use another runAsUser and runAsGroup"
+    )
+}
+
 /// Returns the reason why a pod cannot have its proxy on the node.
 fn obstacle(pod: &Pod) -> Option<&'static str> {
-    let class = pod.spec.runtime_class();
-    if class.is_some_and(|class| class != NODE_RUNTIME_CLASS) {
+    if pod.spec.runtime_class().is_some_and(|class| class != NODE_RUNTIME_CLASS) {
         return Some("the pod has a runtime class of its own");
     }
     if pod.spec.host_network == Some(true) {
         return Some("the pod is in the node's network (hostNetwork)");
     }
+    if pod.spec.host_users == Some(false) {
+        return Some("the pod is in a user namespace (hostUsers: false), where iptables cannot match the proxy's user");
+    }
     if pod.all_containers().any(|container| container.is_named(PROXY_CONTAINER)) {
         return Some("the pod has a container istio-proxy");
     }
-    if class.is_none() && pod.label(ISTIO_INJECT).is_some() {
-        return Some("the pod already sets sidecar.istio.io/inject");
+    if pod.label(ISTIO_INJECT).is_some_and(|inject| inject != "false") {
+        return Some("the pod asks for Istio's sidecar, by its label sidecar.istio.io/inject");
+    }
+    if pod.label(AMBIENT_LABEL).is_some_and(|mode| mode != NOT_AMBIENT) {
+        return Some("the pod asks for ambient mode, by its label istio.io/dataplane-mode");
     }
     None
 }
@@ -87,6 +121,11 @@ mod tests {
         pod
     }
 
+    fn merged(mut value: Value, change: &Value) -> Value {
+        merge(&mut value, change);
+        value
+    }
+
     pub(super) fn decided(pod: Value) -> (Value, Decision) {
         crate::decided(move_proxy_to_node, pod)
     }
@@ -95,7 +134,7 @@ mod tests {
     fn pod_gets_only_the_runtime_class_and_labels() {
         let (mut pod, _) = decided(a_pod(&json!({})));
         let labels = json!({
-            "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio",
+            "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio", "istio.io/dataplane-mode": "none",
             "service.istio.io/canonical-name": "step", "service.istio.io/canonical-revision": "latest",
         });
         assert_eq!((&pod["spec"]["runtimeClassName"], &pod["metadata"]["labels"]), (&json!("istio-aux"), &labels));
@@ -104,20 +143,116 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_pod_is_unchanged_with_a_reason() {
-        let cases = [
-            (json!({"spec": {"runtimeClassName": "gvisor"}}), "runtime class"),
+    fn pod_of_the_class_gets_the_missing_labels() {
+        for labels in [json!({}), json!({"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"})] {
+            let change = json!({"metadata": {"labels": labels}, "spec": {"runtimeClassName": "istio-aux"}});
+            let (pod, decision) = decided(a_pod(&change));
+            assert_eq!((decision.warnings.len(), &decision.denial), (0, &None), "{pod}");
+            assert_eq!(pod["metadata"]["labels"].as_object().map(serde_json::Map::len), Some(5), "{pod}");
+        }
+    }
+
+    /// Returns pods that cannot have the proxy, and the reason.
+    fn unsupported() -> [(Value, &'static str); 7] {
+        let labels = |labels: Value| json!({"metadata": {"labels": labels}});
+        [
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
+            (json!({"spec": {"hostUsers": false}}), "hostUsers"),
             (json!({"spec": {"containers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
-            (json!({"metadata": {"labels": {"sidecar.istio.io/inject": "false"}}}), "sidecar.istio.io/inject"),
-            (json!({"metadata": {"labels": {"sidecar.istio.io/inject": "true"}}}), "sidecar.istio.io/inject"),
-        ];
-        for (change, reason) in cases {
+            (labels(json!({"sidecar.istio.io/inject": "true"})), "sidecar.istio.io/inject"),
+            (labels(json!({"sidecar.istio.io/inject": ""})), "sidecar.istio.io/inject"),
+            (labels(json!({"istio.io/dataplane-mode": "ambient"})), "istio.io/dataplane-mode"),
+        ]
+    }
+
+    #[test]
+    fn unsupported_pod_is_unchanged_with_a_warning() {
+        let own_class = (json!({"spec": {"runtimeClassName": "gvisor"}}), "runtime class");
+        for (change, reason) in unsupported().into_iter().chain([own_class]) {
             let before = a_pod(&change);
             let (pod, decision) = decided(before.clone());
-            assert_eq!(pod, before);
+            assert_eq!((pod, &decision.denial), (before, &None));
             assert!(decision.reason.contains(reason) && decision.warnings.concat().contains(reason), "{decision:?}");
+        }
+    }
+
+    /// Decides for a pod that is denied, and returns the reason and the message.
+    fn denied(pod: &Value) -> (&'static str, String) {
+        let (after, decision) = decided(pod.clone());
+        assert_eq!((&after, decision.warnings.len()), (pod, 0));
+        let message = decision.denial.unwrap_or_else(|| panic!("not denied: {pod}"));
+        assert!(message.len() < 600 && message.lines().count() == 1, "{message}");
+        (decision.reason, message)
+    }
+
+    #[test]
+    fn unsupported_pod_of_the_class_is_denied() {
+        for (change, expected) in unsupported() {
+            let mut pod = a_pod(&change);
+            pod["spec"]["runtimeClassName"] = json!("istio-aux");
+            let (reason, message) = denied(&pod);
+            let next = "; change that, or remove runtimeClassName istio-aux";
+            assert!(reason.contains(expected), "{reason}");
+            assert_eq!(message, format!("istio-aux: no proxy on the node for this pod: {reason}{next}"));
+        }
+    }
+
+    #[test]
+    fn pod_opts_out_by_label_or_annotation() {
+        const OPTED_OUT: &str = "the pod opted out, by sidecar.istio.io/inject";
+        const GETS_IT: &str = "the pod uses the proxy on its node";
+        const ASKS: &str = "the pod asks for Istio's sidecar, by its label sidecar.istio.io/inject";
+        let (yes, no) = (Some("true"), Some("false"));
+        let cases = [
+            (no, None, OPTED_OUT),
+            (None, no, OPTED_OUT),
+            (no, yes, OPTED_OUT),
+            (yes, no, ASKS),
+            (None, yes, GETS_IT),
+            (None, Some("no"), GETS_IT),
+        ];
+        for (label, annotation, reason) in cases {
+            let before = a_pod(&json!({"metadata": {
+                "labels": {"sidecar.istio.io/inject": label}, "annotations": {"sidecar.istio.io/inject": annotation},
+            }}));
+            let (pod, decision) = decided(before.clone());
+            assert_eq!(decision.reason, reason, "{before}");
+            assert_eq!(pod == before, reason != GETS_IT, "{pod}");
+            assert_eq!(decision.warnings.is_empty(), reason != ASKS, "{decision:?}");
+        }
+    }
+
+    #[test]
+    fn payload_with_the_proxys_user_denies_the_pod() {
+        let context = |field: &str, id: i64| json!({"securityContext": {field: id}});
+        let main = |context: Value| json!({"spec": {"containers": [merged(json!({"name": "main"}), &context)]}});
+        let init = |context: Value| json!({"spec": {"initContainers": [merged(json!({"name": "first"}), &context)]}});
+        let of_pod = |context: Value| json!({"spec": context});
+        let both = |pods: Value, own: Value| merged(main(own), &of_pod(pods));
+        let cases = [
+            (main(context("runAsUser", 1337)), Some("main")),
+            (main(context("runAsGroup", 1337)), Some("main")),
+            (init(context("runAsUser", 1337)), Some("first")),
+            (of_pod(context("runAsUser", 1337)), Some("main")),
+            (of_pod(context("runAsGroup", 1337)), Some("main")),
+            (both(context("runAsUser", 1337), context("runAsGroup", 5)), Some("main")),
+            (both(context("runAsUser", 1337), context("runAsUser", 5)), None),
+            (both(context("runAsUser", 5), context("runAsUser", 1337)), Some("main")),
+            (of_pod(context("fsGroup", 1337)), None),
+            (main(context("runAsUser", 1336)), None),
+        ];
+        for (change, container) in cases {
+            let pod = a_pod(&change);
+            match container {
+                None => assert_eq!(decided(pod).1.denial, None, "{change}"),
+                Some(name) => assert_eq!(
+                    denied(&pod).1,
+                    format!(
+                        "istio-aux: container \"{name}\" runs as user or group 1337, which Istio reserves for its proxy: it would bypass the proxy; use another runAsUser and runAsGroup"
+                    )
+                ),
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use contract::args::{STAY, WatchArgs};
 use contract::names::{
-    DISABLED, INJECTION_LABEL, ISTIO_INJECT, NATIVE_SIDECAR_ANNOTATION, PROXY_CONFIG_ANNOTATION, SHIM_LABEL,
+    DISABLED, INJECTION_LABEL, NATIVE_SIDECAR_ANNOTATION, NODE_RUNTIME_CLASS, PROXY_CONFIG_ANNOTATION, SHIM_LABEL,
     STATUS_ANNOTATION,
 };
 use contract::policy::RestartPolicy;
@@ -59,7 +59,10 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
         return Plan::unchanged(OPTED_OUT_BY_MODE);
     }
     let outcome = match facts.sidecar {
-        Sidecar::None | Sidecar::Customised if istio_injection_disabled(facts) => {
+        Sidecar::None | Sidecar::Customised if facts.pod.istio_injection() == Some("false") => {
+            if facts.pod.spec.runtime_class() == Some(NODE_RUNTIME_CLASS) {
+                return Plan::unchanged("the pod uses the proxy on its node");
+            }
             return unsupported(facts, "Istio's injection is disabled, by sidecar.istio.io/inject");
         }
         Sidecar::None | Sidecar::Customised | Sidecar::Gateway => {
@@ -158,14 +161,6 @@ fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
         Some("it has more than 500 containers")
     } else {
         None
-    }
-}
-
-/// Returns true if the label or the annotation disables Istio's injection. The label takes precedence, as in Istio's injector.
-fn istio_injection_disabled(facts: &Facts) -> bool {
-    match facts.pod.label(ISTIO_INJECT) {
-        Some(value) => value == "false",
-        None => facts.pod.annotation(ISTIO_INJECT) == Some("false"),
     }
 }
 
