@@ -1,4 +1,4 @@
-//! Makes tables of the results of `pod-ends` for both READMEs, and plots of the ends for a light page and a dark one.
+//! Makes tables of the results of `pod-ends` for bench/README.md, and plots of the ends for a light page and a dark one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,39 +75,13 @@ fn all() -> Vec<(PathBuf, Results)> {
 
 /// Prints the table of each run, and writes its plots beside it.
 pub(crate) fn run() {
-    let all = all();
-    println!("{}", overview(&all));
-    for (file, results) in all {
+    for (file, results) in all() {
         println!("{}", table(&results));
         for (theme, ink) in [("light", RGBColor(31, 35, 40)), ("dark", RGBColor(230, 237, 243))] {
             let plot = file.with_extension(format!("{theme}.svg"));
             fs::write(&plot, draw(&results, ink)).unwrap_or_else(|error| panic!("{}: {error}", plot.display()));
         }
     }
-}
-
-/// Returns the medians of all runs side by side, as Markdown.
-fn overview(all: &[(PathBuf, Results)]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for kind in all.iter().flat_map(|(_, results)| &results.kinds) {
-        if !names.contains(&kind.name.as_str()) {
-            names.push(&kind.name);
-        }
-    }
-    let row = |first: &str, cells: Vec<String>| format!("| {first} | {} |", cells.join(" | "));
-    let versions = all.iter().map(|(_, results)| format!("Kubernetes {}: start, end", results.kubernetes));
-    let mut rows = vec![row("", versions.collect()), row("---", vec!["---".to_owned(); all.len()])];
-    rows.extend(names.iter().map(|name| {
-        let kinds = all.iter().map(|(_, results)| results.kinds.iter().find(|kind| kind.name == *name));
-        row(name, kinds.map(|kind| kind.map_or_else(|| "–".to_owned(), start_and_end)).collect())
-    }));
-    rows.join("\n")
-}
-
-fn start_and_end(kind: &Times) -> String {
-    let [start, end] = [&kind.starts, &kind.ends]
-        .map(|times| median(times).map_or_else(|| "never".to_owned(), |s| format!("{s:.2} s")));
-    format!("{start}, {end}")
 }
 
 /// Returns a run's figures as Markdown.
@@ -237,20 +211,30 @@ mod tests {
     }
 
     #[test]
-    fn table_of_the_projects_readme_is_that_of_the_results() {
+    fn figure_of_the_projects_readme_shows_what_its_text_says() {
         let readme = fs::read_to_string(results_dir().join("../../README.md")).unwrap();
-        let overview = overview(&all());
-        assert!(readme.contains(&overview), "next: bench report, and put this into README.md:\n{overview}");
+        let is_shown =
+            |file: &Path| readme.contains(&file.with_extension("light.svg").file_name().unwrap().display().to_string());
+        let (_, results) =
+            all().into_iter().find(|(file, _)| is_shown(file)).expect("README has a figure of the results");
+        let end = |name: &str| median(&results.kinds.iter().find(|kind| kind.name == name).unwrap().ends);
+        let without_mesh = end(BASELINE).unwrap();
+        assert_eq!(end("mesh-with-hold"), None, "beside the mesh alone: never");
+        assert!(end("istio-aux-native").unwrap() < without_mesh + 0.1, "with istio-aux: as without a mesh");
+        for name in ["istio-native-sidecar", "watch-and-exec"] {
+            let later = end(name).unwrap() - without_mesh;
+            assert!((0.5..1.5).contains(&later), "{name}: about a second later, not {later}");
+        }
     }
 
     const NODE: &str = "istio-aux-node";
 
-    /// Shows what README says, to a tenth of a second. In hundredths, since that is what was measured.
+    /// Shows what bench/README.md says, to a tenth of a second. In hundredths, since that is what was measured.
     #[test]
     fn proxy_beside_a_pod_starts_as_the_mesh_and_ends_as_no_mesh() {
         let with_node = all().into_iter().filter(|(_, results)| results.kinds.iter().any(|kind| kind.name == NODE));
         let with_node: Vec<_> = with_node.collect();
-        assert!(!with_node.is_empty(), "README's claim has results");
+        assert!(!with_node.is_empty(), "the claim has results");
         for (file, results) in with_node {
             let of = |name: &str| results.kinds.iter().find(|kind| kind.name == name).unwrap();
             let hundredths = |times: &[f64]| (median(times).unwrap() * 100.0).round();

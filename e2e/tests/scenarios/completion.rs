@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
+use e2e::kubectl::kubectl;
 use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, shell};
 use e2e::{Namespace, Outcome, PodView, has_condition, scenario};
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ fn hello() -> Value {
 }
 
 #[tokio::test]
-async fn control_job_in_the_mesh_alone_does_not_complete() {
+async fn control_job_in_the_mesh_hangs_until_readmes_command() {
     let ns = &scenario("control-job", &[MESH]).await;
     ns.create_object(hello()).await;
     let pod = ns.pod_of_job("hello").await;
@@ -24,6 +25,12 @@ async fn control_job_in_the_mesh_alone_does_not_complete() {
         PodView(&ns.pod(&pod).await).is_stuck("main") && !has_condition(&ns.get(&hello()).await, "Complete")
     })
     .await;
+    let readme = include_str!("../../../README.md");
+    let command =
+        readme.lines().find_map(|line| line.strip_prefix("kubectl exec POD ")).expect("README frees such a pod");
+    let words: Vec<_> = ["-n", ns.name(), "exec", &pod].into_iter().chain(command.split(' ')).collect();
+    kubectl(&words);
+    ns.until_complete("hello").await;
 }
 
 async fn job_completes(ns: &Namespace) {

@@ -71,7 +71,7 @@ async fn shim_killed_by_a_root_payload_is_restarted() {
 
 #[tokio::test]
 async fn stopped_shim_leaves_the_pod_running_until_continued() {
-    // Expected: while the shim is stopped, the proxy runs on. The control is `control_job_in_the_mesh_alone_does_not_complete`.
+    // Expected: while the shim is stopped, the proxy runs on. The control is `control_job_in_the_mesh_hangs_until_readmes_command`.
     let ns = &scenario("hostile-stop", &[MESH, OPT_IN]).await;
     let main = as_root(shell("main", "sleep 2; kill -STOP $(pidof aux-shim)"));
     let keeper = "until [ -e /memory/continue ]; do sleep 0.2; done; kill -CONT $(pidof aux-shim)";
