@@ -133,6 +133,7 @@ fuzz: ## Fuzz decisions and inject, FUZZ_FOR seconds each
 	    -max_total_time=$(FUZZ_FOR) -max_len=1048576 -timeout=10 -print_final_stats=1; \
 	done
 
+# The charm's tests mostly wait, so the node agent's image is built beside them.
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster; lists those as not run whose component it lacks
 	@hack/ensure rust
@@ -142,10 +143,11 @@ test-cluster: install ## Run the scenarios on a cluster; lists those as not run 
 	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test exclusive -- --test-threads 1
 ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --lib --bins --test local --test rendered --test images --test cluster_command
-	$(IN_CLUSTER) charm/test cluster
+	@. hack/say.sh; trap end_behind EXIT; start_behind target/log/node-image.log deploy/images/build node; \
+	  $(IN_CLUSTER) charm/test cluster; finish_behind "image of the node agent"; trap - EXIT
 	@$(call ADD,node)
 	@$(INSTALL_NODE)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test node job_beside_its_proxy
+	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test node -- --test-threads 1 job_beside_its_proxy confined
 endif
 
 .PHONY: test-kubeflow
