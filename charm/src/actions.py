@@ -148,8 +148,7 @@ class Actions(ops.Object):
     def _missed(self, params: Params) -> list[Missed]:
         if params.namespace:
             self._namespace(params)
-        charm = self.charm
-        return missed(charm.cluster, charm.application, charm.settings or Settings(), params.namespace)
+        return missed(self.charm.cluster, self.charm.application, self.charm.settings or Settings(), params.namespace)
 
     def _namespace(self, params: Params) -> Namespace:
         namespace = self.charm.cluster.get(Namespace, params.namespace) if params.namespace else None

@@ -22,23 +22,19 @@ def _image(value: str) -> str:
     return value
 
 
-def _listed(value: str, what: str) -> tuple[str, ...]:
+def _names(value: str) -> tuple[str, ...]:
     listed = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     for name in listed:
         if not _DNS_LABEL.fullmatch(name):
-            raise ValueError(f'"{name}" is not {what}; separate names by commas')
+            raise ValueError(f'"{name}" is not a valid name; separate names by commas')
     return listed
 
 
 def _namespaces(value: str) -> tuple[str, ...]:
-    listed = _listed(value, "a namespace name")
+    listed = _names(value)
     if names.NEVER_INJECTED in listed:
         raise ValueError(f"{names.NEVER_INJECTED} cannot be opted in; remove it")
     return listed
-
-
-def _applications(value: str) -> tuple[str, ...]:
-    return _listed(value, "the name of an application")
 
 
 class Settings(BaseModel):
@@ -48,7 +44,7 @@ class Settings(BaseModel):
 
     failure_policy: Literal["fail", "ignore"] = "fail"
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_namespaces)] = ()
-    applications: Annotated[tuple[str, ...], BeforeValidator(_applications)] = ()
+    applications: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     namespace_selector: Annotated[Selector | None, BeforeValidator(Selector.parse)] = None
     native_sidecars: Literal["auto", "enabled", "disabled"] = "auto"
     log_level: Literal["off", "error", "warn", "info", "debug", "trace"] = "info"
