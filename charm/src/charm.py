@@ -57,6 +57,7 @@ class IstioAuxCharm(ops.CharmBase):
         self.resources = ClusterResources(self.application, self.cluster)
         # Created before this charm observes events: the libraries then handle each event first.
         self._certificates = CertificatesRelation(self, self.application)
+        self._tracing = ops.tracing.Tracing(self, observability.TRACING)
         self._mesh = ServiceMeshProvider(self, dict(_IN_MESH), MeshType.istio)
         self._actions = Actions(self)
         for event in self._events():

@@ -12,7 +12,7 @@ import ops
 from cosl import JujuTopology, LZMABase64
 from cosl.rules import Rules
 
-PROMETHEUS, GRAFANA = "metrics-endpoint", "grafana-dashboard"
+PROMETHEUS, GRAFANA, TRACING = "metrics-endpoint", "grafana-dashboard", "charm-tracing"
 HEALTH_PORT = 8080
 
 _HERE = pathlib.Path(__file__).parent

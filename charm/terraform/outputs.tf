@@ -15,6 +15,7 @@ output "provides" {
 output "requires" {
   description = "Endpoints that the application requires"
   value = {
-    certificates = "certificates"
+    certificates  = "certificates"
+    charm_tracing = "charm-tracing"
   }
 }

@@ -72,6 +72,20 @@ def test_unchanged_dashboard_is_published_once(app: App) -> None:
     assert template["juju_topology"]["application"] == "istio-aux"
 
 
+def test_every_unit_sends_traces_of_its_hooks(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.deploy(2)
+    destinations: list[dict[str, str | None]] = []
+    monkeypatch.setattr("ops.tracing.set_destination", lambda **destination: destinations.append(destination))
+    tempo = [{"protocol": {"name": "otlp_http", "type": "http"}, "url": "http://tempo:4318"}]
+    data = {"receivers": json.dumps(tempo)}
+    for unit in app.units:
+        relation = testing.Relation("charm-tracing", id=5, remote_app_name="tempo", remote_app_data=data)
+        app.relate(unit, relation, "relation_changed")
+    assert json.loads(app.relation(0, "charm-tracing").local_app_data["receivers"]) == ["otlp_http"]
+    assert "receivers" not in app.relation(1, "charm-tracing").local_app_data, "only the leader asks"
+    assert destinations == [{"url": "http://tempo:4318/v1/traces", "ca": None}] * 2, "every unit sends its own"
+
+
 def exposed() -> set[str]:
     """Returns the metrics of webhook and controller, by code and documents, with the format's suffixes."""
     source = "".join((REPOSITORY / file / "src/metrics.rs").read_text() for file in ("webhook", "controller"))
