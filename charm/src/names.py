@@ -70,4 +70,5 @@ WEBHOOKS_OF_NAMESPACES = (
 """Webhooks for pods of namespaces that opt in by the label; the option `namespace-selector` has one more of each."""
 TENANTS_WEBHOOKS = ("mesh.tenancy.", "pipelines-token.tenancy.")
 OUT_OF_MESH_WEBHOOK = "out-of-mesh"
-WEBHOOKS_THAT_FORCE_A_SIDECAR = ("mesh.", "in-mesh.")
+WEBHOOKS_BEFORE_A_SIDECAR = ("mesh.", "in-mesh.", "out-of-mesh.", "startup-hold.")
+"""Webhooks that prepare pods for Istio's injector, or keep them from it: not called for pods in the ambient mesh."""

@@ -156,9 +156,10 @@ def _adjust_webhook(webhook: Object, installation: Installation) -> None:
         webhook["failurePolicy"] = installation.failure_policy
     if webhook["name"] != names.ENDED_WEBHOOK:
         webhook["timeoutSeconds"] = installation.settings.webhook_timeout
-    if webhook["name"].startswith(names.WEBHOOKS_THAT_FORCE_A_SIDECAR):
+    if webhook["name"].startswith(names.WEBHOOKS_BEFORE_A_SIDECAR):
         # A sidecar would take a pod out of the ambient mesh.
-        webhook["namespaceSelector"]["matchExpressions"].append(_not_in(names.AMBIENT_LABEL, names.AMBIENT))
+        for selector in ("namespaceSelector", "objectSelector"):
+            webhook[selector]["matchExpressions"].append(_not_in(names.AMBIENT_LABEL, names.AMBIENT))
     if not webhook["name"].startswith(names.OUT_OF_MESH_WEBHOOK):
         webhook["objectSelector"]["matchExpressions"] += _excluded_pods(installation.application)
 
@@ -206,8 +207,7 @@ def _juju_webhook(like: Object, name: str, path: str, namespaces: list[Expressio
     webhook |= {"name": name, "failurePolicy": "Ignore"}
     webhook["clientConfig"]["service"]["path"] = path
     webhook["rules"][0] |= {"resources": ["pods"], "operations": ["CREATE"]}
-    # The API server counts an empty list, written again, as a change.
-    webhook["namespaceSelector"] = {"matchExpressions": namespaces} if namespaces else {}
+    webhook["namespaceSelector"] = {"matchExpressions": namespaces}
     webhook["objectSelector"] = {"matchExpressions": pods}
     return webhook
 

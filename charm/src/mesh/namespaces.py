@@ -69,9 +69,9 @@ def is_injected(namespace: Namespace) -> bool:
     return decided == "enabled" if decided else names.ISTIO_REVISION_LABEL in labels
 
 
-def is_ambient(namespace: Namespace) -> bool:
-    """Returns true if the namespace's pods are in Istio's ambient mesh."""
-    return metadata.labels(namespace).get(names.AMBIENT_LABEL) == names.AMBIENT
+def is_ambient(*things: object) -> bool:
+    """Returns true if the label of a namespace or pod, any of these, lets pods join Istio's ambient mesh."""
+    return any(metadata.labels(each).get(names.AMBIENT_LABEL) == names.AMBIENT for each in things)
 
 
 def follow(namespaces: Iterable[Namespace], wanted: Mapping[str, Labels], application: str) -> Patches:

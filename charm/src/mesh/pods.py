@@ -22,10 +22,12 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
     has_ended = pod.status and pod.status.phase in ("Succeeded", "Failed")
     if has_ended or not _is_opted_in(pod, namespace, application, settings):
         return None
-    is_named = _is_named(pod, application, settings)
-    if (is_named or _needs_sidecar(pod, namespace)) and not _proxies(pod):
+    is_ambient = namespaces.is_ambient(namespace, pod)
+    needs_sidecar = _is_named(pod, application, settings) or _needs_sidecar(pod, namespace)
+    if needs_sidecar and not is_ambient and not _proxies(pod):
         return NO_SIDECAR
-    return _missed_beside_proxy(pod)
+    beside_proxy = _missed_beside_proxy(pod)
+    return None if is_ambient and beside_proxy == NO_HOLD else beside_proxy
 
 
 def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, settings: Settings) -> bool:

@@ -49,6 +49,17 @@ def containers(pod: Pod | None) -> set[str]:
     return {each.name for each in (*spec.containers, *(spec.initContainers or []))} if spec else set()
 
 
+def regular_containers(pod: Pod | None) -> set[str]:
+    """Returns the names of a pod's containers that are not init containers or native sidecars."""
+    return {each.name for each in pod.spec.containers} if pod and pod.spec else set()
+
+
+def ended(pod: Pod | None) -> set[str]:
+    """Returns the names of the containers that have ended."""
+    statuses = (pod.status.containerStatuses if pod and pod.status else None) or []
+    return {status.name for status in statuses if status.state and status.state.terminated}
+
+
 def is_ready(pod: Pod | None) -> bool:
     conditions = (pod.status.conditions if pod and pod.status else None) or []
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
@@ -61,12 +72,17 @@ def rejections(model: Model, namespace: str) -> list[str]:
     ]
 
 
+def probe(namespace: str, restart_policy: str = "Always", container: str = "main", **labels: str) -> Pod:
+    """Returns a pod of one container, to ask the API server about."""
+    named = {spelled(label): value for label, value in labels.items()}
+    # The volume of a token would have another name each time.
+    spec = PodSpec([payload(container)], restartPolicy=restart_policy, automountServiceAccountToken=False)
+    return Pod(metadata=ObjectMeta(name="probe", namespace=namespace, labels=named), spec=spec)
+
+
 def admitted(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> Pod:
     """Returns a pod as the API server would admit it now. Raises ApiError if it would reject it."""
-    named = {spelled(label): value for label, value in labels.items()}
-    spec = PodSpec([payload()], restartPolicy=restart_policy)
-    pod = Pod(metadata=ObjectMeta(name="probe", namespace=namespace, labels=named), spec=spec)
-    return model.admin.create(pod, dry_run=True)
+    return model.admin.create(probe(namespace, restart_policy, **labels), dry_run=True)
 
 
 def rejection(model: Model, namespace: str, restart_policy: str = "Always", **labels: str) -> str | None:

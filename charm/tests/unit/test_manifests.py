@@ -30,6 +30,7 @@ JUJU_EXCLUSIONS = [
     {"key": "juju-modeloperator", "operator": "DoesNotExist"},
     {"key": "model.juju.is/disable-webhook", "operator": "DoesNotExist"},
 ]
+NOT_AMBIENT = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]}
 JUJUS_OWN = ("in-mesh.", "out-of-mesh.")
 
 
@@ -68,13 +69,20 @@ def test_application_may_have_the_name_of_a_placeholder() -> None:
 def test_webhooks_equal_the_charts_with_jujus_exclusions() -> None:
     expected = webhooks_of(chart())
     for webhook in expected:
-        if webhook["name"].startswith("mesh."):
-            ambient = {"key": "istio.io/dataplane-mode", "operator": "NotIn", "values": ["ambient"]}
-            webhook["namespaceSelector"]["matchExpressions"].append(ambient)
+        if webhook["name"].startswith(("mesh.", "startup-hold.")):
+            for selector in ("namespaceSelector", "objectSelector"):
+                webhook[selector]["matchExpressions"].append(NOT_AMBIENT)
         webhook["objectSelector"]["matchExpressions"] += JUJU_EXCLUSIONS
     assert [each for each in webhooks(tenancy=True) if not each["name"].startswith(JUJUS_OWN)] == expected
     without = [webhook for webhook in expected if "tenancy" not in webhook["name"]]
     assert [each for each in webhooks() if not each["name"].startswith(JUJUS_OWN)] == without
+
+
+@pytest.mark.parametrize("selector", ["namespaceSelector", "objectSelector"])
+def test_ambient_pods_have_only_webhooks_of_proxies_and_tokens(selector: str) -> None:
+    made = webhooks(tenancy=True, applications=("katib",), namespace_selector=Selector.parse("a=b"))
+    called = {each["name"].partition(".")[0] for each in made if NOT_AMBIENT not in each[selector]["matchExpressions"]}
+    assert called == {"ended", "add-shim", "require-shim", "pipelines-token"}
 
 
 def without_options(thing: dict[str, Any]) -> set[str]:
@@ -174,6 +182,11 @@ def test_policy_exempts_pods(expression: dict[str, Any]) -> None:
     assert expression in policy()["matchConstraints"]["objectSelector"]["matchExpressions"]
 
 
+@pytest.mark.parametrize("selector", ["namespaceSelector", "objectSelector"])
+def test_policy_exempts_the_ambient_mesh(selector: str) -> None:
+    assert NOT_AMBIENT in policy()["matchConstraints"][selector]["matchExpressions"]
+
+
 def test_selected_namespaces_have_webhooks_without_overlap() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
     made = webhooks(namespace_selector=selector)
@@ -187,7 +200,8 @@ def test_selected_namespaces_have_webhooks_without_overlap() -> None:
         namespaces = webhook["namespaceSelector"]["matchExpressions"]
         assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in namespaces
         assert {"key": "io.datastrophic/istio-aux", "operator": "NotIn", "values": ["enabled"]} in namespaces
-        assert namespaces[-1]["values"] == ["kubeflow-profile"]
+        assert selector
+        assert selector.expressions[0] in namespaces
         pods = webhook["objectSelector"]["matchExpressions"]
         assert pods[0] == {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]}
 

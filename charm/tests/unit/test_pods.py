@@ -12,6 +12,8 @@ from tests.unit.test_namespaces import namespace
 
 MESH = {"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}
 OPT_IN = {"istio-aux.io/injection": "enabled"}
+AMBIENT = {"istio.io/dataplane-mode": "ambient"}
+KATIB = {"app.kubernetes.io/name": "katib"}
 MAIN, PROXY = {"name": "main"}, {"name": "istio-proxy"}
 NATIVE_PROXY = {"name": "istio-proxy", "restartPolicy": "Always"}
 HELD_PROXY = {"name": "istio-proxy", "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
@@ -66,8 +68,15 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
     ("by its label", OPT_IN, pod(MAIN, labels={INJECT: "true"}), "no-sidecar"),
     ("its label does not count here", {**OPT_IN, "istio-injection": "no"}, pod(MAIN, labels={INJECT: "true"}), None),
     ("namespace without Istio", OPT_IN, pod(MAIN), None),
-    ("of a named application", {}, pod(MAIN, labels={"app.kubernetes.io/name": "katib"}), "no-sidecar"),
+    ("of a named application", {}, pod(MAIN, labels=KATIB), "no-sidecar"),
     ("of another application", {}, pod(MAIN, labels={"app.kubernetes.io/name": "other"}), None),
+    ("of a named application in ambient", AMBIENT, pod(MAIN, labels=KATIB), None),
+    ("of a named application, ambient itself", {}, pod(MAIN, labels={**KATIB, **AMBIENT}), None),
+    ("ambient, by its label", {**OPT_IN, **AMBIENT}, pod(MAIN, labels={INJECT: "true"}), None),
+    ("ambient, by revision", {**OPT_IN, **AMBIENT, "istio.io/rev": "canary"}, pod(MAIN), None),
+    ("ambient with a classic proxy", {**OPT_IN, **AMBIENT}, pod(MAIN, PROXY), "no-shim"),
+    ("ambient gets no hold", {**OPT_IN, **AMBIENT}, pod(MAIN, PROXY, restart="Always"), None),
+    ("another data plane", {**MESH, "istio.io/dataplane-mode": "none"}, pod(MAIN), "no-sidecar"),
     ("excluded by label", MESH, pod(MAIN, labels={INJECT: "false"}), None),
     ("excluded by annotation", MESH, pod(MAIN, annotations={INJECT: "false"}), None),
     ("label before annotation", MESH, pod(MAIN, labels={INJECT: "true"}, annotations={INJECT: "false"}), "no-sidecar"),
