@@ -79,6 +79,15 @@ def test_terraform_modules_differ_only_in_the_model() -> None:
     assert (CHARM / "terraform/juju-0/outputs.tf").read_text() == (CHARM / "terraform/outputs.tf").read_text()
 
 
+def test_terraform_tests_differ_only_in_the_model() -> None:
+    tests = [(CHARM / "terraform" / path / "tests/module.tftest.hcl").read_text() for path in (".", "juju-0")]
+    lines = [{line for line in text.splitlines() if not re.search(r"\bmodel(_\w+)? +==?", line)} for text in tests]
+    assert lines[0] == lines[1]
+    inputs = set(re.findall(r'^variable "(\w+)"', (CHARM / "terraform/variables.tf").read_text(), re.M))
+    given = set(re.findall(r"^ +(\w+) +=", tests[0], re.M))
+    assert inputs <= given, "every input is tested"
+
+
 def test_bundle_of_the_readme_is_one() -> None:
     text = re.search(r"```yaml\n(bundle: kubernetes\n.*?)```", README, re.S)
     assert text
