@@ -4,8 +4,6 @@ import datetime
 
 from lightkube.resources.apps_v1 import Deployment
 
-from cluster import metadata
-
 START_TIMEOUT = datetime.timedelta(minutes=1)
 """Time that a Deployment may take to start before the status reports it."""
 
@@ -23,5 +21,5 @@ def is_overdue(deployment: Deployment | None, now: datetime.datetime) -> bool:
         return True
     if "Available" not in failed:
         return False
-    since = failed["Available"].lastTransitionTime or metadata.of(deployment).creationTimestamp
+    since = failed["Available"].lastTransitionTime
     return bool(since and now - since >= START_TIMEOUT)

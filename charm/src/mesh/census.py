@@ -53,9 +53,9 @@ def _owner(cluster: Cluster, pod: Pod) -> OwnerReference | None:
     if not owner or owner.kind != "ReplicaSet":
         return owner
     replica_set = cluster.get(ReplicaSet, owner.name, metadata.namespace(pod))
-    return (_controller(replica_set) if replica_set else None) or owner
+    return _controller(replica_set) or owner
 
 
-def _controller(thing: Pod | ReplicaSet) -> OwnerReference | None:
+def _controller(thing: Pod | ReplicaSet | None) -> OwnerReference | None:
     references = metadata.of(thing).ownerReferences or []
     return next((each for each in references if each.controller), None)

@@ -46,6 +46,7 @@ def missed(app: App, api: Api) -> App:
     put_pod(api, "early-0", ("DaemonSet", "early"), MAIN, PROXY, restart="Always")
     put_pod(api, "job-a", ("Job", "job"), MAIN, PROXY, restart="Never")
     put_pod(api, "alone", None, MAIN, restart="Always")
+    api.put("Pod", "of-a-deleted-namespace", "gone", spec={"containers": [MAIN]})
     app.deploy()
     return app
 

@@ -139,12 +139,12 @@ def test_pods_are_rejected_only_after_the_webhook_has_run(app: App, api: Api) ->
 LATER = START + health.START_TIMEOUT
 
 
-def deployment(created: datetime.datetime, **conditions: str) -> Deployment:
-    """A Deployment with these conditions, which have lasted since it was created."""
-    time = created.isoformat().replace("+00:00", "Z")
+def deployment(since: datetime.datetime, **conditions: str) -> Deployment:
+    """A Deployment with these conditions, which have lasted since then."""
+    time = since.isoformat().replace("+00:00", "Z")
     listed = [{"type": name, "status": status, "lastTransitionTime": time} for name, status in conditions.items()]
     spec = {"selector": {}, "template": {}}
-    made: dict[str, Any] = {"metadata": {"creationTimestamp": time}, "spec": spec, "status": {"conditions": listed}}
+    made: dict[str, Any] = {"metadata": {}, "spec": spec, "status": {"conditions": listed}}
     return cast("Deployment", Deployment.from_dict(made))
 
 

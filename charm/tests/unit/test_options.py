@@ -77,10 +77,11 @@ def test_namespaces_follow_the_option(app: App, api: Api) -> None:
 
 
 def test_absent_namespace_is_reported_and_labelled_later(app: App, api: Api) -> None:
-    app.deploy(config={"namespaces": "team,later"})
-    assert app.status() == ActiveStatus("namespaces not found: later; they are labelled once they exist")
+    app.deploy(config={"namespaces": "team,later,never"})
+    assert app.status() == ActiveStatus("namespaces not found: later, never; they are labelled once they exist")
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
     api.put("Namespace", "later")
+    app.config["namespaces"] = "team,later"
     app.update(0)
     assert app.status() == ActiveStatus()
     assert api.labels("later") == {"istio-aux.io/injection": "enabled"}
@@ -95,10 +96,13 @@ def test_namespace_deleted_meanwhile_is_skipped(app: App, api: Api) -> None:
 
 
 def test_rejected_label_keeps_no_other_namespace_from_its_own(app: App, api: Api) -> None:
-    api.put("Namespace", "guarded")
-    api.refused.add("guarded")
-    app.deploy(config={"namespaces": "guarded,team"})
-    assert app.status() == BlockedStatus("namespaces not labelled: guarded: labels are owned by the platform")
+    guarded = ("first", "other")
+    for each in guarded:
+        api.put("Namespace", each)
+        api.refused.add(each)
+    app.deploy(config={"namespaces": "first,other,team"})
+    reasons = "; ".join(f"{each}: labels are owned by the platform" for each in guarded)
+    assert app.status() == BlockedStatus(f"namespaces not labelled: {reasons}")
     assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
 
 

@@ -75,8 +75,28 @@ def test_issued_certificate_becomes_the_next_one(related: App, api: Api, provide
     assert data(api).keys() == {"next-ca.crt", "next.crt", "next.key"}
     assert data(api)["next.crt"].strip() == certificate.strip()
     assert data(api)["next-ca.crt"].strip() == str(provider.ca).strip()
-    names = Certificate.from_string(data(api)["next.crt"]).sans_dns
-    assert names == {"istio-aux-webhook.kubeflow.svc"}
+    issued = Certificate.from_string(data(api)["next.crt"])
+    assert issued.common_name == "istio-aux-webhook.kubeflow.svc"
+    assert issued.sans_dns == {"istio-aux-webhook.kubeflow.svc"}
+
+
+@pytest.mark.parametrize(("length", "has_it"), [(64, True), (65, False)])
+def test_common_name_is_the_services_if_it_fits(api: Api, provider: Provider, length: int, has_it: bool) -> None:
+    """X.509 has 64 characters for it, and the API server reads the other names."""
+    name = f"{'a' * (length - len('-webhook.kubeflow.svc'))}-webhook.kubeflow.svc"
+    app = App(name.removesuffix("-webhook.kubeflow.svc"))
+    app.deploy()
+    app.relate(0, testing.Relation("certificates", id=7, remote_app_name="ca-certificate"))
+    issued = Certificate.from_string(provider.answer(app))
+    assert issued.common_name == (name if has_it else "istio-aux")
+    assert issued.sans_dns == {name}
+
+
+def test_renewal_is_requested_before_the_webhook_would_renew(related: App, provider: Provider) -> None:
+    provider.answer(related)
+    ends = [secret.expire for secret in related.units[0].secrets if secret.expire]
+    left = [end - datetime.datetime.now(datetime.UTC) for end in ends]
+    assert [round(each / YEAR, 2) for each in left] == [0.6], "the webhook renews after two thirds"
 
 
 def test_certificate_is_handed_on_once(related: App, api: Api, provider: Provider) -> None:
