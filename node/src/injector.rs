@@ -2,7 +2,7 @@
 //! Environment and arguments are taken. Image, mounts, user and confinement are the agent's own (`proxy/spec.rs`).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -93,13 +93,14 @@ impl Rendered {
 
 impl Injector {
     /// Asks for a pod's proxy. `root` is the CA of istiod's certificate.
-    pub async fn render(&self, pod: &Pod, sandbox: &Sandbox, root: &PathBuf) -> Result<Rendered> {
-        let answer = self.ask(&review(pod)?, root).await.context("istiod's injector")?;
-        let injected = injected(pod, &answer).context("istiod's injector")?;
+    pub async fn render(&self, pod: &Pod, sandbox: &Sandbox, root: &Path) -> Result<Rendered> {
+        let review = review(pod)?;
+        let answer = self.ask(&review, root).await.context("istiod's injector")?;
+        let injected = injected(review, &answer).context("istiod's injector")?;
         rendered(&injected, sandbox).context("istiod's template")
     }
 
-    async fn ask(&self, review: &Value, root: &PathBuf) -> Result<Value> {
+    async fn ask(&self, review: &Value, root: &Path) -> Result<Value> {
         let root = tokio::fs::read(root).await.context(root.display())?;
         let root = Pem::iter_from_buffer(&root).map(|pem| pem.map(|pem| pem.contents));
         let mut config = Config::new(self.endpoint.parse()?);
@@ -150,8 +151,8 @@ pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, St
     allowed.chain(config).collect()
 }
 
-/// Applies the injector's patch to the pod that it was asked about.
-fn injected(pod: &Pod, answer: &Value) -> Result<Pod> {
+/// Applies the injector's patch to the pod of the review.
+fn injected(mut review: Value, answer: &Value) -> Result<Pod> {
     let response = &answer["response"];
     if response["allowed"] != true {
         let reason = response["status"]["message"].as_str().unwrap_or("no reason");
@@ -160,8 +161,7 @@ fn injected(pod: &Pod, answer: &Value) -> Result<Pod> {
     let patch = response.get("patch").context("it leaves the pod as it is")?;
     let patch: ByteString = serde_json::from_value(patch.clone())?;
     let patch: Patch = serde_json::from_slice(&patch.0)?;
-    // What was asked about, which the patch is relative to.
-    let mut pod = review(pod)?["request"]["object"].take();
+    let mut pod = review["request"]["object"].take();
     json_patch::patch(&mut pod, &patch)?;
     Ok(serde_json::from_value(pod)?)
 }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn render(answer: &Value) -> Result<Rendered> {
-        rendered(&injected(&pod(&json!({})), answer)?, &sandbox())
+        rendered(&injected(review(&pod(&json!({})))?, answer)?, &sandbox())
     }
 
     #[test]

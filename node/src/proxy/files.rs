@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cni::protocol::Sandbox;
+use contract::names::PROXY_UID;
 use serde_json::json;
 use x509_parser::pem::parse_x509_pem;
 
-use super::PROXY_USER;
 use super::ids::revision_of;
 use crate::certificate::WorkloadCertificate;
 use crate::injector::{self, Rendered};
@@ -54,7 +54,7 @@ impl SandboxFiles {
     pub(super) fn write_certificate(&self, certificate: &WorkloadCertificate) -> io::Result<()> {
         let directory = self.directory.join("certificate");
         fs::create_dir_all(&directory)?;
-        chown(&directory, Some(PROXY_USER), Some(PROXY_USER))?;
+        chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
         replace(&directory, "key.pem", &certificate.key, for_proxy)?;
         replace(&directory, "root-cert.pem", &certificate.root, for_proxy)?;
@@ -164,7 +164,7 @@ fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> 
 /// Restricts a file to the proxy's user.
 fn for_proxy(file: &Path) -> io::Result<()> {
     fs::set_permissions(file, fs::Permissions::from_mode(0o400))?;
-    chown(file, Some(PROXY_USER), Some(PROXY_USER))
+    chown(file, Some(PROXY_UID), Some(PROXY_UID))
 }
 
 /// Renders labels or annotations as a volume of the downward API does.

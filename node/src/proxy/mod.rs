@@ -35,8 +35,6 @@ use crate::sandbox::Proxies;
 use crate::settings::Settings;
 use crate::turns::Turns;
 
-/// The user of Istio's proxy, whose own traffic is not redirected.
-const PROXY_USER: u32 = 1337;
 /// The label that names the image a proxy was started from.
 const ROOT_LABEL: &str = "istio-aux.io/proxy-root";
 const RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -3,9 +3,7 @@
 
 use std::fmt::Write;
 
-use contract::names::{DEFAULT_STATUS_PORT, ENVOY_ADMIN_PORT};
-
-use super::PROXY_USER;
+use contract::names::{DEFAULT_STATUS_PORT, ENVOY_ADMIN_PORT, PROXY_UID};
 
 /// Holds the ports of one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +63,7 @@ impl Ports {
             let localhost = if is_ipv6 { "::1" } else { "127.0.0.1" };
             let _ = writeln!(rules, "-I PREROUTING -j {CHAIN}");
             // A proxy that does not serve yet probes its own readiness port; the agent probes it by another address (`netns.rs`).
-            let not_proxies = format!("-m owner ! --uid-owner {PROXY_USER}");
+            let not_proxies = format!("-m owner ! --uid-owner {PROXY_UID}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
         rules + "COMMIT\n"

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
+use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT, PROXY_UID};
 use serde_json::{Map, Value, json};
 
-use super::PROXY_USER;
 use super::ports::Ports;
 use crate::injector::{Program, value_after};
 use crate::pod::PodFacts;
@@ -52,14 +51,14 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
     let environment = environment(pod, &program.environment, ports);
-    container(sandbox, pod, layout, PROXY_USER, &[], &pilot_agent(&program.args), environment, &mounts)
+    container(sandbox, pod, layout, PROXY_UID, &[], &pilot_agent(&program.args), environment, &mounts)
 }
 
 /// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
 pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, layout: Layout) -> Value {
     let mut args = pilot_agent(&program.args);
     if let Some(user) = value_after(&mut args, "-u") {
-        *user = PROXY_USER.to_string();
+        *user = PROXY_UID.to_string();
     }
     network_tool(sandbox, pod, layout, &args, program.environment.clone(), None)
 }
@@ -217,7 +216,7 @@ fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {
 }
 
 fn writable(destination: &str) -> Value {
-    let (uid, gid) = (format!("uid={PROXY_USER}"), format!("gid={PROXY_USER}"));
+    let (uid, gid) = (format!("uid={PROXY_UID}"), format!("gid={PROXY_UID}"));
     mount(destination, "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", "size=64m", &uid, &gid])
 }
 
