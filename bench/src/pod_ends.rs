@@ -7,7 +7,7 @@ use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
 use e2e::command::{printed, run as run_program};
 use e2e::kubectl::wait_for_removal;
 use e2e::manifests::{annotated, pod, pod_spec, shell};
-use e2e::webhook_option::{self, WebhookOption, is_mounted, until_mounted};
+use e2e::webhook_option::{self, WebhookOption, is_mounted};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::Value;
 
@@ -152,9 +152,6 @@ fn milliseconds(time: Duration) -> u64 {
 /// Times a pod in a namespace of its own, and waits until that is gone: what ends one pod is not to disturb the next.
 async fn time_in_namespace(kind: &Kind, round: usize) -> Timing {
     let ns = scenario(&format!("bench-{}", kind.name), kind.labels).await;
-    if kind.name == IMAGE_VOLUME {
-        until_mounted(&ns).await;
-    }
     let timing = time_pod(&ns, kind, round).await;
     let namespace = ns.name().to_owned();
     drop(ns);

@@ -3,9 +3,7 @@
 use contract::names::SHIM_VOLUME;
 use serde_json::{Value, json};
 
-use crate::Namespace;
 use crate::kubectl::{kubectl, wait_for_rollout};
-use crate::manifests::{pod, pod_spec, shell};
 
 const NAMESPACE: &str = "--namespace=istio-aux";
 const DEPLOYMENT: &str = "deployment/istio-aux";
@@ -18,7 +16,7 @@ pub struct WebhookOption {
 }
 
 impl WebhookOption {
-    /// Sets options, each `--NAME=VALUE`, in place of other values, and waits until the webhook runs so.
+    /// Sets options, each `--NAME=VALUE`, in place of other values, and waits until every replica runs so.
     #[must_use]
     pub fn set(options: &[&str]) -> Self {
         let earlier = arguments();
@@ -36,13 +34,6 @@ impl Drop for WebhookOption {
     }
 }
 
-/// Waits until new pods of a namespace mount the shim's image: replicas that drain may still answer.
-pub async fn until_mounted(ns: &Namespace) {
-    let like = pod("mounted", &pod_spec("Never", &[shell("main", "true")]));
-    ns.until("a pod that mounts the shim's image", async || is_mounted(&ns.dry_run(like.clone()).await).then_some(()))
-        .await;
-}
-
 /// Returns true if a pod has the shim's image as a volume.
 pub fn is_mounted(pod: &Value) -> bool {
     let volumes = pod["spec"]["volumes"].as_array();
@@ -58,4 +49,7 @@ fn set_arguments(arguments: &[&str]) {
     let patch = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments}]);
     kubectl(&[NAMESPACE, "patch", DEPLOYMENT, "--type=json", "--patch", &patch.to_string()]);
     wait_for_rollout("istio-aux", DEPLOYMENT);
+    // A replica that drains may still answer with the earlier options.
+    let drained = "--for=jsonpath={.status.terminatingReplicas}=0";
+    kubectl(&[NAMESPACE, "wait", DEPLOYMENT, drained, "--timeout=60s"]);
 }

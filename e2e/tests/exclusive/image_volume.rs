@@ -3,7 +3,7 @@
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{NEEDS_PROXY, pod, pod_spec, shell};
-use e2e::webhook_option::{IMAGE_VOLUME, WebhookOption, is_mounted, until_mounted};
+use e2e::webhook_option::{IMAGE_VOLUME, WebhookOption, is_mounted};
 use e2e::{PodView, scenario};
 use serde_json::json;
 
@@ -11,7 +11,6 @@ use serde_json::json;
 async fn shim_in_an_image_volume_ends_the_pod() {
     let ns = &scenario("image-volume", &[MESH, OPT_IN]).await;
     let _delivery = WebhookOption::set(&[IMAGE_VOLUME]);
-    until_mounted(ns).await;
     let main = format!("sleep 1; {NEEDS_PROXY}");
     let pod = ns.run(pod("one", &pod_spec("Never", &[shell("main", &main)])), "Succeeded").await;
     assert!(is_mounted(&json!(pod)), "the image is its volume");

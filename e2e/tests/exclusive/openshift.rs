@@ -71,8 +71,7 @@ async fn shim_runs_as_a_user_of_the_namespaces_range() {
     assert!(refusal.to_string().contains("outside the namespace's range"), "by default it has user 65019: {refusal}");
     let _option = WebhookOption::set(&["--shim-user=none"]);
     for mode in ["native", "proxy", "status"] {
-        // Replicas that drain may still answer.
-        ns.until("the shim without a user", async || ns.try_create(payload(mode)).await.ok()).await;
+        ns.create_object(payload(mode)).await;
     }
     for mode in ["native", "proxy", "status"] {
         let pod = ns.until_ended(mode, "Succeeded").await;

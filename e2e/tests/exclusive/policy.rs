@@ -3,7 +3,6 @@
 //! serve.
 
 use contract::names::{HOLD_FIELD, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
-use e2e::admission::until_drained;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{payload_image, pod as pod_of, pod_spec, shell, without_token};
 use e2e::policies::{by_policy, install_policies, wait_until_effective};
@@ -186,7 +185,6 @@ async fn policy_and_webhook_agree_on_options() {
     let policed = &scenario("policy-options", &[MESH, by_policy("e2e-options")]).await;
     let by_webhook = &scenario("policy-options-webhook", &[MESH, OPT_IN]).await;
     let _options = WebhookOption::set(&OPTIONS);
-    until_drained(by_webhook).await;
     let _installed = install_policies("e2e-options", &OPTIONS);
     policed
         .until("the policy to be effective", async || {
