@@ -47,6 +47,8 @@ async fn retry_whose_image_comes_late_has_its_network() {
     ctr_of_kubelet(&["images", "rm", LATE]);
     for mode in shim_modes() {
         ns.exec(mode, "main", &["touch", "/memory/go"]);
+    }
+    for mode in shim_modes() {
         let is_missing = |pod: &Pod| (PodView(pod).waits_for("main") == Some("ImagePullBackOff")).then_some(());
         ns.pod_until(mode, "the image's absence", is_missing).await;
     }
