@@ -25,7 +25,7 @@ ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
   UP := named-context
   # Only the one-node cluster has components to add.
-  ADD :=
+  ADD := :
   FEATURES := kubeflow
   # That cluster has the images and the node agent of its own.
   INSTALL_NODE :=
@@ -43,6 +43,8 @@ endif
 # Of WITH: what the one-node cluster builds, and what the chart switches on.
 COMPONENTS = $(filter-out tenancy,$(WITH))
 SWITCHED_ON = $(if $(filter node,$(WITH)),--set=nodeProxy.enabled=true) $(if $(filter tenancy,$(WITH)),--set=tenancy.enabled=true)
+
+SCENARIOS = cargo test --locked --package e2e --features $(FEATURES)
 
 # Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
 FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
@@ -133,34 +135,37 @@ fuzz: ## Fuzz decisions and inject, FUZZ_FOR seconds each
 	    -max_total_time=$(FUZZ_FOR) -max_len=1048576 -timeout=10 -print_final_stats=1; \
 	done
 
-# The charm's tests mostly wait, so the node agent's image is built beside them.
+# Much of this is waiting. So what can run beside something else does, and its log is printed after it.
 .PHONY: test-cluster
 test-cluster: install ## Run the scenarios on a cluster; lists those as not run whose component it lacks
 	@hack/ensure rust
-	@$(call ADD,training-operator python)
-	cargo build --locked --package e2e --features $(FEATURES) --tests
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test scenarios --test kubeflow -- --test-threads 4
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test exclusive -- --test-threads 1
+	@. hack/say.sh; trap end_behind EXIT; \
+	  start_behind target/log/scenarios-build.log cargo build --locked --package e2e --features $(FEATURES) --tests; \
+	  $(call ADD,training-operator python); finish_behind "building the scenarios"; \
+	  start_behind target/log/kubeflow.log $(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 2; \
+	  $(IN_CLUSTER) $(SCENARIOS) --test scenarios -- --test-threads 4; \
+	  finish_behind "scenarios of Kubeflow's components"; cat target/log/kubeflow.log; trap - EXIT
+	$(IN_CLUSTER) $(SCENARIOS) --test exclusive -- --test-threads 1
 ifneq ($(CLUSTER),current)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --lib --bins --test local --test rendered --test images --test cluster_command
+	$(IN_CLUSTER) $(SCENARIOS) --lib --bins --test local --test rendered --test images --test cluster_command
 	@. hack/say.sh; trap end_behind EXIT; start_behind target/log/node-image.log deploy/images/build node; \
 	  $(IN_CLUSTER) charm/test cluster; finish_behind "image of the node agent"; trap - EXIT
 	@$(call ADD,node)
 	@$(INSTALL_NODE)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test node -- --test-threads 1 job_beside_its_proxy confined
+	$(IN_CLUSTER) $(SCENARIOS) --test node -- --test-threads 1 job_beside_its_proxy confined
 endif
 
 .PHONY: test-kubeflow
 test-kubeflow: install ## Run the scenarios with Kubeflow's components only: Argo, Katib, JobSet, Trainer and profiles need CLUSTER=current
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test kubeflow -- --test-threads 4
+	$(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 4
 
 .PHONY: scenario
 scenario: export PROFILE := demo
 scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves their namespaces
 	@hack/ensure rust
-	$(IN_CLUSTER) cargo test --locked --package e2e --features $(FEATURES) --test scenarios -- --test-threads 4 $(NAME) || \
+	$(IN_CLUSTER) $(SCENARIOS) --test scenarios -- --test-threads 4 $(NAME) || \
 	  { $(IN_CLUSTER) kubectl -n istio-aux logs deployment/istio-aux --tail=40; exit 1; }
 
 .PHONY: test-node
