@@ -121,6 +121,11 @@ render_component() {
 # wait_for_component NAME: until its Deployments are available and its webhooks answer the API server.
 wait_for_component() {
   local name=$1 namespace object
+  # The kubelet takes up to two minutes to bring a Secret that has changed into a pod, unless the pod changes, too.
+  while read -r namespace object; do
+    logged "Secret $object filled" "$LOGS/$object.log" kubectl -n "$namespace" wait "secret/$object" --for='jsonpath={.data}' --timeout=60s
+    kubectl -n "$namespace" annotate pods --all --overwrite "secret=$object" >/dev/null
+  done < <(objects_of "$name" Secret)
   while read -r namespace object; do
     logged "$object ready" "$LOGS/$object-rollout.log" kubectl -n "$namespace" rollout status "deployment/$object" --timeout=180s
   done < <(objects_of "$name" Deployment)
