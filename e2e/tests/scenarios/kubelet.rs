@@ -31,7 +31,8 @@ async fn pod_whose_sandbox_is_made_again_has_its_network() {
 
 #[tokio::test]
 async fn retry_whose_image_comes_late_has_its_network() {
-    const LATE: &str = "docker.io/istio-aux-cluster/late:1";
+    // Nothing listens there, so that a pull fails at once: the kubelet makes one at a time.
+    const LATE: &str = "127.0.0.1:1/istio-aux-cluster/late:1";
     let ns = &scenario("late-image", &[MESH, OPT_IN]).await;
     let give_image = || ctr_of_kubelet(&["images", "tag", "--force", &payload_image(), LATE]);
     let script = format!(
