@@ -5,7 +5,7 @@ use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let definitions = protox::compile(["containers.proto", "tasks.proto", "ca.proto"], ["proto"])?;
+    let definitions = protox::compile(["containers.proto", "tasks.proto", "cri.proto", "ca.proto"], ["proto"])?;
     tonic_prost_build::configure().build_server(false).build_transport(false).compile_fds(definitions)?;
     Ok(())
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Output;
 
 use serde_json::Value;
 
+use crate::cluster::restart;
 use crate::command::{printed, run};
 use crate::kubectl::{kubectl, wait_for_rollout};
 
@@ -145,6 +147,10 @@ pub fn containerds_default() -> Value {
 /// Has the logs of proxies on a disk of 4 MiB, until it is dropped.
 pub struct SmallDisk;
 
+/// The directory of the agent's socket and files.
+const RUN: &str = "/run/istio-aux";
+/// The directory of the deletions that the plugin could not report.
+pub const TOMBSTONES: &str = "/run/istio-aux/tombstones";
 /// The directory of the proxies' logs.
 const LOGS: &str = "/var/log/istio-aux";
 
@@ -182,6 +188,58 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Keeps the plugin from the agent, and what it would have said from being known later, until it is dropped.
+pub struct WithoutSocket;
+
+impl WithoutSocket {
+    /// Moves the agent's socket away.
+    #[must_use]
+    pub fn begin() -> Self {
+        fs::rename(format!("{RUN}/node.sock"), format!("{RUN}/away.sock")).expect("the agent listens");
+        Self
+    }
+}
+
+impl Drop for WithoutSocket {
+    fn drop(&mut self) {
+        fs::remove_dir_all(TOMBSTONES).expect("the plugin has written tombstones");
+        fs::rename(format!("{RUN}/away.sock"), format!("{RUN}/node.sock")).expect("it was moved away");
+    }
+}
+
+/// Has containerd's handler lack its CNI directory, until it is dropped.
+pub struct WithoutNetwork {
+    handler: String,
+}
+
+impl WithoutNetwork {
+    /// Restarts containerd with that handler.
+    #[must_use]
+    pub fn begin() -> Self {
+        let handler = fs::read_to_string(handler()).expect("the component node is there");
+        let without: Vec<_> = handler.lines().filter(|line| !line.contains("cni_conf_dir")).collect();
+        let this = Self { handler: handler.clone() };
+        set_handler(&without.join("\n"));
+        this
+    }
+}
+
+impl Drop for WithoutNetwork {
+    fn drop(&mut self) {
+        set_handler(&self.handler);
+    }
+}
+
+/// Returns the file of the handler's configuration, which `cluster restart` reads.
+fn handler() -> PathBuf {
+    state_directory().join("components/node")
+}
+
+fn set_handler(configuration: &str) {
+    fs::write(handler(), format!("{}\n", configuration.trim_end())).expect("the file is ours");
+    restart("containerd");
+}
+
 /// Kills the processes of all proxies.
 pub fn kill_proxies() {
     for id in ctr(&["tasks", "ls", "-q"]).lines() {
@@ -191,8 +249,13 @@ pub fn kill_proxies() {
 
 /// Runs the agent's program beside the agent.
 pub fn agent(words: &[&str]) -> String {
+    printed(&try_agent(words))
+}
+
+/// Runs the agent's program beside the agent, whatever its exit status.
+pub fn try_agent(words: &[&str]) -> Output {
     let exec = ["exec", DAEMON_SET, "--container=agent", "--", "/istio-aux-node"];
-    kubectl(&[&AGENT[..], &exec, words].concat())
+    run("kubectl", &[&AGENT[..], &exec, words].concat(), "")
 }
 
 /// Returns the agent's log since its start.

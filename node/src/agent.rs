@@ -1,17 +1,17 @@
-//! Runs the agent: adopts the proxies of an earlier agent, removes stale ones, and serves the plugin.
+//! Runs the agent: serves the plugin, and compares what runs on the node with what should.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cni::protocol::{self, Request};
-use tokio::time::sleep;
+use cni::protocol;
+use tokio::time::{sleep, timeout};
 
 use crate::containerd::Containerd;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::install;
 use crate::metrics::{EventCounts, Exporter};
 use crate::proxy::{self, Node};
@@ -19,7 +19,10 @@ use crate::rootfs;
 use crate::sandbox::{Event, Supervisor};
 use crate::server;
 use crate::settings::CniPaths;
+use crate::status::pod_of;
 
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+const LOOK_RETRY_DELAY: Duration = Duration::from_secs(5);
 const INSTALL_INTERVAL: Duration = Duration::from_secs(10);
 const ROOTS_INTERVAL: Duration = Duration::from_hours(1);
 
@@ -33,37 +36,46 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         run_dir: run_dir.clone(),
         image: node.image(),
     };
-    let (containerd, root) = (node.containerd.clone(), node.settings.proxy_root.clone());
     fs::create_dir_all(&run_dir).context(run_dir.display())?;
-    let leftovers = node.leftovers().await?;
-    let supervisor = Supervisor::spawn(node, move |label| events.count(label));
-    for (sandbox, is_outdated) in leftovers.live {
-        supervisor.adopt(sandbox, is_outdated);
-    }
-    let deleted = tombstones(&run_dir).context("the tombstones of deleted sandboxes")?;
-    for id in leftovers.stale.into_iter().chain(deleted) {
-        let (supervisor, tombstone) = (supervisor.clone(), protocol::tombstones(&run_dir).join(&id));
-        tokio::spawn(async move {
-            supervisor.request(Request::Delete { id }).await;
-            let _ = fs::remove_file(tombstone);
-        });
-    }
+    let node = Arc::new(node);
+    let supervisor = Supervisor::spawn(Arc::clone(&node), move |label| events.count(label));
     let socket = protocol::socket(&run_dir);
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
+        never = keep_reconciled(&node, &supervisor) => match never {},
         never = keep_installed(&cni) => match never {},
         never = exporter.serve(metrics_port) => match never {},
-        never = keep_used_roots(&containerd, &root) => match never {},
+        never = keep_used_roots(&node.containerd, &node.settings.proxy_root) => match never {},
     }
 }
 
-/// Returns the ids of the sandboxes whose deletion the plugin could not report.
-fn tombstones(run_dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(protocol::tombstones(run_dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+/// Compares what runs with what should, again and again: an event may have been missed.
+async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
+    let mut without_proxy = BTreeSet::new();
+    loop {
+        let looked = async {
+            supervisor.reconcile(node.look().await?);
+            let found = proxy::pods_without_proxy(&node.containerd, &node.settings.paths.run_dir).await?;
+            let found: BTreeSet<_> = found.iter().map(pod_of).collect();
+            // A sandbox may have ended between two questions: it is said of one that was there before.
+            for pod in found.intersection(&without_proxy) {
+                tracing::warn!(pod, "a pod of the runtime class runs without a proxy: it is not in the mesh");
+            }
+            Ok::<_, Error>(found)
+        };
+        let pause = match looked.await {
+            Ok(found) => {
+                without_proxy = found;
+                LOOK_INTERVAL
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot look at the node");
+                LOOK_RETRY_DELAY
+            }
+        };
+        // A look that is wanted earlier is as good.
+        let _ = timeout(pause, supervisor.look.notified()).await;
+    }
 }
 
 /// Installs the plugin and its configuration, which follows the primary network's.

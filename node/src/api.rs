@@ -9,6 +9,10 @@ pub mod tasks {
     tonic::include_proto!("containerd.services.tasks.v1");
 }
 
+pub mod cri {
+    tonic::include_proto!("runtime.v1");
+}
+
 pub mod ca {
     tonic::include_proto!("istio.v1.auth");
 }

@@ -1,4 +1,4 @@
-//! containerd's API, in a namespace of its own, so that the kubelet sees none of these containers.
+//! containerd's API, in a namespace of its own, so that the kubelet sees none of these containers; and what it tells the kubelet.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,15 +16,15 @@ use crate::api::containers::containers_client::ContainersClient;
 use crate::api::containers::{
     Container, CreateContainerRequest, DeleteContainerRequest, ListContainersRequest, container::Runtime,
 };
+use crate::api::cri::runtime_service_client::RuntimeServiceClient;
+use crate::api::cri::{ListPodSandboxRequest, PodSandboxState, StatusRequest};
 use crate::api::tasks::tasks_client::TasksClient;
 use crate::api::tasks::{
     CreateTaskRequest, DeleteTaskRequest, GetRequest, KillRequest, StartRequest, Status as TaskStatus, WaitRequest,
 };
 
 /// containerd's namespace for the proxies.
-pub const NAMESPACE: &str = "istio-aux";
-/// containerd's namespace for the kubelet's sandboxes and containers.
-pub const CRI_NAMESPACE: &str = "k8s.io";
+const NAMESPACE: &str = "istio-aux";
 const RUNTIME: &str = "io.containerd.runc.v2";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
 const SIGKILL: u32 = 9;
@@ -53,6 +53,21 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Call { cause, .. } if cause.code() == Code::NotFound)
     }
+}
+
+/// Describes the sandbox of a pod, as the runtime lists it for the kubelet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The runtime's id.
+    pub id: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's uid.
+    pub uid: String,
+    /// True while the sandbox runs.
+    pub is_ready: bool,
 }
 
 /// Holds a connection to containerd, which is made again after a restart of containerd.
@@ -129,21 +144,44 @@ impl Containerd {
     }
 
     /// Returns the PID of a container's process; `None` if it does not run.
-    pub async fn pid(&self, namespace: &'static str, id: &str) -> Result<Option<u32>, Error> {
-        let mut tasks = TasksClient::with_interceptor(self.channel.clone(), InNamespace(namespace));
+    pub async fn pid(&self, id: &str) -> Result<Option<u32>, Error> {
         let request = GetRequest { container_id: id.to_owned() };
-        let task = found(tasks.get(request).await.map_err(call("read a task")))?;
+        let task = found(self.tasks().get(request).await.map_err(call("read a task")))?;
         let process = task.and_then(|response| response.into_inner().process);
         Ok(process.filter(|process| process.status() == TaskStatus::Running).map(|process| process.pid))
     }
 
+    /// Lists the sandboxes of a runtime handler. One whose network is being set up is not among them yet.
+    pub async fn sandboxes(&self, handler: &str) -> Result<Vec<Listed>, Error> {
+        let response = self.cri().list_pod_sandbox(ListPodSandboxRequest {}).await.map_err(call("list sandboxes"))?;
+        let items = response.into_inner().items.into_iter().filter(|item| item.runtime_handler == handler);
+        let listed = items.map(|item| {
+            let is_ready = item.state() == PodSandboxState::SandboxReady;
+            let pod = item.metadata.unwrap_or_default();
+            Listed { id: item.id, namespace: pod.namespace, name: pod.name, uid: pod.uid, is_ready }
+        });
+        Ok(listed.collect())
+    }
+
+    /// Returns the configuration of the runtime's handlers, as JSON.
+    pub async fn configuration(&self) -> Result<Value, Error> {
+        let response =
+            self.cri().status(StatusRequest { verbose: true }).await.map_err(call("tell its configuration"))?;
+        let text = response.into_inner().info.remove("config").unwrap_or_default();
+        Ok(serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    fn cri(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_LIMIT)
+    }
+
     fn containers(&self) -> ContainersClient<Namespaced> {
-        let client = ContainersClient::with_interceptor(self.channel.clone(), InNamespace(NAMESPACE));
+        let client = ContainersClient::with_interceptor(self.channel.clone(), InNamespace);
         client.max_decoding_message_size(MESSAGE_LIMIT)
     }
 
     fn tasks(&self) -> TasksClient<Namespaced> {
-        TasksClient::with_interceptor(self.channel.clone(), InNamespace(NAMESPACE))
+        TasksClient::with_interceptor(self.channel.clone(), InNamespace)
     }
 }
 
@@ -161,11 +199,11 @@ fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
 
 /// Names the namespace in each request.
 #[derive(Debug, Clone, Copy)]
-struct InNamespace(&'static str);
+struct InNamespace;
 
 impl Interceptor for InNamespace {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(self.0));
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
         Ok(request)
     }
 }

@@ -1,4 +1,4 @@
-//! The error of the agent's work. It is logged, printed, or sent to the plugin; only a pod that is gone is told from other errors.
+//! The error of the agent's work. It is logged, printed, or sent to the plugin; nobody tells one from another.
 
 use std::fmt::{self, Display};
 
@@ -6,10 +6,7 @@ use contract::error_chain::display_chain;
 
 /// Says what failed and, after colons, why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Error {
-    message: String,
-    is_pod_gone: bool,
-}
+pub struct Error(String);
 
 /// Is what the agent's work returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,25 +15,13 @@ impl Error {
     /// Creates an error without a cause.
     #[must_use]
     pub fn new(message: impl Display) -> Self {
-        Self { message: message.to_string(), is_pod_gone: false }
-    }
-
-    /// Creates the error of a pod that the API server does not have any more.
-    #[must_use]
-    pub fn pod_is_gone(message: impl Display) -> Self {
-        Self { is_pod_gone: true, ..Self::new(message) }
-    }
-
-    /// Returns true if the API server does not have the pod any more.
-    #[must_use]
-    pub fn is_pod_gone(&self) -> bool {
-        self.is_pod_gone
+        Self(message.to_string())
     }
 }
 
 impl Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0)
     }
 }
 
@@ -57,7 +42,7 @@ impl<T, E: Into<Error>> Context<T> for Result<T, E> {
     fn context(self, context: impl Display) -> Result<T> {
         self.map_err(|error| {
             let error: Error = error.into();
-            Error { message: format!("{context}: {error}"), ..error }
+            Error::new(format_args!("{context}: {error}"))
         })
     }
 }
@@ -77,11 +62,9 @@ mod tests {
     struct Failed(#[source] std::io::Error);
 
     #[test]
-    fn context_stands_before_error_and_keeps_its_kind() {
+    fn context_stands_before_error() {
         let outer: Result<()> = Err(Failed(std::io::Error::other("refused"))).context("istiod");
         assert_eq!(outer.unwrap_err().to_string(), "istiod: the call: refused");
-        let gone: Result<()> = Err(Error::pod_is_gone("no such pod")).context("the pod");
-        assert!(gone.is_err_and(|error| error.is_pod_gone() && error.to_string() == "the pod: no such pod"));
         assert_eq!(None::<()>.context("no pod").unwrap_err().to_string(), "no pod");
     }
 }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::error::{Context, Result};
 
+/// containerd's handler of the runtime class.
+pub(crate) const HANDLER: &str = "istio-aux";
 /// The plugin's name and file name.
 const PLUGIN: &str = "istio-aux-cni";
 

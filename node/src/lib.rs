@@ -8,6 +8,7 @@ mod api;
 pub mod certificate;
 pub mod containerd;
 pub mod error;
+pub mod handler;
 pub mod injector;
 pub mod install;
 pub mod metrics;

@@ -83,6 +83,8 @@ pub struct Gauges {
     pub proxies: u64,
     /// Proxies that serve and are of another image than new ones are.
     pub outdated: u64,
+    /// Pods of the runtime class that run without a proxy.
+    pub pods_without_proxy: u64,
     /// When the first of the certificates is to be renewed, in seconds since 1970; `None` without certificates.
     pub earliest_renewal: Option<u64>,
 }
@@ -157,6 +159,7 @@ fn register(registry: &mut Registry, gauges: Gauges) {
     };
     register("proxies", "Proxies on this node", gauges.proxies);
     register("outdated_proxies", "Proxies of another image than new ones are", gauges.outdated);
+    register("pods_without_proxy", "Pods of the runtime class that run outside of the mesh", gauges.pods_without_proxy);
     if let Some(due) = gauges.earliest_renewal {
         let help = "When the first of the proxies' certificates is to be renewed, in seconds since 1970";
         register("certificate_renewal_due_timestamp_seconds", help, due);
@@ -190,12 +193,11 @@ mod tests {
 
     #[test]
     fn metrics_have_readable_gauges() {
-        let gauges = Gauges { proxies: 3, outdated: 1, earliest_renewal: Some(1_050) };
-        for (gauges, expected) in [
-            (None, vec![]),
-            (Some(Gauges { earliest_renewal: None, ..gauges }), vec!["proxies 3", "outdated_proxies 1"]),
-            (Some(gauges), vec!["proxies 3", "outdated_proxies 1", "certificate_renewal_due_timestamp_seconds 1050"]),
-        ] {
+        let gauges = Gauges { proxies: 3, outdated: 1, pods_without_proxy: 0, earliest_renewal: Some(1_050) };
+        let mut all = vec!["proxies 3", "outdated_proxies 1", "pods_without_proxy 0"];
+        let without_renewal = (Some(Gauges { earliest_renewal: None, ..gauges }), all.clone());
+        all.push("certificate_renewal_due_timestamp_seconds 1050");
+        for (gauges, expected) in [(None, vec![]), without_renewal, (Some(gauges), all)] {
             let events = EventCounts::new(&LABELS);
             events.count("exited");
             let text = events.text(gauges);

@@ -27,19 +27,27 @@ pub struct PodFacts {
     pub object: Box<Pod>,
 }
 
-/// Reads the pod of a sandbox, and checks its UID and its runtime class.
+/// Reads the facts of a sandbox' pod, and checks its UID and its runtime class.
 pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &sandbox.namespace);
-    let pod = pods.get_opt(&sandbox.name).await.context("the pod cannot be read")?;
-    let pod = pod.ok_or_else(|| Error::pod_is_gone("the pod does not exist any more"))?;
-    facts(&pod, &sandbox.uid)
+    facts(&find_pod(client, sandbox).await?.context("the pod does not exist any more")?)
 }
 
-fn facts(pod: &Pod, uid: &str) -> Result<PodFacts> {
+/// Returns true if the pod does not exist any more, or has ended: the kubelet has reported its phase as `Succeeded` or `Failed`.
+pub async fn is_pod_over(client: &Client, sandbox: &Sandbox) -> Result<bool> {
+    let pod = find_pod(client, sandbox).await?;
+    let phase = pod.as_ref().map(|pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()));
+    Ok(matches!(phase, None | Some(Some("Succeeded" | "Failed"))))
+}
+
+/// Reads the pod of a sandbox; `None` where it does not exist, or its name is another pod's.
+async fn find_pod(client: &Client, sandbox: &Sandbox) -> Result<Option<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &sandbox.namespace);
+    let pod = pods.get_opt(&sandbox.name).await.context("the pod cannot be read")?;
+    Ok(pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&sandbox.uid)))
+}
+
+fn facts(pod: &Pod) -> Result<PodFacts> {
     let spec = pod.spec.as_ref().context("the pod has no spec")?;
-    if pod.metadata.uid.as_deref() != Some(uid) {
-        return Err(Error::pod_is_gone("the pod of that name is another one"));
-    }
     if spec.runtime_class_name.as_deref() != Some(NODE_RUNTIME_CLASS) {
         return Err(Error::new(format_args!("the pod's runtime class is not {NODE_RUNTIME_CLASS}")));
     }

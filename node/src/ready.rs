@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use cni::protocol::{self, Request};
 use tokio::time::timeout;
 
-use crate::containerd::{Containerd, NAMESPACE};
+use crate::containerd::Containerd;
 use crate::error::{Context, Error, Result};
+use crate::handler;
 
 /// Limits each of the two checks; together they are shorter than the probe's timeout.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Fails unless the agent takes requests of the plugin, and containerd responds.
+/// Fails unless the agent takes requests of the plugin, and containerd has the runtime class's handler as it should be.
 pub async fn check(containerd: &Containerd, run_dir: &Path) -> Result<()> {
     let deadline = Instant::now() + CHECK_TIMEOUT;
     cni::agent::call(&protocol::socket(run_dir), &Request::Status, deadline).map_err(Error::new)?;
-    // That there is no such task is a response, too.
-    let read = timeout(CHECK_TIMEOUT, containerd.pid(NAMESPACE, "none")).await;
-    read.context("containerd does not respond")?.map(drop).map_err(Error::from)
+    let configuration = timeout(CHECK_TIMEOUT, containerd.configuration()).await;
+    handler::check(&configuration.context("containerd does not respond")??)
 }
 
 #[cfg(test)]

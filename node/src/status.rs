@@ -11,7 +11,7 @@ use cni::logger::rotated;
 use cni::protocol::Sandbox;
 use serde_json::{Value, json};
 
-use crate::containerd::{Containerd, Error, NAMESPACE};
+use crate::containerd::{Containerd, Error};
 use crate::error::{self, Context};
 use crate::metrics::Gauges;
 use crate::proxy::{self, SandboxFiles, sandbox_of_proxy};
@@ -40,6 +40,8 @@ pub enum ProxyState {
     Starting,
     /// Ended.
     Ended,
+    /// Not there: the pod runs outside of the mesh.
+    Missing,
 }
 
 impl ProxyState {
@@ -49,17 +51,18 @@ impl ProxyState {
             Self::Draining => "draining",
             Self::Starting => "starting",
             Self::Ended => "ended",
+            Self::Missing => "missing",
         }
     }
 }
 
-/// Returns the proxies of this node, sorted by their pods' names.
+/// Returns the proxies of this node, and those that pods lack, sorted by the pods' names.
 pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Proxy>, Error> {
     let mut found = Vec::new();
     for (id, labels) in containerd.list(&[]).await? {
         let Some(files) = sandbox_of_proxy(&id).map(|sandbox| SandboxFiles::of(run_dir, sandbox)) else { continue };
         let Some(sandbox) = files.sandbox() else { continue };
-        let is_running = containerd.pid(NAMESPACE, &id).await?.is_some();
+        let is_running = containerd.pid(&id).await?.is_some();
         let state = match files.age(&id) {
             _ if !is_running => ProxyState::Ended,
             Ordering::Less => ProxyState::Draining,
@@ -70,8 +73,13 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
         let certificate_expires_in = files.certificate_expires_in();
         found.push(Proxy { sandbox, image, state, certificate_expires_in });
     }
+    found.extend(proxy::pods_without_proxy(containerd, run_dir).await?.into_iter().map(missing));
     found.sort_by_key(|proxy| (pod_of(&proxy.sandbox), proxy.state));
     Ok(found)
+}
+
+fn missing(sandbox: Sandbox) -> Proxy {
+    Proxy { sandbox, image: "none".into(), state: ProxyState::Missing, certificate_expires_in: None }
 }
 
 /// Returns the metrics' gauges. While a proxy is upgraded, its sandbox has two.
@@ -84,6 +92,7 @@ pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Res
     Ok(Gauges {
         proxies: sandboxes.len() as u64,
         outdated: all.iter().filter(is_outdated).count() as u64,
+        pods_without_proxy: proxy::pods_without_proxy(containerd, run_dir).await?.len() as u64,
         earliest_renewal: sandboxes.iter().filter_map(|sandbox| files(sandbox).renewal_due()).min(),
     })
 }
@@ -129,7 +138,8 @@ fn hours(left: Duration) -> String {
 
 /// Writes the log of the proxy of a pod, `NAMESPACE/NAME`, to `output`.
 pub fn write_log(pod: &str, proxies: &[Proxy], logs: &Path, mut output: impl io::Write) -> error::Result<()> {
-    let found = proxies.iter().find(|proxy| pod_of(&proxy.sandbox) == pod);
+    let mut with_log = proxies.iter().filter(|proxy| proxy.state != ProxyState::Missing);
+    let found = with_log.find(|proxy| pod_of(&proxy.sandbox) == pod);
     let proxy = found.context(format_args!("{pod} has no proxy on this node; `istio-aux-node status` lists all"))?;
     let path = proxy::log_of(logs, &proxy.sandbox.id);
     // There is none before the first rotation.
@@ -165,12 +175,14 @@ mod tests {
             a_proxy("train-0", ProxyState::Running, valid),
             a_proxy("train-0", ProxyState::Draining, valid),
             a_proxy("x", ProxyState::Ended, None),
+            missing(a_proxy("y", ProxyState::Missing, None).sandbox),
         ];
         let expected = "\
 POD           PROXY     CERTIFICATE  SANDBOX        IMAGE
 team/train-0  running   1h30m        train-0-01234  proxyv2_1.31.0
 team/train-0  draining  1h30m        train-0-01234  proxyv2_1.31.0
 team/x        ended     none         x-0123456789a  proxyv2_1.31.0
+team/y        missing   none         y-0123456789a  none
 ";
         assert_eq!(table(&proxies), expected);
         assert_eq!(table(&[]), "POD  PROXY     CERTIFICATE  SANDBOX        IMAGE\n");
@@ -189,7 +201,7 @@ team/x        ended     none         x-0123456789a  proxyv2_1.31.0
     #[test]
     fn log_is_found_by_pod_name() {
         let logs = tempfile::tempdir().unwrap();
-        let proxies = [a_proxy("x", ProxyState::Running, None)];
+        let proxies = [a_proxy("x", ProxyState::Running, None), a_proxy("y", ProxyState::Missing, None)];
         std::fs::write(logs.path().join("x-0123456789abcdef.log"), "ready\n").unwrap();
         let mut output = Vec::new();
         write_log("team/x", &proxies, logs.path(), &mut output).unwrap();

@@ -2,7 +2,7 @@
 
 use cni::protocol::Sandbox;
 use kube::{Client, Config};
-use node::pod::read_pod;
+use node::pod::{is_pod_over, read_pod};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -28,21 +28,27 @@ async fn client(status: u16, body: &Value) -> Client {
 }
 
 #[tokio::test]
-async fn missing_or_other_pod_is_gone() {
+async fn missing_other_or_ended_pod_is_over() {
     let status = |code: u16, reason: &str| json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "m", "reason": reason, "code": code});
-    let pod = |uid: &str, class: &str| {
-        let spec = json!({"containers": [], "runtimeClassName": class});
-        json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "job", "uid": uid}, "spec": spec})
+    let pod = |uid: &str, phase: &str| {
+        let spec = json!({"containers": [], "runtimeClassName": "istio-aux"});
+        json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "job", "uid": uid}, "spec": spec, "status": {"phase": phase}})
     };
     let sandbox = Sandbox { namespace: "team".into(), name: "job".into(), uid: "u1".into(), ..Sandbox::default() };
-    for (code, body, is_gone) in [
-        (404, status(404, "NotFound"), Some(true)),
-        (403, status(403, "Forbidden"), Some(false)),
-        (200, pod("u2", "istio-aux"), Some(true)),
-        (200, pod("u1", "other"), Some(false)),
-        (200, pod("u1", "istio-aux"), None),
+    for (code, body, is_over, is_read) in [
+        (404, status(404, "NotFound"), Some(true), false),
+        (403, status(403, "Forbidden"), None, false),
+        (200, pod("u2", "Running"), Some(true), false),
+        (200, pod("u1", "Succeeded"), Some(true), true),
+        (200, pod("u1", "Failed"), Some(true), true),
+        (200, pod("u1", "Pending"), Some(false), true),
+        (200, pod("u1", "Running"), Some(false), true),
     ] {
-        let read = read_pod(&client(code, &body).await, &sandbox).await;
-        assert_eq!(read.as_ref().err().map(node::error::Error::is_pod_gone), is_gone, "{read:?}");
+        let client = client(code, &body).await;
+        assert_eq!(is_pod_over(&client, &sandbox).await.ok(), is_over, "{body}");
+        assert_eq!(read_pod(&client, &sandbox).await.is_ok(), is_read, "{body}");
     }
+    let other = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "job", "uid": "u1"}, "spec": {"containers": [], "runtimeClassName": "other"}});
+    let error = read_pod(&client(200, &other).await, &sandbox).await.unwrap_err().to_string();
+    assert_eq!(error, "the pod's runtime class is not istio-aux");
 }

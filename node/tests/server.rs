@@ -1,7 +1,9 @@
 //! The agent's socket while the process has no file descriptors left.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cni::protocol::{Request, Sandbox};
@@ -24,6 +26,10 @@ impl Proxies for NoProxies {
         Ok(())
     }
 
+    fn on_disk(&self) -> BTreeMap<String, Option<Sandbox>> {
+        BTreeMap::new()
+    }
+
     async fn remove(&self, _: &str) -> Result<()> {
         Ok(())
     }
@@ -35,7 +41,7 @@ async fn failed_accept_does_not_end_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("node.sock");
     let served = socket.clone();
-    tokio::spawn(async move { server::serve(&served, &Supervisor::spawn(NoProxies, |_| {})).await });
+    tokio::spawn(async move { server::serve(&served, &Supervisor::spawn(Arc::new(NoProxies), |_| {})).await });
     while !socket.exists() {
         sleep(Duration::from_millis(10)).await;
     }

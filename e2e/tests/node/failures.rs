@@ -1,13 +1,14 @@
 //! What happens when something that proxies beside pods depend on is away: the table of docs/node.md.
 
+use std::fs;
 use std::time::Duration;
 
 use e2e::clients::{greets, until_said};
 use e2e::cluster::{MESH, restart};
 use e2e::command::printed;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell};
-use e2e::node::{self, ProxyProcess, WithoutAgent};
+use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, with_memory};
+use e2e::node::{self, ProxyProcess, WithoutAgent, WithoutNetwork, WithoutSocket};
 use e2e::outage::NoReplica;
 use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
@@ -99,6 +100,47 @@ async fn absent_agent_delays_new_pods_only() {
         ns.delete(&deployment(name, &Value::Null)).await;
     }
     ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn deletion_that_nobody_reported_is_found() {
+    let ns = &scenario("node-missed-del", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let spec = with_memory(pod_spec("Never", &[shell("main", "until [ -e /memory/end ]; do sleep 0.2; done")]));
+    ns.create_object(beside(client_job("one", &spec))).await;
+    let pod = ns.pod_of_job("one").await;
+    ns.pod_until(&pod, "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
+    let away = WithoutSocket::begin();
+    ns.exec(&pod, "main", &["touch", "/memory/end"]);
+    ns.until_complete("one").await;
+    // The pod stays with its Job, so the API server has it still.
+    ns.until("the deletion of its sandbox", async || fs::exists(node::TOMBSTONES).expect("/run is read").then_some(()))
+        .await;
+    drop(away);
+    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Succeeded");
+}
+
+#[tokio::test]
+async fn pod_of_a_handler_without_its_network_is_reported() {
+    let ns = &scenario("node-no-network", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let without = WithoutNetwork::begin();
+    let sleep = pod_spec("Never", &[shell("main", "sleep 86400")]);
+    ns.create_object(beside(client_job("one", &sleep))).await;
+    let pod = ns.pod_of_job("one").await;
+    ns.pod_until(&pod, "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
+    let all: Value = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
+    let name = format!("{}/{pod}", ns.name());
+    let is_missing = |one: &Value| one["pod"] == *name && one["state"] == "missing";
+    assert!(all.as_array().is_some_and(|all| all.iter().any(is_missing)), "{all}");
+    let ready = node::try_agent(&["ready"]);
+    let error = String::from_utf8_lossy(&ready.stderr);
+    assert!(!ready.status.success() && error.contains("handler istio-aux has no cni_conf_dir"), "{error}");
+    let is_said = |line: &str| line.contains("runs without a proxy") && line.contains(&name);
+    ns.until("the agent's warning", async || node::agent_log().lines().any(is_said).then_some(())).await;
+    drop(without);
+    ns.until("readiness", async || node::try_agent(&["ready"]).status.success().then_some(())).await;
 }
 
 #[tokio::test]

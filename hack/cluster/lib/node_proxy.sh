@@ -6,17 +6,16 @@ has_node_proxy() { [ -f "$NODE_PROXY_MARK" ]; }
 
 # Prints containerd's configuration of the runtime handler, if the component node was added.
 runtime_of_node_proxy() {
-  if ! has_node_proxy; then return; fi
-  cat <<TOML
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.istio-aux]
-    runtime_type = "io.containerd.runc.v2"
-    cni_conf_dir = "$NODE_PROXY_CNI"
-TOML
+  if has_node_proxy; then cat "$NODE_PROXY_MARK"; fi
 }
 
 add_node_proxy() {
   mkdir -p "$STATE/components" "$NODE_PROXY_CNI"
-  touch "$NODE_PROXY_MARK"
+  cat >"$NODE_PROXY_MARK" <<TOML
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.istio-aux]
+    runtime_type = "io.containerd.runc.v2"
+    cni_conf_dir = "$NODE_PROXY_CNI"
+TOML
   if ! grep -qF "$NODE_PROXY_CNI" "$STATE/containerd/config.toml"; then
     stop_daemons containerd
     start_containerd

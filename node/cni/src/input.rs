@@ -71,17 +71,6 @@ pub struct Configuration {
     runtime_config: RuntimeConfig,
     /// The result of the plugins before this one; printed as it came.
     pub prev_result: Option<Box<RawValue>>,
-    /// GC: what the runtime has.
-    #[serde(rename = "cni.dev/valid-attachments")]
-    pub valid_attachments: Option<Vec<Attachment>>,
-}
-
-/// Names a sandbox that the runtime has.
-#[derive(Debug, Deserialize)]
-pub struct Attachment {
-    /// The sandbox' id.
-    #[serde(rename = "containerID")]
-    pub container_id: String,
 }
 
 #[derive(Debug, Default, Deserialize)]

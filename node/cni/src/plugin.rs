@@ -34,7 +34,7 @@ pub fn run(environment: &Environment, input: &str, timeout: Duration) -> Result<
         "ADD" => add(environment, &configuration(input)?, deadline),
         "CHECK" => check(environment, &configuration(input)?, deadline),
         "STATUS" => status(&configuration(input)?, deadline),
-        "GC" => collect(configuration(input)?, deadline),
+        "GC" => collect(&configuration(input)?, deadline),
         "DEL" => {
             if let (Ok(configuration), Ok(id)) = (configuration(input), environment.sandbox_id()) {
                 delete(&configuration.run_dir, id, deadline);
@@ -67,11 +67,9 @@ fn status(configuration: &Configuration, deadline: Instant) -> Result<String, Fa
     Ok(String::new())
 }
 
-fn collect(configuration: Configuration, deadline: Instant) -> Result<String, Failure> {
-    let attachments = configuration.valid_attachments;
-    let attachments = attachments.ok_or_else(|| Failure::Input("there is no cni.dev/valid-attachments".into()))?;
-    let valid = attachments.into_iter().map(|attachment| attachment.container_id).collect();
-    agent::call(&protocol::socket(&configuration.run_dir), &Request::Collect { valid }, deadline)?;
+/// The agent asks the runtime itself, so the attachments of the request are not needed.
+fn collect(configuration: &Configuration, deadline: Instant) -> Result<String, Failure> {
+    agent::call(&protocol::socket(&configuration.run_dir), &Request::Collect, deadline)?;
     Ok(String::new())
 }
 

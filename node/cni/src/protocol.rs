@@ -35,11 +35,8 @@ pub enum Request {
     },
     /// Respond: the agent takes requests.
     Status,
-    /// Begin to end the proxies of all other sandboxes.
-    Collect {
-        /// The ids of the sandboxes that the runtime has.
-        valid: Vec<String>,
-    },
+    /// Ask the runtime at once which sandboxes it has, and begin to end the proxies of others.
+    Collect,
 }
 
 /// Describes a pod's sandbox, as the container runtime describes it to a CNI plugin.

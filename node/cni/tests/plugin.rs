@@ -119,25 +119,15 @@ fn check_returns_agents_answer() {
 }
 
 #[test]
-fn status_says_whether_agent_responds() {
-    let directory = tempfile::tempdir().unwrap();
-    let status = || run(&environment("STATUS"), &configuration(directory.path()), SHORT);
-    assert_eq!(error(status())["code"], 50);
-    let agent = agent(directory.path(), vec![Some("{}")]);
-    assert_eq!(status(), Ok(String::new()));
-    assert_eq!(agent.join().unwrap(), [json!({"command": "status"})]);
-}
-
-#[test]
-fn gc_sends_the_sandboxes_that_are_valid() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut input: Value = serde_json::from_str(&configuration(directory.path())).unwrap();
-    // Nothing is removed by a list that is missing.
-    assert_eq!(error(run(&environment("GC"), &input.to_string(), SHORT))["code"], 100);
-    let agent = agent(directory.path(), vec![Some("{}")]);
-    input["cni.dev/valid-attachments"] = json!([{"containerID": "abc", "ifname": "eth0"}]);
-    assert_eq!(run(&environment("GC"), &input.to_string(), SHORT), Ok(String::new()));
-    assert_eq!(agent.join().unwrap(), [json!({"command": "collect", "valid": ["abc"]})]);
+fn status_and_gc_need_the_agent() {
+    for (command, code, asked) in [("STATUS", 50, "status"), ("GC", 11, "collect")] {
+        let directory = tempfile::tempdir().unwrap();
+        let called = || run(&environment(command), &configuration(directory.path()), SHORT);
+        assert_eq!(error(called())["code"], code, "{command}");
+        let agent = agent(directory.path(), vec![Some("{}")]);
+        assert_eq!(called(), Ok(String::new()), "{command}");
+        assert_eq!(agent.join().unwrap(), [json!({"command": asked})]);
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ mod cgroup;
 mod containers;
 mod files;
 mod ids;
-mod leftovers;
 mod liveness;
+mod look;
 mod ports;
 mod retire;
 mod serve;
@@ -13,7 +13,7 @@ mod spec;
 mod start;
 mod upgrade;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ use tokio::sync::Semaphore;
 pub(crate) use self::files::SandboxFiles;
 use self::ids::proxy_id;
 pub(crate) use self::ids::sandbox_of_proxy;
-pub use self::leftovers::Leftovers;
-use crate::containerd::{Containerd, NAMESPACE};
+pub(crate) use self::look::pods_without_proxy;
+use crate::containerd::Containerd;
 use crate::error::{Context, Result};
 use crate::netns::Network;
 use crate::sandbox::Proxies;
@@ -61,10 +61,10 @@ impl Node {
 
     /// Opens the network namespace of a container of the sandbox; `None` if its process does not run.
     async fn network(&self, id: &str, sandbox: &Sandbox) -> Result<Option<Network>> {
-        let Some(pid) = self.containerd.pid(NAMESPACE, id).await? else { return Ok(None) };
+        let Some(pid) = self.containerd.pid(id).await? else { return Ok(None) };
         let network = Network::of(pid, &sandbox.addresses)?;
         // Its number may be another process' since.
-        let is_running = self.containerd.pid(NAMESPACE, id).await? == Some(pid);
+        let is_running = self.containerd.pid(id).await? == Some(pid);
         Ok(is_running.then_some(network))
     }
 
@@ -106,6 +106,10 @@ impl Proxies for Node {
 
     async fn upgrade(&self, sandbox: &Sandbox) -> Result<()> {
         self.start_successor(sandbox).await
+    }
+
+    fn on_disk(&self) -> BTreeMap<String, Option<Sandbox>> {
+        self.on_disk()
     }
 
     async fn remove(&self, id: &str) -> Result<()> {

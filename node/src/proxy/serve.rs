@@ -10,7 +10,6 @@ use cni::protocol::Sandbox;
 use tokio::time::sleep;
 
 use super::{Node, RETRY_DELAY};
-use crate::containerd::NAMESPACE;
 use crate::error::{Context, Result};
 use crate::pod::{PodFacts, read_pod};
 
@@ -25,7 +24,7 @@ impl Node {
     /// Returns when the proxy's process has ended. Waits while containerd is unavailable.
     pub(super) async fn ended(&self, id: &str) {
         // `wait` would not return for a task that was created and not started.
-        while !matches!(self.containerd.pid(NAMESPACE, id).await, Ok(None)) {
+        while !matches!(self.containerd.pid(id).await, Ok(None)) {
             let Err(error) = self.containerd.wait(id).await else { return };
             if error.is_not_found() {
                 return;

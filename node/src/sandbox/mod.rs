@@ -1,11 +1,13 @@
 //! One state machine for each sandbox. It is pure: [`State::apply`] takes an event and returns actions.
 
+mod look;
 mod supervisor;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+pub use self::look::{Look, Word};
 pub use self::supervisor::{Proxies, Supervisor};
 use crate::error::{Error, Result};
 
@@ -55,7 +57,7 @@ pub enum State {
 pub enum Event {
     /// The plugin asks for a proxy.
     Add,
-    /// The plugin, or a tombstone that it wrote, asks for the removal.
+    /// The plugin asks for the removal, or a look has found the sandbox to be over.
     Delete,
     /// The agent has found the proxy of a living sandbox, started by an earlier agent.
     Adopted,
@@ -143,10 +145,6 @@ impl State {
             ),
             (Self::Ready { failures }, Event::Exited(served)) => {
                 restart(if *served < BACKOFF_RESET_AFTER { failures } else { 0 })
-            }
-            // Its DEL was missed, or comes later.
-            (Self::Restarting { .. }, Event::StartFailed(reason)) if reason.is_pod_gone() => {
-                (REMOVING, vec![Action::RespondAdd(Err(reason.clone())), Action::Remove(Duration::ZERO)])
             }
             (Self::Restarting { failures }, Event::StartFailed(_) | Event::Exited(_)) => {
                 restart(failures.saturating_add(1))

@@ -1,14 +1,15 @@
 //! Carries out what the state machines decide. One task owns them all; effects run as tasks of their own and report events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cni::protocol::{Request, Response, Sandbox};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::look::{Held, Look, Verdict, verdict};
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
 use crate::error::Result;
 
@@ -20,14 +21,15 @@ pub trait Proxies: Send + Sync + 'static {
     fn maintain(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
     /// Starts the sandbox' next proxy, and returns when that serves in place of the present one.
     fn upgrade(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
+    /// Returns the sandboxes that have files; those whose proxy has served as they are to be adopted.
+    fn on_disk(&self) -> BTreeMap<String, Option<Sandbox>>;
     /// Ends the proxy, and removes its containers and files.
     fn remove(&self, id: &str) -> impl Future<Output = Result<()>> + Send;
 }
 
 enum Message {
     Request(Request, oneshot::Sender<Response>),
-    /// The sandbox of a running proxy, and true if the proxy is outdated.
-    Adopt(Sandbox, bool),
+    Look(Look),
     /// An event of an effect, with the effect's number.
     Effect(String, u64, Event),
 }
@@ -36,34 +38,38 @@ enum Message {
 #[derive(Clone)]
 pub struct Supervisor {
     messages: mpsc::UnboundedSender<Message>,
+    /// Is notified where a look is wanted at once.
+    pub look: Arc<Notify>,
 }
 
 impl Supervisor {
     /// Starts the task, which ends with the last handle. `count` gets the label of each event that has one.
-    pub fn spawn(proxies: impl Proxies, count: impl Fn(&'static str) + Send + 'static) -> Self {
+    pub fn spawn(proxies: Arc<impl Proxies>, count: impl Fn(&'static str) + Send + 'static) -> Self {
         let (messages, mut inbox) = mpsc::unbounded_channel();
-        let proxies = Arc::new(proxies);
         let mut machines = Machines { proxies, count, messages: messages.downgrade(), entries: HashMap::new() };
         tokio::spawn(async move {
             while let Some(message) = inbox.recv().await {
                 machines.handle(message);
             }
         });
-        Self { messages }
+        Self { messages, look: Arc::default() }
     }
 
     /// Carries out a request of the plugin.
     pub async fn request(&self, request: Request) -> Response {
+        if request == Request::Collect {
+            self.look.notify_one();
+        }
         let (sender, receiver) = oneshot::channel();
         let sent = self.messages.send(Message::Request(request, sender));
         let response = if sent.is_ok() { receiver.await.ok() } else { None };
         response.unwrap_or_else(|| Response { error: Some("the agent is stopping".into()) })
     }
 
-    /// Takes over the proxy of an earlier agent, and upgrades it where it is outdated.
-    pub fn adopt(&self, sandbox: Sandbox, is_outdated: bool) {
+    /// Adopts the proxies of an earlier agent, upgrades those that are outdated, and removes those of sandboxes that are over.
+    pub fn reconcile(&self, look: Look) {
         // It is lost only where the agent ends.
-        let _ = self.messages.send(Message::Adopt(sandbox, is_outdated));
+        let _ = self.messages.send(Message::Look(look));
     }
 }
 
@@ -76,13 +82,6 @@ struct Entry {
     deletes: Vec<oneshot::Sender<Response>>,
     effect: u64,
     task: Option<JoinHandle<()>>,
-}
-
-impl Entry {
-    /// Returns true after the sandbox' ADD: the runtime lists it only then.
-    fn has_served(&self) -> bool {
-        matches!(self.state, State::Ready { .. } | State::Upgrading { .. } | State::Restarting { .. })
-    }
 }
 
 struct Machines<P, C> {
@@ -112,30 +111,42 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 let error = (!is_ready).then(|| "the proxy is not ready".to_owned());
                 let _ = reply.send(Response { error });
             }
-            Message::Request(Request::Status, reply) => {
+            Message::Request(Request::Status | Request::Collect, reply) => {
                 let _ = reply.send(Response { error: None });
             }
-            Message::Request(Request::Collect { valid }, reply) => {
-                let entries = self.entries.iter().filter(|(id, entry)| entry.has_served() && !valid.contains(id));
-                let stale: Vec<_> = entries.map(|(id, _)| id.clone()).collect();
-                for id in stale {
-                    self.apply(&id, &Event::Delete);
-                }
-                let _ = reply.send(Response { error: None });
-            }
-            Message::Adopt(sandbox, is_outdated) => {
-                let id = sandbox.id.clone();
-                self.entry(sandbox);
-                self.apply(&id, &Event::Adopted);
-                if is_outdated {
-                    self.apply(&id, &Event::Outdated);
-                }
-            }
+            Message::Look(look) => self.reconcile(&look),
             // An effect that was stopped may have reported before, about an earlier state.
             Message::Effect(id, effect, event) => {
                 if self.entries.get(&id).is_some_and(|entry| entry.effect == effect) {
                     self.apply(&id, &event);
                 }
+            }
+        }
+    }
+
+    /// Files are read here, since a sandbox may have been removed after the look.
+    fn reconcile(&mut self, look: &Look) {
+        let mut on_disk = self.proxies.on_disk();
+        for (id, word) in &look.words {
+            let left = on_disk.remove(id).flatten();
+            let held = match (self.entries.get(id), &left) {
+                (Some(entry), _) => Held::Managed(entry.state),
+                (None, Some(_)) => Held::Served,
+                (None, None) => Held::Unserved,
+            };
+            match (verdict(held, *word), left) {
+                (Verdict::Adopt, Some(sandbox)) => {
+                    self.entry(sandbox);
+                    self.apply(id, &Event::Adopted);
+                    if look.outdated.contains(id) {
+                        self.apply(id, &Event::Outdated);
+                    }
+                }
+                (Verdict::Remove, _) => {
+                    self.entry(Sandbox { id: id.clone(), ..Sandbox::default() });
+                    self.apply(id, &Event::Delete);
+                }
+                _ => {}
             }
         }
     }

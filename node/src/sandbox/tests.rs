@@ -1,5 +1,7 @@
 //! The table of the state machine, properties of random histories, and the supervisor with fake proxies.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cni::protocol::{Request, Response, Sandbox};
@@ -7,6 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -28,7 +31,6 @@ fn event_in_state_leads_to_actions() {
     use Event::{UpgradeFailed, Upgraded};
     use State::{Absent, Ready, Removing, Restarting, Starting, Upgrading};
     let failed = || StartFailed(Error::new("why"));
-    let gone = || Error::pod_is_gone("gone");
     let ok = || Action::RespondAdd(Ok(()));
     let deleted = || error("the sandbox was deleted");
     let again = |failures, seconds| (Restarting { failures }, vec![Action::Start(Duration::from_secs(seconds))]);
@@ -57,7 +59,6 @@ fn event_in_state_leads_to_actions() {
         (upgrading(), Delete, (REMOVING, vec![deleted(), remove()])),
         (Restarting { failures: 0 }, failed(), again(1, 2)),
         (Restarting { failures: 90 }, failed(), again(91, 60)),
-        (Restarting { failures: 3 }, StartFailed(gone()), (REMOVING, vec![Action::RespondAdd(Err(gone())), remove()])),
         (Restarting { failures: 3 }, Add, (Restarting { failures: 3 }, vec![])),
         (Restarting { failures: 3 }, Started, (Ready { failures: 4 }, vec![ok()])),
         (Restarting { failures: 3 }, Delete, (REMOVING, vec![deleted(), remove()])),
@@ -195,8 +196,17 @@ impl Proxies for Fake {
         Err(Error::new("the next one does not start"))
     }
 
-    async fn remove(&self, _: &str) -> Result<()> {
-        self.report("remove");
+    fn on_disk(&self) -> BTreeMap<String, Option<Sandbox>> {
+        let sandbox = |id: &str| Sandbox { id: id.into(), name: id.into(), ..Sandbox::default() };
+        ["served", "over"]
+            .map(|id| (id.into(), Some(sandbox(id))))
+            .into_iter()
+            .chain([("cut-off".into(), None)])
+            .collect()
+    }
+
+    async fn remove(&self, id: &str) -> Result<()> {
+        self.report(&format!("remove {id}"));
         Ok(())
     }
 }
@@ -211,7 +221,7 @@ struct Fixture {
 fn fixture() -> Fixture {
     let ((start, starts), (end, ended)) = (watch::channel(None), watch::channel(false));
     let (sender, calls) = mpsc::unbounded_channel();
-    let supervisor = Supervisor::spawn(Fake { starts, ended, calls: sender }, |_| {});
+    let supervisor = Supervisor::spawn(Arc::new(Fake { starts, ended, calls: sender }), |_| {});
     Fixture { supervisor, start, end, calls }
 }
 
@@ -235,6 +245,12 @@ impl Fixture {
             }
         }
     }
+}
+
+/// Returns a look; the outdated are among its sandboxes.
+fn look(words: &[(&str, Word)], outdated: &[&str]) -> Look {
+    let words = words.iter().map(|(id, word)| ((*id).to_owned(), *word)).collect();
+    Look { words, outdated: outdated.iter().map(ToString::to_string).collect() }
 }
 
 fn sandbox(name: &str) -> Sandbox {
@@ -274,7 +290,7 @@ async fn deletion_stops_start_before_removal() {
     fixture.assert_calls(&["start job"]).await;
     assert_eq!(fixture.supervisor.request(delete()).await, DONE);
     assert_eq!(added.await.unwrap().error.as_deref(), Some("the sandbox was deleted"));
-    fixture.assert_calls(&["the start is over", "remove"]).await;
+    fixture.assert_calls(&["the start is over", "remove abc"]).await;
 }
 
 #[tokio::test]
@@ -283,29 +299,36 @@ async fn add_during_removal_starts_after_it() {
     fixture.start.send_replace(Some(Ok(())));
     let (deleted, added) = (fixture.request(delete()), fixture.request(add()));
     assert_eq!((deleted.await.unwrap(), added.await.unwrap()), (DONE, DONE));
-    fixture.assert_calls(&["remove", "start job", "the start is over", "maintain"]).await;
+    fixture.assert_calls(&["remove abc", "start job", "the start is over", "maintain"]).await;
 }
 
 #[tokio::test]
-async fn collection_removes_other_sandboxes_that_run() {
+async fn look_adopts_what_lives_and_removes_what_is_over() {
     let mut fixture = fixture();
-    let sandbox = |id: &str| Sandbox { id: id.into(), name: id.into(), ..Sandbox::default() };
-    for id in ["kept", "stale"] {
-        fixture.supervisor.adopt(sandbox(id), false);
+    fixture.supervisor.reconcile(look(&[("cut-off", Word::Lives), ("served", Word::Lives)], &[]));
+    fixture.assert_calls(&["maintain"]).await;
+    let starting = fixture.request(add());
+    fixture.assert_calls(&["start job"]).await;
+    // The runtime waits for abc; the others are over, whatever is left of them.
+    fixture.supervisor.reconcile(look(&["abc", "cut-off", "over", "served"].map(|id| (id, Word::Over)), &[]));
+    let mut removed = Vec::new();
+    for _ in 0..3 {
+        removed.push(fixture.next_call("remove").await);
     }
-    let starting = fixture.request(Request::Add(sandbox("starting")));
-    fixture.next_call("start ").await;
-    let collect = Request::Collect { valid: vec!["kept".into()] };
-    assert_eq!(fixture.supervisor.request(collect).await, DONE);
-    fixture.next_call("remove").await;
+    removed.sort();
+    assert_eq!(removed, ["remove cut-off", "remove over", "remove served"]);
     fixture.start.send_replace(Some(Ok(())));
     assert_eq!(starting.await.unwrap(), DONE);
-    let mut ready = Vec::new();
-    for id in ["kept", "stale", "starting"] {
-        ready.push(fixture.supervisor.request(Request::Check { id: id.into() }).await == DONE);
-    }
-    assert_eq!(ready, [true, false, true]);
+    assert_eq!(fixture.supervisor.request(check()).await, DONE);
+}
+
+#[tokio::test]
+async fn gc_wakes_the_look() {
+    let fixture = fixture();
     assert_eq!(fixture.supervisor.request(Request::Status).await, DONE);
+    assert!(timeout(Duration::ZERO, fixture.supervisor.look.notified()).await.is_err());
+    assert_eq!(fixture.supervisor.request(Request::Collect).await, DONE);
+    fixture.supervisor.look.notified().await;
 }
 
 #[tokio::test]
@@ -324,27 +347,27 @@ async fn failed_start_is_removed() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Err(Error::new("no certificate"))));
     assert_eq!(fixture.supervisor.request(add()).await.error.as_deref(), Some("no certificate"));
-    fixture.assert_calls(&["start job", "the start is over", "remove"]).await;
+    fixture.assert_calls(&["start job", "the start is over", "remove abc"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn ended_adopted_proxy_is_restarted() {
     let mut fixture = fixture();
-    fixture.supervisor.adopt(sandbox("job"), false);
+    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
     fixture.assert_calls(&["maintain"]).await;
     fixture.end.send_replace(true);
-    fixture.assert_calls(&["start job"]).await;
+    fixture.assert_calls(&["start served"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_upgrade_keeps_proxy_and_is_retried() {
     let mut fixture = fixture();
-    fixture.supervisor.adopt(sandbox("job"), true);
+    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
     for _ in 0..3 {
         fixture.next_call("upgrade").await;
         fixture.assert_calls(&["maintain"]).await;
     }
-    assert_eq!(fixture.supervisor.request(check()).await, DONE);
+    assert_eq!(fixture.supervisor.request(Request::Check { id: "served".into() }).await, DONE);
     fixture.end.send_replace(true);
-    fixture.assert_calls(&["start job"]).await;
+    fixture.assert_calls(&["start served"]).await;
 }

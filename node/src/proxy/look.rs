@@ -1,0 +1,93 @@
+//! A look at the node: which sandboxes there are, and what the runtime, the plugin and the API server say of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use cni::protocol::{Sandbox, tombstones};
+
+use super::ids::sandbox_id;
+use super::{Node, SandboxFiles, files, image_of};
+use crate::containerd::{Containerd, Error, Listed};
+use crate::error::Result;
+use crate::install::HANDLER;
+use crate::pod::is_pod_over;
+use crate::sandbox::{Look, Word};
+
+impl Node {
+    /// Looks at the node.
+    pub async fn look(&self) -> Result<Look> {
+        let run_dir = &self.settings.paths.run_dir;
+        let containers = self.containerd.list(&[]).await?;
+        let listed = self.containerd.sandboxes(HANDLER).await?;
+        let deleted: BTreeSet<_> = names(&tombstones(run_dir)).collect();
+        let with_containers = containers.keys().map(|id| sandbox_id(id).to_owned());
+        let ids: BTreeSet<_> = with_containers.chain(names(&files::all(run_dir))).collect();
+        for id in deleted.difference(&ids) {
+            // It is in the way of nothing, and the next look finds it again.
+            let _ = fs::remove_file(tombstones(run_dir).join(id));
+        }
+        let mut look = Look::default();
+        for id in ids {
+            let serving = containers.get(&self.serving(&id));
+            if serving.is_some_and(|labels| image_of(labels) != self.image()) {
+                look.outdated.insert(id.clone());
+            }
+            let word = match self.files(&id).sandbox() {
+                Some(sandbox) => self.word(&sandbox, deleted.contains(&id), &listed).await,
+                // Without files no agent can serve it, as after the node's boot. What runs is left alone all the same.
+                None if listed.iter().any(|one| one.is_ready && one.id == id) => Word::Lives,
+                None => Word::Over,
+            };
+            look.words.insert(id, word);
+        }
+        Ok(look)
+    }
+
+    async fn word(&self, sandbox: &Sandbox, has_tombstone: bool, listed: &[Listed]) -> Word {
+        if let Some(word) = Word::of(sandbox, has_tombstone, listed) {
+            return word;
+        }
+        match is_pod_over(&self.client, sandbox).await {
+            Ok(true) => Word::Over,
+            Ok(false) => Word::Lives,
+            Err(error) => {
+                tracing::warn!(sandbox = sandbox.id, %error, "a sandbox does not run, and its pod is not known");
+                Word::Lives
+            }
+        }
+    }
+
+    /// Returns the sandboxes that have files, with what is needed to adopt those whose proxy has served.
+    pub(super) fn on_disk(&self) -> BTreeMap<String, Option<Sandbox>> {
+        let ids = names(&files::all(&self.settings.paths.run_dir));
+        let served = |id: &str| served_sandbox(&self.files(id));
+        ids.map(|id| (id.clone(), served(&id))).collect()
+    }
+}
+
+/// Returns the pods of the handler that run outside of the mesh: no proxy has served them. A handler without `cni_conf_dir` makes
+/// such pods.
+pub(crate) async fn pods_without_proxy(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Sandbox>, Error> {
+    let listed = containerd.sandboxes(HANDLER).await?;
+    let has_served = |one: &Listed| served_sandbox(&SandboxFiles::of(run_dir, &one.id)).is_some();
+    let without = listed.into_iter().filter(|one| one.is_ready && !has_served(one));
+    let sandbox = |one: Listed| Sandbox {
+        id: one.id,
+        namespace: one.namespace,
+        name: one.name,
+        uid: one.uid,
+        ..Sandbox::default()
+    };
+    Ok(without.map(sandbox).collect())
+}
+
+fn served_sandbox(files: &SandboxFiles) -> Option<Sandbox> {
+    files.revision().and_then(|_| files.sandbox())
+}
+
+/// Returns the names of a directory's entries; none where it does not exist.
+fn names(directory: &Path) -> impl Iterator<Item = String> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
