@@ -45,10 +45,23 @@ fn ctr_in(namespace: &str, words: &[&str]) -> String {
 /// Returns the node's containers, files and cgroups of proxies.
 pub fn proxies() -> Vec<String> {
     let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
-    let cgroups =
-        run("find", &["/sys/fs/cgroup", "-type", "d", "(", "-name", "*-proxy-*", "-o", "-name", "*-redirect", ")"], "");
+    let cgroups = run(
+        "find",
+        &["/sys/fs/cgroup", "-type", "d", "-name", "istio-aux-proxy-*", "-o", "-name", "istio-aux-redirect-*"],
+        "",
+    );
     let found = [ctr(&["containers", "ls", "-q"]), printed(&files), printed(&cgroups)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
+}
+
+/// Returns owner, group and mode of the agent's directory, and of all directories and files of certificates.
+pub fn owners() -> Vec<String> {
+    let found =
+        run("find", &[RUN, "(", "-path", RUN, "-o", "-path", "*/certificate*", ")", "-printf", "%U:%G %m\\n"], "");
+    let mut owners: Vec<_> = printed(&found).lines().map(str::to_owned).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    owners
 }
 
 /// Is a process of a pod's proxy, by its number.

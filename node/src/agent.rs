@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,10 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         run_dir: run_dir.clone(),
         image: node.image(),
     };
-    fs::create_dir_all(&run_dir).context(run_dir.display())?;
+    // The proxies' files are mounted into their containers, so nobody else need enter it.
+    fs::create_dir_all(&run_dir)
+        .and_then(|()| fs::set_permissions(&run_dir, Permissions::from_mode(0o700)))
+        .context(run_dir.display())?;
     let node = Arc::new(node);
     let supervisor = Supervisor::spawn(Arc::clone(&node), move |label| events.count(label));
     let socket = protocol::socket(&run_dir);

@@ -5,7 +5,7 @@ use e2e::clients::greets;
 use e2e::cluster::MESH;
 use e2e::kubectl::kubectl;
 use e2e::manifests::{GREETING, pod, pod_spec, shell};
-use e2e::node::{ProxyProcess, SmallDisk, containerds_default};
+use e2e::node::{self, ProxyProcess, SmallDisk, containerds_default};
 use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -63,6 +63,7 @@ async fn proxy_of_a_long_name_is_confined() {
     }
     let command = envoy.file("cmdline");
     assert!(command.contains("--concurrency 2"), "{command}");
+    assert_eq!(node::owners(), ["0:0 700", "0:1337 440", "0:1337 750"], "the proxies write none of the agent's files");
 }
 
 #[tokio::test]

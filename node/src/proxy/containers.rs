@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cni::protocol::Sandbox;
 use serde_json::Value;
 
-use super::ids::{redirect_id, sandbox_id};
+use super::ids::{cgroup_name, redirect_id, sandbox_id};
 use super::ports::Ports;
 use super::spec::{self, Layout};
 use super::{Node, cgroup};
@@ -55,7 +55,8 @@ impl Node {
         pod: &PodFacts,
         spec: impl Fn(Layout) -> Value,
     ) -> Result<u32> {
-        let cgroup = format!("{}/{id}", cgroup::of_pod(&self.settings.cgroups, sandbox, &pod.qos_class)?);
+        let of_pod = cgroup::of_pod(&self.settings.cgroups, sandbox, &pod.qos_class)?;
+        let cgroup = format!("{of_pod}/{}", cgroup_name(id));
         let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
         let log_dir = &self.settings.paths.log_dir;
         std::fs::create_dir_all(log_dir).context(log_dir.display())?;

@@ -40,7 +40,7 @@ impl SandboxFiles {
     pub(super) fn write_pod(&self, sandbox: &Sandbox, pod: &PodFacts) -> io::Result<()> {
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
-        fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o711))?;
+        fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o700))?;
         replace(&self.directory, "sandbox.json", &json!(sandbox).to_string(), |_| Ok(()))?;
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
         fs::write(directory.join("annotations"), downward_api(&injector::annotations(&pod.annotations)))?;
@@ -54,8 +54,8 @@ impl SandboxFiles {
     pub(super) fn write_certificate(&self, certificate: &WorkloadCertificate) -> io::Result<()> {
         let directory = self.directory.join("certificate");
         fs::create_dir_all(&directory)?;
-        chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
-        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
+        for_proxy(&directory, 0o750)?;
+        let for_proxy = |file: &Path| for_proxy(file, 0o440);
         replace(&directory, "key.pem", &certificate.key, for_proxy)?;
         replace(&directory, "root-cert.pem", &certificate.root, for_proxy)?;
         replace(&directory, "cert-chain.pem", &certificate.chain, for_proxy)
@@ -161,10 +161,10 @@ fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> 
     fs::rename(temporary, directory.join(name))
 }
 
-/// Restricts a file to the proxy's user.
-fn for_proxy(file: &Path) -> io::Result<()> {
-    fs::set_permissions(file, fs::Permissions::from_mode(0o400))?;
-    chown(file, Some(PROXY_UID), Some(PROXY_UID))
+/// Lets the proxy read what is root's: root writes below by path, where a proxy could otherwise put symbolic links.
+fn for_proxy(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    chown(path, Some(0), Some(PROXY_UID))
 }
 
 /// Renders labels or annotations as a volume of the downward API does.

@@ -27,9 +27,24 @@ pub(crate) fn sandbox_of_proxy(id: &str) -> Option<&str> {
     revision_of(id).map(|_| sandbox_id(id))
 }
 
+/// Returns the name of a container's cgroup. cAdvisor takes one with 64 hexadecimal digits for the pod's own sandbox, and exports its
+/// metrics twice (the regular expression in its container/containerd/factory.go).
+pub(super) fn cgroup_name(id: &str) -> String {
+    let kind = revision_of(id).map_or_else(|| "redirect".to_owned(), |revision| format!("proxy-{revision}"));
+    let sandbox: String = id.chars().take(12).collect();
+    format!("istio-aux-{kind}-{sandbox}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cgroup_has_no_whole_id_of_a_sandbox() {
+        let sandbox = "0123456789abcdef".repeat(4);
+        assert_eq!(cgroup_name(&proxy_id(&sandbox, 2)), "istio-aux-proxy-2-0123456789ab");
+        assert_eq!(cgroup_name(&redirect_id(&sandbox)), "istio-aux-redirect-0123456789ab");
+    }
 
     #[test]
     fn container_id_has_sandbox_and_revision() {
