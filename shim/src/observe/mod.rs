@@ -43,6 +43,8 @@ const LISTING_PAUSE_FACTOR: u32 = 9;
 pub(crate) struct Observer {
     procfs: Procfs,
     notifier: Option<Notifier>,
+    /// True once the notifier has told of a start.
+    was_announced: bool,
     own_pid: i32,
     own_instance: Option<ContainerInstance>,
     /// True if the containers share a PID namespace.
@@ -82,6 +84,7 @@ impl Observer {
         Self {
             procfs,
             notifier,
+            was_announced: false,
             own_pid,
             own_instance,
             is_shared,
@@ -98,7 +101,7 @@ impl Observer {
     /// Returns what has happened since the last call.
     pub(crate) fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         if self.notifier.as_ref().is_some_and(Notifier::drain) {
-            (self.expected_until, self.next_look) = (now + START_EXPECTED_FOR, now);
+            (self.was_announced, self.expected_until, self.next_look) = (true, now + START_EXPECTED_FOR, now);
         }
         if !self.is_shared {
             return Vec::new();
@@ -200,8 +203,13 @@ impl Observer {
         if !is_ours || !is_first || pod.knows(&id) {
             return None;
         }
-        // The kubelet starts one container after the other, and announces each where that is noticed.
-        self.expected_until = if self.notifier.is_some() { now } else { now + START_EXPECTED_FOR };
+        // The kubelet starts one container after the other, and announces each where that is noticed. What the first look finds was
+        // there before an announcement that has been noticed by then.
+        if self.notifier.is_none() {
+            self.expected_until = now + START_EXPECTED_FOR;
+        } else if !(self.was_announced && self.last_look.is_zero()) {
+            self.expected_until = now;
+        }
         Some(Event::Started { container, id, pid })
     }
 

@@ -34,6 +34,14 @@ impl Notifier {
         Some(notifier)
     }
 
+    /// Watches one file.
+    #[cfg(test)]
+    pub(super) fn of(path: &Path) -> Self {
+        let notifier = Self::new().unwrap();
+        notifier.watch(path).unwrap();
+        notifier
+    }
+
     fn new() -> io::Result<Self> {
         Ok(Self(Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?))
     }

@@ -170,6 +170,24 @@ fn nothing_is_looked_at_while_all_run() {
 }
 
 #[test]
+fn announced_start_is_expected_until_a_later_one() {
+    let mut world = World::new();
+    let hosts = world.root.path().join("hosts");
+    fs::write(&hosts, "").unwrap();
+    world.observer.notifier = Some(Notifier::of(&hosts));
+    let is_expected = |world: &World| world.now < world.observer.expected_until;
+    world.fork(FIRST, &fake::mounts_of("helper", "0000000a"));
+    world.execute(FIRST);
+    fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
+    assert_eq!(world.look(A_LOOK), ["helper 0000000a started"]);
+    assert!(is_expected(&world), "it was there before another was announced");
+    world.fork(SECOND, &fake::mounts_of("main", "0000000b"));
+    world.execute(SECOND);
+    assert_eq!(world.look(A_LOOK), ["main 0000000b started"]);
+    assert!(!is_expected(&world));
+}
+
+#[test]
 fn looks_are_frequent_only_while_a_start_is_expected() {
     let mut world = World::new();
     world.look(A_LOOK);

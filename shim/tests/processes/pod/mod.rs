@@ -161,7 +161,12 @@ impl Pod {
         let (port, copy) = (proxy.port.to_string(), copy.display().to_string());
         let annotations = self.annotations();
         let command = [program, &[&copy, "watch", "--status-port", &port, &annotations], arguments].concat();
-        Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command))
+        let mut shim = Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command));
+        // What starts before its first look may be anything.
+        if proxy.has_started() && !arguments.contains(&"--report-only") {
+            shim.until_logged("container started container=istio-proxy");
+        }
+        shim
     }
 
     /// Starts such a shim as this user.

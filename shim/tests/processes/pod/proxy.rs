@@ -21,6 +21,11 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
+    /// Returns true once its container was started.
+    pub(super) fn has_started(&self) -> bool {
+        self.container.lock().unwrap().is_some()
+    }
+
     /// Opens a port, without a container.
     pub(crate) fn new() -> Self {
         Self::draining(Duration::ZERO)
