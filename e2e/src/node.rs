@@ -64,6 +64,20 @@ pub fn owners() -> Vec<String> {
     owners
 }
 
+/// Returns the certificates of a namespace's proxies, sorted.
+pub fn certificates(namespace: &str) -> Vec<String> {
+    let all: Value = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
+    let of_namespace =
+        |proxy: &&Value| proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&format!("{namespace}/")));
+    let sandboxes =
+        all.as_array().into_iter().flatten().filter(of_namespace).filter_map(|proxy| proxy["sandbox"].as_str());
+    let file = |sandbox: &str| format!("{RUN}/sandbox/{sandbox}/certificate/cert-chain.pem");
+    let mut chains: Vec<_> =
+        sandboxes.map(|one| fs::read_to_string(file(one)).expect("it has a certificate")).collect();
+    chains.sort_unstable();
+    chains
+}
+
 /// Is a process of a pod's proxy, by its number.
 #[derive(Debug, Clone, Copy)]
 pub struct ProxyProcess(u32);

@@ -2,7 +2,7 @@
 //! the agent's node (`CA_TRUSTED_NODE_ACCOUNTS`).
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use prost_types::{Struct, Value, value::Kind};
@@ -76,6 +76,30 @@ impl CertificateAuthority {
         let endpoint = Endpoint::from_shared(self.address.clone())?.tls_config(tls)?;
         endpoint.connect_timeout(REQUEST_TIMEOUT).timeout(REQUEST_TIMEOUT).connect().await
     }
+}
+
+/// Returns the first and the last second since 1970 of a chain's leaf; `None` where it cannot be read.
+pub(crate) fn validity(chain: &[u8]) -> Option<[u64; 2]> {
+    let (_, pem) = parse_x509_pem(chain).ok()?;
+    let validity = pem.parse_x509().ok()?.validity().clone();
+    let [not_before, not_after] = [validity.not_before, validity.not_after].map(|time| time.timestamp().try_into());
+    Some([not_before.ok()?, not_after.ok()?])
+}
+
+/// Returns the time at which half of a chain's life is over, in seconds since 1970.
+pub(crate) fn renewal_due(chain: &[u8]) -> Option<u64> {
+    let [not_before, not_after] = validity(chain)?;
+    Some(not_before + not_after.saturating_sub(not_before) / 2)
+}
+
+/// Returns the time until then: zero for a chain that cannot be read.
+pub(crate) fn renewal_due_in(chain: &[u8]) -> Duration {
+    Duration::from_secs(renewal_due(chain).unwrap_or_default().saturating_sub(now()))
+}
+
+/// Returns the seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 async fn read(path: &Path) -> Result<String> {

@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod containerd;
 pub mod error;
 pub mod handler;
+pub mod identities;
 pub mod injector;
 pub mod install;
 pub mod metrics;

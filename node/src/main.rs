@@ -11,6 +11,7 @@ use kube::Client;
 use node::agent;
 use node::containerd::Containerd;
 use node::error::{Context, Result};
+use node::identities::Identities;
 use node::proxy::Node;
 use node::settings::{CniPaths, Paths, Settings};
 use node::status::{self, Proxy};
@@ -138,6 +139,7 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         client: Client::try_default().await.context("the API server")?,
         containerd: Containerd::at(&args.settings.paths.containerd)?,
         settings: args.settings,
+        identities: Identities::default(),
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
         starts: Turns::new(STARTS_OF_A_CORE * cores),
     };

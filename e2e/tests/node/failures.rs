@@ -33,7 +33,7 @@ pub(crate) async fn living_pods(ns: &Namespace) {
 }
 
 /// Returns a Deployment with proxies beside its pods. The kubelet's HTTP probes do not reach them.
-fn beside_deployment(mut deployment: Value) -> Value {
+pub(crate) fn beside_deployment(mut deployment: Value) -> Value {
     let name = deployment["metadata"]["name"].clone();
     let template = &mut deployment["spec"]["template"];
     template["metadata"]["labels"] = json!({

@@ -6,15 +6,14 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use cni::protocol::Sandbox;
 use contract::names::PROXY_UID;
 use serde_json::json;
-use x509_parser::pem::parse_x509_pem;
 
 use super::ids::revision_of;
-use crate::certificate::WorkloadCertificate;
+use crate::certificate::{WorkloadCertificate, now, renewal_due, renewal_due_in, validity};
 use crate::injector::{self, Rendered};
 use crate::pod::PodFacts;
 
@@ -63,28 +62,23 @@ impl SandboxFiles {
 
     /// Returns the time until the renewal is due: zero without a certificate that can be read.
     pub(super) fn renewal_due_in(&self) -> Duration {
-        Duration::from_secs(self.renewal_due().unwrap_or_default().saturating_sub(now()))
+        renewal_due_in(&self.chain())
     }
 
     /// Returns the time at which half of the certificate's life is over, in seconds since 1970.
     pub(crate) fn renewal_due(&self) -> Option<u64> {
-        let [not_before, not_after] = self.validity()?;
-        Some(not_before + not_after.saturating_sub(not_before) / 2)
+        renewal_due(&self.chain())
     }
 
     /// Returns the time for which the certificate is valid; `None` where it has expired.
     pub(crate) fn certificate_expires_in(&self) -> Option<Duration> {
-        let [_, not_after] = self.validity()?;
+        let [_, not_after] = validity(&self.chain())?;
         not_after.checked_sub(now()).map(Duration::from_secs)
     }
 
-    /// Returns the certificate's first and last second since 1970; `None` without a certificate that can be read.
-    fn validity(&self) -> Option<[u64; 2]> {
-        let chain = fs::read(self.directory.join("certificate/cert-chain.pem")).ok()?;
-        let (_, pem) = parse_x509_pem(&chain).ok()?;
-        let validity = pem.parse_x509().ok()?.validity().clone();
-        let [not_before, not_after] = [validity.not_before, validity.not_after].map(|time| time.timestamp().try_into());
-        Some([not_before.ok()?, not_after.ok()?])
+    /// Reads the certificate; empty without one.
+    fn chain(&self) -> Vec<u8> {
+        fs::read(self.directory.join("certificate/cert-chain.pem")).unwrap_or_default()
     }
 
     /// Reads the sandbox, for an agent that adopts its proxy.
@@ -146,11 +140,6 @@ impl SandboxFiles {
             result => result,
         }
     }
-}
-
-/// Returns the seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Writes a file as a whole, after `prepare` has set what it needs besides.

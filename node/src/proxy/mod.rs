@@ -30,6 +30,7 @@ pub(crate) use self::ids::sandbox_of_proxy;
 pub(crate) use self::look::pods_without_proxy;
 use crate::containerd::Containerd;
 use crate::error::{Context, Result};
+use crate::identities::Identities;
 use crate::netns::Network;
 use crate::sandbox::Proxies;
 use crate::settings::Settings;
@@ -47,6 +48,8 @@ pub struct Node {
     pub containerd: Containerd,
     /// The settings.
     pub settings: Settings,
+    /// The certificates of the pods' service accounts.
+    pub identities: Identities,
     /// Limits the upgrades at a time.
     pub upgrades: Semaphore,
     /// Limits the starts at a time, which would delay each other until none is ready in time.
@@ -170,6 +173,7 @@ mod tests {
             client: Client::try_from(api).unwrap(),
             containerd: Containerd::at(Path::new("/no/such/socket")).unwrap(),
             settings: Settings::from_arg_matches(&matches).unwrap(),
+            identities: Identities::default(),
             upgrades: Semaphore::new(1),
             starts: Turns::new(1),
         }

@@ -75,7 +75,8 @@ impl Node {
     pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, trust_domain: &str) -> Result<()> {
         let identity = format!("spiffe://{trust_domain}/ns/{}/sa/{}", sandbox.namespace, pod.service_account);
         let root = fs::read(&self.settings.ca.root).context(self.settings.ca.root.display())?;
-        let certificate = self.settings.ca.issue(&identity).await?;
+        let issue = self.settings.ca.issue(&identity);
+        let certificate = self.identities.certificate(&identity, &root, issue).await?;
         let written = self.files(&sandbox.id).write_certificate(&certificate);
         written.and_then(|()| fs::write(self.requested_root(&sandbox.id), root)).context("the certificate's files")
     }

@@ -1,0 +1,109 @@
+//! The certificates of the node's service accounts. Pods of an account share one: a start whose account is known asks istiod for none.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::certificate::{WorkloadCertificate, renewal_due_in};
+use crate::error::Result;
+
+/// Keeps the last certificate of each SPIFFE identity, in memory only.
+#[derive(Default)]
+pub struct Identities(Mutex<HashMap<String, Slot>>);
+
+type Slot = Arc<AsyncMutex<Option<Issued>>>;
+
+struct Issued {
+    certificate: WorkloadCertificate,
+    /// The mesh's root when it was requested.
+    root: Vec<u8>,
+}
+
+impl Issued {
+    fn serves(&self, root: &[u8]) -> bool {
+        self.root == root && !renewal_due_in(self.certificate.chain.as_bytes()).is_zero()
+    }
+}
+
+impl Identities {
+    /// Returns the identity's certificate. Awaits `issue` where there is none, half of its life is over, or the root has changed; others
+    /// who want the same certificate wait meanwhile.
+    pub async fn certificate(
+        &self,
+        identity: &str,
+        root: &[u8],
+        issue: impl Future<Output = Result<WorkloadCertificate>>,
+    ) -> Result<WorkloadCertificate> {
+        let slot = self.slot(identity, root);
+        let mut issued = slot.lock().await;
+        if let Some(issued) = issued.as_ref().filter(|issued| issued.serves(root)) {
+            return Ok(issued.certificate.clone());
+        }
+        let certificate = issue.await?;
+        *issued = Some(Issued { certificate: certificate.clone(), root: root.to_owned() });
+        Ok(certificate)
+    }
+
+    /// Returns where the identity's certificate is kept, and forgets those that nobody would get any more.
+    fn slot(&self, identity: &str, root: &[u8]) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let serves =
+            |slot: &Slot| slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(|issued| issued.serves(root)));
+        // Somebody else holds one that is being issued.
+        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || serves(slot));
+        Arc::clone(slots.entry(identity.to_owned()).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use tokio::task::JoinSet;
+
+    use super::*;
+    use crate::error::Error;
+
+    fn issued(from: i32, to: i32) -> WorkloadCertificate {
+        let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
+        let chain = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+        WorkloadCertificate { chain, root: String::new(), key: String::new() }
+    }
+
+    #[tokio::test]
+    async fn pods_of_an_account_share_its_certificate() {
+        let (identities, count) = (Arc::new(Identities::default()), Arc::new(AtomicUsize::new(0)));
+        let want = |identity: usize, root: &'static [u8], certificate: &WorkloadCertificate| {
+            let (identities, count, certificate) = (Arc::clone(&identities), Arc::clone(&count), certificate.clone());
+            async move {
+                let issue = async {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                    Ok(certificate)
+                };
+                identities.certificate(&identity.to_string(), root, issue).await.unwrap().chain
+            }
+        };
+        let (fresh, due) = (issued(2000, 4000), issued(1980, 2040));
+        let pods: JoinSet<_> = (0..1_000).map(|pod| want(pod % 10, b"one", &fresh)).collect();
+        assert!(pods.join_all().await.iter().all(|chain| *chain == fresh.chain));
+        assert_eq!(count.load(Ordering::Relaxed), 10, "1,000 pods of 10 accounts");
+        want(0, b"other", &fresh).await;
+        assert_eq!(count.load(Ordering::Relaxed), 11, "the root has changed");
+        want(10, b"other", &due).await;
+        want(10, b"other", &due).await;
+        assert_eq!(count.load(Ordering::Relaxed), 13, "half of its life is over");
+        assert_eq!(identities.0.lock().unwrap().len(), 2, "what serves is kept, and the last");
+    }
+
+    #[tokio::test]
+    async fn failure_is_not_kept() {
+        let identities = Identities::default();
+        let refused = async { Err(Error::new("istiod is away")) };
+        assert!(identities.certificate("one", b"", refused).await.is_err());
+        assert!(identities.certificate("one", b"", async { Ok(issued(2000, 4000)) }).await.is_ok());
+    }
+}
