@@ -15,4 +15,5 @@ mod installation;
 pub mod offline;
 mod pods;
 mod policy;
+mod proxies;
 mod read;

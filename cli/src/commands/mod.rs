@@ -7,6 +7,7 @@ mod finish;
 mod inject;
 mod manifests;
 mod output;
+mod proxies;
 mod tenant_objects;
 mod version;
 mod why;
@@ -45,6 +46,7 @@ enum Command {
     Check(check::CheckArgs),
     Why(why::WhyArgs),
     Finish(finish::FinishArgs),
+    Proxies(proxies::ProxiesArgs),
     Inject(inject::InjectArgs),
     Manifests(manifests::ManifestsArgs),
     Policy(manifests::PolicyArgs),
@@ -107,6 +109,7 @@ fn run(command: Command) -> CliResult {
         Command::Check(arguments) => check::run(arguments),
         Command::Why(arguments) => why::run(arguments),
         Command::Finish(arguments) => finish::run(arguments),
+        Command::Proxies(arguments) => proxies::run(arguments),
         Command::Inject(arguments) => inject::inject(arguments),
         Command::Manifests(arguments) => manifests::manifests(&arguments),
         Command::Policy(arguments) => manifests::policy(arguments),

@@ -8,6 +8,8 @@ mod stand_ins;
 mod upgrade;
 
 use e2e::clients::greets;
+use e2e::command::{printed, run};
+use e2e::install_methods::BINARY;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, with_init};
 use e2e::namespace::name_of;
@@ -110,6 +112,14 @@ async fn agents_program_prints_status_and_logs() {
     let of_pod = json.as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod)).expect("the pod");
     assert_eq!(of_pod["state"], "running");
     assert!(node::agent(&["logs", &pod]).contains("Envoy proxy is ready"));
+    // The command line asks the agents of all nodes.
+    let all: Value = serde_json::from_str(&printed(&run(BINARY, &["proxies", "-o", "json"], ""))).expect("it is JSON");
+    let found = all["proxies"].as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod));
+    assert_eq!(found.map(|proxy| [&proxy["node"], &proxy["state"]]), Some([&json!("node1"), &json!("running")]));
+    let none = run(BINARY, &["proxies", "--node", "other"], "");
+    assert_eq!(none.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&none.stderr);
+    assert!(error.contains("there is no node agent on node other"), "{error}");
 }
 
 #[tokio::test]

@@ -1,0 +1,87 @@
+//! Runs `istio-aux proxies`.
+
+use clap::Args;
+
+use super::CliResult;
+use super::cluster::ClusterArgs;
+use super::output::OutputArgs;
+use crate::proxies::{self, Proxy};
+
+/// List the proxies that run beside pods, on all nodes
+#[derive(Debug, Args)]
+#[command(
+    long_about = "List the proxies that run beside pods, on all nodes.
+
+Asks each node agent, so it needs list on pods, and create on pods/exec in the agents' namespace. Exit status: 0 all agents have
+answered, 1 one has not, or there is none, 2 wrong arguments.",
+    after_help = "examples:
+  istio-aux proxies
+  istio-aux proxies --node worker-1
+  istio-aux proxies -o json | jq '.proxies[] | select(.state != \"running\")'"
+)]
+pub(super) struct ProxiesArgs {
+    /// Those of this node only
+    #[arg(long, value_name = "NODE")]
+    node: Option<String>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+pub(super) fn run(arguments: ProxiesArgs) -> CliResult {
+    let ProxiesArgs { node, output, cluster } = arguments;
+    cluster.run(async |client| {
+        let all = proxies::list(&client, node.as_deref()).await?;
+        for reason in &all.unreadable {
+            eprintln!("istio-aux: {reason}");
+        }
+        output.print(&all, &table(&all.proxies))?;
+        Ok(all.unreadable.is_empty())
+    })
+}
+
+fn table(proxies: &[Proxy]) -> String {
+    let head = ["POD", "NODE", "PROXY", "CERTIFICATE", "IMAGE"].map(str::to_owned);
+    let rows = proxies.iter().map(|proxy| {
+        let certificate = proxy.certificate_expires_in_seconds.map_or_else(|| "none".to_owned(), hours);
+        [proxy.pod.clone(), proxy.node.clone(), proxy.state.clone(), certificate, proxy.image.clone()]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or_default();
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn hours(seconds: u64) -> String {
+    let minutes = seconds / 60;
+    format!("{}h{}m", minutes / 60, minutes % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_has_a_line_for_each_proxy() {
+        let proxy = |pod: &str, state: &str, left| Proxy {
+            pod: pod.into(),
+            node: "worker-1".into(),
+            state: state.into(),
+            certificate_expires_in_seconds: left,
+            image: "proxyv2".into(),
+            sandbox: "abc".into(),
+        };
+        let expected = "\
+POD           NODE      PROXY    CERTIFICATE  IMAGE
+team/train-0  worker-1  running  1h30m        proxyv2
+team/x        worker-1  missing  none         proxyv2
+";
+        assert_eq!(table(&[proxy("team/train-0", "running", Some(5_430)), proxy("team/x", "missing", None)]), expected);
+        assert_eq!(table(&[]), "POD  NODE  PROXY  CERTIFICATE  IMAGE\n");
+    }
+}

@@ -1,0 +1,71 @@
+//! Lists the proxies that run beside pods, by the node agents' own program: each agent knows those of its node.
+
+use anyhow::{Context, Result, anyhow};
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{AttachParams, ListParams};
+use kube::{Api, Client, ResourceExt};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+
+const AGENTS: &str = "app.kubernetes.io/name=istio-aux-node";
+const STATUS: [&str; 3] = ["/istio-aux-node", "status", "--output=json"];
+/// Limits the agents that are asked at the same time.
+const CONCURRENCY_LIMIT: usize = 16;
+/// Limits the bytes of an agent's answer.
+const ANSWER_LIMIT: u64 = 16 << 20;
+
+/// Describes a proxy, as its node's agent prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Proxy {
+    pub(crate) pod: String,
+    #[serde(default)]
+    pub(crate) node: String,
+    pub(crate) state: String,
+    pub(crate) certificate_expires_in_seconds: Option<u64>,
+    pub(crate) image: String,
+    pub(crate) sandbox: String,
+}
+
+/// Holds what the agents have answered.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Proxies {
+    pub(crate) proxies: Vec<Proxy>,
+    /// Why an agent could not be asked.
+    pub(crate) unreadable: Vec<String>,
+}
+
+/// Asks the agents of all nodes, or of one. `Err` if there is none.
+pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
+    let agents: Api<Pod> = Api::all(client.clone());
+    let agents = agents.list(&ListParams::default().labels(AGENTS)).await.context("cannot list the node agents")?;
+    let node_of = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let agents: Vec<_> = agents.items.iter().filter(|pod| node.is_none_or(|node| node_of(pod) == node)).collect();
+    if agents.is_empty() {
+        let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
+        return Err(anyhow!("there is no node agent{place}; docs/node.md says how to install it"));
+    }
+    let answers = agents.into_iter().map(|agent| async move { (node_of(agent), ask(client, agent).await) });
+    let answers: Vec<_> = stream::iter(answers).buffer_unordered(CONCURRENCY_LIMIT).collect().await;
+    let mut all = Proxies::default();
+    for (node, answer) in answers {
+        match answer {
+            Ok(proxies) => all.proxies.extend(proxies.into_iter().map(|proxy| Proxy { node: node.clone(), ..proxy })),
+            Err(error) => all.unreadable.push(format!("node {node}: {error:#}")),
+        }
+    }
+    all.proxies.sort_by(|one, other| (&one.pod, &one.state).cmp(&(&other.pod, &other.state)));
+    all.unreadable.sort();
+    Ok(all)
+}
+
+async fn ask(client: &Client, agent: &Pod) -> Result<Vec<Proxy>> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace().unwrap_or_default());
+    let parameters = AttachParams::default().container("agent").stderr(false);
+    let mut session = pods.exec(&agent.name_any(), STATUS, &parameters).await.context("its agent cannot be asked")?;
+    let output = session.stdout().context("its agent has no output")?;
+    let mut text = String::new();
+    output.take(ANSWER_LIMIT).read_to_string(&mut text).await.context("its agent's answer")?;
+    serde_json::from_str(&text).context("its agent's answer")
+}
