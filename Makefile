@@ -175,8 +175,8 @@ test-node: install ## Run the scenarios with proxies beside pods (experimental: 
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
 .PHONY: test-node-load
-test-node-load: test-node ## Create and delete 200 such pods while the agent is killed and containerd restarted
-	$(IN_CLUSTER) cargo test --locked --package e2e --features node,soak --test soak node:: -- --nocapture
+test-node-load: test-node ## Create and delete 200 such pods while the agent is killed and containerd restarted, and 200 at once
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node,soak --test soak node:: -- --nocapture --test-threads 1
 
 .PHONY: soak
 soak: install ## Run PODS Jobs while parts of the cluster are restarted again and again

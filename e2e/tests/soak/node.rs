@@ -1,5 +1,5 @@
-//! Many pods with proxies beside them come and go while the agent is killed and containerd restarted: none is stuck, and no proxy is
-//! left on the node.
+//! Many pods with proxies beside them: they come and go while the agent is killed and containerd restarted, or start all at once. None
+//! is stuck, and no proxy is left on the node.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::in_background;
-use e2e::manifests::{pod, pod_spec, shell};
+use e2e::manifests::{job, pod, pod_spec, shell};
 use e2e::node::{self, kill_agent};
-use e2e::{LOST, Namespace, PodView, scenario};
+use e2e::{LOST, Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
+use serde_json::json;
 use tokio::time::sleep;
 
 const PODS: u32 = 200;
@@ -75,4 +76,31 @@ async fn disturbed_agent_leaves_no_stuck_pod_and_no_proxy() {
     );
     assert!(count >= 4, "only {count} disturbances");
     ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+}
+
+/// Returns how many lines of the agent's log have this text.
+fn said(text: &str) -> usize {
+    node::agent_log().lines().filter(|line| line.contains(text)).count()
+}
+
+#[tokio::test]
+async fn two_hundred_starts_at_once_are_each_made_once() {
+    let ns = &scenario("node-at-once", &[BESIDE]).await;
+    let events = ["event=Add from=Absent", "event=Started", "event=StartFailed"];
+    let before = events.map(said);
+    let mut all = job("all", &pod_spec("Never", &[shell("main", "true")]));
+    for field in ["parallelism", "completions"] {
+        all["spec"][field] = json!(PODS);
+    }
+    let began = Instant::now();
+    ns.create_object(all.clone()).await;
+    ns.until_within(LIMIT, "the Job's completion", async || {
+        has_condition(&ns.get(&all).await, "Complete").then_some(())
+    })
+    .await;
+    println!("{PODS} pods that were created at once had ended after {:?}", began.elapsed());
+    let [wanted, started, failed] = std::array::from_fn(|index| said(events[index]) - before[index]);
+    assert_eq!((wanted, started, failed), (PODS as usize, PODS as usize, 0));
+    ns.delete(&all).await;
+    ns.until_within(LIMIT, "the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
