@@ -1,4 +1,4 @@
-//! Reads what a pod's cgroup has used, of either version.
+//! Reads what a pod's cgroup of version 1 or 2 has used, by the kubelet's driver `cgroupfs`.
 
 use std::fs;
 use std::path::PathBuf;

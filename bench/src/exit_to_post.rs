@@ -1,5 +1,5 @@
-//! Measures how soon after its payload's exit the proxy is asked to quit, on containers that the runtime reaps: the two ends are
-//! `bench/probe`, which says when it was there. On the one-node cluster only, from whose disk the pods take it.
+//! Measures how soon after its payload's exit the proxy is asked to quit, in containers of a pod. Payload and proxy are both
+//! `bench/probe`, which logs when it exits or is asked. On the one-node cluster only, from whose disk the pods take it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use e2e::manifests::{annotated, container, injected, pod, pod_spec};
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
 
-/// Exceeds what a pod usually takes to the payload's end.
+/// Is longer than a pod usually takes until its payload's end.
 const ENDS_WITHIN: Duration = Duration::from_millis(1800);
 
 /// Returns the folder in which the probe was built.
@@ -55,7 +55,7 @@ async fn time_post(ns: &Namespace, name: &str, mode: &str, policy: &str) -> i64 
     let mut spec = pod_spec(policy, &[probe(PROXY_CONTAINER, "agent"), probe("main", "payload")]);
     spec["volumes"] = json!([{"name": "probe", "hostPath": {"path": probe_folder(), "type": "Directory"}}]);
     ns.create_object(injected(annotated(pod(name, &spec), MODE_ANNOTATION, mode))).await;
-    // Nothing else is to run at the payload's end: nobody asks before it, and the pod before has gone.
+    // The machine is idle at the payload's end: logs are read after it, and the pod before has gone.
     tokio::time::sleep(ENDS_WITHIN).await;
     let number = async |container| ns.until(container, async || number(&ns.try_logs(name, container).await?)).await;
     let (asked, exit) = (number(PROXY_CONTAINER).await, number("main").await);

@@ -50,7 +50,7 @@ class Application:
     def labels(self) -> dict[str, str]:
         """Returns the labels of its objects, in place of the chart's.
 
-        By Juju's own, Juju 3.6.11 and later delete the objects of a removed application or model (`Delete` in
+        From 3.6.11 on, Juju deletes a removed application's or model's objects by its own labels (`Delete` in
         internal/provider/kubernetes/application/application.go, and modelteardown.go beside it).
         `app.kubernetes.io/name` is not among them: by that label Juju finds an application's own Service
         and pods (juju#20774).

@@ -40,7 +40,7 @@ class CertificatesRelation:
 
     @property
     def certificate(self) -> dict[str, str] | None:
-        """Returns the keys of the webhook's Secret that make the certificate the next one, in PEM.
+        """Returns the certificate in PEM, by the keys that the webhook's Secret has for the next one.
 
         None before it is issued, after it has expired, and without the relation. Only the leader may read it.
         """

@@ -31,7 +31,7 @@ NEVER_INJECTED = "kube-system"
 """The namespace that the webhook's selectors exclude, whatever its labels."""
 
 RENEWAL_REQUESTED = "istio-aux.io/renewal-requested"
-"""Annotation of the webhook's Secret, which requests a new certificate."""
+"""Annotation of the webhook's Secret that requests a new certificate."""
 HANDED_ON = "istio-aux.io/handed-on"
 """Annotation of that Secret: the digest of the last certificate of the relation that was written into it."""
 
@@ -44,7 +44,7 @@ COMPONENT = "app.kubernetes.io/component"
 INSTANCE = "app.kubernetes.io/instance"
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 POD_APPLICATION = "app.kubernetes.io/name"
-"""Juju's label on an application's pods, and the webhook's own on its pods elsewhere."""
+"""Label of pods: the application's name by Juju, and that of the webhook's pods by the chart."""
 
 MODEL_OPERATOR_LABELS = (
     "operator.juju.is/name",
@@ -60,7 +60,7 @@ CLUSTER_ROLE = "istio-aux"
 REQUIRE_SIDECAR = "istio-aux-require-sidecar"
 """The policy of the option `require-sidecar`, and its binding."""
 ENDED_WEBHOOK = "ended.istio-aux.io"
-"""The webhook for the kubelet's reports. Its timeout is no option: a kubelet reports its pods one after another."""
+"""The webhook for the kubelet's reports. Its timeout is fixed: each call delays the kubelet's other reports."""
 WEBHOOKS_OF_NAMESPACES = (
     "startup-hold.namespace.istio-aux.io",
     "add-shim.namespace.istio-aux.io",

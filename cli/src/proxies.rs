@@ -1,5 +1,7 @@
 //! Lists the proxies that run beside pods, by the node agents' own program: each agent knows those of its node.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, anyhow};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -7,11 +9,14 @@ use kube::api::{AttachParams, ListParams};
 use kube::{Api, Client, ResourceExt};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 
 const AGENTS: &str = "app.kubernetes.io/name=istio-aux-node";
 const STATUS: [&str; 3] = ["/istio-aux-node", "status", "--output=json"];
 /// Limits the agents that are asked at the same time.
 const CONCURRENCY_LIMIT: usize = 16;
+/// Limits the time of an agent's answer: a session that breaks may not end.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Limits the bytes of an agent's answer.
 const ANSWER_LIMIT: u64 = 16 << 20;
 
@@ -46,7 +51,13 @@ pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies>
         let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
         return Err(anyhow!("there is no node agent{place}; docs/node.md says how to install it"));
     }
-    let answers = agents.into_iter().map(|agent| async move { (node_of(agent), ask(client, agent).await) });
+    let answers = agents.into_iter().map(|agent| async move {
+        let answer = timeout(ANSWER_TIMEOUT, ask(client, agent)).await;
+        (
+            node_of(agent),
+            answer.unwrap_or_else(|_| Err(anyhow!("its agent has not answered within {ANSWER_TIMEOUT:?}"))),
+        )
+    });
     let answers: Vec<_> = stream::iter(answers).buffer_unordered(CONCURRENCY_LIMIT).collect().await;
     let mut all = Proxies::default();
     for (node, answer) in answers {
@@ -67,5 +78,9 @@ async fn ask(client: &Client, agent: &Pod) -> Result<Vec<Proxy>> {
     let output = session.stdout().context("its agent has no output")?;
     let mut text = String::new();
     output.take(ANSWER_LIMIT).read_to_string(&mut text).await.context("its agent's answer")?;
+    let status = session.take_status().context("its agent has no status")?.await.unwrap_or_default();
+    if status.status.as_deref() != Some("Success") {
+        return Err(anyhow!("its agent's program failed: {}", status.message.unwrap_or_default()));
+    }
     serde_json::from_str(&text).context("its agent's answer")
 }

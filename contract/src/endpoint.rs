@@ -25,7 +25,7 @@ pub struct ParseEndpointError;
 
 impl fmt::Display for ParseEndpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port")
+        f.write_str("must be http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port")
     }
 }
 

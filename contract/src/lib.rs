@@ -1,5 +1,6 @@
-//! The contract of webhook and shim: the names that users write and read, restart policies, endpoints and the shim's
-//! arguments, each formatted and parsed in one place. Nothing is decided here.
+//! What the programs share: the names that users write and read, restart policies, endpoints and the shim's arguments, which are the
+//! contract of webhook and shim; and kinds, quantities, versions and the text of errors. Each is formatted and parsed in one place.
+//! Nothing is decided here.
 
 #![forbid(unsafe_code)]
 

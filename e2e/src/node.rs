@@ -22,7 +22,7 @@ pub(crate) fn state_directory() -> PathBuf {
 }
 
 /// Returns one of the chart's values for this node.
-fn value(name: &str) -> String {
+pub fn value(name: &str) -> String {
     let values = fs::read_to_string(state_directory().join("node-values.yaml")).expect("the component node is there");
     let of_name = |line: &str| line.trim().strip_prefix(name)?.strip_prefix(": ").map(str::to_owned);
     values.lines().find_map(of_name).expect("it has the value")

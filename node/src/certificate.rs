@@ -8,6 +8,7 @@ use clap::Args;
 use prost_types::{Struct, Value, value::Kind};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType};
 use tokio::fs;
+use tokio::time::timeout;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 use x509_parser::pem::parse_x509_pem;
@@ -17,6 +18,8 @@ use crate::api::ca::istio_certificate_service_client::IstioCertificateServiceCli
 use crate::error::{Context, Error, Result};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits all of it: the TLS handshake has no limit of its own.
+const ISSUE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Holds a certificate with its key, as PEM.
 #[derive(Clone)]
@@ -50,8 +53,13 @@ pub struct CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Requests a certificate for a SPIFFE identity.
+    /// Requests a certificate for a SPIFFE identity, within a limited time: others may wait for it.
     pub async fn issue(&self, identity: &str) -> Result<WorkloadCertificate> {
+        let issued = timeout(ISSUE_TIMEOUT, self.request_certificate(identity)).await;
+        issued.unwrap_or_else(|_| Err(Error::new(format_args!("istiod has not signed within {ISSUE_TIMEOUT:?}"))))
+    }
+
+    async fn request_certificate(&self, identity: &str) -> Result<WorkloadCertificate> {
         let key = KeyPair::generate()?;
         let csr = request(identity, &key).context("the certificate request")?;
         let (root, token) = (read(&self.root).await?, read(&self.token).await?);

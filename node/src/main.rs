@@ -5,9 +5,10 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use kube::Client;
+use kube::{Client, Config};
 use node::agent;
 use node::containerd::Containerd;
 use node::error::{Context, Result};
@@ -19,6 +20,7 @@ use node::turns::Turns;
 use node::{ready, rootfs};
 use tokio::sync::Semaphore;
 
+const API_TIMEOUT: Duration = Duration::from_secs(10);
 /// Each upgrade needs a core for a second.
 const UPGRADES_AT_A_TIME: usize = 2;
 /// A start needs a core for half a second, and waits for the API server, istiod and containerd besides.
@@ -43,10 +45,13 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Output,
     },
-    /// Fail unless the agent takes requests and containerd responds, for the agent's readiness probe
+    /// Fail unless the agent takes requests and containerd has the handler, for the agent's readiness probe
     Ready {
         #[command(flatten)]
         node: Paths,
+        /// The directory that the handler's `cni_conf_dir` must name
+        #[arg(long, value_name = "DIRECTORY", default_value = "/etc/cni/istio-aux.d")]
+        cni_conf_dir: String,
     },
     /// Print the log of a pod's proxy
     Logs {
@@ -90,7 +95,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => run_agent(*args),
         Command::Status { node, output } => print_status(&node, output),
-        Command::Ready { node } => check_ready(&node),
+        Command::Ready { node, cni_conf_dir } => check_ready(&node, &cni_conf_dir),
         Command::Logs { node, pod } => print_log(&node, &pod),
         Command::CopySelf { file } => copy_self(&file).context(file.display()),
         Command::CopyRoot { directory } => rootfs::copy("/".as_ref(), &directory).context(directory.display()),
@@ -115,8 +120,8 @@ async fn proxies(node: &Paths) -> Result<Vec<Proxy>> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn check_ready(node: &Paths) -> Result<()> {
-    ready::check(&Containerd::at(&node.containerd)?, &node.run_dir).await
+async fn check_ready(node: &Paths, cni_conf_dir: &str) -> Result<()> {
+    ready::check(&Containerd::at(&node.containerd)?, &node.run_dir, cni_conf_dir).await
 }
 
 fn print_status(node: &Paths, output: Output) -> Result<()> {
@@ -135,8 +140,11 @@ fn print_log(node: &Paths, pod: &str) -> Result<()> {
 #[tokio::main(flavor = "current_thread")]
 async fn run_agent(args: AgentArgs) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let mut api = Config::infer().await.context("the API server")?;
+    // Nothing is watched: an answer comes soon, or the connection is dead.
+    (api.connect_timeout, api.read_timeout) = (Some(API_TIMEOUT), Some(API_TIMEOUT));
     let node = Node {
-        client: Client::try_default().await.context("the API server")?,
+        client: Client::try_from(api).context("the API server")?,
         containerd: Containerd::at(&args.settings.paths.containerd)?,
         settings: args.settings,
         identities: Identities::default(),

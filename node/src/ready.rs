@@ -14,11 +14,11 @@ use crate::handler;
 const CHECK_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Fails unless the agent takes requests of the plugin, and containerd has the runtime class's handler as it should be.
-pub async fn check(containerd: &Containerd, run_dir: &Path) -> Result<()> {
+pub async fn check(containerd: &Containerd, run_dir: &Path, cni_conf_dir: &str) -> Result<()> {
     let deadline = Instant::now() + CHECK_TIMEOUT;
     cni::agent::call(&protocol::socket(run_dir), &Request::Status, deadline).map_err(Error::new)?;
     let configuration = timeout(CHECK_TIMEOUT, containerd.configuration()).await;
-    handler::check(&configuration.context("containerd does not respond")??)
+    handler::check(&configuration.context("containerd does not respond")??, cni_conf_dir)
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     async fn agent_or_containerd_that_is_away_is_named() {
         let run_dir = tempfile::tempdir().unwrap();
         let containerd = Containerd::at(&run_dir.path().join("containerd.sock")).unwrap();
-        let error = check(&containerd, run_dir.path()).await.unwrap_err().to_string();
+        let error = check(&containerd, run_dir.path(), "/etc/cni/istio-aux.d").await.unwrap_err().to_string();
         assert!(error.contains("node.sock"), "{error}");
         let agent = UnixListener::bind(protocol::socket(run_dir.path())).unwrap();
         thread::spawn(move || {
@@ -41,7 +41,7 @@ mod tests {
             BufReader::new(&stream).read_line(&mut String::new()).unwrap();
             writeln!(stream, "{{}}").unwrap();
         });
-        let error = check(&containerd, run_dir.path()).await.unwrap_err().to_string();
+        let error = check(&containerd, run_dir.path(), "/etc/cni/istio-aux.d").await.unwrap_err().to_string();
         assert!(error.contains("containerd"), "{error}");
     }
 }

@@ -110,7 +110,7 @@ class ClusterResources:
         """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""
         there = self._cluster.get(Secret, self._application.certificate_secret, self._application.model)
         digest = hashlib.sha256(certificate["next.crt"].encode()).hexdigest()
-        # Once: where the provider renews too late, the webhook goes on with a certificate of its own.
+        # Written once: if the provider renews too late, the webhook's own certificate is not replaced.
         if metadata.annotations(there).get(names.HANDED_ON) == digest:
             return
         encoded = {key: base64.b64encode(text.encode()).decode() for key, text in certificate.items()}
@@ -118,7 +118,7 @@ class ClusterResources:
         self._cluster.patch(Secret, self._application.certificate_secret, patch, self._application.model)
 
     def istio_applications(self) -> set[str]:
-        """Returns the applications that run istiod: known ones, and makers of Istio's injectors, also earlier ones.
+        """Returns the applications that run istiod: Istio's charms, makers of injectors, and those exempt already.
 
         Their pods are exempt from `require-sidecar`, because no sidecar can be injected before they run.
         """
@@ -129,7 +129,7 @@ class ClusterResources:
         return known - {"", *self._application.pod_names}
 
     def _failure_policy(self, settings: Settings) -> Literal["Fail", "Ignore"]:
-        """Returns `Ignore` until a replica has been ready for the first time: before, the webhook can only reject."""
+        """Returns `Ignore` until a replica was first ready: until then, `Fail` would reject every pod."""
         if settings.failure_policy == "ignore":
             return "Ignore"
         there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[1])

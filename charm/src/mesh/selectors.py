@@ -45,7 +45,7 @@ class Requirement:
 
 @dataclasses.dataclass(frozen=True)
 class Selector:
-    """Requirements that all have to be met, at least one."""
+    """One or more requirements, all of which have to be met."""
 
     requirements: tuple[Requirement, ...]
 

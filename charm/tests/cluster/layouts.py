@@ -24,8 +24,8 @@ _PROFILE: Labels = {
 SIDECAR_PROFILE: Labels = {**_PROFILE, "istio-injection": "enabled"}
 
 # istiod makes sidecars native where every node's kubelet is 1.33 or newer: istio/istio, pkg/kube/inject/webhook.go,
-# DetectNativeSidecar. The cluster's istiod makes none by itself, so here the pod asks for what that istiod decides.
-NATIVE: Labels = {"sidecar.istio.io/nativeSidecar": "true"}
+# DetectNativeSidecar. The cluster's istiod makes none by itself, so here the pod asks for one.
+NATIVE: dict[str, str] = {"sidecar.istio.io/nativeSidecar": "true"}
 
 # canonical/istio-operators, charms/istio-gateway/src/manifest.yaml
 ISTIO_GATEWAY: Labels = {
@@ -66,7 +66,7 @@ def model_on_mesh(model: str) -> Labels:
 
 
 def charm_on_mesh(model: str) -> Labels:
-    """Returns the labels of charms' pods that are related to istio-beacon-k8s, without `model-on-mesh`, its default.
+    """Returns the labels of the pods of charms related to istio-beacon-k8s, with `model-on-mesh` off, the default.
 
     canonical/istio-beacon-k8s-operator, src/charm.py, mesh_labels.
     """

@@ -92,7 +92,7 @@ class Model:
         return name
 
     def use(self, server: str | None = None) -> None:
-        """Has the charm call this server from now on, or the real one again."""
+        """Points the charm's kubeconfig at a server, by default the real one."""
         request = ServiceAccount.Token(metadata=ObjectMeta(), spec=TokenRequestSpec(audiences=[]))
         token = self.admin.create(request, ACCOUNT, namespace=self.name).status
         assert token
@@ -112,7 +112,7 @@ class Model:
         self._monkeypatch.setenv("KUBECONFIG", str(path))
 
     def written(self) -> list[str]:
-        """Lists the objects that the charm wrote, without those that Kubernetes derives from a Service."""
+        """Lists the objects that the charm wrote, without those that Kubernetes makes for a Service or a Deployment."""
         others = ("endpoints/", "endpointslice.", "replicaset.", "pod/")
         return [each for each in self.left() if not each.startswith(others)]
 
@@ -132,11 +132,11 @@ class Model:
         """Lists the objects of any kind with the application's labels, as kubectl names them.
 
         Without the two that Juju labels itself: the account's rights, which it deletes after the last hook, and the
-        model's namespace once the charm has opted it in, which no sweep deletes by its labels.
+        model's namespace, which Juju deletes by its name.
         """
         kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
         selector = f"app.juju.is/created-by=istio-aux,model.juju.is/id={self.juju.uuid}"
-        # Events and metrics have no labels of ours, and metrics need not be served.
+        # Metrics have no labels of ours, and need not be served.
         listed = ",".join(kind for kind in kinds if not kind.endswith("metrics.k8s.io"))
         found = self.kubectl("get", listed, "--all-namespaces", "-l", selector, "-o", "name").split()
         jujus = (f"clusterrolebinding.rbac.authorization.k8s.io/{self.name}", f"namespace/{self.name}")

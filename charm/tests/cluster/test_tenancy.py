@@ -36,7 +36,7 @@ def is_available(model: Model) -> bool:
 
 
 def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
-    # As Juju's pods are admitted before, and the controller's after it.
+    # The controller's pods must meet it.
     model.admin.patch(
         Namespace, model.name, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     )

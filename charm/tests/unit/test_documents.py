@@ -60,7 +60,9 @@ def test_printed_images_are_those_of_the_charm() -> None:
 
 
 def test_package_has_icon_and_licence() -> None:
-    for file in CHARMCRAFT["parts"]["about"]["prime"]:
+    listed = CHARMCRAFT["parts"]["about"]["prime"]
+    assert {"icon.svg", "LICENSE"} <= set(listed)
+    for file in listed:
         assert (CHARM / file).is_file(), file
 
 

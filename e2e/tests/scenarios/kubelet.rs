@@ -49,10 +49,11 @@ async fn retry_whose_image_comes_late_has_its_network() {
     for mode in shim_modes() {
         ns.exec(mode, "main", &["touch", "/memory/go"]);
     }
-    for mode in shim_modes() {
-        let is_missing = |pod: &Pod| (PodView(pod).waits_for("main") == Some("ImagePullBackOff")).then_some(());
-        ns.pod_until(mode, "the image's absence", is_missing).await;
-    }
+    // The kubelet says so for a moment only, between two times of back-off that it calls CrashLoopBackOff.
+    let is_missing =
+        |pod: &Pod| matches!(PodView(pod).waits_for("main"), Some("ErrImagePull" | "ImagePullBackOff")).then_some(());
+    let absences = shim_modes().into_iter().map(|mode| ns.pod_until(mode, "the image's absence", is_missing));
+    futures::future::join_all(absences).await;
     give_image();
     for mode in shim_modes() {
         let pod = ns.until_ended(mode, "Succeeded").await;

@@ -4,7 +4,7 @@
 
 part_hash() {
   local directory=$CLUSTER_DIR/parts/$1
-  { cat "$directory"/go.{mod,sum}; find "$directory" -name '*.go' -exec cat {} +; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+  { cat "$directory"/go.{mod,sum}; find "$directory" -name '*.go' -print0 | sort -z | xargs -0 cat; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
 }
 
 part_ldflags() {
@@ -43,7 +43,7 @@ build_each_part() {
     say "[$n/${#missing[@]}] building $part (once; kept in $CACHE)"
     logged "$part" "$LOGS/build-$part.log" build_part "$part" "$(part_directory "$part")"
   done
-  # What could not be downloaded has failed above.
+  # Where a download failed, the build of its part has failed above.
   wait "$downloads" || :
   trim_go_cache
 }

@@ -28,8 +28,8 @@ fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     }
 }
 
-/// Delays the training until its collector has started. A collector looks for the training once, at its own start. Without it
-/// the collector waits for another container, which may never end (`GetMainProcesses` in Katib's `pns.go`).
+/// Delays the training until its collector has started. A collector looks for the training once, at its own start. If that
+/// has ended by then, the collector awaits another container, which may never end (`GetMainProcesses` in Katib's `pns.go`).
 fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut Plan) {
     let spec = &facts.pod.spec;
     let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed();

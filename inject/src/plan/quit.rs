@@ -25,7 +25,7 @@ pub(super) fn endpoints(pod: &Pod, warnings: &mut Warnings) -> Vec<Endpoint> {
     }
     if !endpoints.is_empty() && pod.annotation(WAIT_FOR_ANNOTATION).is_none() {
         warnings.push(format_args!(
-            "{QUIT_ANNOTATION} without {WAIT_FOR_ANNOTATION}: the container that it ends is awaited, so it is never asked"
+            "{QUIT_ANNOTATION} without {WAIT_FOR_ANNOTATION}: the shim awaits the container to quit as well, and so never asks it"
         ));
     }
     endpoints

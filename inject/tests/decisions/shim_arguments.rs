@@ -90,7 +90,7 @@ fn native_shim_gets_stay_for_a_later_sidecar() {
     assert_eq!(args.last().map(String::as_str), Some("--stay"));
     assert_eq!(args.len(), shim_args(&json_of(CLASSIC_PROXY)).len() + 1);
     assert!(decided(&patched(&pod)).patch.is_empty(), "it is added once");
-    // What has the shim's name and is not run by the webhook's arguments is left alone.
+    // A container of the shim's name without the webhook's arguments is left alone.
     let mut other = with_sidecar(json_of(CLASSIC_PROXY), true);
     other["spec"]["initContainers"][0]["name"] = json!("aux-shim");
     assert!(decided(&with_sidecar(other, true)).patch.is_empty());
@@ -143,7 +143,7 @@ fn only_loopback_endpoints_reach_the_shim() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert_eq!(
         warnings[0],
-        "istio-aux.io/quit: \"https://127.0.0.1:1/x\" is ignored: it takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port"
+        "istio-aux.io/quit: \"https://127.0.0.1:1/x\" is ignored: it must be http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port"
     );
 }
 

@@ -27,14 +27,23 @@ impl Node {
             // It is in the way of nothing, and the next look finds it again.
             let _ = fs::remove_file(tombstones(run_dir).join(id));
         }
-        let mut look = Look::default();
+        let (mut look, mut is_api_away) = (Look::default(), false);
         for id in ids {
             let serving = containers.get(&self.serving(&id));
             if serving.is_some_and(|labels| image_of(labels) != self.image()) {
                 look.outdated.insert(id.clone());
             }
             let word = match self.files(&id).sandbox() {
-                Some(sandbox) => self.word(&sandbox, deleted.contains(&id), &listed).await,
+                Some(sandbox) => match Word::of(&sandbox, deleted.contains(&id), &listed) {
+                    Some(word) => word,
+                    // What is known already does not wait for it.
+                    None if is_api_away => Word::Lives,
+                    None => self.ask_api(&sandbox).await.unwrap_or_else(|error| {
+                        tracing::warn!(sandbox = id, %error, "a sandbox does not run, and its pod is not known");
+                        is_api_away = true;
+                        Word::Lives
+                    }),
+                },
                 // Without files no agent can serve it, as after the node's boot. What runs is left alone all the same.
                 None if listed.iter().any(|one| one.is_ready && one.id == id) => Word::Lives,
                 None => Word::Over,
@@ -44,18 +53,8 @@ impl Node {
         Ok(look)
     }
 
-    async fn word(&self, sandbox: &Sandbox, has_tombstone: bool, listed: &[Listed]) -> Word {
-        if let Some(word) = Word::of(sandbox, has_tombstone, listed) {
-            return word;
-        }
-        match is_pod_over(&self.client, sandbox).await {
-            Ok(true) => Word::Over,
-            Ok(false) => Word::Lives,
-            Err(error) => {
-                tracing::warn!(sandbox = sandbox.id, %error, "a sandbox does not run, and its pod is not known");
-                Word::Lives
-            }
-        }
+    async fn ask_api(&self, sandbox: &Sandbox) -> Result<Word> {
+        Ok(if is_pod_over(&self.client, sandbox).await? { Word::Over } else { Word::Lives })
     }
 
     /// Returns the sandboxes that have files, with what is needed to adopt those whose proxy has served.

@@ -25,8 +25,9 @@ impl Word {
         if has_tombstone {
             return Some(Self::Over);
         }
-        let of_pod = listed.iter().find(|one| one.is_ready && one.uid == sandbox.uid)?;
-        Some(if of_pod.id == sandbox.id { Self::Lives } else { Self::Over })
+        let mut of_pod = listed.iter().filter(|one| one.is_ready && one.uid == sandbox.uid).peekable();
+        of_pod.peek()?;
+        Some(if of_pod.any(|one| one.id == sandbox.id) { Self::Lives } else { Self::Over })
     }
 }
 
@@ -86,6 +87,7 @@ mod tests {
         for (why, has_tombstone, list, expected) in [
             ("its network has just been set up", false, vec![], None),
             ("it runs", false, vec![listed("one", "u1", true)], Some(Word::Lives)),
+            ("two run", false, vec![listed("two", "u1", true), listed("one", "u1", true)], Some(Word::Lives)),
             ("it has ended", false, vec![listed("one", "u1", false)], None),
             ("its DEL was not reported", true, vec![listed("one", "u1", false)], Some(Word::Over)),
             ("its pod has another sandbox", false, vec![listed("two", "u1", true)], Some(Word::Over)),

@@ -51,7 +51,7 @@ aux-shim watch --await a --helper istio-proxy --restart-policy Never
 aux-shim watch --await= --restart-policy Never
 --await: takes a name, and was given ""
 aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/q
---quit: takes http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given "http://10.0.0.1:80/q"
+--quit: must be http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given "http://10.0.0.1:80/q"
 aux-shim watch --await a --restart-policy Never --may-restart b
 --may-restart: "b" is neither awaited, a helper nor the proxy
 aux-shim watch --await

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::libc::{EINVAL, ENOENT, ESRCH};
 
-/// Names a start of a container, by the directory of its termination log.
+/// Names a start of a container, by the path of its termination log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContainerInstance {
     pub(crate) container: String,
@@ -84,7 +84,7 @@ impl Procfs {
         self.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.started == started && stat.has_executed))
     }
 
-    /// Returns the container of a process; `None` if it has not its mounts, or no longer.
+    /// Returns the container of a process; `None` while its mounts are missing or gone.
     pub(crate) fn instance_of(&self, pid: i32) -> Option<ContainerInstance> {
         instance_in(&self.mounts_of(&pid.to_string()).ok()?)
     }

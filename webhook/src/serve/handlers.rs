@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 pub(super) const BODY_LIMIT: usize = 4 << 20;
 /// Limits how much of a too large body is read and discarded, in bytes, so that the client gets the response.
 const BODY_DISCARD_LIMIT: usize = 4 * BODY_LIMIT;
-/// Limits the time of reading a body. An API server waits 30 s for a webhook at most, and 5 s as istio-aux is installed.
+/// Limits the time of reading a body. An API server waits 30 s for a webhook at most, and 2 s as istio-aux is installed.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lists the paths of [`AdmissionHandler`], for a client that asks for another.
 const EXISTING_PATHS: &str = "/mutate, and below it /pipelines-token, /mesh, /node, /ended, /in-mesh and /out-of-mesh";
