@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use contract::kind::PODS;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{AttachParams, ListParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
+
+use crate::read;
 
 const AGENTS: &str = "app.kubernetes.io/name=istio-aux-node";
 const STATUS: [&str; 3] = ["/istio-aux-node", "status", "--output=json"];
@@ -43,10 +47,9 @@ pub(crate) struct Proxies {
 
 /// Asks the agents of all nodes, or of one. `Err` if there is none.
 pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
-    let agents: Api<Pod> = Api::all(client.clone());
-    let agents = agents.list(&ListParams::default().labels(AGENTS)).await.context("cannot list the node agents")?;
-    let node_of = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-    let agents: Vec<_> = agents.items.iter().filter(|pod| node.is_none_or(|node| node_of(pod) == node)).collect();
+    let agents = read::list(client, PODS, None, &ListParams::default().labels(AGENTS)).await?;
+    let node_of = |pod: &Value| text(&pod["spec"]["nodeName"]);
+    let agents: Vec<_> = agents.iter().filter(|pod| node.is_none_or(|node| node_of(pod) == node)).collect();
     if agents.is_empty() {
         let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
         return Err(anyhow!("there is no node agent{place}; docs/node.md says how to install it"));
@@ -71,16 +74,21 @@ pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies>
     Ok(all)
 }
 
-async fn ask(client: &Client, agent: &Pod) -> Result<Vec<Proxy>> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace().unwrap_or_default());
+async fn ask(client: &Client, agent: &Value) -> Result<Vec<Proxy>> {
+    let [namespace, name] = ["namespace", "name"].map(|field| text(&agent["metadata"][field]));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let parameters = AttachParams::default().container("agent").stderr(false);
-    let mut session = pods.exec(&agent.name_any(), STATUS, &parameters).await.context("its agent cannot be asked")?;
+    let mut session = pods.exec(&name, STATUS, &parameters).await.context("its agent cannot be asked")?;
     let output = session.stdout().context("its agent has no output")?;
-    let mut text = String::new();
-    output.take(ANSWER_LIMIT).read_to_string(&mut text).await.context("its agent's answer")?;
+    let mut answer = String::new();
+    output.take(ANSWER_LIMIT).read_to_string(&mut answer).await.context("its agent's answer")?;
     let status = session.take_status().context("its agent has no status")?.await.unwrap_or_default();
     if status.status.as_deref() != Some("Success") {
         return Err(anyhow!("its agent's program failed: {}", status.message.unwrap_or_default()));
     }
-    serde_json::from_str(&text).context("its agent's answer")
+    serde_json::from_str(&answer).context("its agent's answer")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
