@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::{shim_modes, start_server};
 
-/// Returns the specification of a pod whose first attempt never gets healthy, and answers SIGTERM with 0. Its second attempt runs
-/// this.
-fn hangs_once(second_attempt: &str) -> Value {
+/// Returns the specification of a pod whose first attempt never gets healthy, and answers SIGTERM with 0. A later attempt
+/// runs this.
+fn hangs_once(later_attempt: &str) -> Value {
     let script = format!(
         "if [ ! -e /memory/attempted ]; then touch /memory/attempted; trap 'kill $!; touch /memory/ended; exit 0' TERM; sleep 86400 & wait $!; fi
 touch /memory/healthy
 [ -e /memory/ended ] || exit 98
-{second_attempt}"
+{later_attempt}"
     );
     let mut main = shell("main", &script);
     main["livenessProbe"] = json!({
@@ -26,10 +26,13 @@ touch /memory/healthy
     with_default_grace(with_memory(pod_spec("OnFailure", &[main])))
 }
 
-/// Asserts that the pod succeeded at its second attempt, which succeeds only after one that exited with 0. Returns the pod.
+/// Asserts that the pod succeeded at a later attempt, which succeeds only after one that exited with 0. Returns the pod.
+///
+/// That is the second, unless it ends while its probe runs: the end kills the probe, which the kubelet takes for a failed one, and
+/// restarts the container once more.
 async fn succeeds_after_an_attempt_that_exited_with_0(ns: &Namespace, name: &str) -> Pod {
     let pod = ns.until_ended(name, "Succeeded").await;
-    assert_eq!(PodView(&pod).restarts("main"), Some(1), "{name}");
+    assert!(PodView(&pod).restarts("main") >= Some(1), "{}", PodView(&pod).in_a_line());
     pod
 }
 
