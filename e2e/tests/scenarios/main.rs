@@ -11,6 +11,7 @@ mod katib;
 mod kills;
 #[cfg(feature = "one-node")]
 mod kubelet;
+mod last_words;
 mod liveness;
 mod modes;
 mod native_sidecars;

@@ -1,11 +1,13 @@
 //! Asks the pod's other endpoints and then the proxy to quit, again and again until the proxy has ended.
 
+mod queues;
 mod request;
 #[cfg(test)]
 mod tests;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use contract::args::WatchArgs;
@@ -23,6 +25,10 @@ const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time in which a proxy that has accepted may drain. Then its next endpoint is asked, since an Istio before 1.26 may drain for
 /// ever, and Envoy's own port ends it (istio#55424). If the shim is the proxy's parent, it sends SIGTERM, and later SIGKILL.
 const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
+/// Time in which data may be on its way before the proxy is asked, which then ends at once: as long as Istio lets a proxy drain.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks whether data is on its way.
+const FLUSH_PAUSE: Duration = Duration::from_millis(20);
 /// Pause between two looks whether a proxy that has accepted still listens.
 const LISTENING_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,6 +42,10 @@ pub(crate) struct ProxyShutdown {
     /// Time at which the proxy gets the next signal, and that signal.
     signal_at: Option<(Duration, Signal)>,
     in_flight: Option<InFlight>,
+    /// Has the kernel's lists of the pod's connections.
+    connections: PathBuf,
+    /// Time of the first look that found data on its way, and whether the last one did.
+    flush: Option<(Duration, bool)>,
     /// Time at which the proxy has accepted.
     accepted: Option<Duration>,
     /// The endpoint of the proxy's that has accepted first.
@@ -78,6 +88,8 @@ impl ProxyShutdown {
             requested: None,
             signal_at: None,
             in_flight: None,
+            connections: PathBuf::from("/proc/self/net"),
+            flush: None,
             accepted: None,
             accepted_by: None,
             by_ports,
@@ -102,6 +114,10 @@ impl ProxyShutdown {
                 // The longest due target first, so that each is asked before the proxy and none delays the others.
                 let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
                 let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
+                if target == self.proxy() && self.requested.is_none() && self.is_flushing(now) {
+                    self.targets[target].next = now + FLUSH_PAUSE;
+                    return;
+                }
                 let endpoints = self.targets[target].endpoints.len();
                 let accepted = self.accepted.filter(|_| target == self.proxy()).unwrap_or(now);
                 let drained = now.saturating_sub(accepted);
@@ -138,13 +154,35 @@ impl ProxyShutdown {
             // The proxy can end before its answer is read.
             self.note(proxy, asked.endpoint, &Ok(QuitResponse::ConnectionClosed), now);
         }
-        (self.signal_at, self.accepted) = (None, None);
+        (self.signal_at, self.accepted, self.flush) = (None, None, None);
         self.targets[proxy].next = Duration::ZERO;
         self.requested.take().map(|requested| now.saturating_sub(requested))
     }
 
     fn proxy(&self) -> usize {
         self.targets.len() - 1
+    }
+
+    /// Returns true while the last that the payload has written may still be in the proxy. What is in none of its sockets may be in
+    /// its memory, so two looks in a row have to find nothing if one has found something.
+    fn is_flushing(&mut self, now: Duration) -> bool {
+        let is_found = queues::hold_data(&self.connections);
+        let Some((since, was_found)) = self.flush else {
+            self.flush = is_found.then_some((now, true));
+            return is_found;
+        };
+        let waited = now.saturating_sub(since);
+        self.flush = Some((since, is_found));
+        if (is_found || was_found) && waited < FLUSH_TIMEOUT {
+            return true;
+        }
+        let waited = format!("{}ms", waited.as_millis());
+        if is_found {
+            log::warn("the pod's connections still hold data", &[("waited", &waited)]);
+        } else {
+            log::info("data has left the pod's connections", &[("waited", &waited)]);
+        }
+        false
     }
 
     /// Returns the targets that have not accepted yet; the proxy only while it runs.

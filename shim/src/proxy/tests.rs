@@ -37,7 +37,39 @@ fn shutdown_of(quit: &[Endpoint], proxy: &[Endpoint]) -> ProxyShutdown {
     args.quit = quit.to_vec();
     let mut shutdown = ProxyShutdown::new(&args, false);
     shutdown.targets[quit.len()].endpoints = proxy.to_vec();
+    shutdown.connections = PathBuf::new();
     shutdown
+}
+
+#[test]
+fn proxy_is_asked_once_no_data_is_on_its_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, empty) = ("00000000:00000800", "00000000:00000000");
+    let mut shutdown = shutdown_of(&[], &[answering(ACCEPTED)]);
+    shutdown.connections = directory.path().to_owned();
+    let began = now();
+    // Data again after a moment without it, as where the proxy has just read it.
+    for (look, queues) in (0..).zip([data, data, empty, data, empty, empty]) {
+        assert!(!shutdown.is_requested(), "look {look}");
+        queues::tests::write(directory.path(), "01", queues);
+        let at = began + look * FLUSH_PAUSE;
+        shutdown.advance(true, at);
+        assert!(shutdown.is_requested() || shutdown.deadline(true) == Some(at + FLUSH_PAUSE));
+    }
+    assert!(shutdown.is_requested());
+}
+
+#[test]
+fn proxy_is_asked_at_once_or_after_5_s_with_data_on_its_way() {
+    let directory = tempfile::tempdir().unwrap();
+    queues::tests::write(directory.path(), "01", "00000000:00000800");
+    let mut shutdown = shutdown_of(&[], &[answering(ACCEPTED)]);
+    shutdown.connections = directory.path().to_owned();
+    let seconds = seconds_until(&mut shutdown, ProxyShutdown::is_requested);
+    assert!((5..6).contains(&seconds), "a peer that reads nothing: {seconds} s");
+    let mut shutdown = shutdown_of(&[], &[answering(ACCEPTED)]);
+    shutdown.advance(true, now());
+    assert!(shutdown.is_requested(), "nothing is on its way");
 }
 
 /// Lets up to a minute pass in steps of 100 ms until a condition holds. Returns the seconds that took.
