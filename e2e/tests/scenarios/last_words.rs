@@ -14,8 +14,8 @@ const PORT: u16 = 8080;
 async fn proxy_outlives_what_the_payload_has_written_last() {
     let ns = &scenario("last-words", &[MESH, OPT_IN]).await;
     // netcat becomes the program, whose end leaves in the kernel what the proxy has not read yet.
-    let writes = "head -c 20000000 /dev/zero >/memory/data; exec nc -l -p 8080 -e cat /memory/data";
-    let spec = with_memory(pod_spec("Never", &[shell("main", writes)]));
+    let command = "head -c 20000000 /dev/zero >/memory/data; exec nc -l -p 8080 -e cat /memory/data";
+    let spec = with_memory(pod_spec("Never", &[shell("main", command)]));
     let mut writers = in_modes(&shim_modes(), &spec);
     for writer in &mut writers {
         writer["metadata"]["labels"] = json!({"app": writer["metadata"]["name"]});
