@@ -3,7 +3,8 @@
 #![expect(clippy::missing_panics_doc, reason = "it serves tests, which end by a panic")]
 
 use std::convert::Infallible;
-use std::future::ready;
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hyper::header::WARNING;
@@ -78,13 +79,17 @@ impl Answer {
 
 /// Records the requests that the server got.
 #[derive(Clone, Default)]
-pub struct Requests(Arc<Mutex<Vec<String>>>);
+pub struct Requests {
+    lines: Arc<Mutex<Vec<String>>>,
+    bodies: Arc<Mutex<Vec<String>>>,
+    unanswered: Arc<AtomicUsize>,
+}
 
 impl Requests {
     /// Returns method and path of each.
     #[must_use]
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
+        self.lines.lock().unwrap().clone()
     }
 
     /// Returns method and path of each that writes, without its parameters.
@@ -93,21 +98,45 @@ impl Requests {
         let path = |line: String| line.split('?').next().unwrap_or_default().to_owned();
         self.all().into_iter().filter(|line| !line.starts_with("GET")).map(path).collect()
     }
+
+    /// Returns the body of each that was answered.
+    #[must_use]
+    pub fn bodies(&self) -> Vec<String> {
+        self.bodies.lock().unwrap().clone()
+    }
+
+    /// Lets the next requests, this many, never be answered.
+    pub fn never_answer(&self, count: usize) {
+        self.unanswered.store(count, Ordering::Relaxed);
+    }
+
+    async fn record(&self, request: Request<Body>) -> String {
+        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+        let line = format!("{} {path}", request.method());
+        self.lines.lock().unwrap().push(line.clone());
+        if self.unanswered.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok() {
+            pending::<()>().await;
+        }
+        let body = request.into_body().collect_bytes().await.unwrap();
+        self.bodies.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
+        line
+    }
 }
 
 /// Returns a client of a server with these answers, and its requests. The first answer that fits is given; without one, the
 /// object is not found.
 pub fn client(answers: impl IntoIterator<Item = Answer>) -> (Client, Requests) {
-    let answers: Vec<Answer> = answers.into_iter().collect();
-    let missing = Answer::failure("", 404, "not found");
+    let answers: Arc<[Answer]> = answers.into_iter().collect();
     let requests = Requests::default();
     let seen = requests.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
-        let path = request.uri().path_and_query().map_or("", |path| path.as_str());
-        let line = format!("{} {path}", request.method());
-        seen.0.lock().unwrap().push(line.clone());
-        let answer = answers.iter().find(|answer| line.starts_with(&answer.request) && line.contains(answer.parameter));
-        ready(Ok::<_, Infallible>(respond(answer.unwrap_or(&missing))))
+        let (answers, seen) = (answers.clone(), seen.clone());
+        async move {
+            let line = seen.record(request).await;
+            let fits = |answer: &&Answer| line.starts_with(&answer.request) && line.contains(answer.parameter);
+            let missing = || respond(&Answer::failure("", 404, "not found"));
+            Ok::<_, Infallible>(answers.iter().find(fits).map_or_else(missing, respond))
+        }
     });
     (Client::new(service, "default"), requests)
 }

@@ -17,10 +17,14 @@ pub const MESH_LABEL: &str = "istio-aux.io/mesh";
 pub const RUN_TO_COMPLETION: &str = "run-to-completion";
 /// Namespace label: the controller keeps the objects that a tenant of Kubeflow needs; the value is [`ENABLED`].
 pub const TENANCY_LABEL: &str = "istio-aux.io/tenancy";
-/// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: `default`.
+/// Namespace annotation: the service accounts that may use Kubeflow Pipelines, separated by commas. Without it: none.
 pub const PIPELINES_ACCOUNTS_ANNOTATION: &str = "istio-aux.io/pipelines-accounts";
+/// Namespace annotation: the `ClusterRole` to which they are bound. Without it: [`PIPELINES_ROLE`].
+pub const PIPELINES_ROLE_ANNOTATION: &str = "istio-aux.io/pipelines-role";
 /// Kubernetes' label for the manager of an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Kubernetes' label for one of several installations. On a tenant's objects: the namespace of their controller.
+pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
 /// Manager of a tenant's objects: the value of [`MANAGED_BY_LABEL`], and the field manager.
 pub const TENANCY_MANAGER: &str = "istio-aux-tenancy";
 
@@ -116,8 +120,8 @@ pub const PIPELINES_TOKEN_ENV: &str = "KF_PIPELINES_SA_TOKEN_PATH";
 pub const PIPELINES_AUDIENCE: &str = "pipelines.kubeflow.org";
 /// Lifetime of the token, in seconds. The kubelet renews it before that.
 pub const PIPELINES_TOKEN_SECONDS: i64 = 7200;
-/// The `ClusterRole` of Kubeflow that lets an account use pipelines in its namespace.
-pub const PIPELINES_ROLE: &str = "kubeflow-pipelines-edit";
+/// The `ClusterRole` of istio-aux that lets an account submit and read runs of Kubeflow Pipelines in its namespace.
+pub const PIPELINES_ROLE: &str = "istio-aux-pipelines";
 
 /// Pod label of Katib's trials.
 pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
+use contract::names::PIPELINES_ROLE;
 use webhook::log::LogArgs;
 
 use crate::controller;
@@ -15,8 +16,9 @@ use crate::controller;
     version,
     long_about = "Keep what Kubeflow's tenants need in their namespaces.
 
-In each namespace with the label istio-aux.io/tenancy=enabled: a RoleBinding that lets its pods use Kubeflow Pipelines,
-and the PodDefault access-ml-pipeline where that kind exists. Of several replicas one acts, elected by a Lease.
+In each namespace with the label istio-aux.io/tenancy=enabled: a RoleBinding that lets the service accounts that the
+namespace names use Kubeflow Pipelines, and the PodDefault access-ml-pipeline where that kind exists. Of several replicas
+one acts, elected by a Lease.
 docs/tenancy.md says what a user types and sees.",
     after_help = "example, in a pod: istio-aux-controller; deploy/overlays/tenancy has its account"
 )]
@@ -24,9 +26,13 @@ pub struct ControllerArgs {
     /// The namespace of the Lease; by default the namespace of the pod
     #[arg(long, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// The Lease that elects a replica, which must exist
+    /// The Lease that elects a replica; it is created if there is none
     #[arg(long, value_name = "NAME", default_value = "istio-aux-tenancy")]
     pub(crate) lease: String,
+    /// The `ClusterRoles` that may be bound, separated by commas. A namespace asks for one by the annotation
+    /// istio-aux.io/pipelines-role
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = PIPELINES_ROLE)]
+    pub(crate) roles: Vec<String>,
     /// This replica's name, which must be unique: the name of its pod
     #[arg(long, value_name = "NAME", env = "POD_NAME", hide_env_values = true)]
     pub(crate) identity: String,

@@ -1,25 +1,40 @@
 //! Reads and writes the objects of one namespace.
 
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
-use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE, TENANCY_MANAGER};
+use contract::names::{ACCESS_PIPELINES_LABEL, TENANCY_MANAGER};
 use inject::tenancy::objects::ROLE_BINDING_NAME;
 use inject::tenancy::wish::Wish;
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 
-use crate::plan::{Action, Observed};
+use crate::plan::{Action, Installation, Observed};
 
 /// Is the cause that the API server gives when it creates nothing in a namespace that is being deleted.
 const TERMINATING: &str = "NamespaceTerminating";
 
+/// Tells what became of a write that the API server has answered for good. Any other answer is tried again.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// Not needed: the namespace is deleted or being deleted, or the server does not have the kind.
+    Gone,
+    /// Rejected, with the server's words.
+    Refused(String),
+}
+
 /// Reads the objects of a namespace that matter to its wish.
-pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> kube::Result<Observed> {
-    if matches!(wish, Wish::Unclear(_)) {
-        return Ok(Observed::default());
-    }
+pub(crate) async fn observe(
+    client: &Client,
+    installation: &Installation,
+    namespace: &str,
+    wish: &Wish,
+) -> kube::Result<Observed> {
     let has_role = match wish {
-        Wish::Objects { .. } => api::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await?.is_some(),
+        Wish::Unclear(_) => return Ok(Observed::default()),
+        Wish::Objects { accounts, role } if !accounts.is_empty() && installation.roles.contains(role) => {
+            api::get(client, CLUSTER_ROLES, None, role).await?.is_some()
+        }
         _ => false,
     };
     let role_binding = api::get(client, ROLE_BINDINGS, Some(namespace), ROLE_BINDING_NAME).await?;
@@ -27,9 +42,8 @@ pub(super) async fn observe(client: &Client, namespace: &str, wish: &Wish) -> ku
     Ok(Observed { has_role, role_binding, pod_default })
 }
 
-/// Executes an action. Returns false if it is not needed: the namespace is deleted, or being deleted, or the server does not
-/// have the kind.
-pub(super) async fn execute(client: &Client, namespace: &str, action: &Action) -> kube::Result<bool> {
+/// Executes an action.
+pub(crate) async fn execute(client: &Client, namespace: &str, action: &Action) -> kube::Result<Outcome> {
     let result = match action {
         Action::Apply { kind, object, replaces } => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -44,15 +58,14 @@ pub(super) async fn execute(client: &Client, namespace: &str, action: &Action) -
         }
     };
     match result {
-        Ok(()) => Ok(true),
-        Err(error) if is_gone(&error) => Ok(false),
+        Ok(()) => Ok(Outcome::Done),
+        Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status) => Ok(Outcome::Gone),
+        // By RBAC, an admission policy or webhook, a quota, or the object's schema. A conflict (409) and too many requests (429) pass.
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {
+            Ok(Outcome::Refused(status.message.clone()))
+        }
         Err(error) => Err(error),
     }
-}
-
-/// Returns true if the API server did nothing because the namespace is deleted or it does not have the kind.
-fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404 || is_terminating(status))
 }
 
 fn is_terminating(status: &Status) -> bool {

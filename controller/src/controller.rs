@@ -9,29 +9,34 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use api::describe_error;
 use futures::StreamExt;
+use inject::tenancy::objects::labels;
 use inject::tenancy::wish::{Wish, unknown_values, wish};
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::api::{Api, PartialObjectMeta};
-use kube::runtime::controller::Action as Requeue;
+use kube::runtime::controller::{Action as Requeue, Error as RunError};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::{Controller, watcher};
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use webhook::serve;
 
 use crate::args::ControllerArgs;
-use crate::cluster;
+use crate::cluster::{self, Outcome};
 use crate::election::Candidate;
-use crate::metrics::{Reconciliation, TenancyMetrics};
-use crate::plan::{EventNote, Plan, plan};
+use crate::metrics::{LastCheck, Reconciliation, TenancyMetrics};
+use crate::plan::{EventNote, Installation, Plan, plan};
+use crate::progress::Progress;
 
 /// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
-/// Delays the next check of a namespace after a warning.
+/// Delays the next check of a namespace after a warning, at first, and after a failure.
 const REFUSED_INTERVAL: Duration = Duration::from_mins(1);
-/// Delays the next check after a failure, at first.
-const BACKOFF_MIN: Duration = Duration::from_secs(1);
+const FAILED_INTERVAL: Duration = Duration::from_secs(1);
+/// Limits these delays, which double with each warning or failure in a row.
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
+/// Limits one check. A connection can be lost without a word, and a request of kube's client has no limit.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits the namespaces that are checked at the same time.
 const CONCURRENCY: u16 = 8;
 
@@ -48,16 +53,19 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
     let metrics = Arc::new(TenancyMetrics::new());
     let is_ready = Arc::new(AtomicBool::new(false));
     let shutdown = serve::shutdown_signal().context("cannot start")?;
-    let (text, ready) = (metrics.clone(), is_ready.clone());
+    let (text, ready, progress) = (metrics.clone(), is_ready.clone(), Arc::new(Progress::default()));
     let readiness =
         move || if ready.load(Ordering::Relaxed) { Ok(()) } else { Err("the Lease was not read yet".to_owned()) };
     let (_stop, stopped) = watch::channel(());
-    let (address, health) = serve::health(arguments.health_listen, readiness, move || text.text(), stopped)?;
-    let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace());
-    let leases = Api::namespaced(client.clone(), namespace);
-    let mut candidate = Candidate::new(leases, &arguments.lease, &arguments.identity);
+    let alive = progress.clone();
+    let liveness = move || alive.reason_to_restart();
+    let (address, health) = serve::health(arguments.health_listen, liveness, readiness, move || text.text(), stopped)?;
+    let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace()).to_owned();
+    let leases = Api::namespaced(client.clone(), &namespace);
+    let mut candidate = Candidate::new(leases, labels(&namespace), &arguments.lease, &arguments.identity);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = arguments.identity, health = %address, "started");
-    let worker = Worker { client: &client, identity: &arguments.identity, metrics: metrics.clone() };
+    let installation = Installation { namespace, roles: arguments.roles.clone() };
+    let worker = Worker { context: Context::new(client, installation, &arguments.identity, metrics, progress) };
     let result = tokio::select! {
         never = worker.lead(&mut candidate, &is_ready) => match never {},
         ended = health => Err(anyhow!("the health listener ended unexpectedly: {ended:?}")),
@@ -71,83 +79,113 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
 type NamespaceMeta = PartialObjectMeta<Namespace>;
 
 /// Runs one replica.
-struct Worker<'a> {
-    client: &'a Client,
-    identity: &'a str,
-    metrics: Arc<TenancyMetrics>,
+struct Worker {
+    /// Outlives terms.
+    context: Arc<Context>,
 }
 
-impl Worker<'_> {
+impl Worker {
     /// Acts whenever this replica is the leader.
     async fn lead(&self, candidate: &mut Candidate, is_ready: &AtomicBool) -> Infallible {
+        let Context { metrics, progress, .. } = &*self.context;
         loop {
             candidate.acquire(|| is_ready.store(true, Ordering::Relaxed)).await;
             tracing::info!("this replica acts");
-            self.metrics.set_leader(true);
+            metrics.set_leader(true);
             let reason = tokio::select! {
                 () = self.watch() => "the watch of namespaces ended".to_owned(),
                 reason = candidate.keep() => reason,
             };
-            self.metrics.set_leader(false);
+            metrics.set_leader(false);
+            progress.reset();
             tracing::warn!(reason, "this replica no longer acts");
         }
     }
 
     async fn watch(&self) {
-        let instance = Some(self.identity.to_owned());
-        let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance };
-        let context = Context {
-            client: self.client.clone(),
-            recorder: Recorder::new(self.client.clone(), reporter),
-            metrics: self.metrics.clone(),
-            failures: Mutex::default(),
-        };
-        let namespaces: Api<NamespaceMeta> = Api::all(self.client.clone());
+        let namespaces: Api<NamespaceMeta> = Api::all(self.context.client.clone());
         let config = kube::runtime::controller::Config::default().concurrency(CONCURRENCY);
-        Controller::new(namespaces, watcher::Config::default())
-            .with_config(config)
-            .run(reconcile, back_off, Arc::new(context))
-            .for_each(async |reconciled| {
-                if let Err(error) = reconciled {
-                    tracing::debug!(error = describe_error(&error), "a namespace will be checked again");
-                }
-            })
-            .await;
+        let controller = Controller::new(namespaces, watcher::Config::default()).with_config(config);
+        let (listed, progress) = (controller.store(), &self.context.progress);
+        let checks =
+            controller.run(reconcile, back_off, self.context.clone()).for_each(async |checked| match checked {
+                Ok(_) => {}
+                // It was deleted before its next check.
+                Err(RunError::ObjectNotFound(namespace)) => self.context.forget(&namespace.name),
+                Err(error) => tracing::debug!(error = describe_error(&error), "a namespace will be checked again"),
+            });
+        let list = async {
+            progress.begin();
+            // It fails only where the controller ends.
+            let _ = listed.wait_until_ready().await;
+            progress.end(true);
+        };
+        tokio::join!(checks, list);
     }
 }
 
 struct Context {
     client: Client,
+    installation: Installation,
     recorder: Recorder,
     metrics: Arc<TenancyMetrics>,
-    /// Counts the failures in a row of each namespace.
-    failures: Mutex<HashMap<String, u32>>,
+    progress: Arc<Progress>,
+    /// Holds what is remembered of each namespace from its last check.
+    remembered: Mutex<HashMap<String, Memory>>,
+}
+
+/// Remembers the last check of a namespace.
+#[derive(Default)]
+struct Memory {
+    /// Counts the failures, or the warnings, in a row.
+    failures: u32,
+    /// Has what was said. It is said again only when it changes.
+    notices: Vec<EventNote>,
+}
+
+/// Says why a check of a namespace is tried again.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("the API server has not answered within {CHECK_TIMEOUT:?}")]
+    Unanswered,
 }
 
 /// Keeps the objects of a namespace, and reports and counts what was done.
-async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> kube::Result<Requeue> {
+async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Result<Requeue, CheckError> {
     let name = namespace.name_any();
     if namespace.metadata.deletion_timestamp.is_some() {
         context.forget(&name);
         return Ok(Requeue::await_change());
     }
+    context.progress.begin();
+    let checked = timeout(CHECK_TIMEOUT, check(&namespace, &name, &context)).await;
+    context.progress.end(checked.is_ok());
+    checked.unwrap_or(Err(CheckError::Unanswered))
+}
+
+async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Result<Requeue, CheckError> {
+    let Context { client, installation, .. } = context;
     let wish = wish(namespace.labels(), namespace.annotations());
-    let observed = cluster::observe(&context.client, &name, &wish).await?;
-    let Plan { actions, mut notices } = plan(&name, &wish, &observed);
+    let observed = cluster::observe(client, installation, name, &wish).await?;
+    let Plan { actions, mut notices } = plan(installation, name, &wish, &observed);
     let mut changed = Vec::new();
     for action in &actions {
-        if cluster::execute(&context.client, &name, action).await? {
-            changed.push(action.to_string());
+        match cluster::execute(client, name, action).await? {
+            Outcome::Done => changed.push(action.to_string()),
+            Outcome::Gone => {}
+            Outcome::Refused(reason) => notices.push(EventNote::warning("Refused", format!("not {action}: {reason}"))),
         }
     }
-    if !matches!(wish, Wish::Unclear(_)) {
-        notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
-    }
-    context.report(&namespace, &changed, &notices).await;
+    notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
     let (is_wanted, is_refused) = (wish != Wish::Nothing, notices.iter().any(|notice| notice.is_warning));
-    context.forget(&name);
+    let (refusals, news) = context.remember(name, is_refused, &notices);
+    context.report(namespace, &changed, &news).await;
     if is_wanted || is_refused {
-        context.metrics.set(&name, is_refused);
+        context.metrics.set(name, if is_refused { LastCheck::Refused } else { LastCheck::Fine });
+    } else {
+        context.metrics.forget(name);
     }
     context.metrics.count(match (is_refused, changed.is_empty()) {
         (true, _) => Reconciliation::Refused,
@@ -155,7 +193,7 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> kube
         (false, true) => Reconciliation::Unchanged,
     });
     Ok(match (is_refused, is_wanted) {
-        (true, _) => Requeue::requeue(REFUSED_INTERVAL),
+        (true, _) => Requeue::requeue(pause_after(REFUSED_INTERVAL, refusals)),
         (false, true) => Requeue::requeue(RESYNC_INTERVAL),
         (false, false) => Requeue::await_change(),
     })
@@ -163,27 +201,52 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> kube
 
 /// Returns the pause after a failure, which doubles with each in a row.
 #[expect(clippy::needless_pass_by_value, reason = "as kube's controller passes them")]
-fn back_off(namespace: Arc<NamespaceMeta>, error: &kube::Error, context: Arc<Context>) -> Requeue {
+fn back_off(namespace: Arc<NamespaceMeta>, error: &CheckError, context: Arc<Context>) -> Requeue {
     let name = namespace.name_any();
     let pause = {
-        let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(name.clone()).or_default();
-        *count = count.saturating_add(1);
-        pause_after(*count)
+        let mut remembered = context.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = remembered.entry(name.clone()).or_default();
+        memory.failures = memory.failures.saturating_add(1);
+        pause_after(FAILED_INTERVAL, memory.failures)
     };
     context.metrics.count(Reconciliation::Failed);
+    context.metrics.set(&name, LastCheck::Failed);
     tracing::warn!(namespace = name, error = describe_error(error), ?pause, "cannot keep a tenant's objects yet");
     Requeue::requeue(pause)
 }
 
-fn pause_after(failures: u32) -> Duration {
-    BACKOFF_MIN.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(BACKOFF_MAX)
+fn pause_after(first: Duration, failures: u32) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(BACKOFF_MAX)
 }
 
 impl Context {
+    fn new(
+        client: Client,
+        installation: Installation,
+        identity: &str,
+        metrics: Arc<TenancyMetrics>,
+        progress: Arc<Progress>,
+    ) -> Arc<Self> {
+        let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance: Some(identity.to_owned()) };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Arc::new(Self { client, installation, recorder, metrics, progress, remembered: Mutex::default() })
+    }
+
     fn forget(&self, namespace: &str) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
         self.metrics.forget(namespace);
+    }
+
+    /// Remembers a check. Returns the number of warnings in a row, and the notices that were not said the last time.
+    fn remember(&self, namespace: &str, is_refused: bool, notices: &[EventNote]) -> (u32, Vec<EventNote>) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = remembered.remove(namespace).unwrap_or_default();
+        let news = notices.iter().filter(|notice| !before.notices.contains(notice)).cloned().collect();
+        let failures = if is_refused { before.failures.saturating_add(1) } else { 0 };
+        if !notices.is_empty() {
+            remembered.insert(namespace.to_owned(), Memory { failures, notices: notices.to_vec() });
+        }
+        (failures, news)
     }
 
     /// Reports changes and notices in the log, and as events in the namespace, where its users see them.

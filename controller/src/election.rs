@@ -2,25 +2,30 @@
 //!
 //! A replica uses its own clock: a Lease that has not changed for its whole duration is free, whatever time it names.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use api::describe_error;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Lets another replica take over after this time without a renewal.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Stops a leader that could not renew, before another takes over.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 const RENEW_INTERVAL: Duration = Duration::from_secs(3);
+/// Pause before the next try to renew.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const ACQUIRE_INTERVAL: Duration = Duration::from_secs(2);
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
-const _: () = assert!(RENEW_DEADLINE.as_secs() + REQUEST_TIMEOUT.as_secs() < LEASE_DURATION.as_secs());
+/// Limits one step, which has two requests.
+const STEP_TIMEOUT: Duration = Duration::from_secs(3);
+/// The last renewal is counted from before its request, so a leader ends before the Lease does.
+const _: () = assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs());
 
 /// Selects what a replica does about a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +48,8 @@ fn next_action(holder: Option<&str>, identity: &str, unchanged_for: Duration) ->
 /// Stands for election as one replica.
 pub(super) struct Candidate {
     leases: Api<Lease>,
+    /// Has the labels of a Lease that it creates, by which its removal finds it.
+    labels: BTreeMap<String, String>,
     name: String,
     identity: String,
     /// Holds the version of the Lease, and when it was first seen.
@@ -52,8 +59,8 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Returns a candidate of this identity, which must be unique.
-    pub(super) fn new(leases: Api<Lease>, name: &str, identity: &str) -> Self {
-        Self { leases, name: name.to_owned(), identity: identity.to_owned(), observed: None, is_leader: false }
+    pub(super) fn new(leases: Api<Lease>, labels: BTreeMap<String, String>, name: &str, identity: &str) -> Self {
+        Self { leases, labels, name: name.to_owned(), identity: identity.to_owned(), observed: None, is_leader: false }
     }
 
     /// Waits until this replica is the leader. Calls `reached` whenever the API server has answered.
@@ -83,32 +90,36 @@ impl Candidate {
 
     /// Renews the Lease until it is lost, and returns the reason.
     pub(super) async fn keep(&mut self) -> String {
-        let mut renewed = Instant::now();
+        let (mut renewed, mut pause) = (Instant::now(), RENEW_INTERVAL);
         loop {
-            sleep(RENEW_INTERVAL).await;
-            match self.step().await {
-                Ok(true) => renewed = Instant::now(),
+            sleep(pause).await;
+            let began = Instant::now();
+            let step = timeout_at(renewed + RENEW_DEADLINE, self.step()).await;
+            match step.unwrap_or_else(|_| Err(anyhow!("not renewed within {RENEW_DEADLINE:?}"))) {
+                Ok(true) => (renewed, pause) = (began, RENEW_INTERVAL),
                 Ok(false) => return "another replica took over".to_owned(),
                 Err(error) => {
                     let reason = describe_error(error.as_ref());
-                    if renewed.elapsed() + RENEW_INTERVAL >= RENEW_DEADLINE {
+                    if renewed.elapsed() >= RENEW_DEADLINE {
                         self.is_leader = false;
                         return reason;
                     }
                     tracing::warn!(reason, lease = self.name, "cannot renew the lease yet");
+                    pause = RETRY_INTERVAL;
                 }
             }
         }
     }
 
-    /// Frees the Lease, so that another replica need not wait.
+    /// Frees the Lease, unless another replica holds it by now, so that another replica need not wait.
     pub(super) async fn release(&mut self) {
         if !std::mem::take(&mut self.is_leader) {
             return;
         }
-        let free = json!({"spec": {"holderIdentity": ""}});
+        let version = self.observed.as_ref().map(|(version, _)| version);
+        let free = json!({"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": ""}});
         let patch = Patch::Merge(free);
-        let freed = timeout(REQUEST_TIMEOUT, self.leases.patch(&self.name, &PatchParams::default(), &patch)).await;
+        let freed = timeout(STEP_TIMEOUT, self.leases.patch(&self.name, &PatchParams::default(), &patch)).await;
         if !matches!(freed, Ok(Ok(_))) {
             tracing::warn!(lease = self.name, "the lease could not be freed; another replica takes over in 15 s");
         }
@@ -116,8 +127,8 @@ impl Candidate {
 
     /// Reads the Lease and, if it is this replica's turn, writes it. Returns true if this replica is the leader.
     async fn step(&mut self) -> Result<bool> {
-        let step = timeout(REQUEST_TIMEOUT, self.try_step()).await;
-        let step = step.unwrap_or_else(|_| Err(anyhow!("no answer within {REQUEST_TIMEOUT:?}")));
+        let step = timeout(STEP_TIMEOUT, self.try_step()).await;
+        let step = step.unwrap_or_else(|_| Err(anyhow!("no answer within {STEP_TIMEOUT:?}")));
         if let Ok(is_leader) = step {
             self.is_leader = is_leader;
         }
@@ -125,7 +136,10 @@ impl Candidate {
     }
 
     async fn try_step(&mut self) -> Result<bool> {
-        let lease = self.leases.get(&self.name).await?;
+        let lease = match self.leases.get(&self.name).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => self.create().await?,
+            lease => lease?,
+        };
         let version = lease.metadata.resource_version.unwrap_or_default();
         let spec = lease.spec.unwrap_or_default();
         let since = match &self.observed {
@@ -151,11 +165,21 @@ impl Candidate {
             }
         }
         match self.leases.patch(&self.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Ok(_) => Ok(true),
-            // Another replica was first.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Ok(lease) => {
+                self.observed = Some((lease.metadata.resource_version.unwrap_or_default(), Instant::now()));
+                Ok(true)
+            }
+            // Somebody else has changed it. A leader looks again: that may have been an annotation.
+            Err(kube::Error::Api(status)) if status.code == 409 && action == LeaseAction::Acquire => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Creates the Lease. It is no manifest: Argo CD applies none of this kind (argo-cd#12722).
+    async fn create(&self) -> kube::Result<Lease> {
+        let (name, labels) = (Some(self.name.clone()), Some(self.labels.clone()));
+        let metadata = ObjectMeta { name, labels, ..ObjectMeta::default() };
+        self.leases.create(&PostParams::default(), &Lease { metadata, spec: None }).await
     }
 }
 
@@ -163,6 +187,7 @@ impl Candidate {
 mod tests {
     use super::*;
     use api::fake::{Answer, client};
+    use inject::tenancy::objects::labels;
 
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/istio-aux/leases/istio-aux-tenancy";
 
@@ -184,7 +209,7 @@ mod tests {
 
     fn candidate(answers: impl IntoIterator<Item = Answer>) -> (Candidate, api::fake::Requests) {
         let (client, requests) = client(answers);
-        (Candidate::new(Api::namespaced(client, "istio-aux"), "istio-aux-tenancy", "me"), requests)
+        (Candidate::new(Api::namespaced(client, "istio-aux"), labels("istio-aux"), "istio-aux-tenancy", "me"), requests)
     }
 
     fn lease(holder: &str) -> serde_json::Value {
@@ -211,8 +236,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn missing_lease_is_an_error() {
-        let error = candidate([]).0.step().await.unwrap_err();
-        assert_eq!(describe_error(error.as_ref()), "not found");
+    async fn missing_lease_is_created() {
+        let path = LEASE.trim_end_matches("/istio-aux-tenancy");
+        let answers = [Answer::ok(&format!("POST {path}"), lease("")), Answer::ok("PATCH ", lease("me"))];
+        let (mut candidate, requests) = candidate(answers);
+        assert!(candidate.step().await.unwrap());
+        assert_eq!(requests.writes(), [format!("POST {path}"), format!("PATCH {LEASE}")]);
+        let created = &requests.bodies()[1];
+        assert!(created.contains(r#""app.kubernetes.io/managed-by":"istio-aux-tenancy""#), "{created}");
+    }
+
+    #[tokio::test]
+    async fn freed_lease_is_the_one_that_was_renewed() {
+        let answers = [Answer::ok(&format!("GET {LEASE}"), lease("me")), Answer::ok("PATCH ", lease("me"))];
+        let (mut candidate, requests) = candidate(answers);
+        candidate.step().await.unwrap();
+        candidate.release().await;
+        let freed = requests.bodies().pop().unwrap();
+        assert!(freed.contains(r#""holderIdentity":"""#) && freed.contains(r#""resourceVersion":"7""#), "{freed}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_renewal_does_not_end_a_term() {
+        let renews = [Answer::ok(&format!("GET {LEASE}"), lease("me")), Answer::ok("PATCH ", lease("me"))];
+        let (mut candidate, requests) = candidate(renews);
+        requests.never_answer(1);
+        let ended = timeout(Duration::from_mins(1), candidate.keep()).await;
+        assert!(ended.is_err(), "one request without an answer: {ended:?}");
+        requests.never_answer(usize::MAX);
+        let began = Instant::now();
+        let reason = timeout(Duration::from_mins(1), candidate.keep()).await.expect("it ends");
+        assert!(began.elapsed() < LEASE_DURATION, "{reason} after {:?}", began.elapsed());
     }
 }

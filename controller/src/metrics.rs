@@ -35,6 +35,16 @@ impl Reconciliation {
     }
 }
 
+/// Tells what the last check of a namespace has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastCheck {
+    Fine,
+    /// Something was left undone, and an event says why.
+    Refused,
+    /// The API server failed, or did not answer.
+    Failed,
+}
+
 /// Holds the name of a label with its value.
 type Labels = [(&'static str, &'static str); 1];
 
@@ -46,8 +56,9 @@ pub struct TenancyMetrics {
     reconciliations: Family<Labels, Counter>,
     tenants: Gauge,
     refused: Gauge,
-    /// Tells for each namespace that asks for something if it has a warning.
-    states: Mutex<HashMap<String, bool>>,
+    failed: Gauge,
+    /// Has the namespaces that ask for something, or could not be checked.
+    states: Mutex<HashMap<String, LastCheck>>,
 }
 
 impl Default for TenancyMetrics {
@@ -68,13 +79,15 @@ impl TenancyMetrics {
         for result in Reconciliation::ALL {
             drop(reconciliations.get_or_create(&result.labels()));
         }
-        let help = "How often a namespace was looked at, by what became of it";
+        let help = "How often a namespace was checked, by what became of it";
         registry.register("tenancy_reconciliations", help, reconciliations.clone());
-        let (tenants, refused) = (Gauge::default(), Gauge::default());
+        let (tenants, refused, failed) = (Gauge::default(), Gauge::default(), Gauge::default());
         registry.register("tenancy_namespaces", "Namespaces that ask for a tenant's objects", tenants.clone());
         let help = "Namespaces in which something was left undone; an event in each says what";
         registry.register("tenancy_refused_namespaces", help, refused.clone());
-        Self { registry, leader, reconciliations, tenants, refused, states: Mutex::default() }
+        let help = "Namespaces whose last check failed; it is tried again, and the log says why it failed";
+        registry.register("tenancy_failed_namespaces", help, failed.clone());
+        Self { registry, leader, reconciliations, tenants, refused, failed, states: Mutex::default() }
     }
 
     /// Sets the role of this replica. The other counts of a replica that does not act are 0.
@@ -90,9 +103,9 @@ impl TenancyMetrics {
         self.reconciliations.get_or_create(&result.labels()).inc();
     }
 
-    /// Sets whether a namespace has a warning.
-    pub(super) fn set(&self, namespace: &str, is_refused: bool) {
-        self.update(|states| _ = states.insert(namespace.to_owned(), is_refused));
+    /// Sets what the last check of a namespace has come to.
+    pub(super) fn set(&self, namespace: &str, state: LastCheck) {
+        self.update(|states| _ = states.insert(namespace.to_owned(), state));
     }
 
     /// Forgets a namespace that asks for nothing, or is deleted.
@@ -100,12 +113,14 @@ impl TenancyMetrics {
         self.update(|states| _ = states.remove(namespace));
     }
 
-    fn update(&self, change: impl FnOnce(&mut HashMap<String, bool>)) {
+    fn update(&self, change: impl FnOnce(&mut HashMap<String, LastCheck>)) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut states);
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.tenants.set(count(states.len()));
-        self.refused.set(count(states.values().filter(|is_refused| **is_refused).count()));
+        for (gauge, wanted) in [(&self.refused, LastCheck::Refused), (&self.failed, LastCheck::Failed)] {
+            gauge.set(count(states.values().filter(|state| **state == wanted).count()));
+        }
     }
 
     /// Returns all of them as text, in the format of Open Metrics.
@@ -127,13 +142,14 @@ mod tests {
         let metrics = TenancyMetrics::new();
         let has = |line: &str| metrics.text().lines().any(|other| other == line);
         metrics.set_leader(true);
-        metrics.set("a", true);
-        metrics.set("a", false);
-        metrics.set("b", true);
+        metrics.set("a", LastCheck::Refused);
+        metrics.set("a", LastCheck::Failed);
+        metrics.set("b", LastCheck::Refused);
         metrics.count(Reconciliation::Refused);
         assert!(has("istio_aux_tenancy_leader 1"));
         assert!(has("istio_aux_tenancy_namespaces 2"), "{}", metrics.text());
         assert!(has("istio_aux_tenancy_refused_namespaces 1"));
+        assert!(has("istio_aux_tenancy_failed_namespaces 1"));
         assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="refused"} 1"#));
         assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="failed"} 0"#));
         metrics.forget("b");

@@ -3,15 +3,24 @@
 use std::fmt;
 
 use contract::kind::{Kind, POD_DEFAULTS, ROLE_BINDINGS};
-use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ROLE};
-use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours, pod_default, role_binding};
+use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ACCOUNTS_ANNOTATION};
+use inject::tenancy::objects::{ROLE_BINDING_NAME, installation_of, labelled, pod_default, role_binding};
 use inject::tenancy::wish::Wish;
 use serde_json::Value;
+
+/// Describes the installation that plans.
+#[derive(Debug, Clone)]
+pub(crate) struct Installation {
+    /// Is its namespace.
+    pub(crate) namespace: String,
+    /// Has the `ClusterRoles` that it may bind. A namespace asks for one of them.
+    pub(crate) roles: Vec<String>,
+}
 
 /// Holds the objects of a namespace.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Observed {
-    /// Is true if Kubeflow's role for pipelines exists.
+    /// Is true if the role that is asked for exists.
     pub(crate) has_role: bool,
     /// Has the object of the `RoleBinding`'s name.
     pub(crate) role_binding: Option<Value>,
@@ -70,58 +79,102 @@ impl EventNote {
 }
 
 /// Plans for one namespace.
-pub(crate) fn plan(namespace: &str, wish: &Wish, observed: &Observed) -> Plan {
-    let mut plan = Plan::default();
+pub(crate) fn plan(installation: &Installation, namespace: &str, wish: &Wish, observed: &Observed) -> Plan {
+    let mut planner = Planner { installation, plan: Plan::default() };
+    let (bound, offered) = (observed.role_binding.as_ref(), observed.pod_default.as_ref());
     match wish {
-        Wish::Unclear(text) => plan.notices.push(EventNote::invalid_value(text.clone())),
+        Wish::Unclear(text) => planner.note(EventNote::invalid_value(text.clone())),
         Wish::Nothing => {
-            plan.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, observed.role_binding.as_ref());
-            plan.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, observed.pod_default.as_ref());
+            planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);
+            planner.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, offered);
         }
-        Wish::Objects { accounts } => {
-            plan.bind(role_binding(namespace, accounts), observed);
-            plan.keep_pod_default(pod_default(namespace), observed.pod_default.as_ref());
+        Wish::Objects { accounts, role } => {
+            if accounts.is_empty() {
+                planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);
+                planner.note(EventNote {
+                    reason: "NobodyNamed",
+                    is_warning: false,
+                    text: format!(
+                        "no account is bound: annotate the namespace with {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME"
+                    ),
+                });
+            } else {
+                planner.bind(role, role_binding(namespace, role, accounts), observed);
+            }
+            planner.keep_pod_default(pod_default(namespace), offered);
         }
     }
-    plan
+    planner.plan
 }
 
-impl Plan {
+struct Planner<'a> {
+    installation: &'a Installation,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    fn note(&mut self, note: EventNote) {
+        self.plan.notices.push(note);
+    }
+
+    /// Returns true if the controller of this installation keeps the object.
+    fn is_ours(&self, object: &Value) -> bool {
+        installation_of(object) == Some(&self.installation.namespace)
+    }
+
+    fn apply(&mut self, kind: Kind, object: Value, replaces: bool) {
+        let object = labelled(object, &self.installation.namespace);
+        self.plan.actions.push(Action::Apply { kind, object, replaces });
+    }
+
     fn remove(&mut self, kind: Kind, name: &'static str, found: Option<&Value>) {
-        if let Some(found) = found.filter(|found| is_ours(found)) {
+        if let Some(found) = found.filter(|found| self.is_ours(found)) {
             let uid = found["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            self.actions.push(Action::Delete { kind, name, uid });
+            self.plan.actions.push(Action::Delete { kind, name, uid });
         }
     }
 
-    fn bind(&mut self, desired: Value, observed: &Observed) {
+    fn bind(&mut self, role: &str, desired: Value, observed: &Observed) {
         let found = observed.role_binding.as_ref();
-        // The roleRef of a binding is immutable.
-        if found.is_some_and(|found| !is_ours(found) || found["roleRef"] != desired["roleRef"]) {
+        if found.is_some_and(|found| !self.is_ours(found)) {
             let text = format!(
-                "RoleBinding {ROLE_BINDING_NAME} is not managed by istio-aux; left unchanged; delete it, or give it another name"
+                "RoleBinding {ROLE_BINDING_NAME} is not managed by this istio-aux; left unchanged; delete it, or give it another name"
             );
-            self.notices.push(EventNote::warning("RoleBindingNotManaged", text));
+            return self.note(EventNote::warning("RoleBindingNotManaged", text));
+        }
+        // The roleRef of a binding is immutable, and the binding to a role that is no longer asked for goes in any case.
+        let is_same_role = found.is_some_and(|found| found["roleRef"] == desired["roleRef"]);
+        if found.is_some() && !is_same_role {
+            self.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, found);
+        }
+        let roles = &self.installation.roles;
+        if !roles.iter().any(|permitted| permitted == role) {
+            if is_same_role {
+                self.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, found);
+            }
+            let text = format!(
+                "ClusterRole {role} is not one that istio-aux may bind here: {}; no account is bound",
+                roles.join(", ")
+            );
+            self.note(EventNote::warning("RoleNotPermitted", text));
         } else if !observed.has_role {
-            let text = format!(
-                "there is no ClusterRole {PIPELINES_ROLE}, which comes with Kubeflow Pipelines; no account is bound to it"
-            );
-            self.notices.push(EventNote::warning("ClusterRoleMissing", text));
-        } else if found.is_none_or(|found| found["subjects"] != desired["subjects"]) {
-            self.actions.push(Action::Apply { kind: ROLE_BINDINGS, object: desired, replaces: found.is_some() });
+            let text = format!("there is no ClusterRole {role}; no account is bound to it");
+            self.note(EventNote::warning("ClusterRoleMissing", text));
+        } else if !is_same_role || found.is_none_or(|found| found["subjects"] != desired["subjects"]) {
+            self.apply(ROLE_BINDINGS, desired, is_same_role);
         }
     }
 
     fn keep_pod_default(&mut self, desired: Value, found: Option<&Value>) {
         match found {
-            Some(found) if !is_ours(found) => self.notices.push(EventNote {
+            Some(found) if !self.is_ours(found) => self.note(EventNote {
                 reason: "PodDefaultNotManaged",
                 // It gives pods a token, too.
                 is_warning: false,
-                text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is not managed by istio-aux; left unchanged"),
+                text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is not managed by this istio-aux; left unchanged"),
             }),
             Some(found) if found["spec"] == desired["spec"] => {}
-            _ => self.actions.push(Action::Apply { kind: POD_DEFAULTS, object: desired, replaces: found.is_some() }),
+            _ => self.apply(POD_DEFAULTS, desired, found.is_some()),
         }
     }
 }
@@ -129,23 +182,33 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::names::TENANCY_MANAGER;
     use serde_json::json;
 
     const NAMESPACE: &str = "team";
+    const ROLE: &str = "istio-aux-pipelines";
 
-    fn wish(accounts: &[&str]) -> Wish {
-        Wish::Objects { accounts: accounts.iter().map(|&account| account.to_owned()).collect() }
+    fn installation() -> Installation {
+        Installation { namespace: "istio-aux".to_owned(), roles: vec![ROLE.to_owned(), "edit".to_owned()] }
     }
 
-    /// Returns a namespace in which everything is as `wish(&["default"])` asks for.
-    fn up_to_date() -> Observed {
-        let role_binding = Some(role_binding(NAMESPACE, &["default".to_owned()]));
-        Observed { has_role: true, role_binding, pod_default: Some(pod_default(NAMESPACE)) }
+    fn wish(accounts: &[&str], role: &str) -> Wish {
+        let accounts = accounts.iter().map(|&account| account.to_owned()).collect();
+        Wish::Objects { accounts, role: role.to_owned() }
     }
 
-    fn unmanaged(mut object: Value) -> Value {
-        object["metadata"]["labels"] = json!(null);
+    /// Returns an object as the API server has it after a controller has applied it.
+    fn applied(object: Value, installation: &str) -> Value {
+        let mut object = labelled(object, installation);
+        object["metadata"]["managedFields"] = json!([{"manager": TENANCY_MANAGER, "operation": "Apply"}]);
         object
+    }
+
+    /// Returns a namespace in which everything is as `wish(&["trainer"], ROLE)` asks for.
+    fn up_to_date() -> Observed {
+        let objects = [role_binding(NAMESPACE, ROLE, &["trainer".to_owned()]), pod_default(NAMESPACE)];
+        let [role_binding, pod_default] = objects.map(|object| Some(applied(object, "istio-aux")));
+        Observed { has_role: true, role_binding, pod_default }
     }
 
     /// Describes a plan.
@@ -161,42 +224,61 @@ mod tests {
         const UNBIND: &str = "deleted RoleBinding istio-aux-pipelines";
         const DELETE_POD_DEFAULT: &str = "deleted PodDefault access-ml-pipeline";
         let empty = Observed { has_role: true, ..Observed::default() };
-        let changed = |change: fn(&mut Observed)| {
+        let changed = |change: &dyn Fn(&mut Observed)| {
             let mut observed = up_to_date();
             change(&mut observed);
             observed
         };
-        let foreign = changed(|o| {
-            o.role_binding = o.role_binding.take().map(unmanaged);
-            o.pod_default = o.pod_default.take().map(unmanaged);
-        });
-        let other_role = changed(|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("cluster-admin"));
-        let edited_pod_default = changed(|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
+        let each = |change: fn(&mut Value)| {
+            changed(&move |o| o.role_binding.iter_mut().chain(o.pod_default.iter_mut()).for_each(change))
+        };
+        // As somebody applies what `istio-aux tenant-objects` prints, or with our labels written by hand.
+        let printed = each(|object| object["metadata"]["managedFields"][0]["manager"] = json!("kubectl"));
+        let of_another = each(|object| object["metadata"]["labels"]["app.kubernetes.io/instance"] = json!("other"));
+        let other_role = changed(&|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("edit"));
+        let edited_pod_default = changed(&|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
+        let no_role = || changed(&|o| o.has_role = false);
         let unclear = || Wish::Unclear("label".to_owned());
-        let cases: [(Wish, Observed, &[&str]); 13] = [
-            (wish(&["default"]), empty.clone(), &[BIND, POD_DEFAULT]),
-            (wish(&["default"]), up_to_date(), &[]),
-            (wish(&["default", "trainer"]), up_to_date(), &[BIND]),
-            (wish(&["default"]), edited_pod_default, &[POD_DEFAULT]),
-            (wish(&["default"]), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
-            (wish(&["default"]), changed(|o| o.has_role = false), &["ClusterRoleMissing"]),
-            (wish(&["default"]), foreign.clone(), &["RoleBindingNotManaged", "PodDefaultNotManaged"]),
-            (wish(&["default"]), other_role, &["RoleBindingNotManaged"]),
+        let trainer = || wish(&["trainer"], ROLE);
+        let not_managed: &[&str] = &["RoleBindingNotManaged", "PodDefaultNotManaged"];
+        let cases: [(Wish, Observed, &[&str]); 20] = [
+            (trainer(), empty.clone(), &[BIND, POD_DEFAULT]),
+            (trainer(), up_to_date(), &[]),
+            (wish(&["default", "trainer"], ROLE), up_to_date(), &[BIND]),
+            (wish(&[], ROLE), empty.clone(), &[POD_DEFAULT, "NobodyNamed"]),
+            (wish(&[], ROLE), up_to_date(), &[UNBIND, "NobodyNamed"]),
+            (wish(&["trainer"], "edit"), up_to_date(), &[UNBIND, BIND]),
+            (trainer(), other_role, &[UNBIND, BIND]),
+            (wish(&["trainer"], "cluster-admin"), up_to_date(), &[UNBIND, "RoleNotPermitted"]),
+            (wish(&["trainer"], "cluster-admin"), empty.clone(), &[POD_DEFAULT, "RoleNotPermitted"]),
+            (trainer(), edited_pod_default, &[POD_DEFAULT]),
+            (trainer(), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
+            (trainer(), no_role(), &["ClusterRoleMissing"]),
+            (trainer(), printed.clone(), not_managed),
+            (trainer(), of_another.clone(), not_managed),
             (Wish::Nothing, up_to_date(), &[UNBIND, DELETE_POD_DEFAULT]),
-            (Wish::Nothing, foreign, &[]),
+            (Wish::Nothing, printed, &[]),
+            (Wish::Nothing, of_another, &[]),
             (Wish::Nothing, empty, &[]),
             (unclear(), up_to_date(), &["InvalidValue"]),
             (unclear(), Observed::default(), &["InvalidValue"]),
         ];
         for (wish, observed, expected) in cases {
-            assert_eq!(lines(&plan(NAMESPACE, &wish, &observed)), expected, "{wish:?} {observed:?}");
+            assert_eq!(lines(&plan(&installation(), NAMESPACE, &wish, &observed)), expected, "{wish:?} {observed:?}");
         }
+    }
+
+    #[test]
+    fn binding_to_a_role_no_longer_permitted_goes() {
+        let installation = Installation { roles: vec!["other".to_owned()], ..installation() };
+        let plan = plan(&installation, NAMESPACE, &wish(&["trainer"], ROLE), &up_to_date());
+        assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "RoleNotPermitted"]);
     }
 
     #[test]
     fn only_managed_object_is_replaced() {
         let replaces = |observed: &Observed| {
-            let actions = plan(NAMESPACE, &wish(&["trainer"]), observed).actions;
+            let actions = plan(&installation(), NAMESPACE, &wish(&["other"], ROLE), observed).actions;
             actions.iter().map(|action| matches!(action, Action::Apply { replaces: true, .. })).collect::<Vec<_>>()
         };
         assert_eq!(replaces(&Observed { has_role: true, ..Observed::default() }), [false, false]);
@@ -205,16 +287,21 @@ mod tests {
 
     #[test]
     fn executed_plan_leaves_nothing_to_do() {
-        for wish in [wish(&["default"]), wish(&["b", "a"]), Wish::Nothing] {
+        for wish in [wish(&["default"], ROLE), wish(&["b", "a"], "edit"), wish(&[], ROLE), Wish::Nothing] {
             let mut observed = Observed { has_role: true, ..Observed::default() };
-            for action in plan(NAMESPACE, &wish, &observed).actions {
+            for action in plan(&installation(), NAMESPACE, &wish, &observed).actions {
                 match action {
-                    Action::Apply { kind: ROLE_BINDINGS, object, .. } => observed.role_binding = Some(object),
-                    Action::Apply { object, .. } => observed.pod_default = Some(object),
+                    Action::Apply { kind, object, .. } => {
+                        let object = Some(applied(object, "istio-aux"));
+                        let target =
+                            if kind == ROLE_BINDINGS { &mut observed.role_binding } else { &mut observed.pod_default };
+                        *target = object;
+                    }
                     Action::Delete { .. } => unreachable!("there is nothing"),
                 }
             }
-            assert_eq!(plan(NAMESPACE, &wish, &observed), Plan::default(), "{wish:?}");
+            let again = plan(&installation(), NAMESPACE, &wish, &observed);
+            assert!(again.actions.is_empty(), "{wish:?}: {again:?}");
         }
     }
 }

@@ -17,14 +17,16 @@ const DEPLOYMENT: &str = "deployment/istio-aux-tenancy";
 pub const TENANT: Label = ("istio-aux.io/tenancy", "enabled");
 /// Gives pods the token for pipelines.
 pub const TOKEN: Label = ("istio-aux.io/pipelines-token", "enabled");
-/// The role of Kubeflow that the controller binds.
-pub const ROLE: &str = "kubeflow-pipelines-edit";
+/// The role that the controller binds by default.
+pub const ROLE: &str = "istio-aux-pipelines";
 
 /// Installs the controller, once, and waits until it runs with the image that is loaded.
 pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        apply(&[role()]);
+        if !is_found("customresourcedefinition", "poddefaults.kubeflow.org") {
+            apply(&[pod_default_kind()]);
+        }
         apply(&overlay("overlays/tenancy").into_values().collect::<Vec<_>>());
         kubectl(&["-n", CONTROLLER.0, "rollout", "restart", DEPLOYMENT]);
         wait_for_controller();
@@ -56,11 +58,35 @@ pub async fn until_event(ns: &Namespace, reason: &str) -> String {
     ns.until(&format!("an event {reason}"), async || Some(kubectl(&words)).filter(|text| !text.is_empty())).await
 }
 
-/// Returns Kubeflow Pipelines' role, with the rights that the stand-in asks about.
-pub fn role() -> Value {
+/// Returns true if the cluster has the object.
+pub fn is_found(kind: &str, name: &str) -> bool {
+    !kubectl(&["get", kind, name, "--ignore-not-found", "--output=name"]).is_empty()
+}
+
+/// Returns Kubeflow's kind `PodDefault`, as far as an API server needs it.
+fn pod_default_kind() -> Value {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": schema});
     json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": ROLE},
-        "rules": [{"apiGroups": ["pipelines.kubeflow.org"], "resources": ["runs"], "verbs": ["get", "list", "create"]}],
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "poddefaults.kubeflow.org"},
+        "spec": {
+            "group": "kubeflow.org", "scope": "Namespaced", "versions": [version],
+            "names": {"kind": "PodDefault", "plural": "poddefaults", "singular": "poddefault"},
+        },
+    })
+}
+
+/// Returns what Kubeflow Pipelines' own role for editors allows by the API server of Kubernetes (kubeflow/manifests,
+/// multi-user/view-edit-cluster-roles.yaml): who may create a Workflow may run pods as any account of the namespace.
+pub fn kubeflows_edit_role() -> Value {
+    let argo = ["workflows", "cronworkflows", "workflowtemplates", "workfloweventbindings", "workflowtaskresults"];
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "kubeflow-pipelines-edit"},
+        "rules": [
+            {"apiGroups": ["argoproj.io"], "resources": argo, "verbs": ["*"]},
+            {"apiGroups": ["kubeflow.org"], "resources": ["scheduledworkflows"], "verbs": ["*"]},
+        ],
     })
 }
 
@@ -141,6 +167,12 @@ pub const WITH_TOKEN: &str = r#"-H "Authorization: Bearer $(cat "$KF_PIPELINES_S
 pub fn asks(stand_in: &str, namespace: &str, more: &str) -> String {
     let url = format!("http://ml-pipeline.{stand_in}:8888/cgi-bin/runs?namespace={namespace}");
     format!("curl -sS --max-time 20 -w ' %{{http_code}}' {more} '{url}'")
+}
+
+/// Names the service accounts of a namespace that are to be bound.
+pub fn name_accounts(ns: &Namespace, accounts: &str) {
+    let annotation = format!("istio-aux.io/pipelines-accounts={accounts}");
+    kubectl(&["annotate", "namespace", ns.name(), "--overwrite", &annotation]);
 }
 
 /// Labels a namespace.

@@ -233,7 +233,10 @@ mod tests {
     }
 
     fn a_pod() -> Value {
-        json!({"metadata": {}, "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]}})
+        let account_token =
+            json!({"name": "kube-api-access", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"});
+        let main = json!({"name": "main", "volumeMounts": [account_token]});
+        json!({"metadata": {}, "spec": {"restartPolicy": "Never", "containers": [main]}})
     }
 
     #[test]
@@ -272,7 +275,7 @@ mod tests {
         };
         let expected = [
             "/metadata/annotations",
-            "/spec/containers/0/volumeMounts",
+            "/spec/containers/0/volumeMounts/-",
             "/metadata/labels",
             "/spec/runtimeClassName",
             "/metadata/annotations",

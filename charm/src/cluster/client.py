@@ -19,7 +19,6 @@ from lightkube.resources.admissionregistration_v1 import (
     ValidatingAdmissionPolicyBinding,
 )
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod, Secret, Service, ServiceAccount
 from lightkube.resources.networking_v1 import NetworkPolicy
 from lightkube.resources.policy_v1 import PodDisruptionBudget
@@ -42,7 +41,6 @@ KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
     Deployment,
     ClusterRole,
     Role,
-    Lease,
     NetworkPolicy,
     Secret,
     ServiceAccount,

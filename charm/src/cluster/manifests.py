@@ -89,14 +89,13 @@ def _read(file: str, installation: Installation) -> list[Object]:
 
 
 def _is_tenancy(thing: Object) -> bool:
-    return str(thing["metadata"]["name"]).endswith("-tenancy")
+    return str(thing["metadata"]["name"]).endswith(("-tenancy", "istio-aux-pipelines"))
 
 
 _LAST = (
     "Deployment",
     "Secret",
     "PodDisruptionBudget",
-    "Lease",
     "NetworkPolicy",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",

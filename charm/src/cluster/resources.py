@@ -31,14 +31,14 @@ from mesh import namespaces
 from mesh.namespaces import Labels
 from settings import Settings
 
-_OF_A_DEPLOYMENT = (PodDisruptionBudget, Lease, NetworkPolicy, Secret)
+_OF_A_DEPLOYMENT = (PodDisruptionBudget, NetworkPolicy, Secret)
 _OF_THE_CLUSTER = (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
 """Kinds that Juju does not delete in a forced removal. A Deployment or a ClusterRole, which it deletes, owns them."""
 _POD_DEFAULT: type[NamespacedResource] = generic_resource.create_namespaced_resource(  # pyright: ignore[reportUnknownMemberType]
     "kubeflow.org", "v1alpha1", "PodDefault", "poddefaults"
 )
-_TENANT_KINDS = (RoleBinding, _POD_DEFAULT)
-"""The kinds that the tenancy controller manages in tenants' namespaces."""
+_TENANT_KINDS = (RoleBinding, _POD_DEFAULT, Lease)
+"""The kinds that the tenancy controller makes: in tenants' namespaces, and its Lease."""
 
 
 class Conflict(Exception):
@@ -180,8 +180,9 @@ class ClusterResources:
             self._cluster.delete(each)
 
     def _delete_tenants_objects(self) -> None:
+        labels = {names.MANAGED_BY: names.TENANCY_MANAGER, names.INSTANCE: self._application.model}
         for kind in _TENANT_KINDS:
-            for each in self._cluster.list(kind, ALL_NAMESPACES, {names.MANAGED_BY: names.TENANCY_MANAGER}):
+            for each in self._cluster.list(kind, ALL_NAMESPACES, labels):
                 self._cluster.delete(cast("AnyResource", each))
 
 

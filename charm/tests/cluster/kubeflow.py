@@ -13,7 +13,7 @@ from tests.cluster.waiting import until
 CONTROLLER = "istio-aux-webhook-tenancy"
 MANAGER = "istio-aux-tenancy"
 """Value of the label `app.kubernetes.io/managed-by` on what the controller keeps."""
-ROLE = "kubeflow-pipelines-edit"
+ROLE = "istio-aux-pipelines"
 NEEDED = {
     (each["kind"], each["metadata"]["name"]): each
     for each in yaml.safe_load_all(pathlib.Path(__file__).with_suffix(".yaml").read_text())

@@ -169,9 +169,13 @@ def test_tenants_in_ambient_are_served_without_sidecar(model: Model) -> None:
     tenant, control = model.namespace(**wanted), model.namespace(**wanted)
     label(model, tenant, layouts.ambient_profile(tenant))
     model.deployed({"tenancy": True})
+    model.kubectl("annotate", "namespace", tenant, "istio-aux.io/pipelines-accounts=trainer")
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     until("the control's sidecar", lambda: "istio-proxy" in containers(admitted(model, control, "Never")))
-    pod = admitted(model, tenant, "Never")
+    asks_for_tokens = probe(tenant, "Never")
+    assert asks_for_tokens.spec
+    asks_for_tokens.spec.automountServiceAccountToken = True
+    pod = model.admin.create(asks_for_tokens, dry_run=True)
     assert pod.metadata
     assert pod.spec
     assert containers(pod) == {"main"}

@@ -30,6 +30,13 @@ KEPT = {
 }
 
 
+def a_tenant(model: Model) -> str:
+    """Creates a namespace that asks for both objects."""
+    tenant = model.namespace(istio_aux_io__tenancy="enabled")
+    model.kubectl("annotate", "namespace", tenant, "istio-aux.io/pipelines-accounts=trainer")
+    return tenant
+
+
 def is_available(model: Model) -> bool:
     status = model.admin.get(Deployment, CONTROLLER, namespace=model.name).status
     return bool(status and status.availableReplicas == 2)
@@ -40,7 +47,7 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     model.admin.patch(
         Namespace, model.name, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     )
-    tenant, other = model.namespace(istio_aux_io__tenancy="enabled"), model.namespace()
+    tenant, other = a_tenant(model), model.namespace()
     app = model.deployed()
     without = model.written()
     assert tenants_objects(model, tenant) == set()
@@ -48,11 +55,11 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
     app.config["tenancy"] = True
     app.update(0)
     assert app.status() == ActiveStatus()
-    assert len(model.written()) == len(without) + 9
+    assert len(model.written()) == len(without) + 11
     until("both replicas of the controller", lambda: is_available(model))
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     bound = ("get", "rolebinding", "istio-aux-pipelines", "-n", tenant, "-o")
-    assert model.kubectl(*bound, "jsonpath={.roleRef.name} {.subjects[*].name}") == f"{ROLE} default"
+    assert model.kubectl(*bound, "jsonpath={.roleRef.name} {.subjects[*].name}") == f"{ROLE} trainer"
     assert tenants_objects(model, other) == set()
     deployment = model.admin.get(Deployment, CONTROLLER, namespace=model.name).metadata
     app.update(0)
@@ -74,7 +81,7 @@ def test_tenant_is_served_until_the_option_is_off(model: Model) -> None:
 def test_controller_is_gone_with_the_application(
     model: Model, go: Callable[[Model, App], None], left: set[str]
 ) -> None:
-    tenant = model.namespace(istio_aux_io__tenancy="enabled")
+    tenant = a_tenant(model)
     app = model.deployed({"tenancy": True})
     until("the tenant's objects", lambda: tenants_objects(model, tenant) == KEPT)
     go(model, app)

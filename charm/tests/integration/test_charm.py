@@ -157,20 +157,15 @@ def test_metrics_reach_cos(juju: jubilant.Juju) -> None:
 
 def test_tenant_is_served_until_the_option_is_off(juju: jubilant.Juju, team: str) -> None:
     """The controller's pods pull the image as Juju's pods do."""
-    role = ("clusterrole", "kubeflow-pipelines-edit")
-    has_kubeflow = bool(kubectl("get", *role, "--ignore-not-found"))
-    if not has_kubeflow:
-        kubectl("create", *role, "--verb=get", "--resource=runs.pipelines.kubeflow.org")
     juju.config(APP, {"tenancy": True})
     juju.wait(lambda status: jubilant.all_active(status, APP) and "deployment" in " ".join(created(juju)))
     kubectl("rollout", "status", f"deployment/{APP}-webhook-tenancy", "-n", str(juju.model), "--timeout=300s")
+    kubectl("annotate", "namespace", team, "istio-aux.io/pipelines-accounts=trainer")
     kubectl("label", "namespace", team, "istio-aux.io/tenancy=enabled")
     kubectl("wait", "rolebinding/istio-aux-pipelines", "-n", team, "--for=create", "--timeout=60s")
     juju.config(APP, {"tenancy": False})
     juju.wait(lambda status: jubilant.all_active(status, APP) and "tenancy" not in " ".join(created(juju)))
     assert not kubectl("get", "rolebinding", "istio-aux-pipelines", "-n", team, "--ignore-not-found")
-    if not has_kubeflow:
-        kubectl("delete", *role)
 
 
 def test_scale_up_and_down(juju: jubilant.Juju) -> None:

@@ -45,12 +45,14 @@ OF_TENANCY = {
         "Role",
         "RoleBinding",
         "Deployment",
-        "Lease",
         "NetworkPolicy",
         "PodDisruptionBudget",
     )
 }
 """Those that the option `tenancy` adds."""
+OF_TENANCY["ClusterRole"].insert(0, "istio-aux-pipelines")
+for _policy in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+    OF_TENANCY[_policy] = ["istio-aux-tenancy"]
 WITH_TENANCY = {kind: INSTALLED.get(kind, []) + OF_TENANCY.get(kind, []) for kind in {**INSTALLED, **OF_TENANCY}}
 
 

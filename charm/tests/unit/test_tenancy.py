@@ -14,10 +14,13 @@ from tests.unit.seen import (
     CONFIGURATION,
     CONTROLLER,
     INSTALLED,
+    SHIM_CONFIGURATION,
     WITH_TENANCY,
     objects,
 )
 
+LEFT = ["istio-aux-pipelines", "theirs"]
+"""The RoleBindings of others in the namespaces."""
 REPOSITORY = pathlib.Path(__file__).parents[3]
 
 
@@ -34,11 +37,14 @@ def controller(api: Api) -> Json:
 
 def put_tenants_objects(api: Api) -> None:
     """Creates the controller's objects in a tenant's namespace, and others of the same kinds."""
-    ours = {"labels": {"app.kubernetes.io/managed-by": "istio-aux-tenancy"}}
+    ours = {"labels": {"app.kubernetes.io/managed-by": "istio-aux-tenancy", "app.kubernetes.io/instance": "kubeflow"}}
+    another = {"labels": {**ours["labels"], "app.kubernetes.io/instance": "other"}}
     role = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "any"}}
     api.put("RoleBinding", "istio-aux-pipelines", "team", metadata=ours, **role)
     api.put("PodDefault", "access-ml-pipeline", "team", metadata=ours)
+    api.put("Lease", "istio-aux-webhook-tenancy", "kubeflow", metadata=ours)
     api.put("RoleBinding", "theirs", "team", **role)
+    api.put("RoleBinding", "istio-aux-pipelines", "of-another-installation", metadata=another, **role)
     api.put("PodDefault", "theirs", "team")
 
 
@@ -50,7 +56,9 @@ def test_option_installs_controller_from_the_webhooks_image(with_tenancy: App, a
 
 def test_webhook_is_called_for_tenants_only_with_the_option(with_tenancy: App, api: Api) -> None:
     def paths() -> set[str]:
-        return {entry["clientConfig"]["service"]["path"] for entry in api.get(*CONFIGURATION)["webhooks"]}
+        configurations = [api.get(kind, name) for kind, name in (CONFIGURATION, SHIM_CONFIGURATION)]
+        entries = [entry for each in configurations for entry in each["webhooks"]]
+        return {entry["clientConfig"]["service"]["path"] for entry in entries}
 
     tenants = {"/mutate/mesh", "/mutate/pipelines-token"}
     assert paths() == {"/mutate", "/mutate/ended", "/mutate/out-of-mesh", "/mutate/in-mesh", *tenants}
@@ -72,7 +80,7 @@ def test_option_off_deletes_rights_then_objects_then_controller(with_tenancy: Ap
     api.writes.clear()
     with_tenancy.config = SHIM
     with_tenancy.update(0)
-    assert objects(api) == {**INSTALLED, "RoleBinding": ["istio-aux-webhook", "theirs"]}
+    assert objects(api) == {**INSTALLED, "RoleBinding": [LEFT[0], "istio-aux-webhook", LEFT[1]]}
     assert api.names("PodDefault") == ["theirs"]
     deleted = [name for verb, name in api.writes if verb == "delete"]
     order = (
@@ -93,13 +101,13 @@ def test_tenants_objects_are_deleted_at_next_event_after_failure(with_tenancy: A
     api.rejected.clear()
     with_tenancy.update(0)
     assert api.names("PodDefault") == ["theirs"]
-    assert objects(api) == {**INSTALLED, "RoleBinding": ["istio-aux-webhook", "theirs"]}
+    assert objects(api) == {**INSTALLED, "RoleBinding": [LEFT[0], "istio-aux-webhook", LEFT[1]]}
 
 
 def test_removal_deletes_everything(with_tenancy: App, api: Api) -> None:
     put_tenants_objects(api)
     with_tenancy.remove_all()
-    assert objects(api) == {"RoleBinding": ["theirs"]}
+    assert objects(api) == {"RoleBinding": LEFT}
     assert api.names("PodDefault") == ["theirs"]
 
 
@@ -107,7 +115,7 @@ def test_tenants_objects_stay_without_the_option(app: App, api: Api) -> None:
     put_tenants_objects(api)
     app.deploy()
     app.remove_all()
-    assert api.names("RoleBinding") == ["istio-aux-pipelines", "theirs"]
+    assert api.names("RoleBinding") == ["istio-aux-pipelines", *LEFT]
 
 
 def test_jujus_account_and_rights_are_never_deleted(app: App, api: Api) -> None:
@@ -135,10 +143,10 @@ def test_objects_that_juju_does_not_sweep_have_owners(with_tenancy: App, api: Ap
     owners = {
         (kind, name): [owner["uid"] for owner in value["metadata"].get("ownerReferences", [])]
         for (kind, _, name), value in api.objects.items()
-        if kind in ("PodDisruptionBudget", "Lease", "NetworkPolicy", "Secret")
+        if kind in ("PodDisruptionBudget", "NetworkPolicy", "Secret")
     }
     policies = [value for (kind, _, _), value in api.objects.items() if kind.startswith("ValidatingAdmissionPolicy")]
-    assert len(policies) == 4
+    assert len(policies) == 6
     for policy in policies:
         assert policy["metadata"]["ownerReferences"][0]["uid"] == "uid of ClusterRole/istio-aux"
     of_webhook, of_controller = (["uid of Deployment/istio-aux-webhook" + end] for end in ("", "-tenancy"))
@@ -146,7 +154,6 @@ def test_objects_that_juju_does_not_sweep_have_owners(with_tenancy: App, api: Ap
         ("Secret", "istio-aux-webhook-certificate"): of_webhook,
         ("PodDisruptionBudget", "istio-aux-webhook"): of_webhook,
         ("PodDisruptionBudget", "istio-aux-webhook-tenancy"): of_controller,
-        ("Lease", "istio-aux-webhook-tenancy"): of_controller,
         ("NetworkPolicy", "istio-aux-webhook-tenancy"): of_controller,
     }
 
@@ -163,4 +170,5 @@ def test_tenants_kinds_are_the_controllers() -> None:
     source = (REPOSITORY / "contract/src/kind.rs").read_text()
     constants = [re.search(rf"{name}: Kind(.*?);", source, re.S) for name in ("ROLE_BINDINGS", "POD_DEFAULTS")]
     kinds = [re.findall(r'"([\w.]+)"', constant[1])[-2:] for constant in constants if constant]
+    kinds.append(["Lease", "leases"])
     assert [[kind.__name__, kind._api_info.plural] for kind in resources._TENANT_KINDS] == kinds

@@ -110,7 +110,7 @@ impl Snapshot {
         if let (Some(name), [found]) = (namespace, self.namespaces.as_slice())
             && tenant::is_tenant(found)
         {
-            self.tenant = Some(tenant::read(client, name, unreadable).await);
+            self.tenant = Some(tenant::read(client, found, name, unreadable).await);
         }
         if self.namespaces.iter().any(|namespace| label(namespace, PROXY_LABEL) == Some(NODE)) {
             let class = read::get(client, RUNTIME_CLASSES, None, NODE_RUNTIME_CLASS).await;

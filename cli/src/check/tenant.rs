@@ -1,11 +1,14 @@
 //! Reads what a check needs of one tenant of Kubeflow: a namespace with one of our labels for tenants, or a profile's.
 
+use std::collections::BTreeMap;
+
 use contract::kind::Kind;
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{
     ACCESS_PIPELINES_LABEL, MESH_LABEL, NOTEBOOK_LABEL, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_LABEL,
     TENANCY_LABEL,
 };
+use inject::tenancy::wish::{Wish, wish};
 use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
@@ -23,7 +26,7 @@ const PROFILE: (&str, &str) = ("app.kubernetes.io/part-of", "kubeflow-profile");
 /// Holds the objects of a tenant's namespace. What could not be read is `None` or empty.
 #[derive(Debug, Default)]
 pub(super) struct Tenant {
-    /// Is true if Kubeflow's role for pipelines exists.
+    /// Is true if the role that the namespace asks for exists.
     pub(super) has_role: Option<bool>,
     pub(super) role_bindings: Option<Vec<Value>>,
     pub(super) pod_default: Option<Value>,
@@ -38,9 +41,24 @@ pub(super) fn is_tenant(namespace: &Value) -> bool {
     ours.into_iter().any(|key| label(namespace, key).is_some()) || label(namespace, PROFILE.0) == Some(PROFILE.1)
 }
 
+/// Returns what a namespace asks for.
+pub(super) fn wish_of(namespace: &Value) -> Wish {
+    wish(&map(namespace, "labels"), &map(namespace, "annotations"))
+}
+
+/// Returns the labels or annotations of an object.
+pub(super) fn map(object: &Value, field: &str) -> BTreeMap<String, String> {
+    let entries = object["metadata"][field].as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
 /// Reads a tenant. What could not be read is added to the list.
-pub(super) async fn read(client: &Client, namespace: &str, unreadable: &mut Vec<String>) -> Tenant {
-    let role = read::get(client, CLUSTER_ROLES, None, PIPELINES_ROLE).await;
+pub(super) async fn read(client: &Client, found: &Value, namespace: &str, unreadable: &mut Vec<String>) -> Tenant {
+    let role = match wish_of(found) {
+        Wish::Objects { role, .. } => role,
+        _ => PIPELINES_ROLE.to_owned(),
+    };
+    let role = read::get(client, CLUSTER_ROLES, None, &role).await;
     let bindings = read::list(client, ROLE_BINDINGS, Some(namespace), &ListParams::default()).await;
     let pod_default = read::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await;
     let policies = read::list_if_served(client, AUTHORIZATION_POLICIES, namespace).await;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, anyhow};
 use clap::Args;
+use contract::names::PIPELINES_ROLE;
 use inject::tenancy::objects::{pod_default, role_binding};
 use inject::tenancy::wish::accounts_of;
 
@@ -14,18 +15,22 @@ use super::output::print;
 #[command(
     long_about = "Print the objects of a Kubeflow tenant, for clusters whose objects come from a repository.
 
-The same objects that istio-aux-controller keeps. The cluster is not read.",
+The same objects that istio-aux-controller keeps, and it leaves those alone that others have applied. The cluster is not
+read. Who may submit runs may do in the namespace what the account of its pipelines may.",
     after_help = "examples:
-  istio-aux tenant-objects team | kubectl apply --server-side -f -
-  istio-aux tenant-objects team --accounts=default,trainer --without-pod-default > team.yaml"
+  istio-aux tenant-objects team --accounts=trainer | kubectl apply --server-side -f -
+  istio-aux tenant-objects team --accounts=trainer,loader --role=kubeflow-pipelines-view --without-pod-default > team.yaml"
 )]
 pub(super) struct TenantObjectsArgs {
     /// The tenant's namespace
     #[arg(value_name = "NAMESPACE", value_parser = namespace)]
     namespace: String,
-    /// The service accounts that may use Kubeflow Pipelines, separated by commas
-    #[arg(long, value_name = "NAMES", default_value = "default")]
+    /// The service accounts that may use Kubeflow Pipelines, separated by commas; without it, no `RoleBinding` is printed
+    #[arg(long, value_name = "NAMES", default_value = "")]
     accounts: String,
+    /// The `ClusterRole` to which they are bound
+    #[arg(long, value_name = "NAME", default_value = PIPELINES_ROLE)]
+    role: String,
     /// Leave out the `PodDefault`, where the cluster does not have that kind
     #[arg(long)]
     without_pod_default: bool,
@@ -33,7 +38,10 @@ pub(super) struct TenantObjectsArgs {
 
 pub(super) fn run(arguments: &TenantObjectsArgs) -> CliResult {
     let accounts = accounts_of(&arguments.accounts).map_err(|reason| anyhow!("--accounts: {reason}"))?;
-    let mut objects = vec![role_binding(&arguments.namespace, &accounts)];
+    let mut objects = Vec::new();
+    if !accounts.is_empty() {
+        objects.push(role_binding(&arguments.namespace, &arguments.role, &accounts));
+    }
     if !arguments.without_pod_default {
         objects.push(pod_default(&arguments.namespace));
     }

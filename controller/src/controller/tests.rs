@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const ROLE: &str = "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/kubeflow-pipelines-edit";
+const ROLE: &str = "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/istio-aux-pipelines";
 const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings/istio-aux-pipelines";
 const POD_DEFAULT: &str = "/apis/kubeflow.org/v1alpha1/namespaces/team/poddefaults/access-ml-pipeline";
 const EVENTS: &str = "POST /apis/events.k8s.io/v1/namespaces/team/events";
@@ -16,9 +16,9 @@ fn object() -> Value {
 
 fn context(answers: impl IntoIterator<Item = Answer>) -> (Arc<Context>, Requests) {
     let (client, requests) = client(answers);
-    let recorder = Recorder::new(client.clone(), "test".into());
-    let metrics = Arc::new(TenancyMetrics::new());
-    (Arc::new(Context { client, recorder, metrics, failures: Mutex::default() }), requests)
+    let installation =
+        Installation { namespace: "istio-aux".to_owned(), roles: vec!["istio-aux-pipelines".to_owned()] };
+    (Context::new(client, installation, "test", Arc::default(), Arc::default()), requests)
 }
 
 fn namespace(metadata: &Value) -> Arc<NamespaceMeta> {
@@ -28,7 +28,12 @@ fn namespace(metadata: &Value) -> Arc<NamespaceMeta> {
 }
 
 fn opted_in() -> Arc<NamespaceMeta> {
-    namespace(&json!({"labels": {"istio-aux.io/tenancy": "enabled"}}))
+    let accounts = json!({"istio-aux.io/pipelines-accounts": "trainer"});
+    namespace(&json!({"labels": {"istio-aux.io/tenancy": "enabled"}, "annotations": accounts}))
+}
+
+fn event() -> Answer {
+    Answer::ok(EVENTS, json!({"metadata": {"name": "e"}, "eventTime": null}))
 }
 
 #[tokio::test]
@@ -37,7 +42,7 @@ async fn opted_in_namespace_gets_objects_and_event() {
         Answer::ok(ROLE, object()),
         Answer::ok(&format!("PATCH {BINDING}"), object()),
         Answer::ok(&format!("PATCH {POD_DEFAULT}"), object()),
-        Answer::ok(EVENTS, json!({"metadata": {"name": "e"}, "eventTime": null})),
+        event(),
     ];
     let (context, requests) = context(answers);
     let requeue = reconcile(opted_in(), context.clone()).await.unwrap();
@@ -92,12 +97,34 @@ async fn missing_role_binds_nothing_and_sends_an_event() {
 }
 
 #[tokio::test]
-async fn invalid_value_changes_nothing_and_sends_an_event() {
-    let (context, requests) = context([]);
+async fn value_that_is_not_enabled_takes_the_binding_and_sends_an_event() {
+    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
+    bound["metadata"]["uid"] = json!("u");
+    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
+    let answers =
+        [Answer::ok(&format!("GET {BINDING}"), bound), Answer::ok(&format!("DELETE {BINDING}"), json!({})), event()];
+    let (context, requests) = context(answers);
     let namespace = namespace(&json!({"labels": {"istio-aux.io/tenancy": "yes"}}));
     assert_eq!(reconcile(namespace, context).await.unwrap(), Requeue::requeue(REFUSED_INTERVAL));
-    assert_eq!(requests.all().len(), 1, "{:?}", requests.all());
-    assert!(requests.all()[0].starts_with(EVENTS));
+    assert_eq!(requests.writes(), [format!("DELETE {BINDING}"), EVENTS.to_owned(), EVENTS.to_owned()]);
+    let said = requests.bodies().pop().unwrap();
+    assert!(said.contains("label istio-aux.io/tenancy: invalid value"), "{said}");
+}
+
+#[tokio::test]
+async fn refused_write_is_said_once_and_the_others_go_on() {
+    let refused = || Answer::forbidden(&format!("PATCH {BINDING}"), "admission webhook denied it: no bindings here");
+    let answers =
+        [Answer::ok(ROLE, object()), refused(), Answer::ok(&format!("PATCH {POD_DEFAULT}"), object()), event()];
+    let (context, requests) = context(answers);
+    let pauses = [reconcile(opted_in(), context.clone()).await, reconcile(opted_in(), context.clone()).await];
+    let [first, second] = pauses.map(Result::unwrap);
+    assert_eq!((first, second), (Requeue::requeue(REFUSED_INTERVAL), Requeue::requeue(REFUSED_INTERVAL * 2)));
+    let events = requests.writes().into_iter().filter(|line| line.contains("/events")).count();
+    // Each check applies the PodDefault, and says so.
+    assert_eq!(events, 3, "the refusal is said once: {:?}", requests.all());
+    assert!(context.metrics.text().contains("istio_aux_tenancy_refused_namespaces 1"));
+    assert!(context.metrics.text().contains("istio_aux_tenancy_failed_namespaces 0"));
 }
 
 #[tokio::test]
@@ -106,6 +133,38 @@ async fn failure_is_retried_with_doubling_pause() {
     let error = reconcile(opted_in(), context.clone()).await.unwrap_err();
     let pauses: Vec<Requeue> = (0..3).map(|_| back_off(opted_in(), &error, context.clone())).collect();
     assert_eq!(pauses, [1, 2, 4].map(|seconds| Requeue::requeue(Duration::from_secs(seconds))));
-    assert_eq!(pause_after(u32::MAX), BACKOFF_MAX);
+    assert_eq!(pause_after(FAILED_INTERVAL, u32::MAX), BACKOFF_MAX);
     assert!(context.metrics.text().contains(r#"reconciliations_total{result="failed"} 3"#));
+    assert!(context.metrics.text().contains("istio_aux_tenancy_failed_namespaces 1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_without_an_answer_stalls_no_other_namespace() {
+    let answers = [Answer::ok(ROLE, object()), Answer::ok("PATCH ", object()), event()];
+    let (context, requests) = context(answers);
+    requests.never_answer(1);
+    let stalled = tokio::spawn(reconcile(opted_in(), context.clone()));
+    tokio::task::yield_now().await;
+    let other = reconcile(opted_in(), context.clone()).await.unwrap();
+    assert_eq!(other, Requeue::requeue(RESYNC_INTERVAL));
+    assert!(!stalled.is_finished());
+    assert!(matches!(stalled.await.unwrap(), Err(CheckError::Unanswered)));
+    assert_eq!(context.progress.reason_to_restart(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn liveness_says_within_a_minute_that_nothing_is_answered() {
+    let (context, requests) = context([]);
+    requests.never_answer(usize::MAX);
+    let (began, checked) = (tokio::time::Instant::now(), context.clone());
+    tokio::spawn(async move {
+        loop {
+            drop(reconcile(opted_in(), checked.clone()).await);
+            tokio::time::sleep(FAILED_INTERVAL).await;
+        }
+    });
+    while context.progress.reason_to_restart().is_ok() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(began.elapsed() < Duration::from_mins(1));
+    }
 }

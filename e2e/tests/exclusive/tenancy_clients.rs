@@ -6,8 +6,8 @@ use e2e::kubectl::{apply, kubectl, wait_for_rollout};
 use e2e::manifests::{GREETING, pod, pod_spec, server, shell};
 use e2e::scenario;
 use e2e::tenancy::{
-    TENANT, TOKEN, WITH_TOKEN, asks, header_filter, install, label, profile, reviewer, stand_in, until_bound,
-    until_unbound,
+    TENANT, TOKEN, WITH_TOKEN, asks, header_filter, install, label, name_accounts, profile, reviewer, stand_in,
+    until_bound, until_unbound,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ async fn pipelines_answer_by_the_token_and_the_binding() {
     assert_eq!(answer, "stand-in: there is no token\n 401");
 
     label(ns, &format!("{}={}", TOKEN.0, TOKEN.1));
+    name_accounts(ns, "default");
     until_bound(ns).await;
     let user = format!("system:serviceaccount:{own}:default");
     let answer = output_of_script(ns, "token", &asks(there, own, WITH_TOKEN)).await;

@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use e2e::cluster::restart;
-use e2e::kubectl::{apply, kubectl, wait_for_removal};
+use e2e::command::{printed, run, run_offline};
+use e2e::install_methods::BINARY;
+use e2e::kubectl::{Applied, apply, kubectl, wait_for_removal};
 use e2e::rights::rules;
 use e2e::tenancy::{
-    CONTROLLER, ROLE, TENANT, binding, install, kill_leader, leader, role, until_bound, until_event, until_unbound,
-    wait_for_controller,
+    CONTROLLER, ROLE, TENANT, binding, install, is_found, kill_leader, kubeflows_edit_role, leader, name_accounts,
+    until_bound, until_event, until_unbound, wait_for_controller,
 };
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
@@ -29,79 +31,257 @@ async fn controllers_account_may_only_keep_its_objects() {
         "create kubeflow.org/poddefaults []",
         "create rbac.authorization.k8s.io/rolebindings []",
         "create,patch events.k8s.io/events []",
-        "get,bind rbac.authorization.k8s.io/clusterroles [kubeflow-pipelines-edit]",
+        "get,bind rbac.authorization.k8s.io/clusterroles [istio-aux-pipelines]",
         "get,list,watch /namespaces []",
         "get,patch,delete kubeflow.org/poddefaults [access-ml-pipeline]",
         "get,patch,delete rbac.authorization.k8s.io/rolebindings [istio-aux-pipelines]",
     ];
     assert_eq!(rules(CONTROLLER.0, CONTROLLER.1, "default").await, expected);
     let mut here = expected.to_vec();
-    here.push("get,patch coordination.k8s.io/leases [istio-aux-tenancy]");
+    here.extend(["create coordination.k8s.io/leases []", "get,patch coordination.k8s.io/leases [istio-aux-tenancy]"]);
     here.sort_unstable();
     assert_eq!(rules(CONTROLLER.0, CONTROLLER.1, CONTROLLER.0).await, here);
 }
 
-#[tokio::test]
-async fn controllers_account_cannot_bind_another_role() {
-    install();
-    let ns = &scenario("escalation", &[]).await;
+/// Returns the `RoleBinding` and the `PodDefault` of a namespace, as the command line prints them.
+fn objects(namespace: &str) -> [Value; 2] {
+    let text = printed(&run_offline(BINARY, &["tenant-objects", namespace, "--accounts=trainer"]));
+    let objects: Vec<Value> = serde_saphyr::from_str_multiple(&text).expect("the objects are YAML");
+    objects.try_into().expect("there are two")
+}
+
+fn bind(namespace: &str) -> Value {
+    let [binding, _] = objects(namespace);
+    binding
+}
+
+fn pod_default(namespace: &str) -> Value {
+    let [_, pod_default] = objects(namespace);
+    pod_default
+}
+
+/// Lets the controller's account do this to an object without changing it. Returns the API server's words if that is rejected.
+fn rejection(words: &[&str], object: &Value) -> Option<String> {
     let account = format!("--as=system:serviceaccount:{}:{}", CONTROLLER.0, CONTROLLER.1);
-    let words = ["-n", ns.name(), "create", "rolebinding", "mine", "--clusterrole=admin", "--user=other", &account];
-    let tried = e2e::command::run("kubectl", &words, "");
-    let errors = String::from_utf8_lossy(&tried.stderr);
-    assert!(!tried.status.success() && errors.contains("forbidden"), "{errors}");
+    let words = [words, &["--dry-run=server", &account, "--filename=-"]].concat();
+    let tried = run("kubectl", &words, &object.to_string());
+    (!tried.status.success()).then(|| String::from_utf8_lossy(&tried.stderr).into_owned())
+}
+
+const CREATE: &[&str] = &["create"];
+/// As the controller itself applies, over what others have applied too.
+const FORCE: &[&str] = &["apply", "--server-side", "--force-conflicts", "--field-manager=istio-aux-tenancy"];
+
+#[tokio::test]
+async fn stolen_token_writes_no_other_object() {
+    install();
+    let (ns, plain) = (&scenario("labelled", &[TENANT]).await, &scenario("plain", &[]).await);
+    let theirs = &scenario("theirs", &[]).await;
+    let here = ns.name();
+    let changed = |mut object: Value, change: &Value| {
+        json_patch::merge(&mut object, change);
+        object
+    };
+    let subject = |subject: &Value| changed(bind(here), &json!({"subjects": [subject]}));
+    let code = json!({"spec": {"selector": {}, "initContainers": [{"name": "theirs", "image": "theirs"}]}});
+    let named = |object: Value| changed(object, &json!({"metadata": {"name": "other"}}));
+    let attacks = [
+        ("a namespace without the label", bind(plain.name()), "only in namespaces with the label"),
+        ("PodDefault there", pod_default(plain.name()), "only in namespaces with the label"),
+        ("another name", named(bind(here)), "writes only RoleBinding istio-aux-pipelines"),
+        ("PodDefault of another name", named(pod_default(here)), "writes only RoleBinding istio-aux-pipelines"),
+        ("a user", subject(&json!({"kind": "User", "name": "me"})), "only service accounts of the same namespace"),
+        ("a group", subject(&json!({"kind": "Group", "name": "system:authenticated"})), "only service accounts"),
+        (
+            "another namespace's account",
+            subject(&json!({"kind": "ServiceAccount", "name": "default", "namespace": "default"})),
+            "only service accounts of the same namespace",
+        ),
+        ("code in every pod", changed(pod_default(here), &code), "the PodDefault of Kubeflow's documentation only"),
+    ];
+    ns.until("the policy", async || rejection(CREATE, &named(bind(here)))).await;
+    for (attack, object, expected) in &attacks {
+        let rejected = rejection(CREATE, object).unwrap_or_else(|| panic!("{attack} was admitted"));
+        assert!(rejected.contains(expected), "{attack}: {rejected}");
+    }
+    // Only those roles that it may bind, by Kubernetes' own rule.
+    let admin = changed(bind(here), &json!({"roleRef": {"name": "cluster-admin"}}));
+    let rejected = rejection(CREATE, &admin).expect("it may not bind that role");
+    assert!(rejected.contains("attempting to grant RBAC permissions not currently held"), "{rejected}");
+    // Namespaces in which nothing is written, whatever their labels are.
+    for namespace in ["kube-system", CONTROLLER.0] {
+        kubectl(&["label", "namespace", namespace, "istio-aux.io/tenancy=enabled"]);
+        let rejected = rejection(CREATE, &bind(namespace));
+        kubectl(&["label", "namespace", namespace, "istio-aux.io/tenancy-"]);
+        assert!(rejected.is_some_and(|text| text.contains("tenancy.excludedNamespaces")), "{namespace}");
+    }
+    // Others' objects of these names.
+    theirs.create_object(bind(theirs.name())).await;
+    name_accounts(theirs, "trainer");
+    label(theirs, "enabled");
+    assert!(until_event(theirs, "RoleBindingNotManaged").await.contains("left unchanged"));
+    let rejected = rejection(FORCE, &bind(theirs.name())).expect("it is somebody else's");
+    assert!(rejected.contains("only what it has applied itself"), "{rejected}");
+    // What the controller itself writes is admitted. Without the policy, so are the attacks.
+    ns.delete(&pod_default(here)).await;
+    for object in [bind(here), pod_default(here)] {
+        assert_eq!(rejection(CREATE, &object), None);
+    }
+    let removed = Removed::new("validatingadmissionpolicybinding", "istio-aux-tenancy");
+    for (attack, object, _) in &attacks {
+        plain.until(attack, async || rejection(CREATE, object).is_none().then_some(())).await;
+    }
+    drop(removed);
+}
+
+/// An object of the cluster that is away until this is dropped.
+struct Removed(Vec<Value>);
+
+impl Removed {
+    fn new(kind: &str, name: &str) -> Self {
+        let mut object: Value =
+            serde_json::from_str(&kubectl(&["get", kind, name, "--output=json"])).expect("it is JSON");
+        let labels = object["metadata"]["labels"].take();
+        object["metadata"] = json!({"name": name, "labels": labels});
+        kubectl(&["delete", kind, name]);
+        Self(vec![object])
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        apply(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn label_alone_gives_no_account_any_right() {
+    install();
+    let kubeflows =
+        (!is_found("clusterrole", "kubeflow-pipelines-edit")).then(|| Applied::new(&[kubeflows_edit_role()]));
+    let ns = &scenario("nobody", &[]).await;
+    let before = rules(ns.name(), "default", ns.name()).await;
+    label(ns, "enabled");
+    assert!(until_event(ns, "NobodyNamed").await.contains("annotate the namespace"));
+    assert!(ns.find(&binding()).await.is_none());
+    assert_eq!(rules(ns.name(), "default", ns.name()).await, before);
+
+    // Named, it may submit and read runs, and create no Workflow, which would run pods as any account of the namespace.
+    name_accounts(ns, "default");
+    until_bound(ns).await;
+    let mut with_runs = before.clone();
+    with_runs.extend([
+        "create,get,list pipelines.kubeflow.org/experiments []".to_owned(),
+        "create,get,list,readArtifact pipelines.kubeflow.org/runs []".to_owned(),
+        "get,list pipelines.kubeflow.org/pipelines,pipelines/versions []".to_owned(),
+    ]);
+    with_runs.sort_unstable();
+    assert_eq!(rules(ns.name(), "default", ns.name()).await, with_runs);
+
+    // A role that the installation does not permit takes the binding, rather than to leave another than was asked for.
+    kubectl(&["annotate", "namespace", ns.name(), "istio-aux.io/pipelines-role=kubeflow-pipelines-edit"]);
+    let said = until_event(ns, "RoleNotPermitted").await;
+    assert!(said.contains("ClusterRole kubeflow-pipelines-edit is not one that istio-aux may bind"), "{said}");
+    until_unbound(ns).await;
+    drop(kubeflows);
 }
 
 #[tokio::test]
 async fn profile_has_its_objects_while_labeled() {
     install();
-    let ns = &scenario("objects", &[TENANT]).await;
+    let ns = &scenario("objects", &[]).await;
+    name_accounts(ns, "default");
+    label(ns, "enabled");
     let bound = until_bound(ns).await;
     assert_eq!(accounts(&bound), ["default"]);
     assert_eq!(bound["roleRef"]["name"], ROLE);
-    assert!(until_event(ns, "Reconciled").await.starts_with("applied RoleBinding istio-aux-pipelines"));
+    assert!(until_event(ns, "Reconciled").await.contains("applied RoleBinding istio-aux-pipelines"));
+    ns.until("the PodDefault", async || ns.find(&pod_default(ns.name())).await).await;
 
-    kubectl(&["annotate", "namespace", ns.name(), "istio-aux.io/pipelines-accounts=trainer,default-editor"]);
+    name_accounts(ns, "trainer,default-editor");
     ns.until("both accounts", async || {
         (accounts(&ns.get(&binding()).await) == ["trainer", "default-editor"]).then_some(())
     })
     .await;
 
-    label(ns, "disabled");
+    // Whatever is not "enabled" takes the rights away.
+    label(ns, "false");
     until_unbound(ns).await;
+    let said = until_event(ns, "InvalidValue").await;
+    assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"false\"; use enabled or disabled");
 }
 
 #[tokio::test]
-async fn refusal_is_an_event_and_leaves_foreign_objects() {
+async fn printed_objects_are_left_alone() {
     install();
-    let ns = &scenario("refused", &[]).await;
-    let mut theirs = binding();
-    theirs["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
-    theirs["subjects"] = json!([{"kind": "ServiceAccount", "name": "theirs", "namespace": ns.name()}]);
-    ns.create_object(theirs.clone()).await;
-    let before = ns.get(&theirs).await;
-
-    label(ns, "yes");
-    let said = until_event(ns, "InvalidValue").await;
-    assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"yes\"; use enabled or disabled");
+    let ns = &scenario("printed", &[]).await;
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects(ns.name())}).to_string();
+    printed(&run("kubectl", &["apply", "--server-side", "--filename=-"], &list));
+    let before = ns.get(&binding()).await;
     label(ns, "enabled");
+    name_accounts(ns, "other");
     assert!(until_event(ns, "RoleBindingNotManaged").await.contains("left unchanged"));
     label(ns, "disabled");
-    ns.holds_for(Duration::from_secs(3), "their binding", async || ns.get(&theirs).await == before).await;
-    ns.delete(&theirs).await;
+    ns.holds_for(Duration::from_secs(3), "their binding", async || ns.get(&binding()).await == before).await;
+}
 
-    kubectl(&["delete", "clusterrole", ROLE]);
+#[tokio::test]
+async fn refusal_is_an_event_and_keeps_nothing_else_away() {
+    install();
+    let ns = &scenario("refused", &[]).await;
+    let _denied = Applied::new(&denies_bindings(ns.name()));
+    let try_it = ["-n", ns.name(), "create", "rolebinding", "x", "--clusterrole=view", "--user=x", "--dry-run=server"];
+    ns.until("the policy", async || (!run("kubectl", &try_it, "").status.success()).then_some(())).await;
+    name_accounts(ns, "trainer");
     label(ns, "enabled");
-    let said = until_event(ns, "ClusterRoleMissing").await;
-    assert!(ns.find(&binding()).await.is_none(), "{said}");
-    apply(&[role()]);
+    let said = until_event(ns, "Refused").await;
+    assert!(
+        said.contains("not applied RoleBinding istio-aux-pipelines: ") && said.contains("no bindings here"),
+        "{said}"
+    );
+    ns.until("the PodDefault", async || ns.find(&pod_default(ns.name())).await).await;
+}
+
+/// Returns a policy of somebody else's that denies bindings in a namespace.
+fn denies_bindings(namespace: &str) -> [Value; 2] {
+    let rule = json!({"apiGroups": ["rbac.authorization.k8s.io"], "apiVersions": ["v1"], "resources": ["rolebindings"], "operations": ["CREATE"]});
+    let selector = json!({"matchLabels": {"kubernetes.io/metadata.name": namespace}});
+    [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": namespace},
+            "spec": {
+                "matchConstraints": {"resourceRules": [rule], "namespaceSelector": selector},
+                "validations": [{"expression": "false", "message": "no bindings here"}],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": namespace},
+            "spec": {"policyName": namespace, "validationActions": ["Deny"]},
+        }),
+    ]
+}
+
+#[tokio::test]
+async fn deleted_lease_is_created_again() {
+    install();
+    let ns = &scenario("lease", &[]).await;
+    ns.until("a leader", leader).await;
+    kubectl(&["-n", CONTROLLER.0, "delete", "lease", CONTROLLER.1]);
+    ns.until("a leader by a new Lease", async || if is_lease_there() { leader().await } else { None }).await;
+    name_accounts(ns, "trainer");
+    label(ns, "enabled");
     until_bound(ns).await;
+}
+
+fn is_lease_there() -> bool {
+    !kubectl(&["-n", CONTROLLER.0, "get", "lease", CONTROLLER.1, "--ignore-not-found", "--output=name"]).is_empty()
 }
 
 #[tokio::test]
 async fn killed_leader_is_replaced_and_objects_converge() {
     install();
     let ns = &scenario("kill", &[]).await;
+    name_accounts(ns, "trainer");
     for _ in 0..3 {
         let holder = kill_leader(ns).await;
         label(ns, "enabled");
@@ -117,6 +297,7 @@ async fn killed_leader_is_replaced_and_objects_converge() {
 async fn restarted_api_server_leaves_objects_converging() {
     install();
     let ns = &scenario("away", &[]).await;
+    name_accounts(ns, "trainer");
     label(ns, "enabled");
     restart("kube-apiserver");
     until_bound(ns).await;
@@ -129,6 +310,7 @@ async fn restarted_api_server_leaves_objects_converging() {
 async fn vanished_leader_is_replaced_after_its_lease() {
     install();
     let ns = &scenario("vanished", &[]).await;
+    name_accounts(ns, "trainer");
     ns.until("a leader", leader).await;
     let patch = r#"--patch={"spec":{"holderIdentity":"vanished"}}"#;
     kubectl(&["-n", CONTROLLER.0, "patch", "lease", CONTROLLER.1, "--type=merge", patch]);
@@ -149,12 +331,14 @@ async fn deleted_profile_leaves_no_object_and_no_error() {
         wait_for_controller();
     };
     let gone = scenario("gone", &[TENANT]).await;
+    name_accounts(&gone, "trainer");
     let name = gone.name().to_owned();
     until_bound(&gone).await;
     scale("0");
     drop(gone);
     wait_for_removal(&name);
     let ns = &scenario("comes", &[TENANT]).await;
+    name_accounts(ns, "trainer");
     scale("2");
     until_bound(ns).await;
     let holder = ns.until("a leader", leader).await;

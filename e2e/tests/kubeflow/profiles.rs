@@ -8,7 +8,7 @@ use e2e::kubectl::{apply, kubectl, wait_for_removal, wait_for_rollout};
 use e2e::kubeflow::katib::{experiment, trial_job};
 use e2e::manifests::{GREETING, annotated, pod, pod_spec, server, shell};
 use e2e::namespace::unique_name;
-use e2e::tenancy::{TENANT, TOKEN, WITH_TOKEN, asks, install, label, reviewer, stand_in, until_bound};
+use e2e::tenancy::{TENANT, TOKEN, WITH_TOKEN, asks, install, label, name_accounts, reviewer, stand_in, until_bound};
 use e2e::{Namespace, has_condition, scenario};
 use serde_json::json;
 
@@ -23,6 +23,7 @@ async fn profile(name: &str) -> Namespace {
     for (key, value) in [MESH, OPT_IN, TENANT, TOKEN, ("istio-aux.io/mesh", "run-to-completion")] {
         label(&ns, &format!("{key}={value}"));
     }
+    name_accounts(&ns, "default");
     ns
 }
 

@@ -13,6 +13,8 @@ use crate::Decision;
 use crate::facts::pod::{Container, Pod};
 use crate::patch::PatchBuilder;
 
+/// Where the API server mounts the token of the service account, unless pod or account say `automountServiceAccountToken: false`.
+const ACCOUNT_TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Containers that are not payload.
 const NOT_PAYLOAD: [&str; 3] = [PROXY_CONTAINER, SHIM_CONTAINER, INSTALL_CONTAINER];
 
@@ -25,6 +27,11 @@ pub fn add_pipelines_token(pod: &Pod) -> Decision {
     }
     if pod.spec.restart_policy().is_none() && pod.label(NOTEBOOK_LABEL).is_none() {
         return Decision::without_shim(Patch::default(), "the pod does not run to completion, and is not a notebook");
+    }
+    // The API server has decided by the pod and its service account, before it calls webhooks.
+    let has_own_token = |container: &Container| container.mounts_at(ACCOUNT_TOKEN_DIR);
+    if !pod.spec.containers.iter().any(has_own_token) {
+        return Decision::without_shim(Patch::default(), "the pod, or its service account, wants no tokens");
     }
     let mut patch = PatchBuilder::new(pod);
     let mut gets_token = false;

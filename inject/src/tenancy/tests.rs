@@ -11,11 +11,16 @@ fn mesh(pod: &Pod) -> Decision {
     join_mesh(pod, &Settings::new("shim:1"))
 }
 
+/// Returns the mount of the service account's token, as the API server adds it before it calls webhooks.
+fn account_token() -> Value {
+    json!({"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true})
+}
+
 fn a_pod(change: &Value) -> Value {
     let mut pod = json!({
         "metadata": {"name": "step", "newer": {"a": 1}},
         "spec": {"restartPolicy": "Never", "newer": [1], "containers": [
-            {"name": "main", "command": ["true"], "newer": {"b": [2]}},
+            {"name": "main", "command": ["true"], "newer": {"b": [2]}, "volumeMounts": [account_token()]},
             {"name": "istio-proxy"},
             {"name": "collector", "env": [{"name": "A", "value": "b"}], "volumeMounts": [{"name": "v", "mountPath": "/v"}]},
         ]},
@@ -44,11 +49,13 @@ fn payload_of_jobs_and_notebooks_gets_the_token() {
     let with_mount = json!({"spec": {"containers": [
         {"name": "main", "volumeMounts": [{"name": "mine", "mountPath": "/var/run/secrets/kubeflow/pipelines/"}]},
         {"name": "other", "env": [{"name": "KF_PIPELINES_SA_TOKEN_PATH", "value": "/mine"}]},
-        {"name": "third"},
+        {"name": "third", "volumeMounts": [account_token()]},
     ]}});
-    let no_metadata =
-        json!({"metadata": null, "spec": {"containers": [{"name": "main", "env": null, "volumeMounts": null}]}});
-    let cases: [(&str, Value, &[usize]); 9] = [
+    let no_metadata = json!({"metadata": null, "spec": {"containers": [
+        {"name": "main", "env": null, "volumeMounts": [account_token()]},
+    ]}});
+    let without_account_token = json!({"spec": {"containers": [{"name": "main", "volumeMounts": null}]}});
+    let cases: [(&str, Value, &[usize]); 10] = [
         ("Never", json!({}), &[0, 2]),
         ("OnFailure", json!({"spec": {"restartPolicy": "OnFailure"}}), &[0, 2]),
         ("Always", json!({"spec": {"restartPolicy": "Always"}}), &[]),
@@ -61,7 +68,8 @@ fn payload_of_jobs_and_notebooks_gets_the_token() {
         ("the pod wants none", json!({"metadata": {"labels": {"access-ml-pipeline": "false"}}}), &[]),
         ("settings of its own", with_mount, &[2]),
         ("a volume of the name", json!({"spec": {"volumes": [{"name": "istio-aux-pipelines-token"}]}}), &[0, 2]),
-        ("a bare document", no_metadata, &[0]),
+        ("no metadata", no_metadata, &[0]),
+        ("no token of the account", without_account_token, &[]),
     ];
     for (name, change, expected) in cases {
         let before = a_pod(&change);
@@ -110,6 +118,11 @@ fn token_has_kubeflows_audience_and_path() {
           ]
         },
         "volumeMounts": [
+          {
+            "name": "kube-api-access-x",
+            "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+            "readOnly": true
+          },
           {
             "name": "istio-aux-pipelines-token",
             "mountPath": "/var/run/secrets/kubeflow/pipelines",

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use contract::names::{
-    DISABLED, ENABLED, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION,
-    TENANCY_LABEL,
+    DISABLED, ENABLED, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE, PIPELINES_ROLE_ANNOTATION,
+    PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
 
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
 
-/// The account of pods that name none.
-const DEFAULT_ACCOUNT: &str = "default";
 /// More accounts than this are a mistake.
 const ACCOUNT_COUNT_LIMIT: usize = 100;
 /// The longest name of an object, in bytes.
@@ -20,30 +18,33 @@ const NAME_LENGTH_LIMIT: usize = 253;
 /// What a namespace asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
-    /// The objects of a tenant, for these service accounts.
+    /// The objects of a tenant.
     Objects {
-        /// Names of service accounts, each once.
+        /// Names of service accounts to be bound, each once. None if nobody is named.
         accounts: Vec<String>,
+        /// The `ClusterRole` to which they are bound.
+        role: String,
     },
-    /// Nothing: objects that were kept before are removed.
+    /// Nothing: objects that were kept before are removed. Any value of the label but `enabled` means this.
     Nothing,
-    /// It cannot be understood, and nothing is changed. The text says why and what to do.
+    /// The annotations cannot be understood, and nothing is changed. The text says why and what to do.
     Unclear(String),
 }
 
 /// Reads what a namespace asks for.
 #[must_use]
 pub fn wish(labels: &Map, annotations: &Map) -> Wish {
-    match labels.get(TENANCY_LABEL).map(String::as_str) {
-        None | Some(DISABLED) => Wish::Nothing,
-        Some(ENABLED) => {
-            let accounts = annotations.get(PIPELINES_ACCOUNTS_ANNOTATION).map_or(DEFAULT_ACCOUNT, String::as_str);
-            accounts_of(accounts).map_or_else(
-                |reason| Wish::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
-                |accounts| Wish::Objects { accounts },
-            )
+    if labels.get(TENANCY_LABEL).map(String::as_str) != Some(ENABLED) {
+        return Wish::Nothing;
+    }
+    let accounts = annotations.get(PIPELINES_ACCOUNTS_ANNOTATION).map_or(Ok(Vec::new()), |list| accounts_of(list));
+    let role = annotations.get(PIPELINES_ROLE_ANNOTATION).map_or(PIPELINES_ROLE, String::as_str).to_owned();
+    match accounts {
+        Err(reason) => Wish::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
+        Ok(_) if !is_name(&role) => {
+            Wish::Unclear(format!("annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is no name of a ClusterRole"))
         }
-        Some(other) => Wish::Unclear(unknown(TENANCY_LABEL, other, ENABLED)),
+        Ok(accounts) => Wish::Objects { accounts, role },
     }
 }
 
@@ -51,22 +52,21 @@ pub fn wish(labels: &Map, annotations: &Map) -> Wish {
 pub fn accounts_of(list: &str) -> Result<Vec<String>, String> {
     let mut accounts: Vec<String> = Vec::new();
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        if !is_account_name(name) {
-            return Err(format!("{name:?} is no name of a service account; it takes names such as default,trainer"));
+        if !is_name(name) {
+            return Err(format!("{name:?} is no name of a service account; it takes names such as trainer,loader"));
         }
         if !accounts.iter().any(|other| other == name) {
             accounts.push(name.to_owned());
         }
     }
     match accounts.len() {
-        0 => Err("it names no service account; it takes names such as default,trainer".to_owned()),
-        1..=ACCOUNT_COUNT_LIMIT => Ok(accounts),
+        0..=ACCOUNT_COUNT_LIMIT => Ok(accounts),
         count => Err(format!("it names {count} service accounts, and {ACCOUNT_COUNT_LIMIT} are allowed")),
     }
 }
 
-/// Whether a text is a DNS subdomain, as names of service accounts are.
-fn is_account_name(name: &str) -> bool {
+/// Returns true if a text is a DNS subdomain, as names of service accounts are.
+fn is_name(name: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         let bytes = label.as_bytes();
@@ -102,39 +102,43 @@ mod tests {
 
     #[test]
     fn labels_and_annotation_say_what_a_namespace_asks_for() {
-        let objects = |accounts: &[&str]| Wish::Objects { accounts: accounts.iter().map(|&a| a.to_owned()).collect() };
+        const ACCOUNTS: &str = PIPELINES_ACCOUNTS_ANNOTATION;
+        const ROLE: &str = PIPELINES_ROLE_ANNOTATION;
+        let objects = |accounts: &[&str], role: &str| Wish::Objects {
+            accounts: accounts.iter().map(|&account| account.to_owned()).collect(),
+            role: role.to_owned(),
+        };
         let unclear = |text: &str| Wish::Unclear(text.to_owned());
+        let none: &[(&str, &str)] = &[];
         let cases = [
-            (None, None, Wish::Nothing),
-            (None, Some("trainer"), Wish::Nothing),
-            (Some("disabled"), None, Wish::Nothing),
-            (Some("enabled"), None, objects(&["default"])),
-            (Some("enabled"), Some("trainer, default-editor ,trainer,"), objects(&["trainer", "default-editor"])),
-            (Some("enabled"), Some("a.b-2"), objects(&["a.b-2"])),
+            (None, none, Wish::Nothing),
+            (None, &[(ACCOUNTS, "trainer")], Wish::Nothing),
+            (Some("disabled"), &[], Wish::Nothing),
+            (Some("false"), &[(ACCOUNTS, "trainer")], Wish::Nothing),
+            (Some("enabled"), &[], objects(&[], "istio-aux-pipelines")),
+            (Some("enabled"), &[(ACCOUNTS, " , ")], objects(&[], "istio-aux-pipelines")),
             (
                 Some("enabled"),
-                Some("system:serviceaccounts"),
+                &[(ACCOUNTS, "trainer, default-editor ,trainer,a.b-2"), (ROLE, "kubeflow-pipelines-edit")],
+                objects(&["trainer", "default-editor", "a.b-2"], "kubeflow-pipelines-edit"),
+            ),
+            (
+                Some("enabled"),
+                &[(ACCOUNTS, "system:serviceaccounts")],
                 unclear(
-                    "annotation istio-aux.io/pipelines-accounts: \"system:serviceaccounts\" is no name of a service account; it takes names such as default,trainer",
+                    "annotation istio-aux.io/pipelines-accounts: \"system:serviceaccounts\" is no name of a service account; it takes names such as trainer,loader",
                 ),
             ),
             (
                 Some("enabled"),
-                Some(" , "),
-                unclear(
-                    "annotation istio-aux.io/pipelines-accounts: it names no service account; it takes names such as default,trainer",
-                ),
+                &[(ROLE, "system:masters")],
+                unclear("annotation istio-aux.io/pipelines-role: \"system:masters\" is no name of a ClusterRole"),
             ),
-            (
-                Some("true"),
-                None,
-                unclear("label istio-aux.io/tenancy: invalid value \"true\"; use enabled or disabled"),
-            ),
+            (Some(""), &[], Wish::Nothing),
         ];
-        for (label, annotation, expected) in cases {
+        for (label, annotations, expected) in cases {
             let labels = map(label.map(|value| (TENANCY_LABEL, value)));
-            let annotations = map(annotation.map(|value| (PIPELINES_ACCOUNTS_ANNOTATION, value)));
-            assert_eq!(wish(&labels, &annotations), expected, "{labels:?} {annotations:?}");
+            assert_eq!(wish(&labels, &map(annotations.iter().copied())), expected, "{labels:?} {annotations:?}");
         }
     }
 
@@ -148,7 +152,7 @@ mod tests {
     #[test]
     fn unknown_values_of_our_labels_are_named() {
         let labels = map([
-            ("istio-aux.io/tenancy", "enabled"),
+            ("istio-aux.io/tenancy", "true"),
             ("istio-aux.io/pipelines-token", "yes"),
             ("istio-aux.io/mesh", "enabled"),
             ("other", "x"),
@@ -156,6 +160,7 @@ mod tests {
         assert_eq!(
             unknown_values(&labels),
             [
+                "label istio-aux.io/tenancy: invalid value \"true\"; use enabled or disabled",
                 "label istio-aux.io/pipelines-token: invalid value \"yes\"; use enabled or disabled",
                 "label istio-aux.io/mesh: invalid value \"enabled\"; use run-to-completion or disabled",
             ]

@@ -1,23 +1,23 @@
 //! Finds why a tenant of Kubeflow gets a 401 or 403, and policies by which others can pass for the tenant. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use contract::names::{
     ACCESS_PIPELINES_LABEL, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE,
     PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
-use inject::tenancy::objects::{ROLE_BINDING_NAME, is_ours};
-use inject::tenancy::wish::{Wish, unknown_values, wish};
+use inject::tenancy::objects::{ROLE_BINDING_NAME, installation_of, role_binding};
+use inject::tenancy::wish::{Wish, unknown_values};
 use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
-use super::super::tenant::{Tenant, TenantPod};
+use super::super::tenant::{Tenant, TenantPod, map, wish_of};
 use super::{items, name, some, text};
 use crate::pods::label;
 
-/// Lists Kubeflow's roles that let an account use pipelines, by aggregation.
-const ROLES_FOR_PIPELINES: [&str; 3] = [PIPELINES_ROLE, "kubeflow-edit", "kubeflow-admin"];
+/// Lists the roles that let an account use pipelines: ours, and Kubeflow's, by aggregation.
+const ROLES_FOR_PIPELINES: [&str; 4] = [PIPELINES_ROLE, "kubeflow-pipelines-edit", "kubeflow-edit", "kubeflow-admin"];
 /// Names the header in which Kubeflow's gateway passes the user, as a policy's condition does.
 const USER_HEADER: &str = "request.headers[kubeflow-userid]";
 
@@ -34,8 +34,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
 /// Checks that the namespace has the objects that its label asks for.
 fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     let place = name(namespace);
-    let (labels, annotations) = (map(namespace, "labels"), map(namespace, "annotations"));
-    let wish = wish(&labels, &annotations);
+    let (labels, wish) = (map(namespace, "labels"), wish_of(namespace));
     let mut findings: Vec<Finding> = unknown_values(&labels)
         .into_iter()
         .map(|line| {
@@ -44,15 +43,15 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
         })
         .collect();
     match &wish {
-        Wish::Objects { .. } => findings.push(binding(place, tenant)),
+        Wish::Objects { accounts, role } => findings.push(binding(place, tenant, role, accounts)),
         Wish::Unclear(reason) if findings.is_empty() => {
             let next =
-                format!("kubectl annotate namespace {place} --overwrite {PIPELINES_ACCOUNTS_ANNOTATION}=default");
+                format!("kubectl annotate namespace {place} --overwrite {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME");
             findings.push(Finding::problem(Id::Tenancy, format!("namespace {place}: {reason}"), next));
         }
         Wish::Unclear(_) | Wish::Nothing => {}
     }
-    if wish != Wish::Nothing && tenant.pod_default.as_ref().is_some_and(|found| !is_ours(found)) {
+    if wish != Wish::Nothing && tenant.pod_default.as_ref().is_some_and(|found| installation_of(found).is_none()) {
         let message =
             format!("PodDefault {ACCESS_PIPELINES_LABEL} in {place} is not managed by istio-aux; left unchanged");
         findings.push(Finding::info(Id::Tenancy, message));
@@ -61,24 +60,34 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
 }
 
 /// Checks the `RoleBinding` that the namespace asks for.
-fn binding(place: &str, tenant: &Tenant) -> Finding {
+fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Finding {
+    if accounts.is_empty() {
+        let message = format!("namespace {place} has what its label {TENANCY_LABEL} asks for; no account is bound");
+        let next =
+            format!("to bind some: kubectl annotate namespace {place} {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME");
+        return Finding::info(Id::Tenancy, message).with_remediation(next);
+    }
+    let desired = role_binding(place, role, accounts);
     let bindings = tenant.role_bindings.iter().flatten();
-    match bindings.into_iter().find(|binding| name(binding) == ROLE_BINDING_NAME) {
-        Some(found) if !is_ours(found) => Finding::problem(
+    let found = bindings.into_iter().find(|binding| name(binding) == ROLE_BINDING_NAME);
+    let is_kept = |found: &Value| ["roleRef", "subjects"].iter().all(|field| found[field] == desired[field]);
+    match found {
+        Some(found) if !is_kept(found) && installation_of(found).is_none() => Finding::problem(
             Id::Tenancy,
             format!("RoleBinding {ROLE_BINDING_NAME} in {place} is not managed by istio-aux; left unchanged"),
             format!("kubectl -n {place} delete rolebinding {ROLE_BINDING_NAME}"),
         ),
         _ if tenant.has_role == Some(false) => Finding::problem(
             Id::Tenancy,
-            format!("there is no ClusterRole {PIPELINES_ROLE}, so no account of {place} is bound to it"),
-            "install Kubeflow Pipelines for multiple users, which brings it",
+            format!("there is no ClusterRole {role}, so no account of {place} is bound to it"),
+            "install what brings it: istio-aux with tenancy.enabled=true, or Kubeflow Pipelines for multiple users",
         ),
         None if tenant.role_bindings.is_some() => Finding::problem(
             Id::Tenancy,
-            format!("namespace {place} asks for a tenant's objects by {TENANCY_LABEL}, and has none"),
+            format!("namespace {place} asks for a binding by {TENANCY_LABEL}, and has none"),
             format!(
-                "kubectl -n istio-aux logs deployment/istio-aux-tenancy; or istio-aux tenant-objects {place} | kubectl apply --server-side -f -"
+                "kubectl -n istio-aux logs deployment/istio-aux-tenancy; or istio-aux tenant-objects {place} --accounts={} | kubectl apply --server-side -f -",
+                accounts.join(",")
             ),
         ),
         _ => Finding::ok(Id::Tenancy, format!("namespace {place} has what its label {TENANCY_LABEL} asks for")),
@@ -179,11 +188,6 @@ fn impersonation(policy: &Value) -> Finding {
     );
     let next = "add to its rule a `from` with the principal of Kubeflow's ingress gateway";
     Finding::problem(Id::ProfilePolicy, message, next)
-}
-
-fn map(namespace: &Value, field: &str) -> BTreeMap<String, String> {
-    let entries = namespace["metadata"][field].as_object().into_iter().flatten();
-    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 #[cfg(test)]

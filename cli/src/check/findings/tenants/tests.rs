@@ -1,15 +1,22 @@
 //! Judges a healthy tenant, and tenants that differ from it in one thing.
 
-use inject::tenancy::objects::{pod_default, role_binding};
+use inject::tenancy::objects::{labelled, pod_default, role_binding};
 use serde_json::json;
 
 use super::super::super::finding::Severity;
 use super::*;
-use crate::pods::fixtures::labelled;
+use crate::pods::fixtures::labelled as in_namespace;
 
 fn pod() -> TenantPod {
     let (name, account) = ("step".to_owned(), "default".to_owned());
     TenantPod { name, account, runs_to_completion: true, has_sidecar: true, has_token: true }
+}
+
+/// Returns an object as the controller has applied it.
+fn applied(object: Value) -> Value {
+    let mut object = labelled(object, "istio-aux");
+    object["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
+    object
 }
 
 fn policy(name: &str, rule: &Value) -> Value {
@@ -25,13 +32,14 @@ fn healthy() -> Snapshot {
     let labels = json!({"istio-aux.io/tenancy": "enabled", "istio-aux.io/pipelines-token": "enabled"});
     let tenant = Tenant {
         has_role: Some(true),
-        role_bindings: Some(vec![role_binding("team", &["default".to_owned()])]),
-        pod_default: Some(pod_default("team")),
+        role_bindings: Some(vec![applied(role_binding("team", PIPELINES_ROLE, &["default".to_owned()]))]),
+        pod_default: Some(applied(pod_default("team"))),
         policies: vec![of_the_profile()],
         peer_authentications: Vec::new(),
     };
     let mut snapshot = Snapshot { tenant: Some(tenant), ..Snapshot::default() };
-    snapshot.namespaces = vec![labelled("team", &labels)];
+    snapshot.namespaces = vec![in_namespace("team", &labels)];
+    snapshot.namespaces[0]["metadata"]["annotations"] = json!({"istio-aux.io/pipelines-accounts": "default"});
     snapshot.pods.tenants = vec![pod()];
     snapshot
 }
@@ -85,21 +93,31 @@ fn missing_tenant_object_has_its_cause() {
         ),
         (
             |s| tenant(s).has_role = Some(false),
-            "problem tenancy: there is no ClusterRole kubeflow-pipelines-edit",
-            "install Kubeflow Pipelines",
+            "problem tenancy: there is no ClusterRole istio-aux-pipelines",
+            "tenancy.enabled=true",
         ),
         (
-            |s| tenant(s).role_bindings.as_mut().unwrap()[0]["metadata"]["labels"] = json!({}),
+            |s| s.namespaces[0]["metadata"]["annotations"] = json!({}),
+            "info tenancy: namespace team has what its label istio-aux.io/tenancy asks for; no account is bound",
+            "kubectl annotate namespace team istio-aux.io/pipelines-accounts=",
+        ),
+        (
+            |s| tenant(s).role_bindings.as_mut().unwrap()[0]["metadata"]["managedFields"] = json!([]),
+            "ok tenancy: namespace team has what its label",
+            "",
+        ),
+        (
+            |s| tenant(s).role_bindings = Some(vec![role_binding("team", "view", &["default".to_owned()])]),
             "problem tenancy: RoleBinding istio-aux-pipelines in team is not managed by istio-aux; left unchanged",
             "kubectl -n team delete rolebinding istio-aux-pipelines",
         ),
         (
             |s| tenant(s).role_bindings = Some(Vec::new()),
-            "problem tenancy: namespace team asks for a tenant's objects by istio-aux.io/tenancy, and has none",
+            "problem tenancy: namespace team asks for a binding by istio-aux.io/tenancy, and has none",
             "kubectl -n istio-aux logs deployment/istio-aux-tenancy",
         ),
         (
-            |s| tenant(s).pod_default.as_mut().unwrap()["metadata"]["labels"] = json!({}),
+            |s| tenant(s).pod_default.as_mut().unwrap()["metadata"]["managedFields"] = json!([]),
             "info tenancy: PodDefault access-ml-pipeline in team is not managed by istio-aux; left unchanged",
             "",
         ),
