@@ -2,13 +2,13 @@
 //! `stand-ins`.
 
 use contract::names::{
-    ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS, KATIB_COMPLETED_MARKER,
-    KATIB_TRIAL_LABEL,
+    ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, ISTIO_INJECT, KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS,
+    KATIB_COMPLETED_MARKER, KATIB_TRIAL_LABEL,
 };
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::manifests::{container, deployment, pod, pod_spec, service, shell};
+use crate::manifests::{container, deployment, pod, pod_spec, service, shell, with_init};
 use crate::{Namespace, PodView};
 
 /// The name of the container that trains.
@@ -79,6 +79,38 @@ pub fn step(name: &str) -> Value {
     // A proxy that is told to end does so while the upload is under way.
     pod["metadata"]["annotations"] = json!({"proxy.istio.io/config": "terminationDrainDuration: 1s"});
     pod
+}
+
+/// Returns a pod of a pipeline's run, as the compiler of Kubeflow Pipelines and Argo's controller write it, under Pod Security
+/// `restricted`. Its program asks the API server and writes outputs, and Argo's executor uploads them to the store; both are in this
+/// namespace. The annotation is in every template of a workflow (pipelines#6067, pipelines#14468).
+pub fn pipelines_pod(name: &str, kubeflow: &str) -> Value {
+    let script = format!("{} && head -c 1000 /dev/urandom >/tmp/data", asks_api_server(kubeflow));
+    let store = format!("store.{kubeflow}");
+    let wait = container(EXECUTOR, &["sh", "/stand-ins/argo-executor.sh", "wait", &store]);
+    let main = container("main", &["sh", "/stand-ins/argo-executor.sh", "emissary", &script]);
+    let spec = pod_spec("Never", &[wait, main]);
+    let mut pod = pod(name, &with_programs(with_init(spec, &[shell("init", "true")]), "/var/run/argo"));
+    pod["metadata"]["labels"] = json!({ARGO_WORKFLOW_LABEL: name});
+    pod["metadata"]["annotations"] = json!({ISTIO_INJECT: "false"});
+    pod["spec"]["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    restrict(&mut pod);
+    pod
+}
+
+/// Returns the command by which a container of such a pod asks the API server, which takes mutual TLS only.
+pub fn asks_api_server(kubeflow: &str) -> String {
+    format!("curl -sSf --max-time 30 -o /dev/null http://web.{kubeflow}/")
+}
+
+/// Gives each container what Pod Security `restricted` asks for.
+pub fn restrict(pod: &mut Value) {
+    for list in ["containers", "initContainers"] {
+        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+            container["securityContext"] =
+                json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+        }
+    }
 }
 
 /// Returns a server that answers an upload with its checksum, for `step`.

@@ -1,7 +1,10 @@
 //! The decisions that the webhook can be asked for, one by one. `review` has the envelope in which they are asked for.
 
 use crate::pod::Pod;
-use crate::{Decision, Settings, decide, join, move_proxy_to_node, report_ended, stay_out, tenancy};
+use crate::{
+    Decision, Settings, decide, join, move_completing_pods_proxy_to_node, move_proxy_to_node, report_ended, stay_out,
+    tenancy,
+};
 
 /// The decision that a review asks for: each has a path of the webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +17,8 @@ pub enum Entry {
     Mesh,
     /// The proxy on the pod's node.
     Node,
+    /// The proxy on the pod's node, for pods that run to completion.
+    NodeMesh,
     /// The end of the awaited containers, when the kubelet reports it.
     Ended,
     /// The mesh, for applications of a Juju model.
@@ -24,8 +29,16 @@ pub enum Entry {
 
 impl Entry {
     /// All entries.
-    pub const ALL: [Self; 7] =
-        [Self::Injection, Self::PipelinesToken, Self::Mesh, Self::Node, Self::Ended, Self::InMesh, Self::OutOfMesh];
+    pub const ALL: [Self; 8] = [
+        Self::Injection,
+        Self::PipelinesToken,
+        Self::Mesh,
+        Self::Node,
+        Self::NodeMesh,
+        Self::Ended,
+        Self::InMesh,
+        Self::OutOfMesh,
+    ];
 
     /// Returns the name in logs and metrics.
     #[must_use]
@@ -35,6 +48,7 @@ impl Entry {
             Self::PipelinesToken => "pipelines-token",
             Self::Mesh => "mesh",
             Self::Node => "node",
+            Self::NodeMesh => "node-mesh",
             Self::Ended => "ended",
             Self::InMesh => "in-mesh",
             Self::OutOfMesh => "out-of-mesh",
@@ -47,6 +61,7 @@ impl Entry {
             Self::PipelinesToken => tenancy::add_pipelines_token(pod),
             Self::Mesh => tenancy::join_mesh(pod, settings),
             Self::Node => move_proxy_to_node(pod),
+            Self::NodeMesh => move_completing_pods_proxy_to_node(pod),
             Self::Ended => report_ended(pod),
             Self::InMesh => join(pod),
             Self::OutOfMesh => stay_out(pod),

@@ -29,7 +29,7 @@ use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};
 pub use self::membership::{join, stay_out};
 pub use self::mode::Mode;
-pub use self::node_proxy::move_proxy_to_node;
+pub use self::node_proxy::{move_completing_pods_proxy_to_node, move_proxy_to_node};
 use self::pod::Pod;
 pub use self::settings::{Delivery, Hold, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 

@@ -278,6 +278,7 @@ mod tests {
             "/spec/containers/0/volumeMounts/-",
             "/metadata/labels",
             "/spec/runtimeClassName",
+            "/spec/runtimeClassName",
             "/metadata/annotations",
             "/metadata/labels",
             "/metadata/labels",

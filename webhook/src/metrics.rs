@@ -15,7 +15,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 /// Lists the results of reviews, as their label has them.
 const RESULTS: [&str; 5] = ["patched", "unchanged", "unreadable", "refused", "failed"];
-/// A result of [`Entry::Node`] only.
+/// A result of [`Entry::Node`] and [`Entry::NodeMesh`] only.
 const DENIED: &str = "denied";
 /// A result of [`Entry::Ended`] only.
 const WITHDRAWN: &str = "withdrawn";
@@ -125,7 +125,7 @@ impl Metrics {
         let [result, mode] = review_labels(outcome);
         match entry {
             Entry::Injection => self.reviews.get_or_create(&[result, mode]).inc(),
-            Entry::Node => self.node_reviews.get_or_create(&[result]).inc(),
+            Entry::Node | Entry::NodeMesh => self.node_reviews.get_or_create(&[result]).inc(),
             Entry::Ended => self.status_reviews.get_or_create(&[result]).inc(),
             // They label pods, and their log says which.
             Entry::InMesh | Entry::OutOfMesh => 0,

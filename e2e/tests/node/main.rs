@@ -2,6 +2,7 @@
 
 mod confinement;
 mod failures;
+mod pipelines;
 mod probes;
 mod services;
 mod stand_ins;

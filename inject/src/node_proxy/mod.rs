@@ -16,9 +16,24 @@ use crate::pod::{Container, Pod};
 /// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
 #[must_use]
 pub fn move_proxy_to_node(pod: &Pod) -> Decision {
+    move_unless_opted_out(pod, pod.istio_injection())
+}
+
+/// Gives a pod that runs to completion its proxy on the node, also where only an annotation keeps it out of the mesh: Kubeflow's tools
+/// write one, because with a sidecar their pods would not complete (pipelines#6067). A label of the pod's own stands.
+#[must_use]
+pub fn move_completing_pods_proxy_to_node(pod: &Pod) -> Decision {
+    if pod.spec.restart_policy().is_none() {
+        return Decision::without_shim(Patch::default(), "the pod does not run to completion");
+    }
+    move_unless_opted_out(pod, pod.label(ISTIO_INJECT))
+}
+
+/// Gives a pod its proxy on the node, unless this is what it says of Istio's injection.
+fn move_unless_opted_out(pod: &Pod, injection: Option<&str>) -> Decision {
     let has_class = pod.spec.runtime_class() == Some(NODE_RUNTIME_CLASS);
     // Pods of the class have this label from here, or from their user.
-    if !has_class && pod.istio_injection() == Some("false") {
+    if !has_class && injection == Some("false") {
         return Decision::without_shim(Patch::default(), "the pod opted out, by sidecar.istio.io/inject");
     }
     if let Some(reason) = obstacle(pod) {
@@ -220,6 +235,27 @@ mod tests {
             assert_eq!(decision.reason, reason, "{before}");
             assert_eq!(pod == before, reason != GETS_IT, "{pod}");
             assert_eq!(decision.warnings.is_empty(), reason != ASKS, "{decision:?}");
+        }
+    }
+
+    #[test]
+    fn annotation_keeps_no_completing_pod_of_a_tenant_out() {
+        let pod = |restart_policy: &str, label: Option<&str>| {
+            a_pod(&json!({
+                "metadata": {"labels": {"sidecar.istio.io/inject": label}, "annotations": {"sidecar.istio.io/inject": "false"}},
+                "spec": {"restartPolicy": restart_policy},
+            }))
+        };
+        let cases = [
+            (pod("Never", None), true),
+            (pod("OnFailure", None), true),
+            (pod("Always", None), false),
+            (pod("Never", Some("false")), false),
+        ];
+        for (before, is_moved) in cases {
+            let (after, decision) = crate::decided(move_completing_pods_proxy_to_node, before.clone());
+            assert_eq!(after["spec"]["runtimeClassName"] == "istio-aux", is_moved, "{}: {before}", decision.reason);
+            assert_eq!(after == before, !is_moved, "{after}");
         }
     }
 

@@ -25,7 +25,8 @@ const BODY_DISCARD_LIMIT: usize = 4 * BODY_LIMIT;
 /// Limits the time of reading a body. An API server waits 30 s for a webhook at most, and 2 s as istio-aux is installed.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lists the paths of [`AdmissionHandler`], for a client that asks for another.
-const EXISTING_PATHS: &str = "/mutate, and below it /pipelines-token, /mesh, /node, /ended, /in-mesh and /out-of-mesh";
+const EXISTING_PATHS: &str =
+    "/mutate, and below it /pipelines-token, /mesh, /node, /node-mesh, /ended, /in-mesh and /out-of-mesh";
 /// Media type of a review.
 const JSON: &str = "application/json";
 /// Media type of metrics.
