@@ -18,7 +18,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::{Controller, watcher};
 use kube::{Client, ResourceExt};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use webhook::serve;
 
 use crate::args::ControllerArgs;
@@ -30,13 +30,20 @@ use crate::progress::Progress;
 
 /// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
-/// Delays the next check of a namespace after a warning, at first, and after a failure.
-const REFUSED_INTERVAL: Duration = Duration::from_mins(1);
+/// Delays the next check of a namespace after a warning, at first, and after a failure. An API server learns of a new label or policy a
+/// moment later, so a refusal is said only if it is not the first in a row.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(5);
 const FAILED_INTERVAL: Duration = Duration::from_secs(1);
 /// Limits these delays, which double with each warning or failure in a row.
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
 /// Limits one check. A connection can be lost without a word, and a request of kube's client has no limit.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// The reason of the event about a write that the API server has rejected.
+const REFUSED: &str = "Refused";
+/// Lets a standing notice be said again. Events last an hour by default.
+const SAID_AGAIN_AFTER: Duration = Duration::from_mins(30);
+/// Limits the text of an event, in bytes (`NoteLengthLimit` in Kubernetes' validation).
+const NOTE_LENGTH_LIMIT: usize = 1024;
 /// Limits the namespaces that are checked at the same time.
 const CONCURRENCY: u16 = 8;
 
@@ -98,6 +105,7 @@ impl Worker {
             };
             metrics.set_leader(false);
             progress.reset();
+            self.context.remembered.lock().unwrap_or_else(PoisonError::into_inner).clear();
             tracing::warn!(reason, "this replica no longer acts");
         }
     }
@@ -109,10 +117,14 @@ impl Worker {
         let (listed, progress) = (controller.store(), &self.context.progress);
         let checks =
             controller.run(reconcile, back_off, self.context.clone()).for_each(async |checked| match checked {
-                Ok(_) => {}
+                // What has failed is tried again, and was logged.
+                Ok(_) | Err(RunError::ReconcilerFailed(..)) => {}
                 // It was deleted before its next check.
                 Err(RunError::ObjectNotFound(namespace)) => self.context.forget(&namespace.name),
-                Err(error) => tracing::debug!(error = describe_error(&error), "a namespace will be checked again"),
+                Err(error) => {
+                    progress.answered();
+                    tracing::warn!(error = describe_error(&error), "cannot list or watch namespaces yet");
+                }
             });
         let list = async {
             progress.begin();
@@ -127,7 +139,7 @@ impl Worker {
 struct Context {
     client: Client,
     installation: Installation,
-    recorder: Recorder,
+    reporter: Reporter,
     metrics: Arc<TenancyMetrics>,
     progress: Arc<Progress>,
     /// Holds what is remembered of each namespace from its last check.
@@ -139,8 +151,8 @@ struct Context {
 struct Memory {
     /// Counts the failures, or the warnings, in a row.
     failures: u32,
-    /// Has what was said. It is said again only when it changes.
-    notices: Vec<EventNote>,
+    /// Has what was said, and when. It is said again when it changes, and before the event is gone.
+    said: Vec<(EventNote, Instant)>,
 }
 
 /// Says why a check of a namespace is tried again.
@@ -169,21 +181,23 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
     let Context { client, installation, .. } = context;
     let wish = wish(namespace.labels(), namespace.annotations());
     let observed = cluster::observe(client, installation, name, &wish).await?;
+    context.progress.answered();
     let Plan { actions, mut notices } = plan(installation, name, &wish, &observed);
     let mut changed = Vec::new();
     for action in &actions {
         match cluster::execute(client, name, action).await? {
             Outcome::Done => changed.push(action.to_string()),
             Outcome::Gone => {}
-            Outcome::Refused(reason) => notices.push(EventNote::warning("Refused", format!("not {action}: {reason}"))),
+            Outcome::Refused(reason) => notices.push(EventNote::warning(REFUSED, format!("not {action}: {reason}"))),
         }
     }
     notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
     let (is_wanted, is_refused) = (wish != Wish::Nothing, notices.iter().any(|notice| notice.is_warning));
-    let (refusals, news) = context.remember(name, is_refused, &notices);
-    context.report(namespace, &changed, &news).await;
+    let (refusals, news) = context.news(name, is_refused, &notices);
+    let said = context.report(namespace, &changed, news).await;
+    context.remember(name, said);
     if is_wanted || is_refused {
-        context.metrics.set(name, if is_refused { LastCheck::Refused } else { LastCheck::Fine });
+        context.metrics.set(name, is_wanted, if is_refused { LastCheck::Refused } else { LastCheck::Fine });
     } else {
         context.metrics.forget(name);
     }
@@ -210,7 +224,8 @@ fn back_off(namespace: Arc<NamespaceMeta>, error: &CheckError, context: Arc<Cont
         pause_after(FAILED_INTERVAL, memory.failures)
     };
     context.metrics.count(Reconciliation::Failed);
-    context.metrics.set(&name, LastCheck::Failed);
+    let is_wanted = wish(namespace.labels(), namespace.annotations()) != Wish::Nothing;
+    context.metrics.set(&name, is_wanted, LastCheck::Failed);
     tracing::warn!(namespace = name, error = describe_error(error), ?pause, "cannot keep a tenant's objects yet");
     Requeue::requeue(pause)
 }
@@ -228,8 +243,7 @@ impl Context {
         progress: Arc<Progress>,
     ) -> Arc<Self> {
         let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance: Some(identity.to_owned()) };
-        let recorder = Recorder::new(client.clone(), reporter);
-        Arc::new(Self { client, installation, recorder, metrics, progress, remembered: Mutex::default() })
+        Arc::new(Self { client, installation, reporter, metrics, progress, remembered: Mutex::default() })
     }
 
     fn forget(&self, namespace: &str) {
@@ -237,34 +251,52 @@ impl Context {
         self.metrics.forget(namespace);
     }
 
-    /// Remembers a check. Returns the number of warnings in a row, and the notices that were not said the last time.
-    fn remember(&self, namespace: &str, is_refused: bool, notices: &[EventNote]) -> (u32, Vec<EventNote>) {
+    /// Returns the number of warnings in a row, and the notices that are to be said.
+    fn news(&self, namespace: &str, is_refused: bool, notices: &[EventNote]) -> (u32, Vec<EventNote>) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = remembered.remove(namespace).unwrap_or_default();
-        let news = notices.iter().filter(|notice| !before.notices.contains(notice)).cloned().collect();
-        let failures = if is_refused { before.failures.saturating_add(1) } else { 0 };
-        if !notices.is_empty() {
-            remembered.insert(namespace.to_owned(), Memory { failures, notices: notices.to_vec() });
+        if notices.is_empty() {
+            remembered.remove(namespace);
+            return (0, Vec::new());
         }
-        (failures, news)
+        let memory = remembered.entry(namespace.to_owned()).or_default();
+        memory.failures = if is_refused { memory.failures.saturating_add(1) } else { 0 };
+        memory.said.retain(|(said, at)| notices.contains(said) && at.elapsed() < SAID_AGAIN_AFTER);
+        let is_first_refusal = |notice: &EventNote| notice.reason == REFUSED && memory.failures < 2;
+        let is_said = |notice: &EventNote| memory.said.iter().any(|(said, _)| said == notice);
+        let news = notices.iter().filter(|notice| !is_first_refusal(notice) && !is_said(notice));
+        (memory.failures, news.cloned().collect())
     }
 
-    /// Reports changes and notices in the log, and as events in the namespace, where its users see them.
-    async fn report(&self, namespace: &NamespaceMeta, changed: &[String], notices: &[EventNote]) {
+    fn remember(&self, namespace: &str, said: Vec<EventNote>) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = remembered.get_mut(namespace) {
+            memory.said.extend(said.into_iter().map(|notice| (notice, Instant::now())));
+        }
+    }
+
+    /// Reports changes and notices in the log, and as events in the namespace, where its users see them. Returns the notices of which
+    /// there is an event now.
+    async fn report(&self, namespace: &NamespaceMeta, changed: &[String], notices: Vec<EventNote>) -> Vec<EventNote> {
         if !changed.is_empty() {
             let text = changed.join(", ");
             tracing::info!(namespace = namespace.name_any(), "{text}");
             self.publish(namespace, EventType::Normal, "Reconciled", text).await;
         }
+        let mut said = Vec::new();
         for notice in notices {
             let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
             tracing::info!(namespace = namespace.name_any(), reason = notice.reason, "{}", notice.text);
-            self.publish(namespace, kind, notice.reason, notice.text.clone()).await;
+            if self.publish(namespace, kind, notice.reason, notice.text.clone()).await {
+                said.push(notice);
+            }
         }
+        said
     }
 
-    async fn publish(&self, namespace: &NamespaceMeta, type_: EventType, reason: &str, note: String) {
+    /// Creates an event. Returns true if it was recorded.
+    async fn publish(&self, namespace: &NamespaceMeta, type_: EventType, reason: &str, mut note: String) -> bool {
         let name = namespace.name_any();
+        note.truncate(note.floor_char_boundary(NOTE_LENGTH_LIMIT));
         let event = Event {
             type_,
             reason: reason.to_owned(),
@@ -281,9 +313,13 @@ impl Context {
             uid: namespace.uid(),
             ..ObjectReference::default()
         };
-        if let Err(error) = self.recorder.publish(&event, &regarding).await {
-            tracing::debug!(namespace = name, error = describe_error(&error), "an event was not recorded");
+        // One that is used again counts a later event of the same reason as the first, and keeps the first's text.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        let outcome = recorder.publish(&event, &regarding).await;
+        if let Err(error) = &outcome {
+            tracing::warn!(namespace = name, error = describe_error(error), "an event was not recorded");
         }
+        outcome.is_ok()
     }
 }
 

@@ -57,8 +57,8 @@ pub struct TenancyMetrics {
     tenants: Gauge,
     refused: Gauge,
     failed: Gauge,
-    /// Has the namespaces that ask for something, or could not be checked.
-    states: Mutex<HashMap<String, LastCheck>>,
+    /// Has for each namespace whether it asks for something, if that or a failure is to be counted.
+    states: Mutex<HashMap<String, (bool, LastCheck)>>,
 }
 
 impl Default for TenancyMetrics {
@@ -104,8 +104,8 @@ impl TenancyMetrics {
     }
 
     /// Sets what the last check of a namespace has come to.
-    pub(super) fn set(&self, namespace: &str, state: LastCheck) {
-        self.update(|states| _ = states.insert(namespace.to_owned(), state));
+    pub(super) fn set(&self, namespace: &str, is_wanted: bool, state: LastCheck) {
+        self.update(|states| _ = states.insert(namespace.to_owned(), (is_wanted, state)));
     }
 
     /// Forgets a namespace that asks for nothing, or is deleted.
@@ -113,13 +113,13 @@ impl TenancyMetrics {
         self.update(|states| _ = states.remove(namespace));
     }
 
-    fn update(&self, change: impl FnOnce(&mut HashMap<String, LastCheck>)) {
+    fn update(&self, change: impl FnOnce(&mut HashMap<String, (bool, LastCheck)>)) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut states);
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        self.tenants.set(count(states.len()));
+        self.tenants.set(count(states.values().filter(|(is_wanted, _)| *is_wanted).count()));
         for (gauge, wanted) in [(&self.refused, LastCheck::Refused), (&self.failed, LastCheck::Failed)] {
-            gauge.set(count(states.values().filter(|state| **state == wanted).count()));
+            gauge.set(count(states.values().filter(|(_, state)| *state == wanted).count()));
         }
     }
 
@@ -142,9 +142,10 @@ mod tests {
         let metrics = TenancyMetrics::new();
         let has = |line: &str| metrics.text().lines().any(|other| other == line);
         metrics.set_leader(true);
-        metrics.set("a", LastCheck::Refused);
-        metrics.set("a", LastCheck::Failed);
-        metrics.set("b", LastCheck::Refused);
+        metrics.set("a", true, LastCheck::Refused);
+        metrics.set("a", true, LastCheck::Failed);
+        metrics.set("b", true, LastCheck::Refused);
+        metrics.set("c", false, LastCheck::Fine);
         metrics.count(Reconciliation::Refused);
         assert!(has("istio_aux_tenancy_leader 1"));
         assert!(has("istio_aux_tenancy_namespaces 2"), "{}", metrics.text());

@@ -174,7 +174,11 @@ impl Planner<'_> {
                 text: format!("PodDefault {ACCESS_PIPELINES_LABEL} is not managed by this istio-aux; left unchanged"),
             }),
             Some(found) if found["spec"] == desired["spec"] => {}
-            _ => self.apply(POD_DEFAULTS, desired, found.is_some()),
+            _ => {
+                // Applied over fields that others have added, it would keep them.
+                self.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, found);
+                self.apply(POD_DEFAULTS, desired, false);
+            }
         }
     }
 }
@@ -251,7 +255,7 @@ mod tests {
             (trainer(), other_role, &[UNBIND, BIND]),
             (wish(&["trainer"], "cluster-admin"), up_to_date(), &[UNBIND, "RoleNotPermitted"]),
             (wish(&["trainer"], "cluster-admin"), empty.clone(), &[POD_DEFAULT, "RoleNotPermitted"]),
-            (trainer(), edited_pod_default, &[POD_DEFAULT]),
+            (trainer(), edited_pod_default, &[DELETE_POD_DEFAULT, POD_DEFAULT]),
             (trainer(), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
             (trainer(), no_role(), &["ClusterRoleMissing"]),
             (trainer(), printed.clone(), not_managed),

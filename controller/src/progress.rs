@@ -28,6 +28,11 @@ impl Progress {
         });
     }
 
+    /// Notes an answer, while more is asked.
+    pub(crate) fn answered(&self) {
+        self.update(|state| state.since = state.since.map(|_| Instant::now()));
+    }
+
     /// Notes that this is over.
     pub(crate) fn end(&self, is_answered: bool) {
         self.update(|state| {

@@ -37,6 +37,8 @@ _OF_THE_CLUSTER = (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
 _POD_DEFAULT: type[NamespacedResource] = generic_resource.create_namespaced_resource(  # pyright: ignore[reportUnknownMemberType]
     "kubeflow.org", "v1alpha1", "PodDefault", "poddefaults"
 )
+_OPTIONS = {names.REQUIRE_SIDECAR: "require-sidecar", names.TENANCY_MANAGER: "tenancy"}
+"""The options that need a policy, by its name."""
 _TENANT_KINDS = (RoleBinding, _POD_DEFAULT, Lease)
 """The kinds that the tenancy controller makes: in tenants' namespaces, and its Lease."""
 
@@ -165,8 +167,8 @@ class ClusterResources:
             except NotFound:
                 if not isinstance(each, _OF_THE_CLUSTER):
                     raise
-                if _key(each) == ("ValidatingAdmissionPolicy", names.REQUIRE_SIDECAR):
-                    yield "require-sidecar: needs Kubernetes 1.30 or newer; set it to false"
+                if option := _OPTIONS.get(metadata.name(each)) if isinstance(each, ValidatingAdmissionPolicy) else None:
+                    yield f"{option}: needs Kubernetes 1.30 or newer; set it to false"
             else:
                 if isinstance(applied, Deployment | ClusterRole):
                     owners[metadata.name(applied)] = _reference(applied)

@@ -28,9 +28,9 @@ fn accounts(binding: &Value) -> Vec<&str> {
 async fn controllers_account_may_only_keep_its_objects() {
     install();
     let expected = [
+        "create events.k8s.io/events []",
         "create kubeflow.org/poddefaults []",
         "create rbac.authorization.k8s.io/rolebindings []",
-        "create,patch events.k8s.io/events []",
         "get,bind rbac.authorization.k8s.io/clusterroles [istio-aux-pipelines]",
         "get,list,watch /namespaces []",
         "get,patch,delete kubeflow.org/poddefaults [access-ml-pipeline]",
@@ -72,22 +72,21 @@ const CREATE: &[&str] = &["create"];
 /// As the controller itself applies, over what others have applied too.
 const FORCE: &[&str] = &["apply", "--server-side", "--force-conflicts", "--field-manager=istio-aux-tenancy"];
 
-#[tokio::test]
-async fn stolen_token_writes_no_other_object() {
-    install();
-    let (ns, plain) = (&scenario("labelled", &[TENANT]).await, &scenario("plain", &[]).await);
-    let theirs = &scenario("theirs", &[]).await;
-    let here = ns.name();
-    let changed = |mut object: Value, change: &Value| {
-        json_patch::merge(&mut object, change);
-        object
-    };
+/// Merges a change into an object.
+fn changed(mut object: Value, change: &Value) -> Value {
+    json_patch::merge(&mut object, change);
+    object
+}
+
+/// Returns objects that the account could create by RBAC alone, in a namespace that names the account `trainer` and in one without the
+/// label, and what the policy says to each.
+fn attacks(here: &str, plain: &str) -> Vec<(&'static str, Value, &'static str)> {
     let subject = |subject: &Value| changed(bind(here), &json!({"subjects": [subject]}));
     let code = json!({"spec": {"selector": {}, "initContainers": [{"name": "theirs", "image": "theirs"}]}});
     let named = |object: Value| changed(object, &json!({"metadata": {"name": "other"}}));
-    let attacks = [
-        ("a namespace without the label", bind(plain.name()), "only in namespaces with the label"),
-        ("PodDefault there", pod_default(plain.name()), "only in namespaces with the label"),
+    vec![
+        ("a namespace without the label", bind(plain), "only in namespaces with the label"),
+        ("PodDefault there", pod_default(plain), "only in namespaces with the label"),
         ("another name", named(bind(here)), "writes only RoleBinding istio-aux-pipelines"),
         ("PodDefault of another name", named(pod_default(here)), "writes only RoleBinding istio-aux-pipelines"),
         ("a user", subject(&json!({"kind": "User", "name": "me"})), "only service accounts of the same namespace"),
@@ -97,9 +96,38 @@ async fn stolen_token_writes_no_other_object() {
             subject(&json!({"kind": "ServiceAccount", "name": "default", "namespace": "default"})),
             "only service accounts of the same namespace",
         ),
+        (
+            "an account that is not named",
+            subject(&json!({"kind": "ServiceAccount", "name": "default", "namespace": here})),
+            "which names them",
+        ),
+        (
+            "a finalizer, for ever",
+            changed(bind(here), &json!({"metadata": {"finalizers": ["example.com/kept"]}})),
+            "sets no finalizers",
+        ),
+        (
+            "a contributor of the profile",
+            changed(bind(here), &json!({"metadata": {"annotations": {"user": "me", "role": "admin"}}})),
+            "by which Kubeflow finds contributors",
+        ),
         ("code in every pod", changed(pod_default(here), &code), "the PodDefault of Kubeflow's documentation only"),
-    ];
-    ns.until("the policy", async || rejection(CREATE, &named(bind(here)))).await;
+    ]
+}
+
+#[tokio::test]
+async fn stolen_token_writes_no_other_object() {
+    install();
+    let (ns, plain) = (&scenario("labelled", &[]).await, &scenario("plain", &[]).await);
+    // The controller itself waits for the label's value, which is not its own yet.
+    name_accounts(ns, "trainer");
+    label(ns, "enabled");
+    until_bound(ns).await;
+    ns.delete(&binding()).await;
+    let theirs = &scenario("theirs", &[]).await;
+    let here = ns.name();
+    let attacks = attacks(here, plain.name());
+    ns.until("the policy", async || rejection(CREATE, &attacks[2].1)).await;
     for (attack, object, expected) in &attacks {
         let rejected = rejection(CREATE, object).unwrap_or_else(|| panic!("{attack} was admitted"));
         assert!(rejected.contains(expected), "{attack}: {rejected}");
@@ -121,6 +149,8 @@ async fn stolen_token_writes_no_other_object() {
     label(theirs, "enabled");
     assert!(until_event(theirs, "RoleBindingNotManaged").await.contains("left unchanged"));
     let rejected = rejection(FORCE, &bind(theirs.name())).expect("it is somebody else's");
+    assert!(rejected.contains("only what it has applied itself"), "{rejected}");
+    let rejected = rejection(&["delete"], &bind(theirs.name())).expect("it is somebody else's");
     assert!(rejected.contains("only what it has applied itself"), "{rejected}");
     // What the controller itself writes is admitted. Without the policy, so are the attacks.
     ns.delete(&pod_default(here)).await;

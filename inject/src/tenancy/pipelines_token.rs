@@ -28,28 +28,25 @@ pub fn add_pipelines_token(pod: &Pod) -> Decision {
     if pod.spec.restart_policy().is_none() && pod.label(NOTEBOOK_LABEL).is_none() {
         return Decision::without_shim(Patch::default(), "the pod does not run to completion, and is not a notebook");
     }
-    // The API server has decided by the pod and its service account, before it calls webhooks.
-    let has_own_token = |container: &Container| container.mounts_at(ACCOUNT_TOKEN_DIR);
-    if !pod.spec.containers.iter().any(has_own_token) {
-        return Decision::without_shim(Patch::default(), "the pod, or its service account, wants no tokens");
-    }
     let mut patch = PatchBuilder::new(pod);
     let mut gets_token = false;
-    for (index, _) in pod.spec.containers.iter().enumerate().filter(|(_, container)| lacks_token(container)) {
+    for (index, _) in pod.spec.containers.iter().enumerate().filter(|(_, container)| wants_token(container)) {
         gets_token = true;
         patch.mount(index, mount(PIPELINES_TOKEN_VOLUME));
         patch.env(index, variable());
     }
     if !gets_token {
-        return Decision::without_shim(Patch::default(), "each container has the token already");
+        return Decision::without_shim(Patch::default(), "each container has the token already, or wants none");
     }
     patch.volume(volume(PIPELINES_TOKEN_VOLUME));
     Decision::without_shim(patch.finish(), "the pod gets the token for Kubeflow Pipelines")
 }
 
-/// Returns true for a payload container without a token, and without a setting of its own for one.
-fn lacks_token(container: &Container) -> bool {
-    !NOT_PAYLOAD.iter().any(|name| container.is_named(name))
+/// Returns true for a payload container without a token, and without a setting of its own for one. The API server has given it a token
+/// of its service account before it calls webhooks, unless pod or account say otherwise.
+fn wants_token(container: &Container) -> bool {
+    container.mounts_at(ACCOUNT_TOKEN_DIR)
+        && !NOT_PAYLOAD.iter().any(|name| container.is_named(name))
         && !container.mounts_at(PIPELINES_TOKEN_DIR)
         && container.variable(PIPELINES_TOKEN_ENV).is_none()
 }

@@ -22,7 +22,7 @@ fn a_pod(change: &Value) -> Value {
         "spec": {"restartPolicy": "Never", "newer": [1], "containers": [
             {"name": "main", "command": ["true"], "newer": {"b": [2]}, "volumeMounts": [account_token()]},
             {"name": "istio-proxy"},
-            {"name": "collector", "env": [{"name": "A", "value": "b"}], "volumeMounts": [{"name": "v", "mountPath": "/v"}]},
+            {"name": "collector", "env": [{"name": "A", "value": "b"}], "volumeMounts": [account_token()]},
         ]},
     });
     merge(&mut pod, change);

@@ -163,6 +163,11 @@ impl ProxyShutdown {
         self.targets.len() - 1
     }
 
+    /// Forgets what was on its way: an awaited container has started again.
+    pub(crate) fn forget_flush(&mut self) {
+        self.flush = None;
+    }
+
     /// Returns true while the last that the payload has written may still be in the proxy. What is in none of its sockets may be in
     /// its memory, so two looks in a row have to find nothing if one has found something.
     fn is_flushing(&mut self, now: Duration) -> bool {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-/// The states in which a connection may hold data, as the kernel writes them: `ESTABLISHED`, `FIN_WAIT2` and `CLOSE_WAIT`, and those in
-/// which a FIN that is not acknowledged yet counts as a byte, `FIN_WAIT1`, `LAST_ACK` and `CLOSING`. A SYN counts as a byte, too, and
-/// Envoy sends some at its start to servers that most clusters do not have.
-const OPEN: [&str; 3] = ["01", "05", "08"];
+/// The states in which a connection may hold data, as the kernel writes them. A FIN counts as a byte until it is acknowledged in those
+/// of `ENDING` (`FIN_WAIT1`, `LAST_ACK` and `CLOSING`), and until it is read in those of `ENDED` (`CLOSE_WAIT` and the last two). A SYN
+/// counts, too, and Envoy sends some at its start to servers that most clusters do not have.
+const STATES: [&str; 6] = ["01", "04", "05", "08", "09", "0B"];
 const ENDING: [&str; 3] = ["04", "09", "0B"];
+const ENDED: [&str; 3] = ["08", "09", "0B"];
 
 /// Returns true if a TCP connection holds data that its process has not read yet, or its peer has not acknowledged. `directory` is
 /// `/proc/self/net`, whose files `tcp` and `tcp6` list the connections of the pod.
@@ -25,8 +26,8 @@ fn holds_data(line: &str) -> bool {
     let (Some(state), Some(queues)) = (fields.next(), fields.next()) else { return false };
     let Some((sent, received)) = queues.split_once(':') else { return false };
     let [sent, received] = [sent, received].map(|length| u32::from_str_radix(length, 16).unwrap_or_default());
-    let is_ending = ENDING.contains(&state);
-    (is_ending || OPEN.contains(&state)) && (received > 0 || sent > u32::from(is_ending))
+    let fin_in = |states: [&str; 3]| u32::from(states.contains(&state));
+    STATES.contains(&state) && (received > fin_in(ENDED) || sent > fin_in(ENDING))
 }
 
 #[cfg(test)]
@@ -53,6 +54,8 @@ pub(super) mod tests {
             ("04", "00000010:00000000", true),
             ("04", "00000001:00000000", false),
             ("01", "00000001:00000000", true),
+            ("08", "00000000:00000001", false),
+            ("08", "00000000:00000002", true),
             ("02", "00000001:00000000", false),
             ("0A", "00000000:00000003", false),
         ];

@@ -130,6 +130,8 @@ impl Watcher {
                     child.signal(signal);
                 }
                 deadline = self.shutdown.deadline(runs);
+            } else {
+                self.shutdown.forget_flush();
             }
             self.sleep(deadline, child.as_deref());
         }

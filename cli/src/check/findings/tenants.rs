@@ -82,14 +82,17 @@ fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Fin
             format!("there is no ClusterRole {role}, so no account of {place} is bound to it"),
             "install what brings it: istio-aux with tenancy.enabled=true, or Kubeflow Pipelines for multiple users",
         ),
-        None if tenant.role_bindings.is_some() => Finding::problem(
-            Id::Tenancy,
-            format!("namespace {place} asks for a binding by {TENANCY_LABEL}, and has none"),
-            format!(
-                "kubectl -n istio-aux logs deployment/istio-aux-tenancy; or istio-aux tenant-objects {place} --accounts={} | kubectl apply --server-side -f -",
-                accounts.join(",")
-            ),
-        ),
+        found if tenant.role_bindings.is_some() && !found.is_some_and(is_kept) => {
+            let has = if found.is_none() { "none" } else { "another" };
+            Finding::problem(
+                Id::Tenancy,
+                format!("namespace {place} asks for a binding by {TENANCY_LABEL}, and has {has}"),
+                format!(
+                    "kubectl -n {place} get events says why; or istio-aux tenant-objects {place} --accounts={} --role={role} | kubectl apply --server-side -f -",
+                    accounts.join(",")
+                ),
+            )
+        }
         _ => Finding::ok(Id::Tenancy, format!("namespace {place} has what its label {TENANCY_LABEL} asks for")),
     }
 }

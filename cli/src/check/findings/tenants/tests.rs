@@ -114,7 +114,12 @@ fn missing_tenant_object_has_its_cause() {
         (
             |s| tenant(s).role_bindings = Some(Vec::new()),
             "problem tenancy: namespace team asks for a binding by istio-aux.io/tenancy, and has none",
-            "kubectl -n istio-aux logs deployment/istio-aux-tenancy",
+            "kubectl -n team get events",
+        ),
+        (
+            |s| tenant(s).role_bindings.as_mut().unwrap()[0]["subjects"] = json!([]),
+            "problem tenancy: namespace team asks for a binding by istio-aux.io/tenancy, and has another",
+            "--accounts=default --role=istio-aux-pipelines",
         ),
         (
             |s| tenant(s).pod_default.as_mut().unwrap()["metadata"]["managedFields"] = json!([]),
