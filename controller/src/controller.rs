@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -24,7 +24,7 @@ use webhook::serve;
 use crate::args::ControllerArgs;
 use crate::cluster::{self, Outcome};
 use crate::election::Candidate;
-use crate::metrics::{LastCheck, Reconciliation, TenancyMetrics};
+use crate::metrics::{Reconciliation, TenancyMetrics};
 use crate::plan::{EventNote, Installation, Plan, plan};
 use crate::progress::Progress;
 
@@ -105,7 +105,7 @@ impl Worker {
             };
             metrics.set_leader(false);
             progress.reset();
-            self.context.remembered.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.context.memories().clear();
             tracing::warn!(reason, "this replica no longer acts");
         }
     }
@@ -192,24 +192,20 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
         }
     }
     notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
-    let (is_wanted, is_refused) = (wish != Wish::Nothing, notices.iter().any(|notice| notice.is_warning));
-    let (refusals, news) = context.news(name, is_refused, &notices);
+    let (refusals, news) = context.news(name, &notices);
     let said = context.report(namespace, &changed, news).await;
     context.remember(name, said);
-    if is_wanted || is_refused {
-        context.metrics.set(name, is_wanted, if is_refused { LastCheck::Refused } else { LastCheck::Fine });
-    } else {
-        context.metrics.forget(name);
-    }
-    context.metrics.count(match (is_refused, changed.is_empty()) {
-        (true, _) => Reconciliation::Refused,
-        (false, false) => Reconciliation::Changed,
-        (false, true) => Reconciliation::Unchanged,
-    });
-    Ok(match (is_refused, is_wanted) {
-        (true, _) => Requeue::requeue(pause_after(REFUSED_INTERVAL, refusals)),
-        (false, true) => Requeue::requeue(RESYNC_INTERVAL),
-        (false, false) => Requeue::await_change(),
+    let is_wanted = wish != Wish::Nothing;
+    let result = match (refusals, changed.is_empty()) {
+        (1.., _) => Reconciliation::Refused,
+        (0, false) => Reconciliation::Changed,
+        (0, true) => Reconciliation::Unchanged,
+    };
+    context.metrics.checked(name, is_wanted, result);
+    Ok(match (refusals, is_wanted) {
+        (1.., _) => Requeue::requeue(pause_after(REFUSED_INTERVAL, refusals)),
+        (0, true) => Requeue::requeue(RESYNC_INTERVAL),
+        (0, false) => Requeue::await_change(),
     })
 }
 
@@ -218,14 +214,13 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
 fn back_off(namespace: Arc<NamespaceMeta>, error: &CheckError, context: Arc<Context>) -> Requeue {
     let name = namespace.name_any();
     let pause = {
-        let mut remembered = context.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = remembered.entry(name.clone()).or_default();
+        let mut memories = context.memories();
+        let memory = memories.entry(name.clone()).or_default();
         memory.failures = memory.failures.saturating_add(1);
         pause_after(FAILED_INTERVAL, memory.failures)
     };
-    context.metrics.count(Reconciliation::Failed);
     let is_wanted = wish(namespace.labels(), namespace.annotations()) != Wish::Nothing;
-    context.metrics.set(&name, is_wanted, LastCheck::Failed);
+    context.metrics.checked(&name, is_wanted, Reconciliation::Failed);
     tracing::warn!(namespace = name, error = describe_error(error), ?pause, "cannot keep a tenant's objects yet");
     Requeue::requeue(pause)
 }
@@ -246,19 +241,24 @@ impl Context {
         Arc::new(Self { client, installation, reporter, metrics, progress, remembered: Mutex::default() })
     }
 
+    fn memories(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn forget(&self, namespace: &str) {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
+        self.memories().remove(namespace);
         self.metrics.forget(namespace);
     }
 
     /// Returns the number of warnings in a row, and the notices that are to be said.
-    fn news(&self, namespace: &str, is_refused: bool, notices: &[EventNote]) -> (u32, Vec<EventNote>) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+    fn news(&self, namespace: &str, notices: &[EventNote]) -> (u32, Vec<EventNote>) {
+        let mut memories = self.memories();
         if notices.is_empty() {
-            remembered.remove(namespace);
+            memories.remove(namespace);
             return (0, Vec::new());
         }
-        let memory = remembered.entry(namespace.to_owned()).or_default();
+        let memory = memories.entry(namespace.to_owned()).or_default();
+        let is_refused = notices.iter().any(|notice| notice.is_warning);
         memory.failures = if is_refused { memory.failures.saturating_add(1) } else { 0 };
         memory.said.retain(|(said, at)| notices.contains(said) && at.elapsed() < SAID_AGAIN_AFTER);
         let is_first_refusal = |notice: &EventNote| notice.reason == REFUSED && memory.failures < 2;
@@ -268,8 +268,7 @@ impl Context {
     }
 
     fn remember(&self, namespace: &str, said: Vec<EventNote>) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(memory) = remembered.get_mut(namespace) {
+        if let Some(memory) = self.memories().get_mut(namespace) {
             memory.said.extend(said.into_iter().map(|notice| (notice, Instant::now())));
         }
     }

@@ -35,16 +35,6 @@ impl Reconciliation {
     }
 }
 
-/// Tells what the last check of a namespace has come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LastCheck {
-    Fine,
-    /// Something was left undone, and an event says why.
-    Refused,
-    /// The API server failed, or did not answer.
-    Failed,
-}
-
 /// Holds the name of a label with its value.
 type Labels = [(&'static str, &'static str); 1];
 
@@ -57,8 +47,8 @@ pub struct TenancyMetrics {
     tenants: Gauge,
     refused: Gauge,
     failed: Gauge,
-    /// Has for each namespace whether it asks for something, if that or a failure is to be counted.
-    states: Mutex<HashMap<String, (bool, LastCheck)>>,
+    /// Has the last check of each namespace that asks for something, or has a warning or a failure, and whether it asks.
+    states: Mutex<HashMap<String, (bool, Reconciliation)>>,
 }
 
 impl Default for TenancyMetrics {
@@ -98,27 +88,30 @@ impl TenancyMetrics {
         }
     }
 
-    /// Counts one check of a namespace.
-    pub(super) fn count(&self, result: Reconciliation) {
+    /// Counts one check of a namespace, and holds what it has come to. `is_wanted` tells whether the namespace asks for something.
+    pub(super) fn checked(&self, namespace: &str, is_wanted: bool, result: Reconciliation) {
         self.reconciliations.get_or_create(&result.labels()).inc();
+        let is_held = is_wanted || matches!(result, Reconciliation::Refused | Reconciliation::Failed);
+        self.update(|states| {
+            if is_held {
+                states.insert(namespace.to_owned(), (is_wanted, result));
+            } else {
+                states.remove(namespace);
+            }
+        });
     }
 
-    /// Sets what the last check of a namespace has come to.
-    pub(super) fn set(&self, namespace: &str, is_wanted: bool, state: LastCheck) {
-        self.update(|states| _ = states.insert(namespace.to_owned(), (is_wanted, state)));
-    }
-
-    /// Forgets a namespace that asks for nothing, or is deleted.
+    /// Forgets a namespace that is deleted.
     pub(super) fn forget(&self, namespace: &str) {
         self.update(|states| _ = states.remove(namespace));
     }
 
-    fn update(&self, change: impl FnOnce(&mut HashMap<String, (bool, LastCheck)>)) {
+    fn update(&self, change: impl FnOnce(&mut HashMap<String, (bool, Reconciliation)>)) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut states);
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.tenants.set(count(states.values().filter(|(is_wanted, _)| *is_wanted).count()));
-        for (gauge, wanted) in [(&self.refused, LastCheck::Refused), (&self.failed, LastCheck::Failed)] {
+        for (gauge, wanted) in [(&self.refused, Reconciliation::Refused), (&self.failed, Reconciliation::Failed)] {
             gauge.set(count(states.values().filter(|(_, state)| *state == wanted).count()));
         }
     }
@@ -142,17 +135,16 @@ mod tests {
         let metrics = TenancyMetrics::new();
         let has = |line: &str| metrics.text().lines().any(|other| other == line);
         metrics.set_leader(true);
-        metrics.set("a", true, LastCheck::Refused);
-        metrics.set("a", true, LastCheck::Failed);
-        metrics.set("b", true, LastCheck::Refused);
-        metrics.set("c", false, LastCheck::Fine);
-        metrics.count(Reconciliation::Refused);
+        metrics.checked("a", true, Reconciliation::Changed);
+        metrics.checked("a", true, Reconciliation::Failed);
+        metrics.checked("b", true, Reconciliation::Refused);
+        metrics.checked("c", false, Reconciliation::Unchanged);
         assert!(has("istio_aux_tenancy_leader 1"));
         assert!(has("istio_aux_tenancy_namespaces 2"), "{}", metrics.text());
         assert!(has("istio_aux_tenancy_refused_namespaces 1"));
         assert!(has("istio_aux_tenancy_failed_namespaces 1"));
         assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="refused"} 1"#));
-        assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="failed"} 0"#));
+        assert!(has(r#"istio_aux_tenancy_reconciliations_total{result="failed"} 1"#));
         metrics.forget("b");
         assert!(has("istio_aux_tenancy_refused_namespaces 0"));
         metrics.set_leader(false);

@@ -19,6 +19,8 @@ pub const MESH: Label = ("istio-injection", "enabled");
 pub const OPT_IN: Label = (INJECTION_LABEL, ENABLED);
 /// Asks for proxies beside a namespace's pods.
 pub const BESIDE: Label = (PROXY_LABEL, NODE);
+/// Lets Pod Security reject pods that do not meet its strictest standard.
+pub const RESTRICTED: Label = ("pod-security.kubernetes.io/enforce", "restricted");
 /// Opts a namespace in, as earlier installations did.
 pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 

@@ -91,6 +91,18 @@ pub fn in_modes(modes: &[&str], spec: &Value) -> Vec<Value> {
     modes.iter().map(|mode| annotated(pod(mode, spec), MODE_ANNOTATION, mode)).collect()
 }
 
+/// Gives a pod and its containers what Pod Security `restricted` asks for.
+pub fn restricted(mut pod: Value) -> Value {
+    pod["spec"]["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    for list in ["containers", "initContainers"] {
+        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+            container["securityContext"] =
+                json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+        }
+    }
+    pod
+}
+
 /// Annotates an object, on itself where it is a pod, else on its pod template.
 pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     let pod = if object["kind"] == "Pod" { &mut object } else { &mut object["spec"]["template"] };

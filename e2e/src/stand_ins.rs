@@ -8,7 +8,8 @@ use contract::names::{
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::manifests::{container, deployment, pod, pod_spec, service, shell, with_init};
+use crate::kubectl::wait_for_rollout;
+use crate::manifests::{container, deployment, pod, pod_spec, restricted, server, service, shell, with_init};
 use crate::{Namespace, PodView};
 
 /// The name of the container that trains.
@@ -93,24 +94,12 @@ pub fn pipelines_pod(name: &str, kubeflow: &str) -> Value {
     let mut pod = pod(name, &with_programs(with_init(spec, &[shell("init", "true")]), "/var/run/argo"));
     pod["metadata"]["labels"] = json!({ARGO_WORKFLOW_LABEL: name});
     pod["metadata"]["annotations"] = json!({ISTIO_INJECT: "false"});
-    pod["spec"]["securityContext"] = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
-    restrict(&mut pod);
-    pod
+    restricted(pod)
 }
 
 /// Returns the command by which a container of such a pod asks the API server, which takes mutual TLS only.
 pub fn asks_api_server(kubeflow: &str) -> String {
     format!("curl -sSf --max-time 30 -o /dev/null http://web.{kubeflow}/")
-}
-
-/// Gives each container what Pod Security `restricted` asks for.
-pub fn restrict(pod: &mut Value) {
-    for list in ["containers", "initContainers"] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
-            container["securityContext"] =
-                json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
-        }
-    }
 }
 
 /// Returns a server that answers an upload with its checksum, for `step`.
@@ -121,6 +110,15 @@ pub fn store() -> [Value; 2] {
     let mut spec = pod_spec("Always", &[serve]);
     spec["volumes"] = json!([{"name": "program", "configMap": {"name": "stand-ins", "defaultMode": 0o755}}]);
     [service("store", 80, 8080), deployment("store", &spec)]
+}
+
+/// Starts the server `web`, which takes mutual TLS only, and the store, and waits until they serve.
+pub async fn start_servers(ns: &Namespace) {
+    ns.create_object(programs()).await;
+    ns.create_objects(server().into_iter().chain(store())).await;
+    for name in ["web", "store"] {
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
+    }
 }
 
 /// Ends a step's containers as Argo's controller 4.1 does (`SignalContainer` in `workflow/signal`): when main has ended, it runs in each

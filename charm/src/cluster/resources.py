@@ -167,7 +167,8 @@ class ClusterResources:
             except NotFound:
                 if not isinstance(each, _OF_THE_CLUSTER):
                     raise
-                if option := _OPTIONS.get(metadata.name(each)) if isinstance(each, ValidatingAdmissionPolicy) else None:
+                kind, name = _key(each)
+                if kind == "ValidatingAdmissionPolicy" and (option := _OPTIONS.get(name)):
                     yield f"{option}: needs Kubernetes 1.30 or newer; set it to false"
             else:
                 if isinstance(applied, Deployment | ClusterRole):

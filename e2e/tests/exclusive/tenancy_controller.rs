@@ -1,12 +1,14 @@
 //! The tenancy controller: the rights of its account, the objects that it keeps and leaves alone, and that it converges.
 
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use e2e::cluster::restart;
 use e2e::command::{printed, run, run_offline};
 use e2e::install_methods::BINARY;
-use e2e::kubectl::{Applied, apply, kubectl, wait_for_removal};
+use e2e::kubectl::{Applied, kubectl, wait_for_removal};
 use e2e::rights::rules;
+use e2e::saved::{Saved, until_end_or_signal};
 use e2e::tenancy::{
     CONTROLLER, ROLE, TENANT, binding, install, is_found, kill_leader, kubeflows_edit_role, leader, name_accounts,
     until_bound, until_event, until_unbound, wait_for_controller,
@@ -157,31 +159,20 @@ async fn stolen_token_writes_no_other_object() {
     for object in [bind(here), pod_default(here)] {
         assert_eq!(rejection(CREATE, &object), None);
     }
-    let removed = Removed::new("validatingadmissionpolicybinding", "istio-aux-tenancy");
-    for (attack, object, _) in &attacks {
-        plain.until(attack, async || rejection(CREATE, object).is_none().then_some(())).await;
-    }
-    drop(removed);
-}
-
-/// An object of the cluster that is away until this is dropped.
-struct Removed(Vec<Value>);
-
-impl Removed {
-    fn new(kind: &str, name: &str) -> Self {
-        let mut object: Value =
-            serde_json::from_str(&kubectl(&["get", kind, name, "--output=json"])).expect("it is JSON");
-        let labels = object["metadata"]["labels"].take();
-        object["metadata"] = json!({"name": name, "labels": labels});
-        kubectl(&["delete", kind, name]);
-        Self(vec![object])
-    }
-}
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        apply(&self.0);
-    }
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "istio-aux-tenancy"},
+    });
+    let saved = Saved::save(&policy).await;
+    let admitted = until_end_or_signal(async || {
+        kubectl(&["delete", "validatingadmissionpolicybinding", "istio-aux-tenancy"]);
+        for (attack, object, _) in &attacks {
+            plain.until(attack, async || rejection(CREATE, object).is_none().then_some(())).await;
+        }
+    })
+    .await;
+    saved.restore().await;
+    admitted.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
 #[tokio::test]

@@ -2,14 +2,12 @@
 //! `restricted`: outside the mesh, with a sidecar that the shim or the kubelet ends, and with the proxy beside the pod.
 
 use contract::names::MODE_ANNOTATION;
-use e2e::cluster::{BESIDE, Label, MESH, OPT_IN};
-use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{annotated, server, shell};
-use e2e::stand_ins::{asks_api_server, pipelines_pod, programs, restrict, store};
+use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, RESTRICTED};
+use e2e::manifests::{annotated, restricted, shell};
+use e2e::stand_ins::{asks_api_server, pipelines_pod, programs, start_servers};
 use e2e::{Namespace, scenario};
 use serde_json::Value;
 
-const RESTRICTED: Label = ("pod-security.kubernetes.io/enforce", "restricted");
 const IN_THE_MESH: Label = ("istio-aux.io/mesh", "run-to-completion");
 
 /// Returns the kinds of pods of a run.
@@ -21,8 +19,7 @@ fn run(kubeflow: &str) -> Vec<Value> {
     let mut driver_inside = pipelines_pod("driver-inside", kubeflow);
     let init = driver_inside["spec"]["initContainers"].as_array_mut().expect("it has one");
     init.push(shell("driver", &asks_api_server(kubeflow)));
-    restrict(&mut driver_inside);
-    pods.push(driver_inside);
+    pods.push(restricted(driver_inside));
     pods
 }
 
@@ -51,11 +48,7 @@ fn in_mode(mode: &str, pods: Vec<Value>) -> Vec<Value> {
 #[tokio::test]
 async fn pipeline_runs_under_strict_and_restricted_beside_its_proxies_only() {
     let kubeflow = &scenario("kubeflow", &[MESH]).await;
-    kubeflow.create_object(programs()).await;
-    kubeflow.create_objects(server().into_iter().chain(store())).await;
-    for name in ["web", "store"] {
-        wait_for_rollout(kubeflow.name(), &format!("deployment/{name}"));
-    }
+    start_servers(kubeflow).await;
     let run = || run(kubeflow.name());
     let ([all_fail, all_run, all_refused], no_driver_inside) = (
         ["Failed", "Succeeded", "refused"].map(|outcome| vec![outcome; 5]),

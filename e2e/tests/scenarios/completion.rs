@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
-use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
+use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN, RESTRICTED};
 use e2e::kubectl::kubectl;
-use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, shell};
+use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, restricted, shell};
 use e2e::{Namespace, Outcome, PodView, has_condition, scenario};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{PILOT_AGENT, default_mode, shim_container, start_server};
 
@@ -88,17 +88,12 @@ async fn wait_for_ignores_the_other_containers() {
 
 #[tokio::test]
 async fn restricted_namespace_admits_the_shim() {
-    const RESTRICTED: (&str, &str) = ("pod-security.kubernetes.io/enforce", "restricted");
     let ns = &scenario("restricted", &[MESH, OPT_IN, RESTRICTED]).await;
-    let mut main = shell("main", "id -u");
-    main["securityContext"] = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
-    let mut spec = pod_spec("Never", &[main]);
-    spec["securityContext"] =
-        json!({"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}});
+    let careful = restricted(pod("careful", &pod_spec("Never", &[shell("main", "id -u")])));
     // Istio's own init container needs capabilities that restricted forbids; without redirection there is none, and
     // then Envoy, as an ordinary user, must be told to leave ports below 1024 alone.
     let config = "interceptionMode: NONE\nproxyMetadata:\n  ISTIO_META_UNPRIVILEGED_POD: \"true\" # not root\n";
-    let pod = ns.run(annotated(pod("careful", &spec), PROXY_CONFIG_ANNOTATION, config), "Succeeded").await;
+    let pod = ns.run(annotated(careful, PROXY_CONFIG_ANNOTATION, config), "Succeeded").await;
     assert_eq!(PodView(&pod).shim_mode(), Some(default_mode()));
     let config_now = PodView(&pod).annotation(PROXY_CONFIG_ANNOTATION).unwrap_or_default();
     assert_eq!(config_now, format!("{config}holdApplicationUntilProxyStarts: true\n"));

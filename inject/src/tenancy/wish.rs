@@ -37,9 +37,9 @@ pub fn wish(labels: &Map, annotations: &Map) -> Wish {
     if labels.get(TENANCY_LABEL).map(String::as_str) != Some(ENABLED) {
         return Wish::Nothing;
     }
-    let accounts = annotations.get(PIPELINES_ACCOUNTS_ANNOTATION).map_or(Ok(Vec::new()), |list| accounts_of(list));
-    let role = annotations.get(PIPELINES_ROLE_ANNOTATION).map_or(PIPELINES_ROLE, String::as_str).to_owned();
-    match accounts {
+    let annotation = |key: &str| annotations.get(key).map(String::as_str);
+    let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
+    match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
         Err(reason) => Wish::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
         Ok(_) if !is_name(&role) => {
             Wish::Unclear(format!("annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is no name of a ClusterRole"))
