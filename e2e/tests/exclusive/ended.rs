@@ -7,7 +7,7 @@ use contract::names::{ENDED_ANNOTATION, PROXY_CONTAINER};
 use contract::version::Version;
 use e2e::cluster::{MESH, OPT_IN, client};
 use e2e::command::{printed, run};
-use e2e::manifests::{annotated, in_modes, pod, pod_spec, shell};
+use e2e::manifests::{annotated, in_modes, pod, pod_spec, shell, with_memory};
 use e2e::namespace::unique_name;
 use e2e::outage::NoReplica;
 use e2e::policies::{by_policy, install_policies};
@@ -112,11 +112,15 @@ async fn pods_end_once_the_webhook_is_back() {
     // The kubelet's report is rejected while the webhook is away, and repeated.
     let ns = &scenario("ended-away", &[MESH, OPT_IN]).await;
     let modes = ["native", "status"];
-    ns.create_objects(in_modes(&modes, &pod_spec("Never", &[shell("main", "sleep 20")]))).await;
+    let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
+    ns.create_objects(in_modes(&modes, &with_memory(pod_spec("Never", &[main])))).await;
     for mode in modes {
         ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
     }
     let away = NoReplica::of_webhook();
+    for mode in modes {
+        ns.exec(mode, "main", &["touch", "/memory/end"]);
+    }
     // The shim has seen the end itself.
     ns.until_ended("native", "Succeeded").await;
     ns.holds_for(Duration::from_secs(15), "the proxy waits for the report", async || {
