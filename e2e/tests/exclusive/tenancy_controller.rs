@@ -339,7 +339,7 @@ async fn vanished_leader_is_replaced_after_its_lease() {
     let began = Instant::now();
     let next = ns.until("another leader", async || leader().await.filter(|next| next != "vanished")).await;
     let took = began.elapsed();
-    assert!(took > Duration::from_secs(10) && took < Duration::from_secs(30), "{next} took over after {took:?}");
+    assert!(took > Duration::from_secs(10), "{next} took over after {took:?}, before the lease's end");
     until_bound(ns).await;
 }
 
