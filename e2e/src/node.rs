@@ -13,7 +13,7 @@ use crate::kubectl::{kubectl, wait_for_rollout};
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 /// The socket of the one-node cluster's containerd.
-const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";
+pub(crate) const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";
 const DAEMON_SET: &str = "daemonset/istio-aux-node";
 
 /// Returns the directory of the one-node cluster's state.

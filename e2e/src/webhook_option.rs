@@ -3,7 +3,8 @@
 use contract::names::SHIM_VOLUME;
 use serde_json::{Value, json};
 
-use crate::kubectl::{kubectl, wait_for_rollout};
+use crate::kubectl::{kubectl, scale, wait_for_rollout};
+use crate::outage::end_all;
 
 const NAMESPACE: &str = "--namespace=istio-aux";
 const DEPLOYMENT: &str = "deployment/istio-aux";
@@ -45,11 +46,12 @@ fn arguments() -> Vec<String> {
     serde_json::from_str(&kubectl(&[NAMESPACE, "get", DEPLOYMENT, path])).expect("they are a list")
 }
 
+/// Replaces all replicas at once: in a rollout, those that drain would still answer with the earlier options.
 fn set_arguments(arguments: &[&str]) {
+    let replicas = kubectl(&[NAMESPACE, "get", DEPLOYMENT, "--output=jsonpath={.spec.replicas}"]);
+    end_all("istio-aux", DEPLOYMENT, "webhook");
     let patch = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments}]);
     kubectl(&[NAMESPACE, "patch", DEPLOYMENT, "--type=json", "--patch", &patch.to_string()]);
+    scale("istio-aux", DEPLOYMENT, &replicas);
     wait_for_rollout("istio-aux", DEPLOYMENT);
-    // A replica that drains may still answer with the earlier options.
-    let drained = "--for=jsonpath={.status.terminatingReplicas}=0";
-    kubectl(&[NAMESPACE, "wait", DEPLOYMENT, drained, "--timeout=60s"]);
 }
