@@ -45,15 +45,19 @@ pub(crate) struct Outcome {
     pub(crate) message: String,
 }
 
-/// Finishes pods, and reports each outcome at once. `Err` if no pod could be read.
+/// Finishes pods if the caller agrees to them, and reports each outcome at once. `Err` if no pod could be read.
 pub(crate) async fn run(
     client: &Client,
     selection: PodSelection,
     dry_run: bool,
     limit: Duration,
+    agrees: impl FnOnce(&[StuckPod]) -> bool,
     mut report: impl FnMut(Outcome),
 ) -> Result<()> {
     let stuck = find(client, selection, &mut report).await?;
+    if !dry_run && !agrees(&stuck) {
+        bail!("nothing was changed");
+    }
     let finished = stream::iter(stuck).map(|pod| async move {
         let result = if dry_run {
             Ok(format!("would be finished (its containers ended at {})", pod.since))
@@ -157,7 +161,7 @@ mod tests {
     async fn outcomes(client: &Client, selection: PodSelection) -> Vec<(String, bool, String)> {
         let mut outcomes = Vec::new();
         let report = |outcome: Outcome| outcomes.push((outcome.name, outcome.succeeded, outcome.message));
-        run(client, selection, true, Duration::ZERO, report).await.unwrap();
+        run(client, selection, true, Duration::ZERO, |_| panic!("nobody is asked"), report).await.unwrap();
         outcomes
     }
 
@@ -170,6 +174,19 @@ mod tests {
         assert_eq!(outcomes(&client, selection).await, [("hello".to_owned(), true, would.to_owned())]);
         let [list] = &requests.all()[..] else { panic!("{:?}", requests.all()) };
         assert!(list.contains("labelSelector=app%3Da") && list.contains("fieldSelector=status.phase%3DRunning"));
+    }
+
+    #[tokio::test]
+    async fn caller_who_does_not_agree_leaves_all_pods() {
+        let (client, requests) = client([Answer::list("GET /api/v1/pods?", &[stuck_pod()])]);
+        let selection = PodSelection::AllStuck { namespace: None, selector: String::new() };
+        let refuses = |pods: &[StuckPod]| {
+            assert_eq!(pods.len(), 1);
+            false
+        };
+        let report = |outcome: Outcome| panic!("{outcome:?}");
+        let error = run(&client, selection, false, Duration::ZERO, refuses, report).await.unwrap_err();
+        assert_eq!((error.to_string().as_str(), requests.all().len()), ("nothing was changed", 1));
     }
 
     #[tokio::test]

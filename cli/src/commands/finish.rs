@@ -1,5 +1,6 @@
 //! Runs `istio-aux finish`.
 
+use std::io::{self, BufRead, IsTerminal};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
@@ -9,16 +10,18 @@ use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::{Output, OutputArgs};
 use crate::finish::{self, Outcome, PodSelection};
+use crate::pods::StuckPod;
 
 /// End the proxies of pods that only their proxy keeps running
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 #[command(
     group = ArgGroup::new("which").required(true).args(["all_stuck", "pods"]),
     long_about = "End the proxies of pods that only their proxy keeps running.
 
 For pods that were created before istio-aux was installed. Posts to pilot-agent through a port that the API server
 forwards, so it needs get and create on pods/portforward. Pods with a container that still runs, or that the kubelet will
-restart, are skipped. Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
+restart, are skipped. On a terminal, it lists the pods of --all-stuck and asks first. Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
     after_help = "examples:
   istio-aux finish -n team hello-7jwpb
   istio-aux finish --all-stuck -A --dry-run
@@ -43,6 +46,9 @@ pub(super) struct FinishArgs {
     /// Print which pods would be finished, and change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Do not ask, on a terminal, before the pods of --all-stuck are finished
+    #[arg(short, long)]
+    yes: bool,
     /// How long a pod may take to end
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     timeout: Duration,
@@ -53,8 +59,9 @@ pub(super) struct FinishArgs {
 }
 
 pub(super) fn run(arguments: FinishArgs) -> CliResult {
-    let FinishArgs { pods, all_stuck, namespace, all_namespaces, selector, dry_run, timeout, output, cluster } =
+    let FinishArgs { pods, all_stuck, namespace, all_namespaces, selector, dry_run, yes, timeout, output, cluster } =
         arguments;
+    let asks = all_stuck && !yes && io::stdin().is_terminal();
     cluster.run(async |client| {
         let namespace = namespace_or_default(namespace, &client);
         let selection = if all_stuck {
@@ -74,9 +81,32 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
             }
             outcomes.push(outcome);
         };
-        finish::run(&client, selection, dry_run, timeout, report).await?;
+        let agrees = |pods: &[StuckPod]| !asks || pods.is_empty() || agrees(pods, &mut io::stdin().lock());
+        finish::run(&client, selection, dry_run, timeout, agrees, report).await?;
         let text = if outcomes.is_empty() { "no pod is stuck\n" } else { "" };
         output.print(&json!({"pods": outcomes}), text)?;
         Ok(outcomes.iter().all(|outcome| outcome.succeeded))
     })
+}
+
+/// Lists pods on standard error, where it does not get into a pipe, and reads whether to go on.
+fn agrees(pods: &[StuckPod], answer: &mut impl BufRead) -> bool {
+    for pod in pods {
+        eprintln!("{}/{} (its containers ended at {})", pod.namespace, pod.name, pod.since);
+    }
+    eprint!("End the proxies of these {} pods? [y/N] ", pods.len());
+    let mut line = String::new();
+    answer.read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agrees;
+
+    #[test]
+    fn only_yes_agrees() {
+        for (answer, expected) in [("y\n", true), ("yes\n", true), ("\n", false), ("n\n", false), ("", false)] {
+            assert_eq!(agrees(&[], &mut answer.as_bytes()), expected, "{answer:?}");
+        }
+    }
 }
