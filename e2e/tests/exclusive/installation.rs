@@ -111,12 +111,7 @@ async fn rollouts_and_renewals_lose_no_admission() {
             until_replaced(ns).await;
         })
         .await;
-        while_pods_are_created(ns, "two renewals", async || {
-            for _ in 0..2 {
-                until_renewed(ns).await;
-            }
-        })
-        .await;
+        while_pods_are_created(ns, "a renewal that is due", async || until_renewed(ns).await).await;
     })
     .await;
     while_pods_are_created(ns, "a rollout back, and a renewal", async || {
