@@ -24,9 +24,14 @@ ensure_go() {
 # build_go_tools MODULE INTO LDFLAGS: the static programs that a Go module of tools names, the same in every directory. GOGC=400
 # takes a tenth less CPU time than Go's own (crypto/tls and what it needs: 18.1 against 20.8 s). Debug information is not compiled,
 # because -w leaves it out of a program anyway.
-build_go_tools() {
+build_go_tools() { go_compile build "$@" tool; }
+
+# build_go_tests MODULE INTO LDFLAGS PACKAGE: the tests of a package of another module, as one program.
+build_go_tests() { go_compile test "$@" -c; }
+
+go_compile() {
   CGO_ENABLED=0 GOGC=400 GOCACHE=$CACHE/go-build GOFLAGS=-buildvcs=false \
-    go build -C "$1" -trimpath -gcflags=all=-dwarf=false -ldflags "$3" -o "$2/" tool
+    go "$1" -C "$2" "${@:6}" -trimpath -gcflags=all=-dwarf=false -ldflags "$4" -o "$3/" "$5"
 }
 
 # trim_go_cache: removes what was not used for the longest time, down to 5 GB.

@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python cert-manager istio-cni node)
+COMPONENTS=(training-operator python cert-manager istio-cni node kubernetes-e2e)
 
 require_components() {
   local component
@@ -44,6 +44,7 @@ add_component() {
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
     node) add_node_proxy; return ;;
+    kubernetes-e2e) add_kubernetes_e2e; return ;;
   esac
   add_images_of "$name"
   if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi
@@ -94,10 +95,10 @@ add_images_of() {
 
 # add_image NAME ARCHIVE COMMAND…
 add_image() {
-  local name=$1 archive=$2
+  local name=$1 archive=$2 log=${1//\//-}
   shift 2
-  [ -f "$archive" ] || logged "image $name" "$LOGS/image-$name.log" build_image "$name" "$archive" "$@"
-  load_image_once "$name" "$archive"
+  [ -f "$archive" ] || logged "image $name" "$LOGS/image-$log.log" build_image "$name" "$archive" "$@"
+  load_image_once "$log" "$archive"
 }
 
 # rootfs_of_program PROGRAM PATH: an image of one static program, which is its entrypoint.

@@ -6,7 +6,7 @@ IMAGES=(pause payload proxyv2 pilot)
 # What an image is made from, hashed: its recipe, the parts in it, the Debian packages in it.
 image_hash() {
   {
-    declare -f "rootfs_$1" copy_programs
+    declare -f "rootfs_$1" rootfs_busybox copy_programs
     cat "$REPO/deploy/images/pack"
     part_directory istio
     echo "$ENVOY_WHEEL"
@@ -14,7 +14,8 @@ image_hash() {
   } | sha256sum | cut -c1-16
 }
 
-image_name() { printf '%s/%s:1' "$IMAGE_PREFIX" "$1"; }
+# image_name NAME[:TAG]
+image_name() { case $1 in *:*) printf '%s/%s' "$IMAGE_PREFIX" "$1" ;; *) printf '%s/%s:1' "$IMAGE_PREFIX" "$1" ;; esac; }
 image_archive() { printf '%s/images/%s-%s.tar' "$CACHE" "$1" "$(image_hash "$1")"; }
 
 build_images() {
@@ -67,17 +68,24 @@ rootfs_pause() {
 
 # shellcheck disable=SC2329
 rootfs_payload() {
-  local applet
+  rootfs_busybox
   copy_programs /usr/bin /usr/bin/curl
-  mkdir -p bin tmp etc www
+  mkdir www
+  echo 'hello from the mesh' >www/index.html
+  CONFIG='USER 65532:65532'
+}
+
+# shellcheck disable=SC2329
+rootfs_busybox() {
+  local applet
+  mkdir -p bin tmp etc
   chmod 1777 tmp
   cp /bin/busybox bin/
   for applet in $(/bin/busybox --list); do
     [ "$applet" = busybox ] || ln -sf busybox "bin/$applet"
   done
   echo 'root:x:0:0:root:/:/bin/sh' >etc/passwd
-  echo 'hello from the mesh' >www/index.html
-  CONFIG='USER 65532:65532'
+  CONFIG='CMD ["sh"]'
 }
 
 # shellcheck disable=SC2329

@@ -19,6 +19,7 @@ part_extras() {
     gateway-api) echo sigs.k8s.io/gateway-api config/crd/standard ;;
     cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
+    kubernetes-e2e) echo k8s.io/kubernetes test/images/agnhost/porter ;;
   esac
 }
 
@@ -70,6 +71,7 @@ build_part() {
   cd "$CLUSTER_DIR/parts/$part"
   # A part may be files only.
   if grep -q '^tool' go.mod; then build_go_tools . "$directory/bin" "$(part_ldflags "$part")"; fi
+  if [ -f tests ]; then build_go_tests . "$directory/bin" "$(part_ldflags "$part")" "$(cat tests)"; fi
   part_extras "$part" | while read -r module path; do
     go mod download "$module"
     source=$(go list -m -f '{{.Dir}}' "$module")

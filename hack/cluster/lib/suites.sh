@@ -1,0 +1,46 @@
+# shellcheck shell=bash
+# Images of Kubernetes' own e2e tests (docs/conformance.md). They take the tests' own names and tags, in this cluster's registry.
+
+SUITE_PREFIX=$IMAGE_PREFIX/e2e
+
+add_kubernetes_e2e() {
+  local image recipe programs registries=$STATE/kubernetes-e2e-registries.yaml
+  programs=$(part_directory kubernetes-e2e)/bin
+  ln -sfn "$programs" "$STATE/kubernetes-e2e"
+  recipe=$({ part_hash kubernetes-e2e; cat "$REPO/deploy/images/pack"; declare -f rootfs_{agnhost,busybox,nonewprivs,nonroot,pause}; } | sha256sum | cut -c1-16)
+  printf '%s: %s\n' promoterE2eRegistry "$SUITE_PREFIX" gcRegistry "$SUITE_PREFIX" >"$registries"
+  KUBE_TEST_REPO_LIST=$registries "$programs/e2e.test" --list-images >"$LOGS/e2e-images"
+  for image in agnhost busybox nonewprivs nonroot pause; do
+    # Of agnhost, the tests have an older one for upgrades, too.
+    add_image "$(grep -o "e2e/$image:.*" "$LOGS/e2e-images" | sort -V | tail -n 1)" "$CACHE/images/e2e-$image-$recipe.tar" "rootfs_$image"
+  done
+}
+
+# shellcheck disable=SC2329  # called by its name
+rootfs_agnhost() {
+  rootfs_busybox
+  copy_programs /usr/bin /usr/bin/curl
+  copy_programs /bin /bin/bash
+  cp "$(part_directory kubernetes-e2e)/bin/agnhost" .
+  ln -s agnhost agnhost-2
+  mkdir uploads
+  cp "$(part_directory kubernetes-e2e)"/source/test/images/agnhost/porter/localhost.{crt,key} .
+  # Tests of supplemental groups know this user.
+  echo 'user-defined-in-image:x:1000:1000::/home:/bin/sh' >>etc/passwd
+  printf 'user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n' >>etc/group
+  CONFIG=$'ENTRYPOINT ["/agnhost"]\nCMD ["pause"]'
+}
+
+# shellcheck disable=SC2329
+rootfs_nonewprivs() {
+  rootfs_busybox
+  mkdir -p usr/local/bin
+  install -m 4755 "$(part_directory kubernetes-e2e)/bin/nonewprivs" usr/local/bin/nnp
+  CONFIG='CMD ["/usr/local/bin/nnp"]'
+}
+
+# shellcheck disable=SC2329
+rootfs_nonroot() {
+  rootfs_busybox
+  CONFIG='USER 1234'
+}
