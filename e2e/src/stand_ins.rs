@@ -46,6 +46,11 @@ fn with_programs(mut spec: Value, shared: &str) -> Value {
 
 /// Returns a trial's pod as Katib's webhook changes it. The training prints its metric, and the collector reports it to the server `web`.
 pub fn trial(name: &str, restart_policy: &str, training: &str) -> Value {
+    trial_reporting_to("web", name, restart_policy, training)
+}
+
+/// Returns a trial's pod whose collector reports to this server.
+pub fn trial_reporting_to(server: &str, name: &str, restart_policy: &str, training: &str) -> Value {
     let log = "/var/log/katib";
     // Kubernetes makes $$ of $$$$, and the shell its PID of that.
     let script = format!("({training}) 1>{log}/metrics.log 2>&1 && {KATIB_COMPLETED_MARKER}{log}/$$$$.pid");
@@ -54,7 +59,7 @@ pub fn trial(name: &str, restart_policy: &str, training: &str) -> Value {
     training["args"] = json!([script]);
     let mut collector = container(COLLECTOR, &["sh", "/stand-ins/katib-collector.sh"]);
     collector["args"] =
-        json!(["-t", name, "-m", "score", KATIB_COLLECTOR_OPTION, "web", "-path", format!("{log}/metrics.log")]);
+        json!(["-t", name, "-m", "score", KATIB_COLLECTOR_OPTION, server, "-path", format!("{log}/metrics.log")]);
     let mut spec = with_programs(pod_spec(restart_policy, &[training, collector]), log);
     spec["shareProcessNamespace"] = json!(true);
     let mut pod = pod(name, &spec);

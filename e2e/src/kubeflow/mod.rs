@@ -2,3 +2,4 @@
 
 pub mod argo;
 pub mod katib;
+pub mod torch;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::kubeflow::torch::{label_of, pods_of_training, py_torch_job};
 use e2e::manifests::{shell, strict, tf_job};
 use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, has_condition, scenario};
@@ -13,14 +14,6 @@ use serde_json::{Value, json};
 use crate::{behind_gate, hangs_without, open_gate};
 
 const WORKERS: usize = 2;
-/// Names the image of Python in which training runs: that of `hack/cluster/cluster add python`, or another.
-pub(crate) const PYTHON_IMAGE: &str = "PYTHON_IMAGE";
-
-/// Returns the label of a job's pods.
-fn label_of(job: &str) -> String {
-    format!("training.kubeflow.org/job-name={job}")
-}
-
 fn train() -> Value {
     tf_job("train", 2, "OnFailure", "echo training; sleep 3; echo trained")
 }
@@ -125,21 +118,6 @@ pub(crate) async fn exit_code_policy_retries_retryable_codes() {
     assert!(has_condition(&ns.get(&for_good).await, "Failed"));
 }
 
-/// Returns a job of a master and two workers of Python that train together.
-fn py_torch_job() -> Value {
-    let mut trainer = shell("pytorch", "");
-    trainer["image"] = json!(std::env::var(PYTHON_IMAGE).expect("the harness has looked"));
-    trainer["command"] = json!(["python3", "-c", include_str!("train.py")]);
-    let replicas = |count: u32| {
-        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [trainer.clone()]});
-        json!({"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}})
-    };
-    json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "train"},
-        "spec": {"pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(2)}},
-    })
-}
-
 pub(crate) async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
     let ns = &scenario("control-torch", &[MESH]).await;
     // A worker's requests reach the master through both proxies or not at all.
@@ -150,15 +128,5 @@ pub(crate) async fn control_py_torch_job_in_the_mesh_alone_does_not_end() {
 pub(crate) async fn py_torch_job_trains_through_the_mesh() {
     let ns = &scenario("torch", &[MESH, OPT_IN]).await;
     ns.create_objects([strict(), py_torch_job()]).await;
-    ns.until_condition(&py_torch_job(), &["Succeeded"]).await;
-    let pods = ns.pods_with(&label_of("train")).await;
-    ns.until("all three pods to succeed", async || {
-        let pods = ns.pods_with(&label_of("train")).await;
-        (pods.len() == 3 && pods.iter().all(|pod| PodView(pod).phase() == "Succeeded")).then_some(())
-    })
-    .await;
-    for pod in pods {
-        let log = ns.logs(&pod.metadata.name.unwrap_or_default(), "pytorch").await;
-        assert!(log.contains("of 3: slope=3.0"), "{log}");
-    }
+    pods_of_training(ns).await;
 }

@@ -1,10 +1,12 @@
-//! A run of Kubeflow Pipelines whose API server and store take mutual TLS only, in profiles with and without Pod Security
-//! `restricted`: outside the mesh, with a sidecar that the shim or the kubelet ends, and with the proxy beside the pod.
+//! A run of Kubeflow Pipelines and a trial of Katib whose servers take mutual TLS only, in profiles with and without Pod Security
+//! `restricted`: outside the mesh, with a sidecar that the shim or the kubelet ends, and with the proxy beside the pod. And a training
+//! of three pods.
 
-use contract::names::MODE_ANNOTATION;
+use contract::names::{ISTIO_INJECT, MODE_ANNOTATION, NODE_RUNTIME_CLASS};
 use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, RESTRICTED};
-use e2e::manifests::{annotated, restricted, shell};
-use e2e::stand_ins::{asks_api_server, pipelines_pod, programs, start_servers};
+use e2e::kubeflow::torch::{pods_of_training, py_torch_job};
+use e2e::manifests::{annotated, restricted, shell, strict};
+use e2e::stand_ins::{asks_api_server, pipelines_pod, programs, start_servers, training_of, trial_reporting_to};
 use e2e::{Namespace, scenario};
 use serde_json::Value;
 
@@ -20,6 +22,9 @@ fn run(kubeflow: &str) -> Vec<Value> {
     let init = driver_inside["spec"]["initContainers"].as_array_mut().expect("it has one");
     init.push(shell("driver", &asks_api_server(kubeflow)));
     pods.push(restricted(driver_inside));
+    // The annotation is in the templates of trials, too.
+    let trial = trial_reporting_to(&format!("web.{kubeflow}"), "trial", "Never", &training_of(2));
+    pods.push(annotated(restricted(trial), ISTIO_INJECT, "false"));
     pods
 }
 
@@ -51,8 +56,8 @@ async fn pipeline_runs_under_strict_and_restricted_beside_its_proxies_only() {
     start_servers(kubeflow).await;
     let run = || run(kubeflow.name());
     let ([all_fail, all_run, all_refused], no_driver_inside) = (
-        ["Failed", "Succeeded", "refused"].map(|outcome| vec![outcome; 5]),
-        [&["Succeeded"; 4][..], &["Failed"]].concat(),
+        ["Failed", "Succeeded", "refused"].map(|outcome| vec![outcome; 6]),
+        [&["Succeeded"; 4][..], &["Failed", "Succeeded"]].concat(),
     );
     let sidecar = &[MESH, OPT_IN, IN_THE_MESH][..];
     let of_restricted = |labels: &[Label]| [labels, &[RESTRICTED]].concat();
@@ -69,9 +74,21 @@ async fn pipeline_runs_under_strict_and_restricted_beside_its_proxies_only() {
     for (profile, labels, pods, expected) in table {
         let ns = &scenario(profile, &labels).await;
         assert_eq!(outcomes(ns, pods).await, expected, "{profile}");
-        for pod in ns.pods_with("workflows.argoproj.io/workflow").await {
+        for pod in ns.pods_with("").await {
             let class = pod.spec.and_then(|spec| spec.runtime_class_name);
             assert_eq!(class.is_some(), profile == "node", "{profile}: {class:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn training_of_three_pods_completes_under_strict() {
+    // Pod Security `restricted` refuses the init container that the training operator gives workers, in a mesh or not.
+    let ns = &scenario("node-torch", &[BESIDE, IN_THE_MESH]).await;
+    // A worker's requests reach the master through both proxies or not at all.
+    ns.create_objects([strict(), py_torch_job()]).await;
+    for pod in pods_of_training(ns).await {
+        let class = pod.spec.and_then(|spec| spec.runtime_class_name);
+        assert_eq!(class.as_deref(), Some(NODE_RUNTIME_CLASS));
     }
 }
