@@ -14,6 +14,8 @@ NAME ?=
 FUZZ_FOR ?= 60
 # How many Jobs `make soak` runs.
 PODS ?= 1000
+# How the pods of `make conformance` are in the mesh.
+COLUMNS ?= none native shim sidecar node
 # What `make demo` runs: job or tfjob; katib or argo with CLUSTER=current.
 DEMO ?= job
 
@@ -172,6 +174,7 @@ scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves
 test-node: override WITH += node
 test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
 	@hack/ensure rust
+	@$(call ADD,training-operator python)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
 .PHONY: test-node-load
@@ -182,6 +185,14 @@ test-node-load: test-node ## Create and delete 200 such pods while the agent is 
 soak: install ## Run PODS Jobs while parts of the cluster are restarted again and again
 	@hack/ensure rust
 	PODS=$(PODS) $(IN_CLUSTER) cargo test --locked --package e2e --features soak --test soak -- --nocapture
+
+.PHONY: conformance
+conformance: override WITH += $(if $(filter node,$(COLUMNS)),node)
+conformance: install ## Run Kubernetes' own e2e tests with and without a mesh, and write docs/conformance.md (COLUMNS="none shim", FOCUS=)
+	@hack/ensure rust
+	@$(call ADD,kubernetes-e2e)
+	@$(IN_CLUSTER) hack/conformance $(COLUMNS)
+	@cargo run --locked --quiet --package e2e --bin conformance
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6 release")
