@@ -121,17 +121,26 @@ pub fn reviewer(namespace: &str) -> String {
     format!("{namespace}-reviews")
 }
 
-/// Returns the policy for ml-pipeline of Kubeflow Pipelines' multi-user installation: it admits its own components, and requests
-/// without the header `kubeflow-userid`.
+/// Returns the policy for ml-pipeline of Kubeflow Pipelines' multi-user installation (kubeflow/manifests,
+/// multi-user/istio-authorization-config.yaml): it admits its own components, who has a token that Istio trusts, and requests without
+/// the header `kubeflow-userid`.
 fn ml_pipeline_policy() -> Value {
     let principal = |account: &str| format!("cluster.local/ns/kubeflow/sa/{account}");
-    let accounts = ["ml-pipeline", "ml-pipeline-ui", "ml-pipeline-persistenceagent", "ml-pipeline-scheduledworkflow"];
+    let accounts = [
+        "ml-pipeline",
+        "ml-pipeline-ui",
+        "ml-pipeline-persistenceagent",
+        "ml-pipeline-scheduledworkflow",
+        "ml-pipeline-viewer-crd-service-account",
+        "kubeflow-pipelines-cache",
+    ];
     json!({
         "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "ml-pipeline"},
         "spec": {
             "selector": {"matchLabels": {"app": "ml-pipeline"}},
             "rules": [
                 {"from": [{"source": {"principals": accounts.map(principal)}}]},
+                {"from": [{"source": {"requestPrincipals": ["*"]}}]},
                 {"when": [{"key": "request.headers[kubeflow-userid]", "notValues": ["*"]}]},
             ],
         },
