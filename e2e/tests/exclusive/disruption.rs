@@ -2,7 +2,7 @@
 
 use contract::names::{GATEWAY_NAME_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN, restart};
-use e2e::manifests::{gateway, in_modes, pod, pod_spec, shell};
+use e2e::manifests::{gateway, in_modes, pod, pod_spec, shell, with_memory};
 use e2e::outage::NoReplica;
 use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,14 +12,19 @@ use kube::ResourceExt;
 async fn pods_complete_over_a_restart_of(daemon: &str) {
     let ns = &scenario(&format!("restart-{daemon}"), &[MESH, OPT_IN]).await;
     let modes = ["native", "proxy", "status"];
-    let containers = [shell("main", "sleep 15; exit 3"), shell("short", "sleep 1")];
-    ns.create_objects(in_modes(&modes, &pod_spec("Never", &containers))).await;
+    let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done; exit 3");
+    let spec = with_memory(pod_spec("Never", &[main, shell("short", "sleep 1")]));
+    ns.create_objects(in_modes(&modes, &spec)).await;
     for mode in modes {
         ns.pod_until(mode, "main's start", |pod| PodView(pod).container("main")?.started?.then_some(())).await;
         // A container that ends while containerd is away has 255 for its code, whatever it was.
         ns.pod_until(mode, "the end of short", |pod| PodView(pod).exit_code("short")).await;
     }
     restart(daemon);
+    for mode in modes {
+        let end = async || ns.try_exec(mode, "main", &["touch", "/memory/end"]).status.success().then_some(());
+        ns.until("main to be told to end", end).await;
+    }
     for mode in modes {
         let pod = ns.until_ended(mode, "Failed").await;
         let view = PodView(&pod);

@@ -123,7 +123,7 @@ async fn pods_end_once_the_webhook_is_back() {
     }
     // The shim has seen the end itself.
     ns.until_ended("native", "Succeeded").await;
-    ns.holds_for(Duration::from_secs(15), "the proxy waits for the report", async || {
+    ns.holds_for(Duration::from_secs(6), "the proxy waits for the report", async || {
         PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)
     })
     .await;
