@@ -14,8 +14,9 @@ NAME ?=
 FUZZ_FOR ?= 60
 # How many Jobs `make soak` runs.
 PODS ?= 1000
-# How the pods of `make conformance` are in the mesh.
-COLUMNS ?= none native shim sidecar node
+# How the pods of `make conformance` are in the mesh: its page is written where all columns and tests ran.
+ALL_COLUMNS := none native shim sidecar node
+COLUMNS ?= $(ALL_COLUMNS)
 # What `make demo` runs: job or tfjob; katib or argo with CLUSTER=current.
 DEMO ?= job
 
@@ -192,7 +193,7 @@ conformance: install ## Run Kubernetes' own e2e tests with and without a mesh, a
 	@hack/ensure rust
 	@$(call ADD,kubernetes-e2e)
 	@$(IN_CLUSTER) hack/conformance $(COLUMNS)
-	@cargo run --locked --quiet --package e2e --bin conformance
+	@$(if $(FOCUS)$(filter-out $(COLUMNS),$(ALL_COLUMNS)),,cargo run --locked --quiet --package e2e --bin conformance)
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6 release")

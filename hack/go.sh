@@ -29,6 +29,7 @@ build_go_tools() { go_compile build "$@" tool; }
 # build_go_tests MODULE INTO LDFLAGS PACKAGE: the tests of a package of another module, as one program.
 build_go_tests() { go_compile test "$@" -c; }
 
+# go_compile VERB MODULE INTO LDFLAGS PACKAGE [OPTION…]
 go_compile() {
   CGO_ENABLED=0 GOGC=400 GOCACHE=$CACHE/go-build GOFLAGS=-buildvcs=false \
     go "$1" -C "$2" "${@:6}" -trimpath -gcflags=all=-dwarf=false -ldflags "$4" -o "$3/" "$5"

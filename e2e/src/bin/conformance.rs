@@ -141,11 +141,11 @@ fn write() -> Result<Vec<String>, String> {
         let report = serde_json::from_str::<Value>(&read(&format!("target/conformance/{name}.json"))?);
         report.map_err(|error| format!("{name}: {error}"))
     };
-    let column = |name: &'static str| Ok::<_, String>((name, results(&report(name)?)));
-    let columns = COLUMNS.into_iter().map(column).collect::<Result<Vec<_>, _>>()?;
-    let (_, control) = column(CONTROL)?;
+    let reports = COLUMNS.into_iter().map(report).collect::<Result<Vec<_>, _>>()?;
+    let columns: Vec<_> = COLUMNS.into_iter().zip(reports.iter().map(results)).collect();
+    let control = results(&report(CONTROL)?);
     let (differences, wrong) = differences(&columns, &control, &reasons(&read(REASONS)?));
-    let about = vec![about(&report(COLUMNS[0])?), String::new()];
+    let about = vec![about(&reports[0]), String::new()];
     let tables = [about, counts(&columns), differences, failures(&columns[0].1)].concat().join("\n");
     let page = read(PAGE)?;
     let (before, rest) = page.split_once(BEGIN).ok_or(format!("{PAGE} has no mark before the tables"))?;

@@ -7,7 +7,7 @@ add_kubernetes_e2e() {
   local image recipe programs registries=$STATE/kubernetes-e2e-registries.yaml
   programs=$(part_directory kubernetes-e2e)/bin
   ln -sfn "$programs" "$STATE/kubernetes-e2e"
-  recipe=$({ part_hash kubernetes-e2e; cat "$REPO/deploy/images/pack"; declare -f rootfs_{agnhost,busybox,nonewprivs,nonroot,pause}; } | sha256sum | cut -c1-16)
+  recipe=$({ part_hash kubernetes-e2e; cat "$REPO/deploy/images/pack"; declare -f rootfs_{agnhost,busybox,nonewprivs,nonroot,pause} copy_programs; } | sha256sum | cut -c1-16)
   printf '%s: %s\n' promoterE2eRegistry "$SUITE_PREFIX" gcRegistry "$SUITE_PREFIX" >"$registries"
   KUBE_TEST_REPO_LIST=$registries "$programs/e2e.test" --list-images >"$LOGS/e2e-images"
   for image in agnhost busybox nonewprivs nonroot pause; do
