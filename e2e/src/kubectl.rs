@@ -22,11 +22,6 @@ pub fn wait_for_rollout(namespace: &str, workload: &str) {
     kubectl(&["-n", namespace, "rollout", "status", workload, "--timeout=150s"]);
 }
 
-/// Changes how many replicas a Deployment has.
-pub fn scale(namespace: &str, deployment: &str, replicas: &str) {
-    kubectl(&["-n", namespace, "scale", deployment, &format!("--replicas={replicas}")]);
-}
-
 /// Waits until a namespace is gone.
 pub fn wait_for_removal(namespace: &str) {
     kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=4m"]);

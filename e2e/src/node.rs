@@ -13,7 +13,7 @@ use crate::kubectl::{kubectl, wait_for_rollout};
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 /// The socket of the one-node cluster's containerd.
-pub(crate) const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";
+const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";
 const DAEMON_SET: &str = "daemonset/istio-aux-node";
 
 /// Returns the directory of the one-node cluster's state.
@@ -39,7 +39,21 @@ pub fn ctr_of_kubelet(words: &[&str]) -> String {
 }
 
 fn ctr_in(namespace: &str, words: &[&str]) -> String {
-    printed(&run("ctr", &[&["-a", SOCKET, "-n", namespace], words].concat(), ""))
+    printed(&try_ctr_in(namespace, words))
+}
+
+fn try_ctr_in(namespace: &str, words: &[&str]) -> Output {
+    run("ctr", &[&["-a", SOCKET, "-n", namespace], words].concat(), "")
+}
+
+/// Kills the containers of this name in the pods of a namespace.
+pub(crate) fn kill_containers(namespace: &str, container: &str) {
+    let labels = [("pod.namespace", namespace), ("container.name", container)];
+    let filter = labels.map(|(name, value)| format!("labels.\"io.kubernetes.{name}\"=={value}")).join(",");
+    for id in ctr_of_kubelet(&["containers", "ls", "--quiet", &filter]).lines() {
+        // One that has ended is no task any more.
+        let _killed = try_ctr_in("k8s.io", &["tasks", "kill", "-s", "SIGKILL", id]);
+    }
 }
 
 /// Returns the node's containers, files and cgroups of proxies.

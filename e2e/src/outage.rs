@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::CONFIGURATIONS;
 use crate::command::{printed, run};
-use crate::kubectl::{apply, kubectl, scale, wait_for_rollout};
-use crate::node::{SOCKET, ctr_of_kubelet};
+use crate::kubectl::{apply, kubectl, wait_for_rollout};
+use crate::node::kill_containers;
 
 const NAMESPACE: &str = "--namespace=istio-aux";
 const SELECTOR: &str = "--selector=app.kubernetes.io/name=istio-aux";
@@ -32,7 +32,12 @@ impl NoReplica {
 
     fn begin(namespace: &'static str, deployment: &'static str, container: &str) -> Self {
         let replicas = kubectl(&["-n", namespace, "get", deployment, "--output=jsonpath={.spec.replicas}"]);
-        end_all(namespace, deployment, container);
+        scale(namespace, deployment, "0");
+        wait_for_rollout(namespace, deployment);
+        // They drain for a while otherwise.
+        kill_containers(namespace, container);
+        let ended = "--for=jsonpath={.status.terminatingReplicas}=0";
+        kubectl(&["-n", namespace, "wait", deployment, ended, "--timeout=2m"]);
         Self { namespace, deployment, replicas }
     }
 }
@@ -44,17 +49,8 @@ impl Drop for NoReplica {
     }
 }
 
-/// Ends all pods of a Deployment, which has no replicas then. Their containers are killed, since they drain for a while otherwise.
-pub(crate) fn end_all(namespace: &str, deployment: &str, container: &str) {
-    scale(namespace, deployment, "0");
-    wait_for_rollout(namespace, deployment);
-    let labels = [("pod.namespace", namespace), ("container.name", container)];
-    let filter = labels.map(|(name, value)| format!("labels.\"io.kubernetes.{name}\"=={value}")).join(",");
-    for id in ctr_of_kubelet(&["containers", "ls", "--quiet", &filter]).lines() {
-        // One that has ended is no task any more.
-        let _killed = run("ctr", &["-a", SOCKET, "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", id], "");
-    }
-    kubectl(&["-n", namespace, "wait", deployment, "--for=jsonpath={.status.terminatingReplicas}=0", "--timeout=2m"]);
+fn scale(namespace: &str, deployment: &str, replicas: &str) {
+    kubectl(&["-n", namespace, "scale", deployment, &format!("--replicas={replicas}")]);
 }
 
 /// Drops the API server's packets to some replicas until it is dropped. Their probes are answered.

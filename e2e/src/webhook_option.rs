@@ -3,8 +3,8 @@
 use contract::names::SHIM_VOLUME;
 use serde_json::{Value, json};
 
-use crate::kubectl::{kubectl, scale, wait_for_rollout};
-use crate::outage::end_all;
+use crate::kubectl::kubectl;
+use crate::outage::NoReplica;
 
 const NAMESPACE: &str = "--namespace=istio-aux";
 const DEPLOYMENT: &str = "deployment/istio-aux";
@@ -48,10 +48,8 @@ fn arguments() -> Vec<String> {
 
 /// Replaces all replicas at once: in a rollout, those that drain would still answer with the earlier options.
 fn set_arguments(arguments: &[&str]) {
-    let replicas = kubectl(&[NAMESPACE, "get", DEPLOYMENT, "--output=jsonpath={.spec.replicas}"]);
-    end_all("istio-aux", DEPLOYMENT, "webhook");
+    let away = NoReplica::of_webhook();
     let patch = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments}]);
     kubectl(&[NAMESPACE, "patch", DEPLOYMENT, "--type=json", "--patch", &patch.to_string()]);
-    scale("istio-aux", DEPLOYMENT, &replicas);
-    wait_for_rollout("istio-aux", DEPLOYMENT);
+    drop(away);
 }
