@@ -21,7 +21,8 @@ use crate::pods::StuckPod;
 
 For pods that were created before istio-aux was installed. Posts to pilot-agent through a port that the API server
 forwards, so it needs get and create on pods/portforward. Pods with a container that still runs, or that the kubelet will
-restart, are skipped. On a terminal, it lists the pods of --all-stuck and asks first. Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
+restart, are skipped. On a terminal, it lists the pods of --all-stuck and asks first.
+Exit status: 0 all are finished, 1 at least one is not, 2 wrong arguments.",
     after_help = "examples:
   istio-aux finish -n team hello-7jwpb
   istio-aux finish --all-stuck -A --dry-run
