@@ -50,9 +50,14 @@ pub(crate) async fn list(
     Ok(all)
 }
 
-/// Lists the objects of a kind in a namespace; none if the server does not have the kind.
-pub(crate) async fn list_if_served(client: &Client, kind: Kind, namespace: &str) -> Result<Vec<Value>> {
-    match list(client, kind, Some(namespace), &ListParams::default()).await {
+/// Lists the selected objects of a kind; none if the server does not have the kind.
+pub(crate) async fn list_if_served(
+    client: &Client,
+    kind: Kind,
+    namespace: Option<&str>,
+    selection: &ListParams,
+) -> Result<Vec<Value>> {
+    match list(client, kind, namespace, selection).await {
         Err(error) if matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404) => {
             Ok(Vec::new())
         }

@@ -35,7 +35,9 @@ fn reference() -> String {
 /// Writes the options that every command with a cluster has, once.
 fn cluster_options(text: &mut String, cli: &Command) {
     text.push_str("\n## Options of every command that talks to a cluster\n\n");
-    text.push_str("`check`, `why`, `finish` and `version`. As `kubectl-istio_aux` in `PATH`, the program is a plugin of kubectl:\n`kubectl istio-aux check`.\n\n");
+    text.push_str(
+        "As `kubectl-istio_aux` in `PATH`, the program is a plugin of kubectl:\n`kubectl istio-aux check`.\n\n",
+    );
     let check = cli.find_subcommand("check").expect("there is a command check");
     table(text, check.get_arguments().filter(|argument| is_of_cluster(argument)));
 }

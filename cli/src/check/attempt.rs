@@ -65,7 +65,7 @@ fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
         Ok(DryRun::Rejected(message)) => Finding::problem(
             Id::DryRun,
             format!("dry run in {namespace}: the pod is rejected: {message}"),
-            format!("istio-aux why -n {namespace} KIND/NAME, for a workload of your own"),
+            format!("istio-aux check -n {namespace} KIND/NAME, for a workload of your own"),
         ),
         Ok(DryRun::Forbidden(message)) => Finding::info(Id::DryRun, format!("no dry run in {namespace}: {message}")),
         Err(error) => {

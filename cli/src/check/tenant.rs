@@ -61,8 +61,9 @@ pub(super) async fn read(client: &Client, found: &Value, namespace: &str, unread
     let role = read::get(client, CLUSTER_ROLES, None, &role).await;
     let bindings = read::list(client, ROLE_BINDINGS, Some(namespace), &ListParams::default()).await;
     let pod_default = read::get(client, POD_DEFAULTS, Some(namespace), ACCESS_PIPELINES_LABEL).await;
-    let policies = read::list_if_served(client, AUTHORIZATION_POLICIES, namespace).await;
-    let peer_authentications = read::list_if_served(client, PEER_AUTHENTICATIONS, namespace).await;
+    let all = ListParams::default();
+    let policies = read::list_if_served(client, AUTHORIZATION_POLICIES, Some(namespace), &all).await;
+    let peer_authentications = read::list_if_served(client, PEER_AUTHENTICATIONS, Some(namespace), &all).await;
     Tenant {
         has_role: note(unreadable, role).map(|role| role.is_some()),
         role_bindings: note(unreadable, bindings),

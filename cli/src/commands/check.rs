@@ -6,27 +6,35 @@ use clap::Args;
 use inject::args::{ShimArgs, default_settings};
 use serde_json::json;
 
-use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::OutputArgs;
+use super::{CliResult, explain};
 use crate::check::{self, Scope};
+use crate::explain::{Target, explain};
+use crate::installation::installed_settings;
 
-/// Check a cluster: what is wrong, and what to do about it
+/// Check a cluster: what is wrong, and what to do about it; or explain what becomes of one object's pods
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Check a cluster: what is wrong, and what to do about it.
+    long_about = "Check a cluster: what is wrong, and what to do about it; or explain what becomes of one object's pods.
 
 Reads versions, Istio's injectors, the webhook and its certificate, namespaces and pods, with your own rights, and says
-what it may not read. In namespaces that are opted in, it asks the API server for a pod as a dry run. Exit status: 0
-healthy, 1 there is a problem, 2 wrong arguments.",
+what it may not read. In namespaces that are opted in, it asks the API server for a pod as a dry run. With KIND/NAME, it reads
+the object, its namespace and its pods, and asks for a pod of its template as a dry run; without the right to create
+pods, the decision is made here. Kinds: pod, job, cronjob, deployment and their like, jobset, and the training operator's
+jobs. Exit status: 0 healthy, or explained; 1 there is a problem, or the object cannot be read; 2 wrong arguments.",
     after_help = "examples:
   istio-aux check
+  istio-aux check -n team job/hello        # why its pods are injected, or not
   istio-aux check --pre                    # before an installation
   istio-aux check --wait --timeout 5m      # after it
   istio-aux check -n team -l app=training -o json
   istio-aux check --probe                  # before delivery image-volume"
 )]
 pub(super) struct CheckArgs {
+    /// Explain this object only: whether its pods are injected, why, and what would be decided now
+    #[arg(value_name = "KIND/NAME", conflicts_with_all = ["pre", "wait", "selector", "probe"])]
+    object: Option<Target>,
     /// Check whether the cluster is ready for an installation, and your rights are enough for it
     #[arg(long, conflicts_with_all = ["namespace", "selector", "wait", "probe"])]
     pre: bool,
@@ -36,7 +44,7 @@ pub(super) struct CheckArgs {
     /// How long --wait may take
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = humantime::parse_duration)]
     timeout: Duration,
-    /// Check only this namespace, and print the decision for each of its pods
+    /// Check only this namespace, and print the decision for each of its pods; of KIND/NAME, its namespace (default: the context's)
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
     /// Check only pods with these labels
@@ -54,11 +62,21 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(arguments: CheckArgs) -> CliResult {
-    let CheckArgs { pre, wait, timeout, namespace, selector, probe, output, cluster, shim } = arguments;
+    let CheckArgs { object, pre, wait, timeout, namespace, selector, probe, output, cluster, shim } = arguments;
+    // Without an option for the shim, the webhook's own settings count.
+    let settings = Some(shim.settings(true)).filter(|settings| *settings != default_settings());
     cluster.run(async |client| {
+        if let Some(object) = object {
+            let namespace = namespace_or_default(namespace, &client);
+            let settings = match settings {
+                Some(settings) => settings,
+                None => installed_settings(&client).await.unwrap_or_else(default_settings),
+            };
+            let explanation = explain(&client, &namespace, &object, &settings).await?;
+            output.print(&explanation, &explain::render(&explanation))?;
+            return Ok(true);
+        }
         let probe_in = probe.then(|| namespace_or_default(namespace.clone(), &client));
-        // Without an option for the shim, the webhook's own settings count.
-        let settings = Some(shim.settings(true)).filter(|settings| *settings != default_settings());
         let scope = Scope { namespace, selector: selector.unwrap_or_default(), probe_in, settings };
         let findings = if pre {
             check::before_installation(&client).await?

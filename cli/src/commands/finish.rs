@@ -1,6 +1,6 @@
 //! Runs `istio-aux finish`.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
-use super::output::{Output, OutputArgs};
+use super::output::{Output, OutputArgs, confirm};
 use crate::finish::{self, Outcome, PodSelection};
 use crate::pods::StuckPod;
 
@@ -78,11 +78,11 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
             match output.output {
                 Output::Text if *succeeded => println!("pod {namespace}/{name}: {message}"),
                 Output::Text => eprintln!("istio-aux: pod {namespace}/{name}: {message}"),
-                Output::Json => {}
+                Output::Json | Output::Yaml => {}
             }
             outcomes.push(outcome);
         };
-        let agrees = |pods: &[StuckPod]| !asks || pods.is_empty() || agrees(pods, &mut io::stdin().lock());
+        let agrees = |pods: &[StuckPod]| !asks || pods.is_empty() || agrees(pods);
         finish::run(&client, selection, dry_run, timeout, agrees, report).await?;
         let text = if outcomes.is_empty() { "no pod is stuck\n" } else { "" };
         output.print(&json!({"pods": outcomes}), text)?;
@@ -90,24 +90,10 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
     })
 }
 
-/// Lists pods on standard error, where it does not get into a pipe, and reads whether to go on.
-fn agrees(pods: &[StuckPod], answer: &mut impl BufRead) -> bool {
+/// Lists the pods on standard error, and reads whether to go on.
+fn agrees(pods: &[StuckPod]) -> bool {
     for pod in pods {
         eprintln!("{}/{} (its containers ended at {})", pod.namespace, pod.name, pod.since);
     }
-    eprint!("End the proxies of these {} pods? [y/N] ", pods.len());
-    let mut line = String::new();
-    answer.read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::agrees;
-
-    #[test]
-    fn only_yes_agrees() {
-        for (answer, expected) in [("y\n", true), ("yes\n", true), ("\n", false), ("n\n", false), ("", false)] {
-            assert_eq!(agrees(&[], &mut answer.as_bytes()), expected, "{answer:?}");
-        }
-    }
+    confirm(&format!("End the proxies of these {} pods?", pods.len()), &mut io::stdin().lock())
 }

@@ -3,6 +3,7 @@
 
 mod check;
 mod cluster;
+mod explain;
 mod finish;
 mod inject;
 mod manifests;
@@ -10,7 +11,6 @@ mod output;
 mod proxies;
 mod tenant_objects;
 mod version;
-mod why;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -30,7 +30,7 @@ const PLUGIN_FILE: &str = "kubectl-istio_aux";
     about = "Lets pods with an Istio sidecar start after their proxy, and complete",
     after_help = "examples:
   istio-aux check                               what is wrong in the cluster, and what to do about it
-  istio-aux why -n team job/hello               why a workload is injected, or not
+  istio-aux check -n team job/hello             why a workload is injected, or not
   istio-aux inject -f job.yaml                  what a Job becomes, without a cluster
   istio-aux finish -n team --all-stuck          end the proxies of pods that wait for nothing else
 
@@ -44,7 +44,6 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Check(check::CheckArgs),
-    Why(why::WhyArgs),
     Finish(finish::FinishArgs),
     Proxies(proxies::ProxiesArgs),
     Inject(inject::InjectArgs),
@@ -107,7 +106,6 @@ fn parse(words: Vec<OsString>) -> Result<Cli, clap::Error> {
 fn run(command: Command) -> CliResult {
     match command {
         Command::Check(arguments) => check::run(arguments),
-        Command::Why(arguments) => why::run(arguments),
         Command::Finish(arguments) => finish::run(arguments),
         Command::Proxies(arguments) => proxies::run(arguments),
         Command::Inject(arguments) => inject::inject(arguments),

@@ -1,6 +1,6 @@
 //! Prints the results of commands.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufRead, ErrorKind, Write};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -10,6 +10,7 @@ use serde::Serialize;
 pub(super) enum Output {
     Text,
     Json,
+    Yaml,
 }
 
 #[derive(Debug, Args)]
@@ -20,11 +21,12 @@ pub(super) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Prints a result: as JSON, or as lines of text.
+    /// Prints a result: as JSON or YAML, or as lines of text.
     pub(super) fn print(&self, result: &impl Serialize, text: &str) -> Result<()> {
         match self.output {
             Output::Text => print(text),
             Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(result).context("cannot write")?)),
+            Output::Yaml => print(&serde_saphyr::to_string(result).context("cannot write")?),
         }
     }
 }
@@ -35,5 +37,24 @@ pub(super) fn print(text: &str) -> Result<()> {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write"),
         _ => Ok(()),
+    }
+}
+
+/// Asks on standard error, where it does not get into a pipe, and reads whether to go on.
+pub(super) fn confirm(question: &str, answer: &mut impl BufRead) -> bool {
+    eprint!("{question} [y/N] ");
+    let mut line = String::new();
+    answer.read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::confirm;
+
+    #[test]
+    fn only_yes_agrees() {
+        for (answer, expected) in [("y\n", true), ("yes\n", true), ("\n", false), ("n\n", false), ("", false)] {
+            assert_eq!(confirm("", &mut answer.as_bytes()), expected, "{answer:?}");
+        }
     }
 }

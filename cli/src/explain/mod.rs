@@ -69,8 +69,9 @@ pub(crate) async fn explain(
     let object = object.with_context(|| format!("there is no {target} in namespace {namespace}"))?;
     let templates = templates(client, namespace, &object).await;
     let template = templates.first();
-    let template = template
-        .with_context(|| format!("{target} has no pod template that istio-aux knows; next: istio-aux why pod/NAME"))?;
+    let template = template.with_context(|| {
+        format!("{target} has no pod template that istio-aux knows; next: istio-aux check pod/NAME")
+    })?;
     let namespace_object = read::get(client, NAMESPACES, None, namespace).await;
     let namespace_object =
         namespace_object.and_then(|object| object.ok_or_else(|| anyhow!("there is no namespace {namespace}")));

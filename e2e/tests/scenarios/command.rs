@@ -159,10 +159,10 @@ async fn check_reports_each_pod_and_a_dry_run() {
 
 #[tokio::test]
 async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
-    let ns = &scenario("why", &[MESH, OPT_IN]).await;
+    let ns = &scenario("explained", &[MESH, OPT_IN]).await;
     ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
     let name = ns.pod_of_job("hello").await;
-    let text = printed(&istio_aux(&["why", "-n", ns.name(), "job/hello", "-o", "json"]));
+    let text = printed(&istio_aux(&["check", "-n", ns.name(), "job/hello", "-o", "json"]));
     let why: Value = serde_json::from_str(&text).expect("it prints JSON");
     assert_eq!(why["opted_in"], true, "{text}");
     assert_eq!(why["pods"][0]["name"], name, "{text}");
@@ -175,7 +175,7 @@ async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
 async fn why_explains_a_pod_without_the_label() {
     let ns = &scenario("why-not", &[MESH]).await;
     ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
-    let text = printed(&istio_aux(&["why", "-n", ns.name(), "pod/one"]));
+    let text = printed(&istio_aux(&["check", "-n", ns.name(), "pod/one"]));
     assert!(text.contains("not opted in: neither its namespace nor the pod has the label"), "{text}");
     assert!(text.contains("pod one (") && text.contains("not changed by istio-aux"), "{text}");
 }

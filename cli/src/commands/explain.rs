@@ -1,58 +1,15 @@
-//! Runs `istio-aux why`.
+//! Prints what `istio-aux check KIND/NAME` explains.
 
 use std::fmt::Write;
 
-use clap::Args;
-use inject::args::default_settings;
-
-use super::CliResult;
-use super::cluster::{ClusterArgs, namespace_or_default};
-use super::output::OutputArgs;
-use crate::explain::{Explanation, Target, Verdict, explain};
-use crate::installation::installed_settings;
+use crate::explain::{Explanation, Verdict};
 use crate::pods::with_warnings;
 
 /// Separates a warning from what precedes it.
 const WARNING: &str = "\n  warning: ";
 
-/// Explain one object: whether its pods are injected, why, and what would be decided now
-#[derive(Debug, Args)]
-#[command(
-    long_about = "Explain one object: whether its pods are injected, why, and what would be decided now.
-
-Reads the object, its namespace and its pods, and asks the API server for a pod of its template as a dry run. Without the
-right to create pods, the decision is made here. Kinds: pod, job, cronjob, deployment and their like, jobset, and the
-training operator's jobs. Exit status: 0 explained, 1 it cannot be read, 2 wrong arguments.",
-    after_help = "examples:
-  istio-aux why -n team pod/hello-7jwpb
-  istio-aux why -n team job/hello
-  istio-aux why -n team cronjob/nightly -o json"
-)]
-pub(super) struct WhyArgs {
-    /// The object
-    #[arg(value_name = "KIND/NAME")]
-    object: Target,
-    /// The namespace; without it, the context's
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
-    #[command(flatten)]
-    output: OutputArgs,
-    #[command(flatten)]
-    cluster: ClusterArgs,
-}
-
-pub(super) fn run(arguments: WhyArgs) -> CliResult {
-    let WhyArgs { object, namespace, output, cluster } = arguments;
-    cluster.run(async |client| {
-        let namespace = namespace_or_default(namespace, &client);
-        let settings = installed_settings(&client).await.unwrap_or_else(default_settings);
-        let explanation = explain(&client, &namespace, &object, &settings).await?;
-        output.print(&explanation, &render(&explanation))?;
-        Ok(true)
-    })
-}
-
-fn render(explanation: &Explanation) -> String {
+/// Renders an explanation as text for a person.
+pub(super) fn render(explanation: &Explanation) -> String {
     let Explanation { object, namespace, opted_in, opt_in, in_mesh, pods, now } = explanation;
     let mut text = format!("{object} in namespace {namespace}\n");
     let opted_in = match opted_in {
