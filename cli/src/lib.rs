@@ -17,3 +17,4 @@ mod pods;
 mod policy;
 mod proxies;
 mod read;
+mod uninstall;

@@ -81,25 +81,11 @@ impl InstallMethod {
 
     /// Removes it, as the documents say.
     pub fn remove(self) {
-        match self {
-            Self::Overlay => {
-                delete_configurations();
-                kubectl(&["delete", "--ignore-not-found", "-k", "overlays/self-signed"]);
-            }
-            Self::Chart(_) => {
-                // Helm would delete them after the webhook.
-                delete_configurations();
-                helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
-                // Which --create-namespace has made, and Helm never takes away.
-                kubectl(&["delete", "namespace", "istio-aux"]);
-            }
-            Self::Policy => on_policy(&["delete"]),
-            Self::Command => {
-                delete_configurations();
-                let manifests = say(BINARY, &["manifests", "--registry", LOADED_IMAGES]);
-                printed(&run("kubectl", &["delete", "--ignore-not-found", "--filename=-"], &manifests));
-            }
+        say(BINARY, &["uninstall", "--yes"]);
+        if let Self::Chart(_) = self {
+            helm(&["uninstall", "istio-aux", "--wait", "--timeout=2m"]);
         }
+        kubectl(&["delete", "namespace", "istio-aux", "--ignore-not-found"]);
     }
 }
 

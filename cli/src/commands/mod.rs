@@ -10,6 +10,7 @@ mod manifests;
 mod output;
 mod proxies;
 mod tenant_objects;
+mod uninstall;
 mod version;
 
 use std::ffi::{OsStr, OsString};
@@ -49,6 +50,7 @@ enum Command {
     Inject(inject::InjectArgs),
     Manifests(manifests::ManifestsArgs),
     Policy(manifests::PolicyArgs),
+    Uninstall(uninstall::UninstallArgs),
     Version(version::VersionArgs),
     TenantObjects(tenant_objects::TenantObjectsArgs),
     Completions(Completions),
@@ -111,6 +113,7 @@ fn run(command: Command) -> CliResult {
         Command::Inject(arguments) => inject::inject(arguments),
         Command::Manifests(arguments) => manifests::manifests(&arguments),
         Command::Policy(arguments) => manifests::policy(arguments),
+        Command::Uninstall(arguments) => uninstall::run(arguments),
         Command::Version(arguments) => version::run(arguments),
         Command::TenantObjects(arguments) => tenant_objects::run(&arguments),
         Command::Completions(Completions { shell }) => {

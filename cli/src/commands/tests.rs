@@ -11,7 +11,7 @@ fn wrong_arguments_are_named_in_one_line() {
     let cases = [
         (
             "istio-aux",
-            "no command: it takes check, finish, proxies, inject, manifests, policy, version, tenant-objects or \
+            "no command: it takes check, finish, proxies, inject, manifests, policy, uninstall, version, tenant-objects or \
              completions; see --help",
         ),
         ("istio-aux sever", "unrecognized subcommand 'sever'; see --help"),
@@ -70,7 +70,7 @@ fn every_example_can_be_parsed() {
 #[test]
 fn cluster_commands_have_the_common_options() {
     let command = Cli::command();
-    for name in ["check", "finish", "proxies", "version"] {
+    for name in ["check", "finish", "proxies", "uninstall", "version"] {
         let command = command.find_subcommand(name).unwrap();
         let options: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
         for option in ["kubeconfig", "context", "as", "as-group", "request-timeout", "output"] {

@@ -9,6 +9,7 @@ const RENDERED: &str = concat!(
     include_str!("../../../deploy/overlays/self-signed/namespace.yaml"),
     include_str!("../../../deploy/overlays/self-signed/istio-aux.yaml")
 );
+const TENANCY: &str = include_str!("../../../deploy/overlays/tenancy/tenancy.yaml");
 const NAMESPACE: &str = "istio-aux";
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Is the variable of the webhook's container to which its option `--shim-image` refers.
@@ -46,6 +47,16 @@ pub(crate) fn resources() -> Result<BTreeSet<(String, String)>> {
 
 fn objects() -> Result<Vec<Value>> {
     serde_saphyr::from_multiple(RENDERED).context("cannot read the manifests")
+}
+
+/// Returns every object that an installation by manifests may have in this namespace, the controller for tenants included.
+pub(crate) fn all_objects(namespace: &str) -> Result<Vec<Value>> {
+    let mut objects = objects()?;
+    objects.extend(serde_saphyr::from_multiple::<Value>(TENANCY).context("cannot read the manifests")?);
+    for object in &mut objects {
+        set_namespace(object, namespace);
+    }
+    Ok(objects)
 }
 
 /// Replaces the namespace wherever a field or an account refers to it.

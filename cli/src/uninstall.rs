@@ -1,0 +1,233 @@
+//! Removes an installation in the order in which nothing is refused and nothing comes back, with the caller's own rights.
+//! Deletes only objects that istio-aux' manifests name, or that its controller has applied.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use contract::kind::{DEPLOYMENTS, POD_DEFAULTS, PODS, ROLE_BINDINGS};
+use contract::names::{MANAGED_BY_LABEL, SHIM_LABEL, TENANCY_MANAGER};
+use inject::args::default_settings;
+use inject::tenancy::objects::installation_of;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preconditions};
+use kube::core::GroupVersionKind;
+use kube::{Client, Error};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::check::{CONFIGURATION_NAME, UNFINISHED, webhook_service};
+use crate::installation::{all_objects, configurations};
+use crate::{policy, read};
+
+/// The label of every object of the manifests.
+const NAME_LABEL: &str = "app.kubernetes.io/name";
+const NAME: &str = "istio-aux";
+/// The Deployment of the controller, which would write tenants' objects again.
+const CONTROLLER: &str = "istio-aux-tenancy";
+/// The annotations by which Helm knows what belongs to a release.
+const RELEASE_NAME: &str = "meta.helm.sh/release-name";
+const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
+/// Kinds of which the API server calls something for each pod: what is left of them refuses pods.
+const ADMISSION_KINDS: [&str; 3] =
+    ["MutatingWebhookConfiguration", "MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"];
+/// How often pods are listed until the controller's have gone.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Holds what an uninstallation deletes and leaves.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Deleted first, one after the other.
+    admission: Vec<Value>,
+    controller: Option<Value>,
+    /// What the controller has applied in tenants' namespaces.
+    tenants: Vec<Value>,
+    /// The rest, without the namespace; empty where Helm keeps it.
+    others: Vec<Value>,
+    /// Commands that remove what is left.
+    pub(crate) next: Vec<String>,
+    /// Unfinished pods in mode status, `NAMESPACE/NAME`: without the webhook they do not complete.
+    pub(crate) waiting_pods: Vec<String>,
+}
+
+/// Tells what became of an object.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Deletion {
+    pub(crate) kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+    /// `None` if it is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl Plan {
+    /// Returns the objects in the order of their deletion.
+    fn objects(&self) -> impl Iterator<Item = &Value> {
+        self.admission.iter().chain(&self.controller).chain(&self.tenants).chain(&self.others)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects().count()
+    }
+}
+
+/// Reads what there is to remove. `Err` if something cannot be read, so that no half of an installation is left unseen.
+pub(crate) async fn plan(client: &Client) -> Result<Plan> {
+    let configurations = configurations(client).await?;
+    for configuration in &configurations {
+        let (name, owner) = (&configuration["metadata"]["name"], &configuration["metadata"]["labels"][NAME_LABEL]);
+        if *name == CONFIGURATION_NAME && owner != NAME {
+            bail!(
+                "the installation is not Helm's or kubectl's: its label {NAME_LABEL} is {owner}; next: of a charm, juju remove-application"
+            );
+        }
+    }
+    let namespace = webhook_service(&configurations).map_or_else(|| NAME.to_owned(), |(namespace, _)| namespace);
+    let mut plan = Plan::default();
+    let mut release = None;
+    for manifest in manifests(&namespace)? {
+        let Some(object) = find(client, &manifest).await? else { continue };
+        let annotation = |key| object["metadata"]["annotations"][key].as_str().map(str::to_owned);
+        let helms = annotation(RELEASE_NAME).zip(annotation(RELEASE_NAMESPACE));
+        let is_helms = helms.is_some();
+        release = release.or(helms);
+        if object["kind"] == "Namespace" {
+            plan.next.push(format!("kubectl delete namespace {namespace}"));
+        } else if ADMISSION_KINDS.iter().any(|kind| object["kind"] == *kind) {
+            plan.admission.push(object);
+        } else if object["kind"] == "Deployment" && object["metadata"]["name"] == CONTROLLER {
+            plan.controller = Some(object);
+        } else if !is_helms {
+            plan.others.push(object);
+        }
+    }
+    plan.admission.sort_by_key(|object| ADMISSION_KINDS.iter().position(|kind| object["kind"] == *kind));
+    for kind in [ROLE_BINDINGS, POD_DEFAULTS] {
+        let selection = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={TENANCY_MANAGER}"));
+        let mut listed = read::list_if_served(client, kind, None, &selection).await?;
+        listed.retain(|object| installation_of(object).is_some());
+        for object in &mut listed {
+            // Items of a list have neither.
+            object["apiVersion"] = kind.api_version().into();
+            object["kind"] = kind.name.into();
+        }
+        plan.tenants.extend(listed);
+    }
+    if let Some((name, namespace)) = release {
+        plan.next.insert(0, format!("helm uninstall {name} --namespace {namespace}"));
+        plan.next.push(format!("kubectl delete namespace {namespace}"));
+    }
+    plan.next.dedup();
+    let selection = ListParams::default().labels(&format!("{SHIM_LABEL}=status")).fields(UNFINISHED);
+    plan.waiting_pods = read::list(client, PODS, None, &selection).await?.iter().map(place).collect();
+    Ok(plan)
+}
+
+/// Returns what an installation may have: as the manifests of both profiles say.
+fn manifests(namespace: &str) -> Result<Vec<Value>> {
+    let mut objects = all_objects(namespace)?;
+    for version in ["v1", "v1beta1"] {
+        let text = policy::manifests(&default_settings(), version)?;
+        let policies: Vec<Value> = serde_saphyr::from_multiple(&text).context("cannot read the policies")?;
+        objects.extend(policies);
+    }
+    let id =
+        |object: &Value| [&object["apiVersion"], &object["kind"], &object["metadata"]["name"]].map(Value::to_string);
+    let mut seen = std::collections::HashSet::new();
+    objects.retain(|object| seen.insert((id(object), object["metadata"]["namespace"].to_string())));
+    Ok(objects)
+}
+
+/// Reads the object that a manifest names, if it is istio-aux': by its label, as its name alone may be somebody else's.
+async fn find(client: &Client, manifest: &Value) -> Result<Option<Value>> {
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+    match api_of(client, manifest).get(name).await {
+        Ok(found) => {
+            let found = serde_json::to_value(found)?;
+            Ok((found["metadata"]["labels"][NAME_LABEL] == NAME).then_some(found))
+        }
+        // The server may not have the kind.
+        Err(Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {} {name}", kind_of(manifest))),
+    }
+}
+
+/// Deletes what a plan names, and reports each at once. Waits, up to `limit`, until the controller's pods have gone.
+pub(crate) async fn run(client: &Client, plan: &Plan, limit: Duration, mut report: impl FnMut(Deletion)) -> Result<()> {
+    for object in &plan.admission {
+        report(delete(client, object).await);
+    }
+    if let Some(controller) = &plan.controller {
+        report(delete(client, controller).await);
+        until_its_pods_have_gone(client, controller, limit).await?;
+    }
+    for object in plan.tenants.iter().chain(&plan.others) {
+        report(delete(client, object).await);
+    }
+    Ok(())
+}
+
+/// Returns what would be deleted.
+pub(crate) fn dry_run(plan: &Plan) -> Vec<Deletion> {
+    plan.objects().map(|object| deletion(object, None)).collect()
+}
+
+async fn delete(client: &Client, object: &Value) -> Deletion {
+    let metadata = &object["metadata"];
+    // An object that somebody has created anew meanwhile is another one.
+    let uid = metadata["uid"].as_str().map(str::to_owned);
+    let preconditions = Some(Preconditions { uid, resource_version: None });
+    let parameters = DeleteParams { preconditions, ..DeleteParams::background() };
+    let name = metadata["name"].as_str().unwrap_or_default();
+    match api_of(client, object).delete(name, &parameters).await {
+        Ok(_) => deletion(object, None),
+        Err(Error::Api(status)) if status.code == 404 => deletion(object, None),
+        Err(error) => deletion(object, Some(api::describe_error(&error))),
+    }
+}
+
+fn deletion(object: &Value, error: Option<String>) -> Deletion {
+    let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
+    let (namespace, name) = (text("namespace"), text("name").unwrap_or_default());
+    Deletion { kind: kind_of(object).to_owned(), namespace, name, error }
+}
+
+/// Waits until no pod of a Deployment is left, so that it writes nothing any more.
+async fn until_its_pods_have_gone(client: &Client, deployment: &Value, limit: Duration) -> Result<()> {
+    let namespace = deployment["metadata"]["namespace"].as_str();
+    let selector = read::selector_of(&deployment["spec"]["selector"]["matchLabels"]);
+    let selector = selector.with_context(|| format!("{} {CONTROLLER} selects no pods", DEPLOYMENTS.name))?;
+    let began = Instant::now();
+    loop {
+        let left = read::list(client, PODS, namespace, &ListParams::default().labels(&selector)).await?;
+        let Some(pod) = left.first() else { return Ok(()) };
+        if began.elapsed() >= limit {
+            bail!("pod {} still runs after {limit:?}; next: run this command again", place(pod));
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn api_of(client: &Client, object: &Value) -> Api<DynamicObject> {
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind_of(object)));
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+fn kind_of(object: &Value) -> &str {
+    object["kind"].as_str().unwrap_or_default()
+}
+
+/// Returns `NAMESPACE/NAME`.
+fn place(object: &Value) -> String {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    format!("{}/{}", text("namespace"), text("name"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Removal against a server with recorded answers.
+
+use api::fake::{Answer, Requests, client};
+use serde_json::json;
+
+use super::*;
+
+const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/rolebindings?";
+
+fn object(kind: &str, name: &str, namespace: Option<&str>) -> Value {
+    let version = if kind == "Deployment" { "apps/v1" } else { "admissionregistration.k8s.io/v1" };
+    let labels = json!({"app.kubernetes.io/name": "istio-aux"});
+    let mut object =
+        json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "uid": "1f", "labels": labels}});
+    if let Some(namespace) = namespace {
+        object["metadata"]["namespace"] = namespace.into();
+    }
+    object
+}
+
+fn configuration(name: &str) -> Value {
+    let service = json!({"namespace": "aux", "name": "istio-aux"});
+    let mut configuration = object("MutatingWebhookConfiguration", name, None);
+    configuration["webhooks"] = json!([{"clientConfig": {"service": service}}]);
+    configuration
+}
+
+/// Returns a `RoleBinding` with the controller's label, which the controller has applied or somebody else.
+fn binding(namespace: &str, manager: &str) -> Value {
+    json!({"metadata": {
+        "name": "istio-aux-pipelines", "namespace": namespace, "uid": "1f",
+        "labels": {MANAGED_BY_LABEL: TENANCY_MANAGER, "app.kubernetes.io/instance": "istio-aux"},
+        "managedFields": [{"manager": manager, "operation": "Apply"}],
+    }})
+}
+
+/// Returns the answers of a cluster with both configurations, webhook and controller in namespace `aux`, and two `RoleBindings`.
+fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
+    let controller = |name: &str| {
+        let mut controller = object("Deployment", name, Some("aux"));
+        controller["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": name}}});
+        controller
+    };
+    let mut answers = vec![
+        Answer::list(&format!("GET {CONFIGURATIONS}?"), &[configuration("istio-aux"), configuration("zz-istio-aux")]),
+        Answer::list(&format!("GET {BINDINGS}"), &[binding("team", TENANCY_MANAGER), binding("other", "kubectl")]),
+        Answer::list("GET /api/v1/namespaces/aux/pods?", &[]),
+        Answer::list("GET /api/v1/pods?", &[json!({"metadata": {"namespace": "team", "name": "waits"}})]),
+    ];
+    for name in ["istio-aux", "zz-istio-aux"] {
+        answers.push(Answer::ok(&format!("GET {CONFIGURATIONS}/{name}"), change(configuration(name))));
+    }
+    for name in ["istio-aux-tenancy", "istio-aux"] {
+        let path = format!("GET /apis/apps/v1/namespaces/aux/deployments/{name}");
+        answers.push(Answer::ok(&path, change(controller(name))));
+    }
+    answers.push(Answer::ok("DELETE", json!({"kind": "Status", "status": "Success"})));
+    answers
+}
+
+async fn removed(answers: Vec<Answer>) -> (Vec<Deletion>, Plan, Requests) {
+    let (client, requests) = client(answers);
+    let plan = plan(&client).await.unwrap();
+    let mut deletions = Vec::new();
+    run(&client, &plan, Duration::ZERO, |deletion| deletions.push(deletion)).await.unwrap();
+    (deletions, plan, requests)
+}
+
+#[tokio::test]
+async fn objects_go_in_the_order_in_which_no_pod_is_refused() {
+    let (deletions, plan, requests) = removed(installed(|object| object)).await;
+    let expected = [
+        format!("DELETE {CONFIGURATIONS}/istio-aux"),
+        format!("DELETE {CONFIGURATIONS}/zz-istio-aux"),
+        "DELETE /apis/apps/v1/namespaces/aux/deployments/istio-aux-tenancy".to_owned(),
+        "DELETE /apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings/istio-aux-pipelines".to_owned(),
+        "DELETE /apis/apps/v1/namespaces/aux/deployments/istio-aux".to_owned(),
+    ];
+    assert_eq!(requests.writes(), expected);
+    assert!(deletions.iter().all(|deletion| deletion.error.is_none()), "{deletions:?}");
+    assert_eq!(plan.waiting_pods, ["team/waits"]);
+    let deletes = requests.bodies().into_iter().filter(|body| body.contains("propagationPolicy"));
+    assert!(deletes.into_iter().all(|body| body.contains(r#""uid":"1f""#)), "each deletes what was read");
+}
+
+#[tokio::test]
+async fn helms_objects_are_left_to_helm_but_what_refuses_pods() {
+    let (_, plan, requests) = removed(installed(|mut object| {
+        object["metadata"]["annotations"] = json!({RELEASE_NAME: "mine", RELEASE_NAMESPACE: "aux"});
+        object
+    }))
+    .await;
+    let writes = requests.writes();
+    assert_eq!(writes.len(), 4, "{writes:?}");
+    assert!(!writes.iter().any(|line| line.ends_with("deployments/istio-aux")), "{writes:?}");
+    assert_eq!(plan.next, ["helm uninstall mine --namespace aux", "kubectl delete namespace aux"]);
+}
+
+#[tokio::test]
+async fn object_of_the_name_without_the_label_stays() {
+    let (_, plan, requests) = removed(installed(|mut object| {
+        object["metadata"]["labels"] = json!({});
+        object
+    }))
+    .await;
+    assert_eq!(plan.len(), 1, "the controller's RoleBinding");
+    assert_eq!(requests.writes().len(), 1);
+}
+
+#[tokio::test]
+async fn charm_is_left_to_juju() {
+    let mut charms = configuration("istio-aux");
+    charms["metadata"]["labels"]["app.kubernetes.io/name"] = "aux".into();
+    let (client, requests) = client([Answer::list(&format!("GET {CONFIGURATIONS}?"), &[charms])]);
+    let error = plan(&client).await.unwrap_err().to_string();
+    assert!(error.ends_with("next: of a charm, juju remove-application"), "{error}");
+    assert_eq!(requests.writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn unreadable_object_ends_it_before_anything_is_deleted() {
+    let refused = Answer::forbidden("GET /apis/apps/v1/namespaces/aux/deployments/istio-aux", "no rights");
+    let (client, requests) = client([refused].into_iter().chain(installed(|object| object)));
+    let error = api::describe_error(plan(&client).await.unwrap_err().as_ref());
+    assert_eq!(error, "cannot read Deployment istio-aux: no rights");
+    assert_eq!(requests.writes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn refused_deletion_is_reported_and_the_rest_goes_on() {
+    let refused = Answer::forbidden(&format!("DELETE {CONFIGURATIONS}/istio-aux"), "no rights");
+    let (deletions, ..) = removed([refused].into_iter().chain(installed(|object| object)).collect()).await;
+    let failed: Vec<_> = deletions.iter().filter_map(|deletion| deletion.error.as_deref()).collect();
+    assert_eq!((failed, deletions.len()), (vec!["no rights"], 5));
+}
+
+#[tokio::test]
+async fn controller_that_goes_on_keeps_tenants_objects() {
+    let runs =
+        Answer::list("GET /api/v1/namespaces/aux/pods?", &[json!({"metadata": {"namespace": "aux", "name": "c"}})]);
+    let (client, requests) = client([runs].into_iter().chain(installed(|object| object)));
+    let plan = plan(&client).await.unwrap();
+    let error = run(&client, &plan, Duration::ZERO, |_| {}).await.unwrap_err().to_string();
+    assert!(error.starts_with("pod aux/c still runs after 0ns"), "{error}");
+    assert!(!requests.writes().iter().any(|line| line.contains("rolebindings")));
+}
