@@ -1,8 +1,9 @@
-//! Checks the links of the documentation, which `make docs` builds as a site, except links in HTML.
+//! Checks the documentation, which `make docs` builds as a site: its links, except those in HTML, and the tests that it names.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
@@ -10,6 +11,8 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 struct Page {
     links: Vec<String>,
     anchors: BTreeSet<String>,
+    /// The names of tests: sentences of four words and more.
+    tests: Vec<String>,
 }
 
 impl Page {
@@ -22,7 +25,11 @@ impl Page {
                     page.links.push(dest_url.to_string());
                 }
                 Event::Start(Tag::Heading { .. }) => heading.clear(),
-                Event::Text(text) | Event::Code(text) => heading.push_str(&text),
+                Event::Text(text) => heading.push_str(&text),
+                Event::Code(text) => {
+                    heading.push_str(&text);
+                    page.tests.extend(names_a_test(&text).then(|| text.to_string()));
+                }
                 Event::End(TagEnd::Heading(_)) => {
                     page.anchors.insert(anchor(&heading));
                 }
@@ -31,6 +38,13 @@ impl Page {
         }
         page
     }
+}
+
+/// Returns true for a name such as `job_completes_with_the_label`. Metrics have their producers' prefixes.
+fn names_a_test(code: &str) -> bool {
+    let is_name = code.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+    let is_metric = ["istio_aux_", "kube_"].iter().any(|prefix| code.starts_with(prefix));
+    is_name && !is_metric && code.matches('_').count() >= 3
 }
 
 /// Returns the anchor of a heading, on GitHub and in mdBook.
@@ -86,4 +100,23 @@ fn every_link_leads_to_a_heading_or_picture() {
         }
     }
     assert!(broken.is_empty(), "these lead to no page of docs/SUMMARY.md, or to no heading: {broken:#?}");
+}
+
+#[test]
+fn every_test_that_a_page_names_exists() {
+    let root = summary().with_file_name("..");
+    let sources = ["--include=*.rs", "--include=*.py", "--exclude-dir=target"];
+    let mut grep = Command::new("grep");
+    grep.args(["-rhoE", "(fn|def) [a-z0-9_]+"]).args(sources).arg(".").current_dir(root);
+    let listed = grep.output().unwrap();
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let defined: BTreeSet<&str> = listed.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    let named = pages().into_iter().flat_map(|page| {
+        let place = page.display().to_string();
+        Page::read(&page).tests.into_iter().map(move |test| (test, place.clone()))
+    });
+    let (known, missing): (Vec<_>, Vec<_>) = named.partition(|(test, _)| defined.contains(&**test));
+    assert!(missing.is_empty(), "no test has these names: {missing:#?}");
+    assert!(known.len() > 30, "{known:?}");
 }
