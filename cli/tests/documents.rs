@@ -120,3 +120,28 @@ fn every_test_that_a_page_names_exists() {
     assert!(missing.is_empty(), "no test has these names: {missing:#?}");
     assert!(known.len() > 30, "{known:?}");
 }
+
+/// Are longer than a page to be read: what an option means is looked up.
+const REFERENCES: [&str; 2] = ["configuration.md", "troubleshooting.md"];
+
+#[test]
+fn pages_have_200_lines_of_100_columns_at_most() {
+    let mut long = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let is_reference = REFERENCES.iter().any(|name| page.ends_with(name));
+        if !is_reference && text.lines().count() > 200 {
+            long.push(format!("{}: {} lines", page.display(), text.lines().count()));
+        }
+        let mut is_code = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            is_code ^= line.trim_start().starts_with("```");
+            // Tables, HTML, and commands and links, which have no place to break.
+            let is_free = is_code || line.trim_start().starts_with(['|', '<', '!']) || line.starts_with("`bench ");
+            if !is_free && line.chars().count() > 100 {
+                long.push(format!("{}:{number}", page.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "these are too long: {long:#?}");
+}

@@ -17,7 +17,7 @@ const UPDATE: &str = "UPDATE_DOCS=1 cargo test -p cli --test reference";
 
 fn reference() -> String {
     let mut text = format!(
-        "# Configuration\n\nGenerated from the code: `{UPDATE}` writes this file again. Labels and\nannotations of namespaces and pods are in the README.\n"
+        "# Configuration\n\nGenerated from the code: `{UPDATE}` writes this file\nagain. Labels and annotations of namespaces and pods are in [reference.md](reference.md).\n"
     );
     let mut cli = istio_aux::commands::definition();
     cli.build();

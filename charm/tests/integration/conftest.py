@@ -17,7 +17,7 @@ def needed(variable: str) -> str:
     """A setting of these tests."""
     value = os.environ.get(variable)
     if not value:
-        pytest.fail(f"{variable} is not set; see charm/README.md, Tests")
+        pytest.fail(f"{variable} is not set; see charm/CONTRIBUTING.md")
     return value
 
 

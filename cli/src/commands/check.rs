@@ -13,10 +13,10 @@ use crate::check::{self, Scope};
 use crate::explain::{Target, explain};
 use crate::installation::installed_settings;
 
-/// Check a cluster: what is wrong, and what to do about it; or explain what becomes of one object's pods
+/// Check a cluster, or explain one object's pods: what is wrong, and what to do about it
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Check a cluster: what is wrong, and what to do about it; or explain what becomes of one object's pods.
+    long_about = "Check a cluster, or explain one object's pods: what is wrong, and what to do about it.
 
 Reads versions, Istio's injectors, the webhook and its certificate, namespaces and pods, with your own rights, and says
 what it may not read. In namespaces that are opted in, it asks the API server for a pod as a dry run. With KIND/NAME, it reads

@@ -16,8 +16,9 @@ helm install istio-aux deploy/helm/istio-aux --namespace istio-aux --create-name
 helm test istio-aux --namespace istio-aux
 ```
 
-[docs/install.md](../../../docs/install.md) has the other ways of installing, private clusters, OpenShift,
-upgrades and removal. Nothing but `image.registry` has to be set.
+[docs/install.md](../../../docs/install.md) has the other ways of installing, upgrades and removal,
+and [docs/clusters.md](../../../docs/clusters.md) private clusters and OpenShift. Nothing but
+`image.registry` has to be set.
 
 ## Values
 
