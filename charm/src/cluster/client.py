@@ -107,6 +107,12 @@ class Cluster:
             pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=_PAGE, **_within(namespace))
             yield from cast("Iterator[R]", pages)
 
+    def serves(self, kind: type[GlobalResource | NamespacedResource]) -> bool:
+        """Returns true if the server knows the kind."""
+        with contextlib.suppress(NotFound), _errors():
+            return next(iter(self._client.list(kind, labels={}, chunk_size=_PAGE)), kind) is not None
+        return False
+
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
     ) -> None:

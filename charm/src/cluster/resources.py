@@ -25,7 +25,7 @@ from lightkube.resources.rbac_authorization_v1 import ClusterRole, RoleBinding
 import names
 from application import Application
 from cluster import health, manifests, metadata
-from cluster.client import ALL_NAMESPACES, Cluster, NotFound, Rejected
+from cluster.client import ALL_NAMESPACES, Cluster, Rejected
 from cluster.manifests import Image, Installation
 from mesh import namespaces
 from mesh.namespaces import Labels
@@ -37,8 +37,7 @@ _OF_THE_CLUSTER = (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
 _POD_DEFAULT: type[NamespacedResource] = generic_resource.create_namespaced_resource(  # pyright: ignore[reportUnknownMemberType]
     "kubeflow.org", "v1alpha1", "PodDefault", "poddefaults"
 )
-_OPTIONS = {names.REQUIRE_SIDECAR: "require-sidecar", names.TENANCY_MANAGER: "tenancy"}
-"""The options that need a policy, by its name."""
+_NEED_POLICIES = ("require_sidecar", "tenancy")  # Without one, nothing bounds the controller's account.
 _TENANT_KINDS = (RoleBinding, _POD_DEFAULT, Lease)
 """The kinds that the tenancy controller makes: in tenants' namespaces, and its Lease."""
 
@@ -60,6 +59,9 @@ class ClusterResources:
         Returns what this cluster does not support. Raises Conflict if istio-aux is installed by somebody else.
         """
         self._reject_other_installation()
+        has_policies = self._cluster.serves(ValidatingAdmissionPolicy)
+        unsupported = [] if has_policies else [option for option in _NEED_POLICIES if getattr(settings, option)]
+        settings = settings.model_copy(update=dict.fromkeys(unsupported, False))
         installation = Installation(
             self._application,
             settings,
@@ -68,11 +70,11 @@ class ClusterResources:
             failure_policy=self._failure_policy(settings),
             istio_applications=sorted(self.istio_applications()) if settings.require_sidecar else (),
         )
-        desired = manifests.desired(installation)
-        unsupported = list(self._apply(desired))
+        desired = [it for it in manifests.desired(installation) if has_policies or not isinstance(it, _OF_THE_CLUSTER)]
+        self._apply(desired)
         keys = {_key(each) for each in desired}
         self._delete(each for each in list(self._cluster.owned(self._application)) if _key(each) not in keys)
-        return unsupported
+        return [f"{it.replace('_', '-')}: needs Kubernetes 1.30 or newer; set it to false" for it in unsupported]
 
     def deployment(self, name: str) -> Deployment | None:
         """Reads a Deployment; None if it does not exist."""
@@ -153,8 +155,8 @@ class ClusterResources:
         if self._cluster.get(StatefulSet, application, model):
             raise Conflict(f"application {application} of model {model} is istio-aux already; remove one of the two")
 
-    def _apply(self, desired: Iterable[AnyResource]) -> Iterable[str]:
-        """Writes objects in their order, and yields what this cluster does not support."""
+    def _apply(self, desired: Iterable[AnyResource]) -> None:
+        """Writes objects in their order."""
         owners: dict[str, OwnerReference] = {}
         for each in desired:
             if isinstance(each, _OF_A_DEPLOYMENT):
@@ -162,17 +164,9 @@ class ClusterResources:
                 metadata.of(each).ownerReferences = [owner]
             elif isinstance(each, _OF_THE_CLUSTER):
                 metadata.of(each).ownerReferences = [owners[names.CLUSTER_ROLE]]
-            try:
-                applied = self._cluster.apply(each)
-            except NotFound:
-                if not isinstance(each, _OF_THE_CLUSTER):
-                    raise
-                kind, name = _key(each)
-                if kind == "ValidatingAdmissionPolicy" and (option := _OPTIONS.get(name)):
-                    yield f"{option}: needs Kubernetes 1.30 or newer; set it to false"
-            else:
-                if isinstance(applied, Deployment | ClusterRole):
-                    owners[metadata.name(applied)] = _reference(applied)
+            applied = self._cluster.apply(each)
+            if isinstance(applied, Deployment | ClusterRole):
+                owners[metadata.name(applied)] = _reference(applied)
 
     def _delete(self, unwanted: Iterable[AnyResource]) -> None:
         for each in unwanted:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from ops import ActiveStatus, BlockedStatus
 
 from tests.unit.api import Api, api_error
@@ -164,12 +165,14 @@ def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None
     assert objects(api) == INSTALLED
 
 
-def test_require_sidecar_on_old_server_is_reported(app: App, api: Api) -> None:
+@pytest.mark.parametrize("option", ["require-sidecar", "tenancy"])
+def test_option_that_needs_policies_is_reported_on_old_server(app: App, api: Api, option: str) -> None:
     for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
         api.rejected[kind] = api_error(404, "the server could not find the requested resource")
-    app.deploy(config={"require-sidecar": True, "namespaces": "team"})
-    assert app.status() == BlockedStatus("require-sidecar: needs Kubernetes 1.30 or newer; set it to false")
+    app.deploy(config={option: True, "namespaces": "team"})
+    assert app.status() == BlockedStatus(f"{option}: needs Kubernetes 1.30 or newer; set it to false")
     assert api.labels("team"), "all the rest is done"
+    assert not any(name.endswith("tenancy") for _, name in api.writes), "no account that nothing bounds"
     app.config = SHIM
     app.update(0)
     assert app.status() == ActiveStatus()
