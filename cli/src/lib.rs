@@ -17,4 +17,5 @@ mod pods;
 mod policy;
 mod proxies;
 mod read;
+mod support_bundle;
 mod uninstall;

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 
 use self::finding::Severity;
 pub(crate) use self::finding::{Finding, is_healthy, is_ready};
-pub(crate) use self::snapshot::{CONFIGURATION_NAME, UNFINISHED, note, webhook_service};
+pub(crate) use self::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, UNFINISHED, note, webhook_service};
 
 /// Is the time between two checks while readiness is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);

@@ -9,6 +9,7 @@ mod inject;
 mod manifests;
 mod output;
 mod proxies;
+mod support_bundle;
 mod tenant_objects;
 mod uninstall;
 mod version;
@@ -50,6 +51,7 @@ enum Command {
     Inject(inject::InjectArgs),
     Manifests(manifests::ManifestsArgs),
     Policy(manifests::PolicyArgs),
+    SupportBundle(support_bundle::SupportBundleArgs),
     Uninstall(uninstall::UninstallArgs),
     Version(version::VersionArgs),
     TenantObjects(tenant_objects::TenantObjectsArgs),
@@ -113,6 +115,7 @@ fn run(command: Command) -> CliResult {
         Command::Inject(arguments) => inject::inject(arguments),
         Command::Manifests(arguments) => manifests::manifests(&arguments),
         Command::Policy(arguments) => manifests::policy(arguments),
+        Command::SupportBundle(arguments) => support_bundle::run(arguments),
         Command::Uninstall(arguments) => uninstall::run(arguments),
         Command::Version(arguments) => version::run(arguments),
         Command::TenantObjects(arguments) => tenant_objects::run(&arguments),

@@ -11,7 +11,7 @@ fn wrong_arguments_are_named_in_one_line() {
     let cases = [
         (
             "istio-aux",
-            "no command: it takes check, finish, proxies, inject, manifests, policy, uninstall, version, tenant-objects or \
+            "no command: it takes check, finish, proxies, inject, manifests, policy, support-bundle, uninstall, version, tenant-objects or \
              completions; see --help",
         ),
         ("istio-aux sever", "unrecognized subcommand 'sever'; see --help"),

@@ -158,7 +158,7 @@ async fn check_reports_each_pod_and_a_dry_run() {
 }
 
 #[tokio::test]
-async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
+async fn check_explains_a_job_by_its_pod_and_a_dry_run() {
     let ns = &scenario("explained", &[MESH, OPT_IN]).await;
     ns.create_object(job("hello", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
     let name = ns.pod_of_job("hello").await;
@@ -172,12 +172,32 @@ async fn why_explains_a_job_by_its_pod_and_a_dry_run() {
 }
 
 #[tokio::test]
-async fn why_explains_a_pod_without_the_label() {
+async fn check_explains_a_pod_without_the_label() {
     let ns = &scenario("why-not", &[MESH]).await;
     ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
     let text = printed(&istio_aux(&["check", "-n", ns.name(), "pod/one"]));
     assert!(text.contains("not opted in: neither its namespace nor the pod has the label"), "{text}");
     assert!(text.contains("pod one (") && text.contains("not changed by istio-aux"), "{text}");
+}
+
+#[tokio::test]
+async fn support_bundle_has_what_the_shim_logs_and_no_variable() {
+    let ns = &scenario("bundle", &[MESH, OPT_IN]).await;
+    let mut main = shell("main", "sleep 600");
+    main["env"] = json!([{"name": "TOKEN", "value": "hunter2"}]);
+    ns.create_object(pod("one", &pod_spec("Never", &[main]))).await;
+    ns.pod_until("one", "its payload", |pod| PodView(pod).runs("main").then_some(())).await;
+    let text = printed(&istio_aux(&["support-bundle", "-n", ns.name(), "-o", "json"]));
+    let bundle: Value = serde_json::from_str(&text).expect("it prints JSON");
+    let report = &bundle["pods"][0];
+    assert_eq!(report["metadata"]["name"], "one", "{text}");
+    assert_eq!(report["spec"]["containers"][0]["name"], PROXY_CONTAINER, "{text}");
+    if default_mode() == "native" {
+        assert!(report["log"].as_str().is_some_and(|log| log.contains("main")), "the shim's log: {report}");
+    }
+    let is_scheduled = |event: &Value| event.as_str().is_some_and(|event| event.contains(" Scheduled Pod/one: "));
+    assert!(bundle["events"].as_array().is_some_and(|events| events.iter().any(is_scheduled)), "{text}");
+    assert!(!text.contains("hunter2"), "a variable's value");
 }
 
 #[tokio::test]

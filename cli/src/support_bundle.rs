@@ -1,0 +1,225 @@
+//! Gathers what somebody who helps needs to see, with the caller's own rights. Reads no Secret, and leaves out of pods what may
+//! hold one: variables, commands, volumes, and annotations of others.
+
+use anyhow::{Context, Result};
+use contract::kind::{Kind, PODS};
+use contract::names::SHIM_CONTAINER;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams, LogParams};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::check::{self, CONFIGURATION_NAME, Finding, SHIM_CONFIGURATION_NAME, Scope, note};
+use crate::installation::{Versions, configurations, versions};
+use crate::read;
+
+/// Selects the pods of the webhook, of the controller for tenants, and of the node agents.
+const SERVERS: &str = "app.kubernetes.io/name in (istio-aux,istio-aux-tenancy,istio-aux-node)";
+const EVENTS: Kind = Kind::new("", "v1", "Event", "events");
+/// Limits the lines of each log.
+const LOG_LINES: i64 = 500;
+/// Limits the pods of a namespace.
+const PODS_LIMIT: usize = 50;
+
+/// Holds what is gathered.
+#[derive(Debug, Serialize)]
+pub(crate) struct Bundle {
+    versions: Versions,
+    findings: Vec<Finding>,
+    /// The `MutatingWebhookConfigurations` of istio-aux. A CA is no secret, and long.
+    configurations: Vec<Value>,
+    servers: Vec<PodReport>,
+    /// The pods of the namespace.
+    pods: Vec<PodReport>,
+    /// What Kubernetes has reported in the namespace, oldest first.
+    events: Vec<String>,
+    /// Says what could not be read, and why.
+    unreadable: Vec<String>,
+}
+
+/// Holds a pod, and the log of what is istio-aux' in it.
+#[derive(Debug, Serialize)]
+struct PodReport {
+    #[serde(flatten)]
+    pod: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
+}
+
+/// Gathers the installation, and a namespace if one is named. What cannot be read is said in the bundle.
+pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Bundle {
+    let mut unreadable = Vec::new();
+    let scope =
+        Scope { namespace: namespace.map(str::to_owned), selector: String::new(), probe_in: None, settings: None };
+    let findings = note(&mut unreadable, check::run(client, &scope).await).unwrap_or_default();
+    let mut configurations = note(&mut unreadable, configurations(client).await).unwrap_or_default();
+    configurations
+        .retain(|it| [CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME].iter().any(|name| it["metadata"]["name"] == *name));
+    for configuration in &mut configurations {
+        configuration["metadata"].as_object_mut().and_then(|metadata| metadata.shift_remove("managedFields"));
+    }
+    for webhook in configurations.iter_mut().filter_map(|it| it["webhooks"].as_array_mut()).flatten() {
+        if let Some(ca) = webhook["clientConfig"]["caBundle"].as_str() {
+            webhook["clientConfig"]["caBundle"] = format!("{} bytes", ca.len()).into();
+        }
+    }
+    let servers = reports(client, None, SERVERS, |_| None, &mut unreadable).await;
+    let (mut pods, mut events) = (Vec::new(), Vec::new());
+    if let Some(namespace) = namespace {
+        let has_shim = |pod: &Value| {
+            let init = pod["spec"]["initContainers"].as_array().into_iter().flatten();
+            init.into_iter().any(|container| container["name"] == SHIM_CONTAINER)
+        };
+        let shim = |pod: &Value| has_shim(pod).then_some(SHIM_CONTAINER);
+        pods = reports(client, Some(namespace), "", shim, &mut unreadable).await;
+        let listed = read::list(client, EVENTS, Some(namespace), &ListParams::default()).await;
+        events = note(&mut unreadable, listed).unwrap_or_default().iter().map(event).collect();
+        events.sort_unstable();
+    }
+    Bundle { versions: versions(client).await, findings, configurations, servers, pods, events, unreadable }
+}
+
+/// Reads pods, and the log of one container of each: the only one, or the one that is named.
+async fn reports(
+    client: &Client,
+    namespace: Option<&str>,
+    selector: &str,
+    container: impl Fn(&Value) -> Option<&'static str>,
+    unreadable: &mut Vec<String>,
+) -> Vec<PodReport> {
+    let listed = read::list(client, PODS, namespace, &ListParams::default().labels(selector)).await;
+    let mut reports = Vec::new();
+    for pod in note(unreadable, listed).unwrap_or_default().iter().take(PODS_LIMIT) {
+        let container = container(pod);
+        let log = if container.is_some() || namespace.is_none() {
+            note(unreadable, log_of(client, pod, container).await)
+        } else {
+            None
+        };
+        reports.push(PodReport { pod: reduced(pod), log });
+    }
+    reports
+}
+
+async fn log_of(client: &Client, pod: &Value, container: Option<&str>) -> Result<String> {
+    let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    let parameters =
+        LogParams { container: container.map(str::to_owned), tail_lines: Some(LOG_LINES), ..LogParams::default() };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    pods.logs(name, &parameters).await.with_context(|| format!("cannot read the log of pod {namespace}/{name}"))
+}
+
+/// Returns what decisions depend on, and the kubelet's status.
+fn reduced(pod: &Value) -> Value {
+    let metadata = &pod["metadata"];
+    let is_ours = |key: &str| key.contains("istio");
+    let annotations = metadata["annotations"].as_object().into_iter().flatten().filter(|(key, _)| is_ours(key));
+    let annotations: Map<String, Value> = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let containers =
+        |field: &str| pod["spec"][field].as_array().into_iter().flatten().map(reduced_container).collect::<Vec<_>>();
+    let mut spec = fields(
+        &pod["spec"],
+        &[
+            "restartPolicy",
+            "shareProcessNamespace",
+            "runtimeClassName",
+            "nodeName",
+            "hostNetwork",
+            "hostPID",
+            "securityContext",
+        ],
+    );
+    spec.insert("initContainers".to_owned(), containers("initContainers").into());
+    spec.insert("containers".to_owned(), containers("containers").into());
+    let mut kept = fields(metadata, &["name", "namespace", "creationTimestamp", "deletionTimestamp", "labels"]);
+    kept.insert("annotations".to_owned(), annotations.into());
+    let mut status = pod["status"].clone();
+    for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+        let statuses = status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        statuses.filter(|status| status["name"] != SHIM_CONTAINER).for_each(remove_messages);
+    }
+    json!({"metadata": kept, "spec": spec, "status": status})
+}
+
+/// Removes what a payload has said at its end: the kubelet may take it from the log.
+fn remove_messages(status: &mut Value) {
+    for state in ["state", "lastState"] {
+        if let Some(ended) = status.get_mut(state).and_then(|state| state.get_mut("terminated")?.as_object_mut()) {
+            ended.shift_remove("message");
+        }
+    }
+}
+
+fn reduced_container(container: &Value) -> Value {
+    let mut kept =
+        fields(container, &["name", "image", "restartPolicy", "restartPolicyRules", "resources", "securityContext"]);
+    if container["name"] == SHIM_CONTAINER {
+        kept.extend(fields(container, &["args"]));
+    }
+    kept.into()
+}
+
+fn fields(object: &Value, names: &[&str]) -> Map<String, Value> {
+    names.iter().filter_map(|name| Some(((*name).to_owned(), object.get(*name)?.clone()))).collect()
+}
+
+/// Returns an event in one line that begins with its time.
+fn event(event: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let time = [&event["lastTimestamp"], &event["eventTime"]].into_iter().find(|time| time.is_string());
+    let object = &event["involvedObject"];
+    let place = format!("{}/{}", text(&object["kind"]), text(&object["name"]));
+    format!("{} {} {place}: {}", time.map(&text).unwrap_or_default(), text(&event["reason"]), text(&event["message"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::fake::{Answer, client};
+
+    #[tokio::test]
+    async fn bundle_has_the_shims_log_and_no_value_of_a_variable() {
+        let main = json!({"name": "main", "image": "app:1", "env": [{"name": "TOKEN", "value": "hidden"}],
+            "command": ["run", "--password=hidden"]});
+        let shim = json!({"name": "aux-shim", "args": ["watch", "--await=main"]});
+        let annotations =
+            json!({"istio-aux.io/status": "{}", "kubectl.kubernetes.io/last-applied-configuration": "hidden"});
+        let pod = json!({
+            "metadata": {"name": "a", "namespace": "team", "annotations": annotations},
+            "spec": {"restartPolicy": "Never", "initContainers": [shim], "containers": [main], "volumes": ["hidden"]},
+            "status": {"phase": "Running", "containerStatuses": [
+                {"name": "main", "state": {"terminated": {"exitCode": 1, "message": "hidden"}}},
+            ]},
+        });
+        let end = json!({"lastTimestamp": "2026-11-26T01:02:03Z", "reason": "Killing", "message": "it ends",
+            "involvedObject": {"kind": "Pod", "name": "a"}});
+        let (client, _) = client([
+            Answer::ok("GET /api/v1/namespaces/team/pods/a/log", json!("waits for main")),
+            Answer::list("GET /api/v1/namespaces/team/pods?", &[pod]),
+            Answer::list("GET /api/v1/namespaces/team/events?", &[end]),
+            Answer::forbidden("GET /api/v1/pods?", "no rights"),
+        ]);
+        let bundle = gather(&client, Some("team")).await;
+        let text = serde_saphyr::to_string(&bundle).unwrap();
+        for part in ["waits for main", "--await=main", "app:1", "2026-11-26T01:02:03Z Killing Pod/a: it ends"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("hidden"), "{text}");
+        assert!(bundle.unreadable.iter().any(|line| line == "cannot read pods: no rights"), "{:?}", bundle.unreadable);
+    }
+
+    #[tokio::test]
+    async fn ca_of_a_configuration_is_counted_only() {
+        let webhook = json!({"clientConfig": {"caBundle": "QUJD"}});
+        let ours = json!({"metadata": {"name": "istio-aux"}, "webhooks": [webhook]});
+        let other = json!({"metadata": {"name": "other"}});
+        let path = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+        let (client, _) = client([Answer::list(path, &[ours, other])]);
+        let bundle = gather(&client, None).await;
+        assert_eq!(bundle.configurations.len(), 1);
+        assert_eq!(bundle.configurations[0]["webhooks"][0]["clientConfig"]["caBundle"], "4 bytes");
+        assert!(bundle.pods.is_empty() && bundle.events.is_empty());
+    }
+}
