@@ -1,10 +1,11 @@
 //! Removes an installation in the order in which nothing is refused and nothing comes back, with the caller's own rights.
-//! Deletes only objects that istio-aux' manifests name, or that its controller has applied.
+//! Deletes only objects that istio-aux' manifests name, or that its controller has applied. Each step is done before the next
+//! begins, so it can be run again wherever it stopped.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use contract::kind::{DEPLOYMENTS, POD_DEFAULTS, PODS, ROLE_BINDINGS};
+use contract::kind::{DEPLOYMENTS, Kind, POD_DEFAULTS, PODS, ROLE_BINDINGS};
 use contract::names::{MANAGED_BY_LABEL, SHIM_LABEL, TENANCY_MANAGER};
 use inject::args::default_settings;
 use inject::tenancy::objects::installation_of;
@@ -12,7 +13,7 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preco
 use kube::core::GroupVersionKind;
 use kube::{Client, Error};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::check::{CONFIGURATION_NAME, UNFINISHED, webhook_service};
@@ -22,8 +23,12 @@ use crate::{policy, read};
 /// The label of every object of the manifests.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 const NAME: &str = "istio-aux";
-/// The Deployment of the controller, which would write tenants' objects again.
-const CONTROLLER: &str = "istio-aux-tenancy";
+/// The label of every object of a release of the chart, such as `istio-aux-0.1.0`, whatever its names are.
+const CHART_LABEL: &str = "helm.sh/chart";
+/// The label by which Juju knows what a charm has created.
+const CHARM_LABEL: &str = "app.juju.is/created-by";
+/// Is bound to the installation's account, and deleted last: it says in which namespace the rest is.
+const BINDING: Kind = Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
 /// The annotations by which Helm knows what belongs to a release.
 const RELEASE_NAME: &str = "meta.helm.sh/release-name";
 const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
@@ -72,21 +77,24 @@ impl Plan {
     }
 }
 
-/// Reads what there is to remove. `Err` if something cannot be read, so that no half of an installation is left unseen.
-pub(crate) async fn plan(client: &Client) -> Result<Plan> {
+/// Reads what there is to remove: of the installation in this namespace, or in the one that its objects of the cluster name.
+/// `Err` if something cannot be read, so that no half of an installation is left unseen.
+pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<Plan> {
     let configurations = configurations(client).await?;
-    for configuration in &configurations {
-        let (name, owner) = (&configuration["metadata"]["name"], &configuration["metadata"]["labels"][NAME_LABEL]);
-        if *name == CONFIGURATION_NAME && owner != NAME {
-            bail!(
-                "the installation is not Helm's or kubectl's: its label {NAME_LABEL} is {owner}; next: of a charm, juju remove-application"
-            );
-        }
+    let ours = configurations.iter().find(|it| it["metadata"]["name"] == CONFIGURATION_NAME);
+    let label = |key| ours.and_then(|it| it["metadata"]["labels"][key].as_str());
+    if let Some(application) = label(CHARM_LABEL) {
+        bail!("the installation is a charm's; next: juju remove-application {application}");
     }
-    let namespace = webhook_service(&configurations).map_or_else(|| NAME.to_owned(), |(namespace, _)| namespace);
+    let namespace = match (namespace, webhook_service(&configurations)) {
+        (Some(namespace), _) | (None, Some((namespace, _))) => namespace,
+        (None, None) => namespace_of_account(client).await?.unwrap_or_else(|| NAME.to_owned()),
+    };
+    // A release may have another name than the chart's.
+    let controller = format!("{}-tenancy", label(NAME_LABEL).unwrap_or(NAME));
     let mut plan = Plan::default();
     let mut release = None;
-    for manifest in manifests(&namespace)? {
+    for manifest in manifests(&namespace, &controller)? {
         let Some(object) = find(client, &manifest).await? else { continue };
         let annotation = |key| object["metadata"]["annotations"][key].as_str().map(str::to_owned);
         let helms = annotation(RELEASE_NAME).zip(annotation(RELEASE_NAMESPACE));
@@ -96,13 +104,14 @@ pub(crate) async fn plan(client: &Client) -> Result<Plan> {
             plan.next.push(format!("kubectl delete namespace {namespace}"));
         } else if ADMISSION_KINDS.iter().any(|kind| object["kind"] == *kind) {
             plan.admission.push(object);
-        } else if object["kind"] == "Deployment" && object["metadata"]["name"] == CONTROLLER {
+        } else if object["kind"] == DEPLOYMENTS.name && object["metadata"]["name"] == *controller {
             plan.controller = Some(object);
         } else if !is_helms {
             plan.others.push(object);
         }
     }
     plan.admission.sort_by_key(|object| ADMISSION_KINDS.iter().position(|kind| object["kind"] == *kind));
+    plan.others.sort_by_key(|object| object["kind"] == BINDING.name);
     for kind in [ROLE_BINDINGS, POD_DEFAULTS] {
         let selection = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={TENANCY_MANAGER}"));
         let mut listed = read::list_if_served(client, kind, None, &selection).await?;
@@ -115,18 +124,24 @@ pub(crate) async fn plan(client: &Client) -> Result<Plan> {
         plan.tenants.extend(listed);
     }
     if let Some((name, namespace)) = release {
-        plan.next.insert(0, format!("helm uninstall {name} --namespace {namespace}"));
-        plan.next.push(format!("kubectl delete namespace {namespace}"));
+        plan.next.push(format!("helm uninstall {name} --namespace {namespace}"));
     }
-    plan.next.dedup();
     let selection = ListParams::default().labels(&format!("{SHIM_LABEL}=status")).fields(UNFINISHED);
     plan.waiting_pods = read::list(client, PODS, None, &selection).await?.iter().map(place).collect();
     Ok(plan)
 }
 
-/// Returns what an installation may have: as the manifests of both profiles say.
-fn manifests(namespace: &str) -> Result<Vec<Value>> {
+/// Returns the namespace of the account to which the webhook's rights are bound, where it has any.
+async fn namespace_of_account(client: &Client) -> Result<Option<String>> {
+    let binding = read::get(client, BINDING, None, NAME).await?.filter(is_ours);
+    Ok(binding.and_then(|binding| binding["subjects"][0]["namespace"].as_str().map(str::to_owned)))
+}
+
+/// Returns what an installation may have, as the manifests of both profiles say, with the controller of this name.
+fn manifests(namespace: &str, controller: &str) -> Result<Vec<Value>> {
     let mut objects = all_objects(namespace)?;
+    let metadata = json!({"name": controller, "namespace": namespace});
+    objects.push(json!({"apiVersion": DEPLOYMENTS.api_version(), "kind": DEPLOYMENTS.name, "metadata": metadata}));
     for version in ["v1", "v1beta1"] {
         let text = policy::manifests(&default_settings(), version)?;
         let policies: Vec<Value> = serde_saphyr::from_multiple(&text).context("cannot read the policies")?;
@@ -139,13 +154,20 @@ fn manifests(namespace: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Reads the object that a manifest names, if it is istio-aux': by its label, as its name alone may be somebody else's.
+/// Returns true if an object's labels say that it is istio-aux'. Its name alone may be somebody else's.
+fn is_ours(object: &Value) -> bool {
+    let labels = &object["metadata"]["labels"];
+    let is_charts = labels[CHART_LABEL].as_str().is_some_and(|chart| chart.starts_with("istio-aux-"));
+    is_charts || labels[NAME_LABEL] == NAME
+}
+
+/// Reads the object that a manifest names, if it is istio-aux'.
 async fn find(client: &Client, manifest: &Value) -> Result<Option<Value>> {
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     match api_of(client, manifest).get(name).await {
         Ok(found) => {
-            let found = serde_json::to_value(found)?;
-            Ok((found["metadata"]["labels"][NAME_LABEL] == NAME).then_some(found))
+            let found: Value = serde_json::to_value(found)?;
+            Ok(Some(found).filter(is_ours))
         }
         // The server may not have the kind.
         Err(Error::Api(status)) if status.code == 404 => Ok(None),
@@ -153,13 +175,18 @@ async fn find(client: &Client, manifest: &Value) -> Result<Option<Value>> {
     }
 }
 
-/// Deletes what a plan names, and reports each at once. Waits, up to `limit`, until the controller's pods have gone.
+/// Deletes what a plan names, and reports each at once. Waits, up to `limit`, until the controller's pods have gone. `Err` if what
+/// has to go first stays.
 pub(crate) async fn run(client: &Client, plan: &Plan, limit: Duration, mut report: impl FnMut(Deletion)) -> Result<()> {
-    for object in &plan.admission {
-        report(delete(client, object).await);
+    for object in plan.admission.iter().chain(&plan.controller) {
+        let deletion = delete(client, object).await;
+        let is_gone = deletion.error.is_none();
+        report(deletion);
+        if !is_gone {
+            bail!("stopped, because {} has to go before the rest", describe(object));
+        }
     }
     if let Some(controller) = &plan.controller {
-        report(delete(client, controller).await);
         until_its_pods_have_gone(client, controller, limit).await?;
     }
     for object in plan.tenants.iter().chain(&plan.others) {
@@ -178,7 +205,10 @@ async fn delete(client: &Client, object: &Value) -> Deletion {
     // An object that somebody has created anew meanwhile is another one.
     let uid = metadata["uid"].as_str().map(str::to_owned);
     let preconditions = Some(Preconditions { uid, resource_version: None });
-    let parameters = DeleteParams { preconditions, ..DeleteParams::background() };
+    // A Deployment that is deleted in the foreground exists until its pods have gone, also for whoever runs this again.
+    let is_deployment = object["kind"] == DEPLOYMENTS.name;
+    let propagation = if is_deployment { DeleteParams::foreground() } else { DeleteParams::background() };
+    let parameters = DeleteParams { preconditions, ..propagation };
     let name = metadata["name"].as_str().unwrap_or_default();
     match api_of(client, object).delete(name, &parameters).await {
         Ok(_) => deletion(object, None),
@@ -197,7 +227,7 @@ fn deletion(object: &Value, error: Option<String>) -> Deletion {
 async fn until_its_pods_have_gone(client: &Client, deployment: &Value, limit: Duration) -> Result<()> {
     let namespace = deployment["metadata"]["namespace"].as_str();
     let selector = read::selector_of(&deployment["spec"]["selector"]["matchLabels"]);
-    let selector = selector.with_context(|| format!("{} {CONTROLLER} selects no pods", DEPLOYMENTS.name))?;
+    let selector = selector.with_context(|| format!("{} selects no pods", describe(deployment)))?;
     let began = Instant::now();
     loop {
         let left = read::list(client, PODS, namespace, &ListParams::default().labels(&selector)).await?;
@@ -217,6 +247,11 @@ fn api_of(client: &Client, object: &Value) -> Api<DynamicObject> {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     }
+}
+
+/// Returns kind and name.
+fn describe(object: &Value) -> String {
+    format!("{} {}", kind_of(object), object["metadata"]["name"].as_str().unwrap_or_default())
 }
 
 fn kind_of(object: &Value) -> &str {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::cluster::ClusterArgs;
-use super::output::{Output, OutputArgs, confirm};
+use super::output::{Output, OutputArgs, confirm, print};
 use crate::uninstall::{self, Deletion, Plan};
 
 /// Remove istio-aux from the cluster, in the order in which no pod is refused
@@ -19,9 +19,9 @@ use crate::uninstall::{self, Deletion, Plan};
 
 First what the API server calls for each pod, then the controller for tenants and what it has applied, then the rest of an
 installation by kubectl. What belongs to a release of Helm, and the namespace, are left to the commands that it prints.
-Labels of namespaces stay, and have no effect. On a terminal, it asks first. Pods that run keep their shim; it lists those
-that do not complete without the webhook. Of a charm: juju remove-application istio-aux.
-Exit status: 0 all is removed, 1 something is not, 2 wrong arguments.",
+Labels of namespaces stay, and have no effect. On a terminal, it asks first. Pods that run keep their shim; it lists those in
+mode status, which do not complete without the webhook. Wherever it stopped, it can be run again. Of a charm:
+juju remove-application. Exit status: 0 all is removed, 1 something is not, 2 wrong arguments.",
     after_help = "examples:
   istio-aux uninstall --dry-run
   istio-aux uninstall --yes
@@ -34,6 +34,9 @@ pub(super) struct UninstallArgs {
     /// Do not ask on a terminal
     #[arg(short, long)]
     yes: bool,
+    /// The installation's namespace; without it, the one that its webhook configurations name
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
     /// How long the controller's pods may take to end
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     timeout: Duration,
@@ -44,13 +47,11 @@ pub(super) struct UninstallArgs {
 }
 
 pub(super) fn run(arguments: UninstallArgs) -> CliResult {
-    let UninstallArgs { dry_run, yes, timeout, output, cluster } = arguments;
+    let UninstallArgs { dry_run, yes, namespace, timeout, output, cluster } = arguments;
     cluster.run(async |client| {
-        let plan = uninstall::plan(&client).await?;
+        let plan = uninstall::plan(&client, namespace).await?;
         for pod in &plan.waiting_pods {
-            eprintln!(
-                "istio-aux: pod {pod} does not complete without the webhook; next: let it end, or istio-aux finish"
-            );
+            eprintln!("istio-aux: pod {pod} does not complete without the webhook; next: let it end before");
         }
         let mut deletions = Vec::new();
         if dry_run {
@@ -61,11 +62,15 @@ pub(super) fn run(arguments: UninstallArgs) -> CliResult {
             }
             let report = |deletion: Deletion| {
                 if output.output == Output::Text {
-                    println!("{}", line(&deletion, false));
+                    // A reader that has gone does not end the removal halfway.
+                    let _ = print(&format!("{}\n", line(&deletion, false)));
                 }
                 deletions.push(deletion);
             };
-            uninstall::run(&client, &plan, timeout, report).await?;
+            if let Err(error) = uninstall::run(&client, &plan, timeout, report).await {
+                output.print(&json!({"objects": deletions, "next": []}), "")?;
+                return Err(error);
+            }
         }
         let text = text(&plan, dry_run.then_some(&deletions));
         output.print(&json!({"objects": deletions, "next": plan.next}), &text)?;

@@ -55,6 +55,9 @@ pub(crate) fn all_objects(namespace: &str) -> Result<Vec<Value>> {
     objects.extend(serde_saphyr::from_multiple::<Value>(TENANCY).context("cannot read the manifests")?);
     for object in &mut objects {
         set_namespace(object, namespace);
+        if object["kind"] == "Namespace" {
+            object["metadata"]["name"] = namespace.into();
+        }
     }
     Ok(objects)
 }

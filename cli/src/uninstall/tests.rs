@@ -61,7 +61,7 @@ fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
 
 async fn removed(answers: Vec<Answer>) -> (Vec<Deletion>, Plan, Requests) {
     let (client, requests) = client(answers);
-    let plan = plan(&client).await.unwrap();
+    let plan = plan(&client, None).await.unwrap();
     let mut deletions = Vec::new();
     run(&client, &plan, Duration::ZERO, |deletion| deletions.push(deletion)).await.unwrap();
     (deletions, plan, requests)
@@ -94,7 +94,7 @@ async fn helms_objects_are_left_to_helm_but_what_refuses_pods() {
     let writes = requests.writes();
     assert_eq!(writes.len(), 4, "{writes:?}");
     assert!(!writes.iter().any(|line| line.ends_with("deployments/istio-aux")), "{writes:?}");
-    assert_eq!(plan.next, ["helm uninstall mine --namespace aux", "kubectl delete namespace aux"]);
+    assert_eq!(plan.next, ["helm uninstall mine --namespace aux"], "the namespace may have more in it");
 }
 
 #[tokio::test]
@@ -111,10 +111,10 @@ async fn object_of_the_name_without_the_label_stays() {
 #[tokio::test]
 async fn charm_is_left_to_juju() {
     let mut charms = configuration("istio-aux");
-    charms["metadata"]["labels"]["app.kubernetes.io/name"] = "aux".into();
+    charms["metadata"]["labels"] = json!({"app.juju.is/created-by": "aux"});
     let (client, requests) = client([Answer::list(&format!("GET {CONFIGURATIONS}?"), &[charms])]);
-    let error = plan(&client).await.unwrap_err().to_string();
-    assert!(error.ends_with("next: of a charm, juju remove-application"), "{error}");
+    let error = plan(&client, None).await.unwrap_err().to_string();
+    assert_eq!(error, "the installation is a charm's; next: juju remove-application aux");
     assert_eq!(requests.writes(), [""; 0]);
 }
 
@@ -122,17 +122,58 @@ async fn charm_is_left_to_juju() {
 async fn unreadable_object_ends_it_before_anything_is_deleted() {
     let refused = Answer::forbidden("GET /apis/apps/v1/namespaces/aux/deployments/istio-aux", "no rights");
     let (client, requests) = client([refused].into_iter().chain(installed(|object| object)));
-    let error = api::describe_error(plan(&client).await.unwrap_err().as_ref());
+    let error = api::describe_error(plan(&client, None).await.unwrap_err().as_ref());
     assert_eq!(error, "cannot read Deployment istio-aux: no rights");
     assert_eq!(requests.writes(), [""; 0]);
 }
 
 #[tokio::test]
-async fn refused_deletion_is_reported_and_the_rest_goes_on() {
-    let refused = Answer::forbidden(&format!("DELETE {CONFIGURATIONS}/istio-aux"), "no rights");
-    let (deletions, ..) = removed([refused].into_iter().chain(installed(|object| object)).collect()).await;
-    let failed: Vec<_> = deletions.iter().filter_map(|deletion| deletion.error.as_deref()).collect();
-    assert_eq!((failed, deletions.len()), (vec!["no rights"], 5));
+async fn webhook_stays_while_its_configuration_does() {
+    let refused = Answer::forbidden(&format!("DELETE {CONFIGURATIONS}/zz-istio-aux"), "no rights");
+    let (client, requests) = client([refused].into_iter().chain(installed(|object| object)));
+    let plan = plan(&client, None).await.unwrap();
+    let mut failed = Vec::new();
+    let error = run(&client, &plan, Duration::ZERO, |deletion| failed.extend(deletion.error)).await.unwrap_err();
+    let expected = "stopped, because MutatingWebhookConfiguration zz-istio-aux has to go before the rest";
+    assert_eq!((error.to_string().as_str(), failed), (expected, vec!["no rights".to_owned()]));
+    assert!(!requests.writes().iter().any(|line| line.contains("deployments")), "{:?}", requests.writes());
+}
+
+#[tokio::test]
+async fn second_run_finds_the_namespace_by_the_binding() {
+    let mut binding = object("ClusterRoleBinding", "istio-aux", None);
+    binding["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
+    binding["subjects"] = json!([{"namespace": "aux"}]);
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istio-aux";
+    let none = Answer::list(&format!("GET {CONFIGURATIONS}?"), &[]);
+    let gone =
+        ["istio-aux", "zz-istio-aux"].map(|name| Answer::failure(&format!("GET {CONFIGURATIONS}/{name}"), 404, ""));
+    let tenancys = Answer::failure(&format!("GET {bindings}-tenancy"), 404, "");
+    let found = Answer::ok(&format!("GET {bindings}"), binding);
+    let answers = [none, tenancys, found].into_iter().chain(gone).chain(installed(|object| object));
+    let writes = removed(answers.collect()).await.2.writes();
+    assert!(writes.iter().any(|line| line.ends_with("namespaces/aux/deployments/istio-aux")), "{writes:?}");
+    assert_eq!(writes.last().unwrap(), &format!("DELETE {bindings}"), "the last, so that a third would find it, too");
+}
+
+#[tokio::test]
+async fn release_of_another_name_is_known_by_its_chart() {
+    let change = |mut object: Value| {
+        object["metadata"]["labels"] = json!({"app.kubernetes.io/name": "mine", "helm.sh/chart": "istio-aux-0.1.0"});
+        object["metadata"]["annotations"] = json!({RELEASE_NAME: "mine", RELEASE_NAMESPACE: "aux"});
+        object
+    };
+    let listed = ["istio-aux", "zz-istio-aux"].map(|name| change(configuration(name)));
+    let mut controller = change(object("Deployment", "mine-tenancy", Some("aux")));
+    controller["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": "mine-tenancy"}}});
+    let mut answers = vec![
+        Answer::list(&format!("GET {CONFIGURATIONS}?"), &listed),
+        Answer::ok("GET /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", controller),
+        Answer::failure("GET /apis/apps/v1/namespaces/aux/deployments/istio-aux", 404, ""),
+    ];
+    answers.extend(installed(change));
+    let writes = removed(answers).await.2.writes();
+    assert_eq!(writes[2], "DELETE /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", "{writes:?}");
 }
 
 #[tokio::test]
@@ -140,7 +181,7 @@ async fn controller_that_goes_on_keeps_tenants_objects() {
     let runs =
         Answer::list("GET /api/v1/namespaces/aux/pods?", &[json!({"metadata": {"namespace": "aux", "name": "c"}})]);
     let (client, requests) = client([runs].into_iter().chain(installed(|object| object)));
-    let plan = plan(&client).await.unwrap();
+    let plan = plan(&client, None).await.unwrap();
     let error = run(&client, &plan, Duration::ZERO, |_| {}).await.unwrap_err().to_string();
     assert!(error.starts_with("pod aux/c still runs after 0ns"), "{error}");
     assert!(!requests.writes().iter().any(|line| line.contains("rolebindings")));
