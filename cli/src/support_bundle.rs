@@ -2,20 +2,23 @@
 //! hold one: variables, commands, volumes, and annotations of others.
 
 use anyhow::{Context, Result};
-use contract::kind::{Kind, PODS};
-use contract::names::SHIM_CONTAINER;
+use contract::kind::{Kind, PODS, SERVICES};
+use contract::names::{HOLD_FIELD, ISTIO_INJECT, PROXY_CONFIG_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, LogParams};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::check::{self, CONFIGURATION_NAME, Finding, SHIM_CONFIGURATION_NAME, Scope, note};
+use crate::check::{self, CONFIGURATION_NAME, Finding, SHIM_CONFIGURATION_NAME, Scope, note, webhook_service};
 use crate::installation::{Versions, configurations, versions};
 use crate::read;
 
-/// Selects the pods of the webhook, of the controller for tenants, and of the node agents.
-const SERVERS: &str = "app.kubernetes.io/name in (istio-aux,istio-aux-tenancy,istio-aux-node)";
+/// Selects the pods of the controller for tenants, and of the node agents. The webhook's are those of its Service.
+const OTHER_SERVERS: &str = "app.kubernetes.io/name in (istio-aux-tenancy,istio-aux-node)";
+/// Are the annotations whose values are known to hold no secret. Those of istio-aux are all printed.
+const ISTIOS_ANNOTATIONS: [&str; 4] =
+    [ISTIO_INJECT, STATUS_PORT_ANNOTATION, "sidecar.istio.io/status", "sidecar.istio.io/nativeSidecar"];
 const EVENTS: Kind = Kind::new("", "v1", "Event", "events");
 /// Limits the lines of each log.
 const LOG_LINES: i64 = 500;
@@ -34,7 +37,7 @@ pub(crate) struct Bundle {
     pods: Vec<PodReport>,
     /// What Kubernetes has reported in the namespace, oldest first.
     events: Vec<String>,
-    /// Says what could not be read, and why.
+    /// Says what could not be read, and why, and what is left out.
     unreadable: Vec<String>,
 }
 
@@ -47,8 +50,10 @@ struct PodReport {
     log: Option<String>,
 }
 
-/// Gathers the installation, and a namespace if one is named. What cannot be read is said in the bundle.
-pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Bundle {
+/// Gathers the installation, and a namespace if one is named. What cannot be read is said in the bundle. `Err` if the server does not
+/// answer.
+pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Result<Bundle> {
+    client.apiserver_version().await.context("the API server does not answer")?;
     let mut unreadable = Vec::new();
     let scope =
         Scope { namespace: namespace.map(str::to_owned), selector: String::new(), probe_in: None, settings: None };
@@ -64,38 +69,51 @@ pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Bundle {
             webhook["clientConfig"]["caBundle"] = format!("{} bytes", ca.len()).into();
         }
     }
-    let servers = reports(client, None, SERVERS, |_| None, &mut unreadable).await;
+    let mut servers = reports(client, None, OTHER_SERVERS, |_| Some(None), &mut unreadable).await;
+    if let Some((namespace, selector)) = note(&mut unreadable, webhooks_pods(client, &configurations).await).flatten() {
+        servers.extend(reports(client, Some(&namespace), &selector, |_| Some(None), &mut unreadable).await);
+    }
     let (mut pods, mut events) = (Vec::new(), Vec::new());
     if let Some(namespace) = namespace {
         let has_shim = |pod: &Value| {
             let init = pod["spec"]["initContainers"].as_array().into_iter().flatten();
             init.into_iter().any(|container| container["name"] == SHIM_CONTAINER)
         };
-        let shim = |pod: &Value| has_shim(pod).then_some(SHIM_CONTAINER);
+        let shim = |pod: &Value| has_shim(pod).then_some(Some(SHIM_CONTAINER));
         pods = reports(client, Some(namespace), "", shim, &mut unreadable).await;
         let listed = read::list(client, EVENTS, Some(namespace), &ListParams::default()).await;
         events = note(&mut unreadable, listed).unwrap_or_default().iter().map(event).collect();
         events.sort_unstable();
     }
-    Bundle { versions: versions(client).await, findings, configurations, servers, pods, events, unreadable }
+    Ok(Bundle { versions: versions(client).await, findings, configurations, servers, pods, events, unreadable })
 }
 
-/// Reads pods, and the log of one container of each: the only one, or the one that is named.
+/// Returns the namespace of the webhook's pods, and the selector of their Service.
+async fn webhooks_pods(client: &Client, configurations: &[Value]) -> Result<Option<(String, String)>> {
+    let Some((namespace, service)) = webhook_service(configurations) else { return Ok(None) };
+    let service = read::get(client, SERVICES, Some(&namespace), &service).await?;
+    let selector = service.and_then(|service| read::selector_of(&service["spec"]["selector"]));
+    Ok(selector.map(|selector| (namespace, selector)))
+}
+
+/// Reads pods, and the log of one container of each that has one to be read: the only one, or the one that is named.
 async fn reports(
     client: &Client,
     namespace: Option<&str>,
     selector: &str,
-    container: impl Fn(&Value) -> Option<&'static str>,
+    container: impl Fn(&Value) -> Option<Option<&'static str>>,
     unreadable: &mut Vec<String>,
 ) -> Vec<PodReport> {
     let listed = read::list(client, PODS, namespace, &ListParams::default().labels(selector)).await;
+    let listed = note(unreadable, listed).unwrap_or_default();
+    if listed.len() > PODS_LIMIT {
+        unreadable.push(format!("{} of {} pods are left out", listed.len() - PODS_LIMIT, listed.len()));
+    }
     let mut reports = Vec::new();
-    for pod in note(unreadable, listed).unwrap_or_default().iter().take(PODS_LIMIT) {
-        let container = container(pod);
-        let log = if container.is_some() || namespace.is_none() {
-            note(unreadable, log_of(client, pod, container).await)
-        } else {
-            None
+    for pod in listed.iter().take(PODS_LIMIT) {
+        let log = match container(pod) {
+            Some(container) => note(unreadable, log_of(client, pod, container).await),
+            None => None,
         };
         reports.push(PodReport { pod: reduced(pod), log });
     }
@@ -114,9 +132,9 @@ async fn log_of(client: &Client, pod: &Value, container: Option<&str>) -> Result
 /// Returns what decisions depend on, and the kubelet's status.
 fn reduced(pod: &Value) -> Value {
     let metadata = &pod["metadata"];
-    let is_ours = |key: &str| key.contains("istio");
-    let annotations = metadata["annotations"].as_object().into_iter().flatten().filter(|(key, _)| is_ours(key));
-    let annotations: Map<String, Value> = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let annotations = metadata["annotations"].as_object().into_iter().flatten();
+    let annotations: Map<String, Value> =
+        annotations.filter_map(|(key, value)| Some((key.clone(), kept(key, value)?))).collect();
     let containers =
         |field: &str| pod["spec"][field].as_array().into_iter().flatten().map(reduced_container).collect::<Vec<_>>();
     let mut spec = fields(
@@ -133,21 +151,31 @@ fn reduced(pod: &Value) -> Value {
     );
     spec.insert("initContainers".to_owned(), containers("initContainers").into());
     spec.insert("containers".to_owned(), containers("containers").into());
-    let mut kept = fields(metadata, &["name", "namespace", "creationTimestamp", "deletionTimestamp", "labels"]);
-    kept.insert("annotations".to_owned(), annotations.into());
+    let mut about = fields(metadata, &["name", "namespace", "creationTimestamp", "deletionTimestamp", "labels"]);
+    about.insert("annotations".to_owned(), annotations.into());
     let mut status = pod["status"].clone();
     for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
         let statuses = status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
         statuses.filter(|status| status["name"] != SHIM_CONTAINER).for_each(remove_messages);
     }
-    json!({"metadata": kept, "spec": spec, "status": status})
+    json!({"metadata": about, "spec": spec, "status": status})
 }
 
-/// Removes what a payload has said at its end: the kubelet may take it from the log.
+/// Returns an annotation's value as it is printed. A `ProxyConfig` may set variables.
+fn kept(key: &str, value: &Value) -> Option<Value> {
+    if key == PROXY_CONFIG_ANNOTATION {
+        let sets = if value.as_str()?.contains(HOLD_FIELD) { "sets" } else { "does not set" };
+        return Some(format!("left out; it {sets} {HOLD_FIELD}").into());
+    }
+    (key.starts_with("istio-aux.io/") || ISTIOS_ANNOTATIONS.contains(&key)).then(|| value.clone())
+}
+
+/// Removes what a payload has said at its end, which the kubelet may take from the log, and its command, which is in the runtime's
+/// errors.
 fn remove_messages(status: &mut Value) {
-    for state in ["state", "lastState"] {
-        if let Some(ended) = status.get_mut(state).and_then(|state| state.get_mut("terminated")?.as_object_mut()) {
-            ended.shift_remove("message");
+    for (state, kind) in [("state", "terminated"), ("state", "waiting"), ("lastState", "terminated")] {
+        if let Some(state) = status.get_mut(state).and_then(|state| state.get_mut(kind)?.as_object_mut()) {
+            state.shift_remove("message");
         }
     }
 }
@@ -179,13 +207,18 @@ mod tests {
     use super::*;
     use api::fake::{Answer, client};
 
+    fn version() -> Answer {
+        let info = json!({"major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
+            "buildDate": "", "goVersion": "", "compiler": "", "platform": ""});
+        Answer::ok("GET /version", info)
+    }
+
     #[tokio::test]
     async fn bundle_has_the_shims_log_and_no_value_of_a_variable() {
         let main = json!({"name": "main", "image": "app:1", "env": [{"name": "TOKEN", "value": "hidden"}],
             "command": ["run", "--password=hidden"]});
         let shim = json!({"name": "aux-shim", "args": ["watch", "--await=main"]});
-        let annotations =
-            json!({"istio-aux.io/status": "{}", "kubectl.kubernetes.io/last-applied-configuration": "hidden"});
+        let annotations = json!({"istio-aux.io/status": "{}", "acme.example/istio-password": "hidden", "proxy.istio.io/config": "{proxyMetadata: {A: hidden}, holdApplicationUntilProxyStarts: true}"});
         let pod = json!({
             "metadata": {"name": "a", "namespace": "team", "annotations": annotations},
             "spec": {"restartPolicy": "Never", "initContainers": [shim], "containers": [main], "volumes": ["hidden"]},
@@ -200,10 +233,18 @@ mod tests {
             Answer::list("GET /api/v1/namespaces/team/pods?", &[pod]),
             Answer::list("GET /api/v1/namespaces/team/events?", &[end]),
             Answer::forbidden("GET /api/v1/pods?", "no rights"),
+            version(),
         ]);
-        let bundle = gather(&client, Some("team")).await;
+        let bundle = gather(&client, Some("team")).await.unwrap();
         let text = serde_saphyr::to_string(&bundle).unwrap();
-        for part in ["waits for main", "--await=main", "app:1", "2026-11-26T01:02:03Z Killing Pod/a: it ends"] {
+        for part in [
+            "waits for main",
+            "--await=main",
+            "app:1",
+            "2026-11-26T01:02:03Z Killing Pod/a: it ends",
+            "exitCode: 1",
+            "it sets holdApplicationUntilProxyStarts",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("hidden"), "{text}");
@@ -216,8 +257,8 @@ mod tests {
         let ours = json!({"metadata": {"name": "istio-aux"}, "webhooks": [webhook]});
         let other = json!({"metadata": {"name": "other"}});
         let path = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
-        let (client, _) = client([Answer::list(path, &[ours, other])]);
-        let bundle = gather(&client, None).await;
+        let (client, _) = client([Answer::list(path, &[ours, other]), version()]);
+        let bundle = gather(&client, None).await.unwrap();
         assert_eq!(bundle.configurations.len(), 1);
         assert_eq!(bundle.configurations[0]["webhooks"][0]["clientConfig"]["caBundle"], "4 bytes");
         assert!(bundle.pods.is_empty() && bundle.events.is_empty());

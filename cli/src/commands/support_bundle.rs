@@ -15,8 +15,8 @@ use crate::support_bundle::gather;
 
 Versions, the findings of check, the webhook configurations, pods and logs of istio-aux and, with -n, of a namespace: its
 pods with their status, the logs of their shims, and its events. No Secret is read, and of pods neither variables nor
-commands, volumes or the annotations of others are printed. Read it before you send it. Exit status: 0 printed, 1 no cluster,
-2 wrong arguments.",
+commands, volumes or others' annotations are printed; events are, as Kubernetes has written them. Read it before you send
+it. Exit status: 0 printed, 1 no cluster, 2 wrong arguments.",
     after_help = "examples:
   istio-aux support-bundle > bundle.yaml
   istio-aux support-bundle -n team > bundle.yaml"
@@ -34,7 +34,7 @@ pub(super) struct SupportBundleArgs {
 pub(super) fn run(arguments: SupportBundleArgs) -> CliResult {
     let SupportBundleArgs { namespace, output, cluster } = arguments;
     cluster.run(async |client| {
-        let bundle = gather(&client, namespace.as_deref()).await;
+        let bundle = gather(&client, namespace.as_deref()).await?;
         // A person reads YAML.
         output.print(&bundle, &serde_saphyr::to_string(&bundle).context("cannot write")?)?;
         Ok(true)
