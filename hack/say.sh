@@ -37,12 +37,12 @@ logged() {
 }
 
 # start_behind LOG COMMAND…: starts a command that gets the time that others leave, in a session of its own, so that all of it can be
-# ended. Of a command that starts daemons, which stay, NICENESS is 0.
+# ended. With NICENESS=0 a command gets its time as usual: daemons that it starts keep what it has.
 start_behind() {
   local log=$1
   shift
   mkdir -p "$(dirname "$log")"
-  setsid nice -n "${NICENESS:-10}" "$@" >"$log" 2>&1 </dev/null &
+  setsid env -u NICENESS nice -n "${NICENESS:-10}" "$@" >"$log" 2>&1 </dev/null &
   BEHIND=$! BEHIND_LOG=$log
 }
 

@@ -5,15 +5,22 @@ UV_WHEEL=0.13.9
 
 # unpack_wheel PACKAGE VERSION DIRECTORY: a Python package's files, without installing it.
 unpack_wheel() {
-  local work
+  local work lock
   python3 -m pip --version >/dev/null 2>&1 || ensure_debian /usr/lib/python3/dist-packages/pip:python3-pip
   mkdir -p "$(dirname "$3")"
+  # Several targets may want the same package at once: the others find it there.
+  exec {lock}>"$3.lock"
+  flock "$lock"
+  if [ -d "$3" ]; then
+    exec {lock}>&-
+    return
+  fi
   work=$(mktemp -d "$3.XXXXXX")
   logged "download $1 $2" "$LOGS/$1.log" python3 -m pip download -q --no-deps --dest "$work" "$1==$2"
   python3 -m zipfile -e "$work"/*.whl "$work/unpacked"
-  rm -rf "$3"
   mv "$work/unpacked" "$3"
   rm -rf "$work"
+  exec {lock}>&-
 }
 
 ensure_uv() {
