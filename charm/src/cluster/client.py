@@ -110,7 +110,8 @@ class Cluster:
     def serves(self, kind: type[GlobalResource | NamespacedResource]) -> bool:
         """Returns true if the server knows the kind."""
         with contextlib.suppress(NotFound), _errors():
-            return next(iter(self._client.list(kind, labels={}, chunk_size=_PAGE)), kind) is not None
+            next(iter(self._client.list(kind, labels={}, chunk_size=_PAGE)), None)
+            return True
         return False
 
     def patch(
