@@ -52,7 +52,7 @@ pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies>
     let agents: Vec<_> = agents.iter().filter(|pod| node.is_none_or(|node| node_of(pod) == node)).collect();
     if agents.is_empty() {
         let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
-        return Err(anyhow!("there is no node agent{place}; docs/node.md says how to install it"));
+        return Err(anyhow!("there is no node agent{place}; docs/node-operations.md says how to install it"));
     }
     let answers = agents.into_iter().map(|agent| async move {
         let answer = timeout(ANSWER_TIMEOUT, ask(client, agent)).await;

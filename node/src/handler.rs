@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::error::{Context, Error, Result};
 use crate::install::HANDLER;
 
-const NEXT: &str = "next: docs/node.md, \"Install\"";
+const NEXT: &str = "next: docs/node-operations.md, \"Install\"";
 
 /// Fails where pods of the handler would run without a proxy, or outside of their pods' cgroups (containerd#4900). Other options may
 /// differ from the default handler's for a reason.

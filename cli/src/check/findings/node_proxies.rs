@@ -56,7 +56,7 @@ fn entry(snapshot: &Snapshot) -> Option<Finding> {
 fn runtime_class(snapshot: &Snapshot) -> Option<Finding> {
     (snapshot.has_node_runtime_class == Some(false)).then(|| {
         let message = format!("there is no RuntimeClass {NODE_RUNTIME_CLASS}, so pods with {PROXY_LABEL} are rejected");
-        Finding::problem(Id::NodeProxy, message, "install the chart istio-aux-node (docs/node.md)")
+        Finding::problem(Id::NodeProxy, message, "install the chart istio-aux-node (docs/node-operations.md)")
     })
 }
 
