@@ -185,6 +185,14 @@ def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
     assert objects(api) == INSTALLED
 
 
+def test_object_of_another_kind_is_no_longer_kept(app: App, api: Api) -> None:
+    juju = {"app.juju.is/created-by": "istio-aux", "model.juju.is/name": "kubeflow"}
+    earlier = {**juju, "app.kubernetes.io/part-of": "istio-aux"}
+    api.put("NetworkPolicy", "istio-aux-webhook", "kubeflow", metadata={"labels": earlier}, spec={"podSelector": {}})
+    app.deploy()
+    assert objects(api) == INSTALLED
+
+
 def test_last_hook_waits_for_the_api(app: App, api: Api, clock: Clock) -> None:
     app.deploy()
     app.planned, api.broken = 0, api_error(503)

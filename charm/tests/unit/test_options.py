@@ -146,12 +146,17 @@ def test_require_sidecar_exempts_the_charm_of_istiod(app: App, api: Api) -> None
     service = {"clientConfig": {"service": {"name": "istiod", "namespace": "kubeflow"}}}
     webhook = {"name": "x", "sideEffects": "None", "admissionReviewVersions": ["v1"], **service}
     api.put("MutatingWebhookConfiguration", injector, metadata={"labels": labels}, webhooks=[webhook])
-    other = {"app": "sidecar-injector", "app.kubernetes.io/instance": "istio"}
-    api.put("MutatingWebhookConfiguration", "by-helm", metadata={"labels": other}, webhooks=[webhook])
+    others = {
+        "by-helm": {"app": "sidecar-injector", "app.kubernetes.io/instance": "istio"},
+        "by-hand": {"app": "sidecar-injector"},
+        "no-injector": {"app": "guard", "app.kubernetes.io/instance": "guard-kubeflow"},
+    }
+    for name, other in others.items():
+        api.put("MutatingWebhookConfiguration", name, metadata={"labels": other}, webhooks=[webhook])
     app.deploy(config={"require-sidecar": True})
     exempt = "istio, istio-k8s, istio-pilot, pilot-of-ours"
     assert app.status() == ActiveStatus(f"sidecars required, except for istiod and {exempt}")
-    for name in (injector, "by-helm"):
+    for name in (injector, *others):
         del api.objects["MutatingWebhookConfiguration", None, name]
     app.update(0)
     constraints = api.get("ValidatingAdmissionPolicy", "istio-aux-require-sidecar")["spec"]["matchConstraints"]
