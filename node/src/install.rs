@@ -66,7 +66,7 @@ fn chained(primary: &str) -> Result<String> {
         configuration = json!({"cniVersion": version, "name": name, "plugins": [configuration]});
     }
     let plugins = configuration["plugins"].as_array_mut().context("plugins is not a list")?;
-    plugins.push(json!({"type": PLUGIN, "capabilities": {"cgroupPath": true}}));
+    plugins.push(json!({"type": PLUGIN, "capabilities": {"cgroupPath": true, "dns": true}}));
     Ok(serde_json::to_string_pretty(&configuration)?)
 }
 

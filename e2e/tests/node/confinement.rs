@@ -67,6 +67,20 @@ async fn proxy_of_a_long_name_is_confined() {
 }
 
 #[tokio::test]
+async fn proxy_resolves_names_as_its_pod_does() {
+    let ns = &scenario("node-dns", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let mut spec = sleeper();
+    spec["dnsConfig"] = json!({"searches": ["e2e.example"], "options": [{"name": "ndots", "value": "3"}]});
+    let pod = living_job(ns, beside(client_job("resolver", &spec))).await;
+    let [_, envoy] = ProxyProcess::of(&pod);
+    let (_, name) = pod.split_once('/').expect("it has a namespace");
+    let pods = ns.exec(name, "main", &["cat", "/etc/resolv.conf"]);
+    assert!(pods.contains("e2e.example") && pods.contains("ndots:3"), "the pod's own: {pods}");
+    assert_eq!(envoy.file("root/etc/resolv.conf").trim(), pods.trim());
+}
+
+#[tokio::test]
 async fn proxy_has_the_environment_of_a_sidecar() {
     let ns = &scenario("node-environment", &[MESH]).await;
     ns.create_object(account("client")).await;

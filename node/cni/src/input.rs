@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::failure::Failure;
-use crate::protocol::Sandbox;
+use crate::protocol::{Dns, Sandbox};
 
 /// The agent's directory where the configuration names no other.
 pub const RUN_DIR: &str = "/run/istio-aux";
@@ -78,6 +78,8 @@ pub struct Configuration {
 struct RuntimeConfig {
     #[serde(default)]
     cgroup_path: String,
+    #[serde(default)]
+    dns: Dns,
 }
 
 fn run_dir() -> PathBuf {
@@ -97,6 +99,7 @@ pub fn sandbox(environment: &Environment, configuration: &Configuration) -> Resu
         uid: arg("K8S_POD_UID")?,
         addresses: addresses(previous)?,
         cgroup_path: configuration.runtime_config.cgroup_path.clone(),
+        dns: configuration.runtime_config.dns.clone(),
     })
 }
 
@@ -118,7 +121,7 @@ mod tests {
     use super::*;
 
     const CONFIGURATION: &str = r#"{"cniVersion": "1.0.0", "name": "n", "type": "istio-aux-cni",
-        "runtimeConfig": {"cgroupPath": "/kubepods/pod1"},
+        "runtimeConfig": {"cgroupPath": "/kubepods/pod1", "dns": {"Servers": ["10.96.0.10"], "Searches": null, "Options": ["ndots:5"]}},
         "prevResult": {"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.7/24"}, {"address": "fd00::7/64"}]}}"#;
 
     fn environment() -> Environment {
@@ -141,6 +144,7 @@ mod tests {
             uid: "u".into(),
             addresses: vec!["10.0.0.7".parse().unwrap(), "fd00::7".parse().unwrap()],
             cgroup_path: "/kubepods/pod1".into(),
+            dns: Dns { servers: vec!["10.96.0.10".into()], options: vec!["ndots:5".into()], ..Dns::default() },
         };
         assert_eq!(sandbox, expected);
     }

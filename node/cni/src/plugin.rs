@@ -51,7 +51,7 @@ fn configuration(input: &str) -> Result<Configuration, Failure> {
 
 fn add(environment: &Environment, configuration: &Configuration, deadline: Instant) -> Result<String, Failure> {
     let sandbox = sandbox(environment, configuration)?;
-    agent::call_until(&protocol::socket(&configuration.run_dir), &Request::Add(sandbox), deadline)?;
+    agent::call_until(&protocol::socket(&configuration.run_dir), &Request::Add(Box::new(sandbox)), deadline)?;
     Ok(configuration.prev_result.as_ref().map(|result| result.get().to_owned()).unwrap_or_default())
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Returns the agent's socket.
 #[must_use]
@@ -22,7 +22,7 @@ pub fn tombstones(run_dir: &Path) -> PathBuf {
 #[serde(tag = "command", rename_all = "camelCase")]
 pub enum Request {
     /// Start the sandbox' proxy, and respond once it is ready.
-    Add(Sandbox),
+    Add(Box<Sandbox>),
     /// Respond with an error unless the sandbox' proxy is ready.
     Check {
         /// The sandbox' id.
@@ -57,6 +57,28 @@ pub struct Sandbox {
     pub addresses: Vec<IpAddr>,
     /// The pod's cgroup, as the kubelet named it.
     pub cgroup_path: String,
+    /// The pod's resolver, which the runtime writes into its containers' `/etc/resolv.conf`.
+    #[serde(default)]
+    pub dns: Dns,
+}
+
+/// Configures a resolver, as the kubelet does by the pod's `dnsPolicy` and `dnsConfig`. containerd names the fields as Go does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dns {
+    /// Addresses of name servers; empty where the runtime says nothing.
+    #[serde(default, alias = "Servers", deserialize_with = "list")]
+    pub servers: Vec<String>,
+    /// Domains in which names are looked up.
+    #[serde(default, alias = "Searches", deserialize_with = "list")]
+    pub searches: Vec<String>,
+    /// Options, such as `ndots:5`.
+    #[serde(default, alias = "Options", deserialize_with = "list")]
+    pub options: Vec<String>,
+}
+
+/// Reads a list; Go writes an empty one as null.
+fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// Is the agent's response.

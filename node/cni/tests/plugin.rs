@@ -26,8 +26,9 @@ fn result() -> Value {
 }
 
 fn configuration(run_dir: &Path) -> String {
-    json!({"cniVersion": "0.4.0", "name": "n", "type": "istio-aux-cni", "runDir": run_dir, "prevResult": result()})
-        .to_string()
+    json!({"cniVersion": "0.4.0", "name": "n", "type": "istio-aux-cni", "runDir": run_dir, "prevResult": result(),
+        "runtimeConfig": {"dns": {"Servers": ["10.96.0.10"], "Searches": ["svc.cluster.local"], "Options": null}}})
+    .to_string()
 }
 
 /// Runs an agent that takes one connection for each response, and returns the requests. `None` closes the connection.
@@ -60,6 +61,7 @@ fn add_with_agent_prints_previous_result() {
     let request = json!({
         "command": "add", "id": "abc", "netns": "/run/netns/x", "namespace": "team", "name": "job", "uid": "u1",
         "addresses": ["10.0.0.7"], "cgroupPath": "",
+        "dns": {"servers": ["10.96.0.10"], "searches": ["svc.cluster.local"], "options": []},
     });
     assert_eq!(agent.join().unwrap(), [request.clone(), request]);
 }

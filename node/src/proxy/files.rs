@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cni::protocol::Sandbox;
+use cni::protocol::{Dns, Sandbox};
 use contract::names::PROXY_UID;
 use serde_json::json;
 
@@ -44,9 +44,12 @@ impl SandboxFiles {
         fs::write(directory.join("labels"), downward_api(&pod.labels))?;
         fs::write(directory.join("annotations"), downward_api(&injector::annotations(&pod.annotations)))?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
-        // The proxies share it with the agent.
-        fs::copy("/etc/resolv.conf", self.directory.join("resolv.conf"))?;
-        Ok(())
+        let resolver = self.directory.join("resolv.conf");
+        match resolv_conf(&sandbox.dns) {
+            Some(text) => fs::write(resolver, text),
+            // The runtime says nothing of the pod's: the agent's.
+            None => fs::copy("/etc/resolv.conf", resolver).map(|_| ()),
+        }
     }
 
     /// Writes the certificate. The chain is last, because pilot-agent reads all three when one has changed.
@@ -156,6 +159,21 @@ fn for_proxy(path: &Path, mode: u32) -> io::Result<()> {
     chown(path, Some(0), Some(PROXY_UID))
 }
 
+/// Renders a resolver's configuration, as container runtimes do; `None` without a name server. A value that is no single word would
+/// be more than its line.
+fn resolv_conf(dns: &Dns) -> Option<String> {
+    let words = |values: &[String]| {
+        let words = values.iter().filter(|value| !value.is_empty() && !value.contains(char::is_whitespace));
+        words.cloned().collect::<Vec<_>>()
+    };
+    let [servers, searches, options] = [&dns.servers, &dns.searches, &dns.options].map(|values| words(values));
+    let line = |key: &str, values: &[String]| {
+        if values.is_empty() { String::new() } else { format!("{key} {}\n", values.join(" ")) }
+    };
+    let servers = servers.iter().map(|server| format!("nameserver {server}\n")).collect::<Vec<_>>().concat();
+    (!servers.is_empty()).then(|| [line("search", &searches), servers, line("options", &options)].concat())
+}
+
 /// Renders labels or annotations as a volume of the downward API does.
 fn downward_api(map: &BTreeMap<String, String>) -> String {
     map.iter().fold(String::new(), |text, (key, value)| text + key + "=" + &json!(value).to_string() + "\n")
@@ -165,6 +183,16 @@ fn downward_api(map: &BTreeMap<String, String>) -> String {
 mod tests {
     use super::super::ids::proxy_id;
     use super::*;
+
+    #[test]
+    fn resolver_is_the_pods() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let (servers, searches) = (words("10.96.0.10 fd00::a"), words("a.svc.cluster.local svc.cluster.local"));
+        let options = vec!["ndots:5".to_owned(), "x\nnameserver 10.0.0.1".to_owned()];
+        let expected = "search a.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\nnameserver fd00::a\noptions ndots:5\n";
+        assert_eq!(resolv_conf(&Dns { servers, searches, options }).as_deref(), Some(expected));
+        assert_eq!(resolv_conf(&Dns::default()), None);
+    }
 
     #[test]
     fn first_proxy_serves_until_another_is_recorded() {

@@ -96,8 +96,8 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         match message {
             Message::Request(Request::Add(sandbox), reply) => {
                 let id = sandbox.id.clone();
-                let entry = self.entry(sandbox.clone());
-                entry.sandbox = sandbox;
+                let entry = self.entry((*sandbox).clone());
+                entry.sandbox = *sandbox;
                 entry.adds.push(reply);
                 self.apply(&id, &Event::Add);
             }

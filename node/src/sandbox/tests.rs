@@ -258,7 +258,7 @@ fn sandbox(name: &str) -> Sandbox {
 }
 
 fn add() -> Request {
-    Request::Add(sandbox("job"))
+    Request::Add(Box::new(sandbox("job")))
 }
 
 fn delete() -> Request {
@@ -336,7 +336,7 @@ async fn deleted_sandbox_is_forgotten() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Ok(())));
     for name in ["one", "other"] {
-        assert_eq!(fixture.supervisor.request(Request::Add(sandbox(name))).await, DONE);
+        assert_eq!(fixture.supervisor.request(Request::Add(Box::new(sandbox(name)))).await, DONE);
         assert_eq!(fixture.next_call("start ").await, format!("start {name}"));
         assert_eq!(fixture.supervisor.request(delete()).await, DONE);
     }
