@@ -38,11 +38,13 @@ enum End {
 }
 
 impl Kind {
-    /// Returns a pod of this kind, whose only container runs a script.
-    fn pod(&self, name: &str, script: &str) -> Value {
+    /// Returns a pod of this kind, whose only container runs a script, with a termination grace period in seconds.
+    fn pod(&self, name: &str, script: &str, grace: usize) -> Value {
         let wrapped = WRAPPER.replace("SCRIPT", script);
         let main = shell("main", if self.end == End::ByScript { &wrapped } else { script });
-        let object = pod(name, &pod_spec("Never", &[main]));
+        let mut spec = pod_spec("Never", &[main]);
+        spec["terminationGracePeriodSeconds"] = grace.into();
+        let object = pod(name, &spec);
         self.annotation.into_iter().fold(object, |object, (key, value)| annotated(object, key, value))
     }
 }
@@ -55,6 +57,9 @@ exit $code";
 
 /// Has Istio's proxy come before the pod's containers.
 const HOLD: (&str, &str) = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true");
+
+/// Is the pods' termination grace period, in seconds, unless another is asked for: native sidecars get a second to end.
+pub(crate) const DEFAULT_GRACE: usize = 1;
 
 /// Names the kind that needs image volumes, which are switched on for the whole run.
 const IMAGE_VOLUME: &str = "istio-aux-image-volume";
@@ -105,7 +110,7 @@ fn has_node_agent() -> bool {
 }
 
 /// Runs so many rounds of a pod of each of these kinds, or of all, and writes how long they took.
-pub(crate) async fn run(rounds: usize, names: &[&str]) {
+pub(crate) async fn run(rounds: usize, grace: usize, names: &[&str]) {
     let kinds = chosen(names);
     let has = |names: &[&str]| kinds.iter().any(|kind| names.contains(&kind.name));
     assert!(!(has(&[IMAGE_VOLUME]) && has(&COPYING)), "{IMAGE_VOLUME} needs a run without {COPYING:?}");
@@ -116,7 +121,7 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
         // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike. In another order in each round,
         // so that no kind always follows the same one.
         for index in shuffled(kinds.len(), &mut next) {
-            timings[index].push(time_in_namespace(kinds[index], round).await);
+            timings[index].push(time_in_namespace(kinds[index], round, grace).await);
         }
         eprintln!("round {} of {rounds}", round + 1);
     }
@@ -130,9 +135,12 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
         requests: timings.iter().map(|timing| timing.cost.requests).collect(),
         syncs: timings.iter().map(|timing| timing.cost.syncs).collect(),
     });
+    let grace_option = format!("--grace={grace}");
+    let grace_words: Vec<&str> = (grace != DEFAULT_GRACE).then_some(&*grace_option).into_iter().collect();
     let version = client().await.apiserver_version().await.expect("the API server says its version");
     let results = Results {
-        command: [&["bench pod-ends", &rounds.to_string()], names].concat().join(" "),
+        command: [&["bench pod-ends", &rounds.to_string()], &grace_words[..], names].concat().join(" "),
+        grace,
         date: printed(&run_program("date", &["--utc", "+%F"], "")).trim().to_owned(),
         kubernetes: version.git_version.trim_start_matches('v').to_owned(),
         kinds: kinds.collect(),
@@ -150,20 +158,20 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 /// Times a pod in a namespace of its own, and waits until that is gone: what ends one pod is not to disturb the next.
-async fn time_in_namespace(kind: &Kind, round: usize) -> Timing {
+async fn time_in_namespace(kind: &Kind, round: usize, grace: usize) -> Timing {
     let ns = scenario(&format!("bench-{}", kind.name), kind.labels).await;
-    let timing = time_pod(&ns, kind, round).await;
+    let timing = time_pod(&ns, kind, round, grace).await;
     let namespace = ns.name().to_owned();
     drop(ns);
     wait_for_removal(&namespace);
     timing
 }
 
-async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
+async fn time_pod(ns: &Namespace, kind: &Kind, round: usize, grace: usize) -> Timing {
     let _controller = if kind.end == End::ByController { Some(Controller::start(ns).await) } else { None };
     // The payload's last program prints the time in place of its shell.
-    let object =
-        kind.pod("one", &format!("cat /proc/uptime; sleep {:.3}; exec cat /proc/uptime", 1.0 + sync_offset(round)));
+    let script = format!("cat /proc/uptime; sleep {:.3}; exec cat /proc/uptime", 1.0 + sync_offset(round));
+    let object = kind.pod("one", &script, grace);
     tokio::time::sleep(Duration::from_secs_f64(creation_offset(round))).await;
     let meter = Meter::start().await;
     let created = uptime();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::pod_ends::DEFAULT_GRACE;
 use crate::timing::{quantile, random};
 
 /// Names the kind to which the others are compared.
@@ -19,7 +20,14 @@ pub(crate) struct Results {
     pub(crate) command: String,
     pub(crate) date: String,
     pub(crate) kubernetes: String,
+    /// The pods' termination grace period, in seconds.
+    #[serde(default = "default_grace")]
+    pub(crate) grace: usize,
     pub(crate) kinds: Vec<Times>,
+}
+
+fn default_grace() -> usize {
+    DEFAULT_GRACE
 }
 
 /// Holds the times of one kind of pod, in the order of the rounds.
@@ -48,11 +56,13 @@ fn results_dir() -> PathBuf {
 }
 
 impl Results {
-    /// Writes them in place of an earlier run's on the same Kubernetes; a trial's, below target/. Returns the file.
+    /// Writes them in place of an earlier run's on the same Kubernetes with the same grace period; a trial's, below target/. Returns
+    /// the file.
     pub(crate) fn write(&self) -> PathBuf {
         let rounds = self.kinds.iter().map(|kind| kind.starts.len()).max().unwrap_or_default();
         let directory = if rounds < ROUNDS { results_dir().join("../../target") } else { results_dir() };
-        let file = directory.join(format!("pod-ends-{}.json", self.kubernetes));
+        let grace = if self.grace == DEFAULT_GRACE { String::new() } else { format!("-grace-{}", self.grace) };
+        let file = directory.join(format!("pod-ends-{}{grace}.json", self.kubernetes));
         let text = serde_json::to_string_pretty(self).expect("results are JSON");
         fs::write(&file, format!("{text}\n")).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         file
