@@ -200,7 +200,15 @@ conformance: install ## Run Kubernetes' own e2e tests with and without a mesh, a
 	@hack/ensure rust
 	@$(call ADD,kubernetes-e2e)
 	@$(IN_CLUSTER) hack/conformance $(COLUMNS)
-	@$(if $(FOCUS)$(filter-out $(COLUMNS),$(ALL_COLUMNS)),,cargo run --locked --quiet --package e2e --bin conformance)
+	@$(if $(FOCUS)$(filter-out $(COLUMNS),$(ALL_COLUMNS)),,cargo run --locked --quiet --package e2e --bin conformance conformance)
+
+.PHONY: istio-suites
+istio-suites: override WITH += node
+istio-suites: install ## Run Istio's own integration tests with its sidecar and beside the pod, and write docs/conformance.md (PILOT='^TestX$$' SECURITY= for some)
+	@hack/ensure rust
+	@$(call ADD,istio-suites)
+	@$(IN_CLUSTER) hack/istio-suites sidecar node
+	@$(if $(filter-out undefined,$(origin PILOT) $(origin SECURITY)),,cargo run --locked --quiet --package e2e --bin conformance istio-suites)
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6 release")

@@ -26,8 +26,8 @@ ensure_go() {
 # because -w leaves it out of a program anyway.
 build_go_tools() { go_compile build "$@" tool; }
 
-# build_go_tests MODULE INTO LDFLAGS PACKAGE: the tests of a package of another module, as one program.
-build_go_tests() { go_compile test "$@" -c; }
+# build_go_tests MODULE INTO LDFLAGS PACKAGE TAGS: the tests of a package of another module, as one program.
+build_go_tests() { go_compile test "${@:1:4}" -c -tags "$5"; }
 
 # go_compile VERB MODULE INTO LDFLAGS PACKAGE [OPTION…]
 go_compile() {

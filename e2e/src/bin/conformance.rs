@@ -1,22 +1,61 @@
-//! Writes the tables of docs/conformance.md: which of Kubernetes' own tests pass in which column, by Ginkgo's reports in
-//! target/conformance (`hack/conformance`). Fails where a difference has no reason in e2e/conformance.yaml, or a reason no difference.
+//! Writes the tables of docs/conformance.md: which of Kubernetes' and Istio's own tests pass in which column, by what hack/conformance
+//! and hack/istio-suites leave in target. Fails where a difference has no reason in e2e/conformance.yaml, or a reason no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use e2e::command::{printed, run_offline};
 use serde_json::Value;
 
-const COLUMNS: [&str; 4] = ["none", "native", "shim", "node"];
-/// Istio's ordinary sidecar without istio-aux, for the tests that fail in the column `shim`.
-const CONTROL: &str = "sidecar";
-/// Has istio-aux in it. What fails here and not without a mesh has a reason.
-const OURS: [&str; 2] = ["shim", "node"];
 const PAGE: &str = "docs/conformance.md";
 const REASONS: &str = "e2e/conformance.yaml";
-const BEGIN: &str = "<!-- tables of make conformance -->\n";
-const END: &str = "<!-- end of the tables -->\n";
+
+/// Describes a project's tests, and the columns in which they run.
+struct Suite {
+    /// Names it on the command line, and in the marks of its tables.
+    name: &'static str,
+    /// The first is what the others are compared with.
+    columns: &'static [&'static str],
+    /// Have istio-aux in them. What fails here and not in the first column has a reason.
+    ours: &'static [&'static str],
+    /// Istio's ordinary sidecar without istio-aux, for the tests that fail in the column `shim`.
+    control: Option<&'static str>,
+    /// Says what the first column is, after "in" or "with".
+    compared_with: &'static str,
+    /// What its runs write: a column's reports are read one after the other.
+    targets: &'static [&'static str],
+    read: fn(&str) -> Result<Report, String>,
+}
+
+const SUITES: [Suite; 2] = [
+    Suite {
+        name: "conformance",
+        columns: &["none", "native", "shim", "node"],
+        ours: &["shim", "node"],
+        control: Some("sidecar"),
+        compared_with: "in no mesh",
+        targets: &["target/conformance/COLUMN.json"],
+        read: ginkgo,
+    },
+    Suite {
+        name: "istio-suites",
+        columns: &["sidecar", "node"],
+        ours: &["node"],
+        control: None,
+        compared_with: "with Istio's sidecar",
+        targets: &["target/istio-suites/COLUMN-pilot.log", "target/istio-suites/COLUMN-security.log"],
+        read: go_test,
+    },
+];
+
+/// Holds what one column's run has written: its day, and its results.
+#[derive(Default)]
+struct Report {
+    date: String,
+    results: Results,
+}
 
 /// Holds what a test is about, such as `[sig-apps] Job`, and whether it passed.
 struct Spec {
@@ -26,6 +65,44 @@ struct Spec {
 
 /// Holds the tests that ran, by their names.
 type Results = BTreeMap<String, Spec>;
+
+/// Reads a report of Ginkgo's in JSON.
+fn ginkgo(text: &str) -> Result<Report, String> {
+    let report: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let date = report[0]["StartTime"].as_str().and_then(|time| time.get(..10)).unwrap_or("an unknown day").to_owned();
+    Ok(Report { date, results: results(&report) })
+}
+
+/// Reads what Go's test programs print with `-test.v`. A test with subtests counts by these, unless it failed and none of them did.
+#[expect(clippy::unnecessary_wraps, reason = "as for the other suites")]
+fn go_test(text: &str) -> Result<Report, String> {
+    let ended = text.lines().filter_map(|line| line.trim_start().strip_prefix("--- ")?.split_once(": "));
+    let ended: BTreeMap<String, &str> =
+        ended.filter_map(|(outcome, test)| Some((without_addresses(test.split(' ').next()?), outcome))).collect();
+    let counts = |test: &str, outcome: &str| {
+        let below = format!("{test}/");
+        let mut subtests = ended.range(below.clone()..).take_while(|(next, _)| next.starts_with(&below)).peekable();
+        match outcome {
+            "PASS" => subtests.peek().is_none(),
+            "FAIL" => !subtests.any(|(_, outcome)| *outcome == "FAIL"),
+            _ => false,
+        }
+    };
+    let spec = |(test, outcome): (&String, &&str)| {
+        let group = test.split('/').next().unwrap_or_default().to_owned();
+        (test.clone(), Spec { group, passed: *outcome == "PASS" })
+    };
+    let results = ended.iter().filter(|(test, outcome)| counts(test, outcome)).map(spec).collect();
+    let date = text.lines().find_map(|line| line.get(..10).filter(|date| date.starts_with("20"))).unwrap_or_default();
+    Ok(Report { date: date.to_owned(), results })
+}
+
+/// Returns a test's name with `IP` for each address of this run's Services.
+fn without_addresses(test: &str) -> String {
+    let words: Vec<&str> =
+        test.split('_').map(|word| if word.parse::<Ipv4Addr>().is_ok() { "IP" } else { word }).collect();
+    words.join("_")
+}
 
 fn results(report: &Value) -> Results {
     let specs = report.as_array().into_iter().flatten().filter_map(|suite| suite["SpecReports"].as_array()).flatten();
@@ -70,8 +147,10 @@ struct Reason {
     why: String,
 }
 
-fn reasons(text: &str) -> Vec<Reason> {
-    let list: Value = serde_saphyr::from_str(text).expect("reasons are YAML");
+/// Reads the reasons of a suite.
+fn reasons(text: &str, suite: &Suite) -> Vec<Reason> {
+    let all: Value = serde_saphyr::from_str(text).expect("reasons are YAML");
+    let list = &all[suite.name];
     let string = |value: &Value| value.as_str().expect("a reason has test, columns and why").to_owned();
     let reason = |entry: &Value| Reason {
         test: string(&entry["test"]),
@@ -81,12 +160,17 @@ fn reasons(text: &str) -> Vec<Reason> {
     list.as_array().into_iter().flatten().map(reason).collect()
 }
 
-/// Returns a table of what passes in no mesh and fails in our columns, and what is wrong with the reasons.
-fn differences(columns: &[(&str, Results)], control: &Results, reasons: &[Reason]) -> (Vec<String>, Vec<String>) {
+/// Returns a table of what passes in the first column and fails in ours, and what is wrong with the reasons.
+fn differences(
+    suite: &Suite,
+    columns: &[(&str, Results)],
+    control: &Results,
+    reasons: &[Reason],
+) -> (Vec<String>, Vec<String>) {
     let (mut lines, mut wrong) = (Vec::new(), Vec::new());
     let mut used = vec![false; reasons.len()];
     for spec in columns[0].1.keys().filter(|spec| passes(&columns[0].1, spec)) {
-        let failed = columns.iter().filter(|(name, results)| OURS.contains(name) && !passes(results, spec));
+        let failed = columns.iter().filter(|(name, results)| suite.ours.contains(name) && !passes(results, spec));
         for (column, _) in failed {
             let is_istios = control.get(spec).is_some_and(|spec| !spec.passed);
             let is_it = |it: &Reason| spec.contains(&it.test) && it.columns.iter().any(|name| name == column);
@@ -105,58 +189,66 @@ fn differences(columns: &[(&str, Results)], control: &Results, reasons: &[Reason
     let unused = reasons.iter().zip(used).filter(|(_, used)| !used).map(|(it, _)| it);
     wrong.extend(unused.map(|it| format!("'{}' passes; next: remove its reason from {REASONS}", it.test)));
     if !lines.is_empty() {
-        let head = [
-            "",
-            "These pass in no mesh, and fail with istio-aux:",
-            "",
-            "| test | column | why |",
-            "| --- | --- | --- |",
-        ];
+        let about = format!("These pass {}, and fail with istio-aux:", suite.compared_with);
+        let head = ["", &about, "", "| test | column | why |", "| --- | --- | --- |"];
         lines.splice(0..0, head.map(str::to_owned));
     }
     (lines, wrong)
 }
 
-/// Returns a list of what fails in no mesh.
-fn failures(none: &Results) -> Vec<String> {
-    let mut lines: Vec<String> =
-        none.iter().filter(|(_, spec)| !spec.passed).map(|(name, _)| format!("- {name}")).collect();
+/// Returns a list of what fails in the first column.
+fn failures(suite: &Suite, first: &Results) -> Vec<String> {
+    let failed = first.iter().filter(|(_, spec)| !spec.passed);
+    let mut lines: Vec<String> = failed.map(|(name, _)| format!("- {name}")).collect();
     if !lines.is_empty() {
-        lines.splice(0..0, ["", "These fail in no mesh, too:", ""].map(str::to_owned));
+        let head = [String::new(), format!("These fail {}, too:", suite.compared_with), String::new()];
+        lines.splice(0..0, head);
     }
     lines
 }
 
 /// Says when the tests ran, and on which commit.
-fn about(report: &Value) -> String {
-    let date = report[0]["StartTime"].as_str().and_then(|time| time.get(..10)).unwrap_or("an unknown day");
+fn about(report: &Report) -> String {
     let commit = printed(&run_offline("git", &["rev-parse", "--short", "HEAD"]));
-    format!("{date}, commit {}, one run of each column:", commit.trim())
+    format!("{}, commit {}, one run of each column:", report.date, commit.trim())
 }
 
-fn write() -> Result<Vec<String>, String> {
+/// Writes the tables of a suite, and returns what is wrong with the reasons.
+fn write(suite: &Suite) -> Result<Vec<String>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"));
-    let report = |name: &str| {
-        let report = serde_json::from_str::<Value>(&read(&format!("target/conformance/{name}.json"))?);
-        report.map_err(|error| format!("{name}: {error}"))
+    let report = |column: &str| {
+        let mut whole = Report::default();
+        for target in suite.targets {
+            let path = target.replace("COLUMN", column);
+            let report = (suite.read)(&read(&path)?).map_err(|error| format!("{path}: {error}"))?;
+            whole.date = report.date;
+            whole.results.extend(report.results);
+        }
+        Ok::<_, String>(whole)
     };
-    let reports = COLUMNS.into_iter().map(report).collect::<Result<Vec<_>, _>>()?;
-    let columns: Vec<_> = COLUMNS.into_iter().zip(reports.iter().map(results)).collect();
-    let control = results(&report(CONTROL)?);
-    let (differences, wrong) = differences(&columns, &control, &reasons(&read(REASONS)?));
+    let reports = suite.columns.iter().map(|column| report(column)).collect::<Result<Vec<_>, _>>()?;
+    let control = suite.control.map(report).transpose()?.unwrap_or_default().results;
     let about = vec![about(&reports[0]), String::new()];
-    let tables = [about, counts(&columns), differences, failures(&columns[0].1)].concat().join("\n");
+    let columns: Vec<_> = suite.columns.iter().copied().zip(reports.into_iter().map(|report| report.results)).collect();
+    let (differences, wrong) = differences(suite, &columns, &control, &reasons(&read(REASONS)?, suite));
+    let tables = [about, counts(&columns), differences, failures(suite, &columns[0].1)].concat().join("\n");
+    let (begin, end) = (format!("<!-- tables of make {} -->\n", suite.name), "<!-- end of the tables -->\n");
     let page = read(PAGE)?;
-    let (before, rest) = page.split_once(BEGIN).ok_or(format!("{PAGE} has no mark before the tables"))?;
-    let (_, after) = rest.split_once(END).ok_or(format!("{PAGE} has no mark after the tables"))?;
-    std::fs::write(root.join(PAGE), format!("{before}{BEGIN}{tables}\n{END}{after}"))
+    let (before, rest) = page.split_once(&begin).ok_or(format!("{PAGE} has no line {begin}"))?;
+    let (_, after) = rest.split_once(end).ok_or(format!("{PAGE} has no line {end}"))?;
+    std::fs::write(root.join(PAGE), format!("{before}{begin}{tables}\n{end}{after}"))
         .map_err(|error| error.to_string())?;
     Ok(wrong)
 }
 
 fn main() -> ExitCode {
-    let wrong = write().unwrap_or_else(|error| vec![format!("{error}; next: make conformance")]);
+    let name = std::env::args().nth(1).unwrap_or_default();
+    let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
+        eprintln!("usage: conformance {}", SUITES.map(|suite| suite.name).join("|"));
+        return ExitCode::from(2);
+    };
+    let wrong = write(suite).unwrap_or_else(|error| vec![format!("{error}; next: make {name}")]);
     for line in &wrong {
         eprintln!("conformance: {line}");
     }
@@ -165,7 +257,7 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::{COLUMNS, Results, counts, differences, failures, reasons, results};
+    use super::{Results, SUITES, counts, differences, failures, go_test, reasons, results};
     use serde_json::json;
 
     /// Returns the columns of a suite of two tests, of which the second fails in some columns.
@@ -179,7 +271,7 @@ mod tests {
             let report = json!([{"SpecReports": [spec("passes", "passed"), second, spec("is not run", "skipped")]}]);
             (name, results(&report))
         };
-        COLUMNS.map(column).into()
+        SUITES[0].columns.iter().copied().map(column).collect()
     }
 
     #[test]
@@ -191,30 +283,41 @@ mod tests {
 
     #[test]
     fn difference_needs_a_reason_and_a_reason_a_difference() {
-        let known = reasons("- {test: fails, columns: [shim], why: It is so.}");
+        let known = reasons("conformance: [{test: fails, columns: [shim], why: It is so.}]", &SUITES[0]);
         let passes = &columns(&[])[0].1;
-        let (lines, wrong) = differences(&columns(&["shim"]), passes, &known);
+        let (lines, wrong) = differences(&SUITES[0], &columns(&["shim"]), passes, &known);
         assert_eq!(lines.last().unwrap(), "| [sig-apps] Job in a namespace fails | shim | It is so. |");
         assert!(wrong.is_empty(), "{wrong:?}");
-        let (_, wrong) = differences(&columns(&["node"]), passes, &[]);
+        let (_, wrong) = differences(&SUITES[0], &columns(&["node"]), passes, &[]);
         assert!(wrong[0].starts_with("node: '[sig-apps] Job in a namespace fails' fails"), "{wrong:?}");
-        assert!(differences(&columns(&[]), passes, &known).1[0].starts_with("'fails' passes"));
+        assert!(differences(&SUITES[0], &columns(&[]), passes, &known).1[0].starts_with("'fails' passes"));
     }
 
     #[test]
     fn what_istios_sidecar_fails_alone_needs_no_reason() {
         let fails = &columns(&["none"])[0].1;
-        let (lines, wrong) = differences(&columns(&["native", "shim"]), fails, &[]);
+        let (lines, wrong) = differences(&SUITES[0], &columns(&["native", "shim"]), fails, &[]);
         assert!(lines.last().unwrap().contains("it fails without istio-aux, too"), "{lines:?}");
         assert!(wrong.is_empty(), "{wrong:?}");
         // It is no reason for a pod without a sidecar.
-        assert_eq!(differences(&columns(&["node"]), fails, &[]).1.len(), 1);
+        assert_eq!(differences(&SUITES[0], &columns(&["node"]), fails, &[]).1.len(), 1);
     }
 
     #[test]
     fn test_that_fails_in_no_mesh_is_no_difference() {
         let columns = columns(&["none"]);
-        assert_eq!(failures(&columns[0].1).last().unwrap(), "- [sig-apps] Job in a namespace fails");
-        assert!(differences(&columns, &columns[1].1, &[]).0.is_empty());
+        assert_eq!(failures(&SUITES[0], &columns[0].1).last().unwrap(), "- [sig-apps] Job in a namespace fails");
+        assert!(differences(&SUITES[0], &columns, &columns[1].1, &[]).0.is_empty());
+    }
+
+    #[test]
+    fn subtests_of_go_count_in_place_of_their_tests() {
+        let log = "2026-11-26T01:02:03.4Z\tinfo\n=== RUN   TestA\n--- FAIL: TestA (1.00s)\n    --- PASS: TestA/b (0.00s)\n    --- FAIL: TestA/b-c (0.00s)\n        --- FAIL: TestA/b-c/d (0.00s)\n--- PASS: TestE/to_10.0.0.7 (2.00s)\n--- SKIP: TestF (0.00s)\n--- PASS: TestG (0.00s)\n    --- SKIP: TestG/h (0.00s)\n--- FAIL: TestI (0.00s)\n    --- PASS: TestI/j (0.00s)\n";
+        let report = go_test(log).unwrap();
+        let outcomes: Vec<_> = report.results.iter().map(|(test, spec)| (&**test, spec.passed)).collect();
+        let expected =
+            [("TestA/b", true), ("TestA/b-c/d", false), ("TestE/to_IP", true), ("TestI", false), ("TestI/j", true)];
+        assert_eq!(outcomes, expected, "all of TestG was skipped, and TestI failed by itself");
+        assert_eq!((report.date.as_str(), &*report.results["TestA/b"].group), ("2026-11-26", "TestA"));
     }
 }

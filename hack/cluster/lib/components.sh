@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python cert-manager istio-cni node kubernetes-e2e)
+COMPONENTS=(training-operator python cert-manager istio-cni node kubernetes-e2e istio-suites)
 
 require_components() {
   local component
@@ -45,6 +45,7 @@ add_component() {
     istio-cni) add_istio_cni; return ;;
     node) add_node_proxy; return ;;
     kubernetes-e2e) add_kubernetes_e2e; return ;;
+    istio-suites) add_istio_suites; return ;;
   esac
   add_images_of "$name"
   if [ ! -f "$CLUSTER_DIR/parts/$name/kustomization.yaml" ]; then return; fi

@@ -14,8 +14,8 @@ image_hash() {
   } | sha256sum | cut -c1-16
 }
 
-# image_name NAME[:TAG]
-image_name() { case $1 in *:*) printf '%s/%s' "$IMAGE_PREFIX" "$1" ;; *) printf '%s/%s:1' "$IMAGE_PREFIX" "$1" ;; esac; }
+# image_name NAME[:TAG]: with a registry of its own, where the name has one.
+image_name() { case $1 in *.*/*) printf '%s' "$1" ;; *:*) printf '%s/%s' "$IMAGE_PREFIX" "$1" ;; *) printf '%s/%s:1' "$IMAGE_PREFIX" "$1" ;; esac; }
 image_archive() { printf '%s/images/%s-%s.tar' "$CACHE" "$1" "$(image_hash "$1")"; }
 
 build_images() {

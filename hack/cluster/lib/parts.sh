@@ -4,7 +4,7 @@
 
 part_hash() {
   local directory=$CLUSTER_DIR/parts/$1
-  { cat "$directory"/go.{mod,sum}; find "$directory" -name '*.go' -print0 | sort -z | xargs -0 cat; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+  { cat "$directory"/go.{mod,sum}; cat "$directory/tests" 2>/dev/null || :; find "$directory" -name '*.go' -print0 | sort -z | xargs -0 cat; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
 }
 
 part_ldflags() {
@@ -20,6 +20,7 @@ part_extras() {
     cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
     kubernetes-e2e) echo k8s.io/kubernetes test/images/agnhost/porter ;;
+    istio-suites) printf 'istio.io/istio %s\n' tests samples pkg/test ;;
   esac
 }
 
@@ -65,13 +66,15 @@ known_kubernetes() { local f; for f in "$CLUSTER_DIR"/parts/kubernetes-*; do pri
 
 build_part() {
   set -e
-  local part=$1 directory=$2 module path source
+  local part=$1 directory=$2 module path source package tags
   rm -rf "$directory"
   mkdir -p "$directory/bin"
   cd "$CLUSTER_DIR/parts/$part"
   # A part may be files only.
   if grep -q '^tool' go.mod; then build_go_tools . "$directory/bin" "$(part_ldflags "$part")"; fi
-  if [ -f tests ]; then build_go_tests . "$directory/bin" "$(part_ldflags "$part")" "$(cat tests)"; fi
+  if [ -f tests ]; then
+    while read -r package tags; do build_go_tests . "$directory/bin" "$(part_ldflags "$part")" "$package" "$tags"; done <tests
+  fi
   part_extras "$part" | while read -r module path; do
     go mod download "$module"
     source=$(go list -m -f '{{.Dir}}' "$module")

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Images of Kubernetes' own e2e tests (docs/conformance.md). They take the tests' own names and tags, in this cluster's registry.
+# Images of Kubernetes' own e2e tests, and of Istio's (docs/conformance.md). They take the tests' own names and tags, in this cluster's
+# registry where the tests let that be chosen.
 
 SUITE_PREFIX=$IMAGE_PREFIX/e2e
 
@@ -43,4 +44,43 @@ rootfs_nonewprivs() {
 rootfs_nonroot() {
   rootfs_busybox
   CONFIG='USER 1234'
+}
+
+# Istio's suites expect an ingress gateway, which comes from its chart.
+add_istio_suites() {
+  local part recipe image program
+  part=$(part_directory istio-suites)
+  ln -sfn "$part" "$STATE/istio-suites"
+  recipe=$({ part_hash istio-suites; cat "$REPO/deploy/images/pack"; declare -f rootfs_app rootfs_server; } | sha256sum | cut -c1-16)
+  add_image app "$CACHE/images/app-$recipe.tar" rootfs_app
+  while read -r image program; do
+    add_image "$image" "$CACHE/images/$program-$recipe.tar" rootfs_server "$part/bin/$program"
+  done <<IMAGES
+ext-authz extauthz
+$(grep -ho '[^ ]*/jwt-server:.*' "$part/source/samples/jwt-server/jwt-server.yaml") src
+IMAGES
+  logged "install Istio's ingress gateway" "$LOGS/ingress-gateway.log" helm upgrade --install istio-ingressgateway "$ISTIO/source/manifests/charts/gateway" \
+    -n istio-system --set service.type=NodePort,labels.istio=ingressgateway,imagePullPolicy=IfNotPresent --wait --timeout=3m
+}
+
+# shellcheck disable=SC2329
+rootfs_app() {
+  local part
+  part=$(part_directory istio-suites)
+  certificates_and_tmp
+  mkdir -p usr/local/bin
+  cp "$part"/bin/{client,server} usr/local/bin/
+  cp "$part/source/tests/testdata/certs/dns/cert-chain.pem" cert.crt
+  cp "$part/source/tests/testdata/certs/dns/key.pem" cert.key
+  cp "$part/source/tests/testdata/certs/dns/root-cert.pem" .
+  CONFIG=$'USER 1338\nENTRYPOINT ["/usr/local/bin/server"]'
+}
+
+# rootfs_server PROGRAM: as root, since only root may read the key in its Secret's volume.
+# shellcheck disable=SC2329
+rootfs_server() {
+  certificates_and_tmp
+  mkdir bin
+  cp "$1" bin/server
+  CONFIG='ENTRYPOINT ["/bin/server"]'
 }
