@@ -32,9 +32,9 @@ async fn control_upload_in_the_mesh_alone_is_cut_off() {
     let ns = &scenario("control-upload", &[MESH]).await;
     start_store(ns).await;
     assert_ne!(executor_of(ns, step("cut-off")).await, 0);
-    let pod = ns.pod("cut-off").await;
-    assert_eq!(PodView(&pod).exit_code("main"), Some(0));
-    assert!(PodView(&pod).terminated(PROXY_CONTAINER).is_some(), "the controller ended it");
+    // The controller has signaled the proxy, which drains for a second.
+    ns.pod_until("cut-off", "the proxy's end", |pod| PodView(pod).exit_code(PROXY_CONTAINER)).await;
+    assert_eq!(PodView(&ns.pod("cut-off").await).exit_code("main"), Some(0));
 }
 
 #[tokio::test]
