@@ -26,7 +26,12 @@ pub fn objects(client: &Client, kind: Kind, namespace: Option<&str>) -> Api<Dyna
 
 /// Reads one object; `None` if the object does not exist, or the server does not have the kind.
 pub async fn get(client: &Client, kind: Kind, namespace: Option<&str>, name: &str) -> kube::Result<Option<Value>> {
-    match objects(client, kind, namespace).get(name).await {
+    find(&objects(client, kind, namespace), name).await
+}
+
+/// Reads one of these objects; `None` if it does not exist, or the server does not have the kind.
+pub async fn find(objects: &Api<DynamicObject>, name: &str) -> kube::Result<Option<Value>> {
+    match objects.get(name).await {
         Ok(object) => serde_json::to_value(object).map(Some).map_err(kube::Error::SerdeError),
         // `get_opt` expects a reason. For a kind that it does not have, the server answers 404 in plain text.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),

@@ -2,7 +2,7 @@
 //! hold one: variables, commands, volumes, and annotations of others.
 
 use anyhow::{Context, Result};
-use contract::kind::{Kind, PODS, SERVICES};
+use contract::kind::{Kind, PODS};
 use contract::names::{HOLD_FIELD, ISTIO_INJECT, PROXY_CONFIG_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -10,8 +10,8 @@ use kube::api::{Api, ListParams, LogParams};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::check::{self, CONFIGURATION_NAME, Finding, SHIM_CONFIGURATION_NAME, Scope, note, webhook_service};
-use crate::installation::{Versions, configurations, versions};
+use crate::check::{self, CONFIGURATION_NAME, Finding, SHIM_CONFIGURATION_NAME, Scope, note};
+use crate::installation::{self, Versions, configurations, versions};
 use crate::read;
 
 /// Selects the pods of the controller for tenants, and of the node agents. The webhook's are those of its Service.
@@ -69,18 +69,15 @@ pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Result<B
             webhook["clientConfig"]["caBundle"] = format!("{} bytes", ca.len()).into();
         }
     }
-    let mut servers = reports(client, None, OTHER_SERVERS, |_| Some(None), &mut unreadable).await;
-    if let Some((namespace, selector)) = note(&mut unreadable, webhooks_pods(client, &configurations).await).flatten() {
-        servers.extend(reports(client, Some(&namespace), &selector, |_| Some(None), &mut unreadable).await);
+    let mut servers = reports(client, None, OTHER_SERVERS, only_container, &mut unreadable).await;
+    if let Some((namespace, selector)) =
+        note(&mut unreadable, installation::pods_of(client, &configurations).await).flatten()
+    {
+        servers.extend(reports(client, Some(&namespace), &selector, only_container, &mut unreadable).await);
     }
     let (mut pods, mut events) = (Vec::new(), Vec::new());
     if let Some(namespace) = namespace {
-        let has_shim = |pod: &Value| {
-            let init = pod["spec"]["initContainers"].as_array().into_iter().flatten();
-            init.into_iter().any(|container| container["name"] == SHIM_CONTAINER)
-        };
-        let shim = |pod: &Value| has_shim(pod).then_some(Some(SHIM_CONTAINER));
-        pods = reports(client, Some(namespace), "", shim, &mut unreadable).await;
+        pods = reports(client, Some(namespace), "", shim_container, &mut unreadable).await;
         let listed = read::list(client, EVENTS, Some(namespace), &ListParams::default()).await;
         events = note(&mut unreadable, listed).unwrap_or_default().iter().map(event).collect();
         events.sort_unstable();
@@ -88,20 +85,23 @@ pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Result<B
     Ok(Bundle { versions: versions(client).await, findings, configurations, servers, pods, events, unreadable })
 }
 
-/// Returns the namespace of the webhook's pods, and the selector of their Service.
-async fn webhooks_pods(client: &Client, configurations: &[Value]) -> Result<Option<(String, String)>> {
-    let Some((namespace, service)) = webhook_service(configurations) else { return Ok(None) };
-    let service = read::get(client, SERVICES, Some(&namespace), &service).await?;
-    let selector = service.and_then(|service| read::selector_of(&service["spec"]["selector"]));
-    Ok(selector.map(|selector| (namespace, selector)))
+/// Returns the container of a server's pod: the only one.
+fn only_container(pod: &Value) -> Option<&str> {
+    pod["spec"]["containers"][0]["name"].as_str()
 }
 
-/// Reads pods, and the log of one container of each that has one to be read: the only one, or the one that is named.
+/// Returns the shim's container, if it has one of its own.
+fn shim_container(pod: &Value) -> Option<&str> {
+    let mut init = pod["spec"]["initContainers"].as_array()?.iter().filter_map(|container| container["name"].as_str());
+    init.find(|name| *name == SHIM_CONTAINER)
+}
+
+/// Reads pods, and the log of the container of each that `container` names.
 async fn reports(
     client: &Client,
     namespace: Option<&str>,
     selector: &str,
-    container: impl Fn(&Value) -> Option<Option<&'static str>>,
+    container: fn(&Value) -> Option<&str>,
     unreadable: &mut Vec<String>,
 ) -> Vec<PodReport> {
     let listed = read::list(client, PODS, namespace, &ListParams::default().labels(selector)).await;
@@ -120,11 +120,11 @@ async fn reports(
     reports
 }
 
-async fn log_of(client: &Client, pod: &Value, container: Option<&str>) -> Result<String> {
+async fn log_of(client: &Client, pod: &Value, container: &str) -> Result<String> {
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
     let (namespace, name) = (text("namespace"), text("name"));
     let parameters =
-        LogParams { container: container.map(str::to_owned), tail_lines: Some(LOG_LINES), ..LogParams::default() };
+        LogParams { container: Some(container.to_owned()), tail_lines: Some(LOG_LINES), ..LogParams::default() };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     pods.logs(name, &parameters).await.with_context(|| format!("cannot read the log of pod {namespace}/{name}"))
 }

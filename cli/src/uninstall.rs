@@ -95,6 +95,10 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     let mut plan = Plan::default();
     let mut release = None;
     for manifest in manifests(&namespace, &controller)? {
+        // The profiles share objects, and a server may have one in two versions.
+        if plan.objects().any(|known| is_same(known, &manifest)) {
+            continue;
+        }
         let Some(object) = find(client, &manifest).await? else { continue };
         let annotation = |key| object["metadata"]["annotations"][key].as_str().map(str::to_owned);
         let helms = annotation(RELEASE_NAME).zip(annotation(RELEASE_NAMESPACE));
@@ -144,14 +148,15 @@ fn manifests(namespace: &str, controller: &str) -> Result<Vec<Value>> {
     objects.push(json!({"apiVersion": DEPLOYMENTS.api_version(), "kind": DEPLOYMENTS.name, "metadata": metadata}));
     for version in ["v1", "v1beta1"] {
         let text = policy::manifests(&default_settings(), version)?;
-        let policies: Vec<Value> = serde_saphyr::from_multiple(&text).context("cannot read the policies")?;
-        objects.extend(policies);
+        objects.extend(serde_saphyr::from_multiple::<Value>(&text).context("cannot read the policies")?);
     }
-    let id =
-        |object: &Value| [&object["apiVersion"], &object["kind"], &object["metadata"]["name"]].map(Value::to_string);
-    let mut seen = std::collections::HashSet::new();
-    objects.retain(|object| seen.insert((id(object), object["metadata"]["namespace"].to_string())));
     Ok(objects)
+}
+
+/// Returns true if both are of one kind, name and namespace, in whichever version.
+fn is_same(one: &Value, other: &Value) -> bool {
+    let namespace = |object: &Value| object["metadata"]["namespace"].clone();
+    describe(one) == describe(other) && namespace(one) == namespace(other)
 }
 
 /// Returns true if an object's labels say that it is istio-aux'. Its name alone may be somebody else's.
@@ -164,15 +169,8 @@ fn is_ours(object: &Value) -> bool {
 /// Reads the object that a manifest names, if it is istio-aux'.
 async fn find(client: &Client, manifest: &Value) -> Result<Option<Value>> {
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
-    match api_of(client, manifest).get(name).await {
-        Ok(found) => {
-            let found: Value = serde_json::to_value(found)?;
-            Ok(Some(found).filter(is_ours))
-        }
-        // The server may not have the kind.
-        Err(Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {} {name}", kind_of(manifest))),
-    }
+    let found = api::find(&api_of(client, manifest), name).await;
+    Ok(found.with_context(|| format!("cannot read {}", describe(manifest)))?.filter(is_ours))
 }
 
 /// Deletes what a plan names, and reports each at once. Waits, up to `limit`, until the controller's pods have gone. `Err` if what

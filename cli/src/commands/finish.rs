@@ -1,6 +1,5 @@
 //! Runs `istio-aux finish`.
 
-use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
@@ -8,7 +7,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::cluster::{ClusterArgs, namespace_or_default};
-use super::output::{Output, OutputArgs, confirm};
+use super::output::{self, Output, OutputArgs};
 use crate::finish::{self, Outcome, PodSelection};
 use crate::pods::StuckPod;
 
@@ -62,7 +61,7 @@ pub(super) struct FinishArgs {
 pub(super) fn run(arguments: FinishArgs) -> CliResult {
     let FinishArgs { pods, all_stuck, namespace, all_namespaces, selector, dry_run, yes, timeout, output, cluster } =
         arguments;
-    let asks = all_stuck && !yes && io::stdin().is_terminal();
+    let asks = all_stuck && !yes;
     cluster.run(async |client| {
         let namespace = namespace_or_default(namespace, &client);
         let selection = if all_stuck {
@@ -90,10 +89,8 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
     })
 }
 
-/// Lists the pods on standard error, and reads whether to go on.
+/// Asks before the proxies of these pods are ended.
 fn agrees(pods: &[StuckPod]) -> bool {
-    for pod in pods {
-        eprintln!("{}/{} (its containers ended at {})", pod.namespace, pod.name, pod.since);
-    }
-    confirm(&format!("End the proxies of these {} pods?", pods.len()), &mut io::stdin().lock())
+    let line = |pod: &StuckPod| format!("{}/{} (its containers ended at {})", pod.namespace, pod.name, pod.since);
+    output::agrees(pods.iter().map(line), &format!("End the proxies of these {} pods?", pods.len()))
 }

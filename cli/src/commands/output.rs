@@ -1,6 +1,6 @@
 //! Prints the results of commands.
 
-use std::io::{self, BufRead, ErrorKind, Write};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -40,8 +40,19 @@ pub(super) fn print(text: &str) -> Result<()> {
     }
 }
 
+/// Lists on a terminal what is about to change, and asks whether to go on. Elsewhere nobody could answer, and it goes on.
+pub(super) fn agrees(lines: impl IntoIterator<Item = String>, question: &str) -> bool {
+    if !io::stdin().is_terminal() {
+        return true;
+    }
+    for line in lines {
+        eprintln!("{line}");
+    }
+    confirm(question, &mut io::stdin().lock())
+}
+
 /// Asks on standard error, where it does not get into a pipe, and reads whether to go on.
-pub(super) fn confirm(question: &str, answer: &mut impl BufRead) -> bool {
+fn confirm(question: &str, answer: &mut impl BufRead) -> bool {
     eprint!("{question} [y/N] ");
     let mut line = String::new();
     answer.read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")

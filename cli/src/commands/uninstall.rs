@@ -1,6 +1,5 @@
 //! Runs `istio-aux uninstall`.
 
-use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -9,7 +8,7 @@ use serde_json::json;
 
 use super::CliResult;
 use super::cluster::ClusterArgs;
-use super::output::{Output, OutputArgs, confirm, print};
+use super::output::{self, Output, OutputArgs, print};
 use crate::uninstall::{self, Deletion, Plan};
 
 /// Remove istio-aux from the cluster, in the order in which no pod is refused
@@ -57,7 +56,7 @@ pub(super) fn run(arguments: UninstallArgs) -> CliResult {
         if dry_run {
             deletions = uninstall::dry_run(&plan);
         } else if plan.len() > 0 {
-            if !yes && io::stdin().is_terminal() && !agrees(&plan) {
+            if !yes && !agrees(&plan) {
                 bail!("nothing was changed");
             }
             let report = |deletion: Deletion| {
@@ -79,10 +78,8 @@ pub(super) fn run(arguments: UninstallArgs) -> CliResult {
 }
 
 fn agrees(plan: &Plan) -> bool {
-    for deletion in uninstall::dry_run(plan) {
-        eprintln!("{}", line(&deletion, true));
-    }
-    confirm(&format!("Delete these {} objects?", plan.len()), &mut io::stdin().lock())
+    let lines = uninstall::dry_run(plan).into_iter().map(|deletion| line(&deletion, true));
+    output::agrees(lines, &format!("Delete these {} objects?", plan.len()))
 }
 
 /// Returns what is printed besides the deletions that were reported: those of a dry run, and the next steps.

@@ -19,10 +19,7 @@ const SHIM_IMAGE_VARIABLE: &str = "SHIM_IMAGE";
 pub(crate) fn manifests(namespace: &str, webhook: &str, shim: &str) -> Result<String> {
     let mut text = String::new();
     for mut object in objects()? {
-        set_namespace(&mut object, namespace);
-        if object["kind"] == "Namespace" {
-            object["metadata"]["name"] = namespace.into();
-        }
+        move_to(&mut object, namespace);
         if object["kind"] == "Deployment" {
             set_images(&mut object, webhook, shim);
         }
@@ -54,12 +51,17 @@ pub(crate) fn all_objects(namespace: &str) -> Result<Vec<Value>> {
     let mut objects = objects()?;
     objects.extend(serde_saphyr::from_multiple::<Value>(TENANCY).context("cannot read the manifests")?);
     for object in &mut objects {
-        set_namespace(object, namespace);
-        if object["kind"] == "Namespace" {
-            object["metadata"]["name"] = namespace.into();
-        }
+        move_to(object, namespace);
     }
     Ok(objects)
+}
+
+/// Moves an object to a namespace, which the Namespace itself becomes.
+fn move_to(object: &mut Value, namespace: &str) {
+    set_namespace(object, namespace);
+    if object["kind"] == "Namespace" {
+        object["metadata"]["name"] = namespace.into();
+    }
 }
 
 /// Replaces the namespace wherever a field or an account refers to it.

@@ -29,12 +29,18 @@ pub(crate) async fn configurations(client: &Client) -> Result<Vec<Value>> {
 
 /// Reads the pods of the webhook that these configurations name; none where it is not installed.
 pub(crate) async fn webhooks(client: &Client, configurations: &[Value]) -> Result<Vec<Webhook>> {
-    let Some((namespace, service)) = webhook_service(configurations) else { return Ok(Vec::new()) };
-    let Some(service) = read::get(client, SERVICES, Some(&namespace), &service).await? else { return Ok(Vec::new()) };
-    let Some(selector) = selector_of(&service["spec"]["selector"]) else { return Ok(Vec::new()) };
+    let Some((namespace, selector)) = pods_of(client, configurations).await? else { return Ok(Vec::new()) };
     let selection = ListParams::default().labels(&selector).fields(UNFINISHED);
     let pods = read::list(client, PODS, Some(&namespace), &selection).await?;
     Ok(pods.iter().filter_map(webhook).collect())
+}
+
+/// Returns the namespace and the selector of the webhook's pods; `None` where it is not installed.
+pub(crate) async fn pods_of(client: &Client, configurations: &[Value]) -> Result<Option<(String, String)>> {
+    let Some((namespace, service)) = webhook_service(configurations) else { return Ok(None) };
+    let service = read::get(client, SERVICES, Some(&namespace), &service).await?;
+    let selector = service.and_then(|service| selector_of(&service["spec"]["selector"]));
+    Ok(selector.map(|selector| (namespace, selector)))
 }
 
 /// Reads the pods of the webhook in the cluster.
