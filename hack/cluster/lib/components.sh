@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python cert-manager istio-cni node kubernetes-e2e istio-suites)
+COMPONENTS=(training-operator python cert-manager istio-cni node pages kubernetes-e2e istio-suites)
 
 require_components() {
   local component
@@ -44,6 +44,7 @@ add_component() {
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
     node) add_node_proxy; return ;;
+    pages) add_pages; return ;;
     kubernetes-e2e) add_kubernetes_e2e; return ;;
     istio-suites) add_istio_suites; return ;;
   esac
@@ -86,6 +87,22 @@ add_istio_cni() {
 }
 
 # The images' archives are kept by what they are made of: the part, and the recipe.
+# What the commands of README and docs/getting-started.md need: a registry, skopeo, and the image of their Job by its own name.
+add_pages() {
+  local program
+  ensure_debian skopeo:skopeo
+  program=$(debian_file docker-registry usr/bin/docker-registry)
+  certificate registry /CN=registry "IP:${REGISTRY_ADDRESS%:*}"
+  cat >"$STATE/registry.yaml" <<YAML
+version: 0.1
+storage: {filesystem: {rootdirectory: $STATE/registry}}
+http: {addr: "$REGISTRY_ADDRESS", tls: {certificate: $PKI/registry.crt, key: $PKI/registry.key}}
+YAML
+  start_daemon registry "$program" serve "$STATE/registry.yaml"
+  wait_for_daemon registry 30 curl -sf --cacert "$PKI/ca.crt" "https://$REGISTRY_ADDRESS/v2/"
+  containers k8s.io images tag --force "$(image_name payload)" docker.io/library/busybox:stable >/dev/null 2>&1
+}
+
 add_images_of() {
   local image program path recipe
   recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/pack"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)

@@ -8,7 +8,7 @@ end_cluster() {
   fi
   [ "$(cat "$OWNER")" = "$STATE" ] || fail "the cluster that is up belongs to $(cat "$OWNER")" "end it with: make cluster-down in $(dirname "$(cat "$OWNER")")"
   say "ending the cluster"
-  stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns
+  stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns registry
   end_pods
   stop_daemons containerd kube-apiserver etcd
   end_shims

@@ -92,6 +92,7 @@ clusterDomain: cluster.local
 resolvConf: ""
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%, nodefs.inodesFree: 1%}
 imageGCHighThresholdPercent: 100
+$VERIFICATION_OF_IMAGES
 maxPods: 240
 tlsCertFile: $PKI/kubelet.crt
 tlsPrivateKeyFile: $PKI/kubelet.key

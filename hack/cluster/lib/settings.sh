@@ -25,7 +25,10 @@ if [ "$NATIVE_SIDECARS" = disabled ]; then NATIVE_SIDECARS_GATE=(--feature-gates
 PARTS=("kubernetes-$KUBERNETES" istio gateway-api)
 # Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
 CONTAINERD_PART=
+# An image that is loaded is used, also after a pod has pulled the same one from the component pages' registry (KEP-2535).
+VERIFICATION_OF_IMAGES=
 if [ "$KUBERNETES" = 1.36 ]; then
+  VERIFICATION_OF_IMAGES='imagePullCredentialsVerificationPolicy: NeverVerify'
   CONTAINERD_PART=containerd
   PARTS+=("$CONTAINERD_PART")
 fi
@@ -51,6 +54,8 @@ else
 fi
 API=https://127.0.0.1:6443
 CONTAINERD_SOCKET=$RUN/containerd.sock
+# Of the component `pages`. containerd asks registries on loopback for no certificate.
+REGISTRY_ADDRESS=127.0.0.1:15000
 # Debian's CNI plugins, and those that components add.
 CNI_BIN=$STATE/cni-bin
 ISTIO_CNI_RUN=$RUN/istio-cni

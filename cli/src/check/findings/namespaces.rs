@@ -35,7 +35,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
                        their own are in the mesh";
         findings.push(Finding::info(Id::NamespaceMesh, format!("{message}: {}", some(&outside))));
     }
-    if inside.is_empty() && outside.is_empty() {
+    if inside.is_empty() && outside.is_empty() && findings.is_empty() {
         findings.extend(nothing_opted_in(snapshot));
     }
     findings

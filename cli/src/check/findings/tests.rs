@@ -170,6 +170,9 @@ fn invalid_namespace_labels_are_found() {
             "info unreadable: cannot read nodes: forbidden",
         ),
     ]);
+    let misspelt = labelled("team", &json!({"istio-aux.io/injection": "true"}));
+    let named_once = found(&Snapshot { namespaces: vec![misspelt], ..healthy() });
+    assert_eq!(named_once.iter().filter(|finding| finding.id == Id::NamespaceOptIn).count(), 1, "{named_once:#?}");
     let unread = found(&Snapshot { namespaces: Vec::new(), ..healthy() });
     assert!(unread.iter().all(|finding| finding.id != Id::NamespaceOptIn), "{unread:#?}");
 }
