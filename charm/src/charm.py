@@ -136,7 +136,7 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _remember(self, settings: Settings, opted_in: dict[str, Labels]) -> str | None:
         """Keeps what actions opted in, and labels namespaces. Returns the reasons of those that are not labelled."""
-        self._peer_data[_OPTED_IN] = json.dumps(opted_in, sort_keys=True)
+        self._peer_data[_OPTED_IN] = json.dumps(opted_in)
         _, rejected = self.resources.label(self._wanted_labels(settings))
         return "; ".join(rejected) or None
 

@@ -67,7 +67,7 @@ class Settings(BaseModel):
 
 def problems(error: ValidationError) -> str:
     """Describes every invalid option, with the values that it accepts."""
-    return "; ".join(_problem(each) for each in error.errors(include_url=False))
+    return "; ".join(_problem(each) for each in error.errors())
 
 
 def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's type of an error is not public

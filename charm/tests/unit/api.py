@@ -108,6 +108,8 @@ class Client:
 
     def create(self, obj: Any, *, name: str, namespace: str) -> None:
         assert type(obj) is Pod.Eviction
+        assert obj.metadata
+        assert (obj.metadata.name, obj.metadata.namespace) == (name, namespace)
         self._answer(Pod)
         if name in self._api.held:
             raise api_error(429, "Cannot evict pod as it would violate the pod's disruption budget.")
@@ -124,6 +126,7 @@ class Client:
             raise failure
 
     def _there(self, res: type, name: str, namespace: str | None) -> Json:
+        assert name, "without one, an API server lists the kind"
         self._answer(res)
         key = self._key(res, name, namespace)
         if key not in self._api.objects:

@@ -123,6 +123,13 @@ def test_result_stays_below_what_juju_takes(missed: App, api: Api) -> None:
     assert max(len(str(value)) for value in results.values()) < 100 << 10
 
 
+def test_result_of_as_many_pods_as_fit_names_all(missed: App, api: Api) -> None:
+    for number in range(LINES - 7):
+        put_pod(api, f"more-{number:03}", ("StatefulSet", "more"), MAIN, restart="Always")
+    assert len(missed.act(0, "list-uninjected-pods")["pods"].splitlines()) == LINES
+    assert "narrow it" not in missed.act(0, "list-uninjected-pods")["pods"]
+
+
 def test_status_says_what_pods_miss(missed: App) -> None:
     missed.update(0)
     expected = "pods that miss something: 1 no-hold, 1 no-shim, 5 no-sidecar; see the action list-uninjected-pods"
@@ -156,9 +163,11 @@ def test_deleted_namespace_is_forgotten(app: App, api: Api) -> None:
 
 
 def test_rejected_label_fails_the_action(app: App, api: Api) -> None:
-    app.deploy()
-    api.refused.add("team")
-    assert app.failure(0, "enable-namespace", namespace="team") == "team: labels are owned by the platform"
+    api.put("Namespace", "other")
+    api.refused |= {"team", "other"}
+    app.deploy(config={"namespaces": "other"})
+    reasons = "other: labels are owned by the platform; team: labels are owned by the platform"
+    assert app.failure(0, "enable-namespace", namespace="team") == reasons
 
 
 def test_disabled_namespace_keeps_labels_of_other_owners(app: App, api: Api) -> None:
@@ -171,10 +180,12 @@ def test_disabled_namespace_keeps_labels_of_other_owners(app: App, api: Api) -> 
 
 def test_option_and_action_may_both_name_a_namespace(app: App, api: Api) -> None:
     app.deploy(config={"namespaces": "team"})
-    app.act(0, "enable-namespace", namespace="team")
+    app.act(0, "enable-namespace", namespace="team", **{"istio-injection": True})
+    app.update(0)
+    assert api.labels("team") == MESH, "the option takes nothing from the action"
     app.config = dict(SHIM)
     app.update(0)
-    assert api.labels("team") == OPT_IN, "the action stays in force without the option"
+    assert api.labels("team") == MESH, "the action stays in force without the option"
     app.act(0, "disable-namespace", namespace="team")
     assert api.labels("team") == {}
 
@@ -222,6 +233,8 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
         "namespace ambient is in the ambient mesh: a sidecar would take its pods out of it",
     ),
     ("disable-namespace", {"namespace": "gone"}, "namespace not found: gone"),
+    ("disable-namespace", {"namespace": ""}, "namespace not found: "),
+    ("enable-namespace", {"namespace": ""}, "namespace not found: "),
     ("disable-namespace", {"namespace": "listed"}, "the option namespaces lists listed: remove it there"),
     ("disable-namespace", {"namespace": "both"}, "the option namespaces lists both: remove it there"),
     (
@@ -256,6 +269,13 @@ def test_action_says_how_the_cluster_fails(app: App, api: Api, failure: Exceptio
     app.deploy()
     api.broken = failure
     assert app.failure(0, "list-uninjected-pods") == message
+
+
+def test_namespace_is_opted_out_while_no_options_are_valid(app: App, api: Api) -> None:
+    api.put("Namespace", "team", metadata={"labels": OPT_IN})
+    app.deploy(config={"log-level": "loud"})
+    assert app.act(0, "disable-namespace", namespace="team")["changed"] == "yes"
+    assert api.labels("team") == {}
 
 
 @pytest.mark.parametrize("action", ["enable-namespace", "disable-namespace"])

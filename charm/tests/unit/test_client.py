@@ -29,6 +29,7 @@ def answer_of_a_proxy(code: int) -> httpx2.HTTPStatusError:
         (api_error(400), Rejected),
         (api_error(422), Rejected),
         (api_error(401), Unavailable),
+        (api_error(408), Unavailable),
         (api_error(409), Unavailable),
         (api_error(429), Unavailable),
         (api_error(500), Unavailable),
@@ -49,6 +50,7 @@ def test_failure_is_one_of_four(api: Api, failure: Exception, expected: type[Clu
     with pytest.raises(ClusterError) as raised:
         Cluster("kubeflow").apply(SERVICE)
     assert type(raised.value) is expected
+    assert str(raised.value) not in ("", "None")
 
 
 def test_client_that_cannot_be_made_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +66,14 @@ def test_error_without_words_has_its_name(api: Api) -> None:
     api.broken = httpx2.ReadTimeout("")
     with pytest.raises(Unavailable, match="ReadTimeout"):
         list(Cluster("kubeflow").list(Namespace))
+
+
+def test_patch_reaches_the_object_of_its_namespace(api: Api) -> None:
+    for namespace in ("kubeflow", "other"):
+        api.put("Service", "one", namespace)
+    Cluster("kubeflow").patch(Service, "one", {"metadata": {"labels": {"a": "b"}}}, "other")
+    assert api.get("Service", "one", "other")["metadata"]["labels"] == {"a": "b"}
+    assert "labels" not in api.get("Service", "one", "kubeflow")["metadata"]
 
 
 def test_absent_objects_are_none_and_deleted_already(api: Api) -> None:

@@ -166,11 +166,14 @@ def test_application_replaces_one_that_is_gone(app: App, api: Api, model: str) -
     assert api.get(*CONFIGURATION)["metadata"]["labels"]["app.juju.is/created-by"] == "istio-aux"
 
 
-def test_installation_by_helm_is_left_alone(app: App, api: Api) -> None:
-    helm = {"app.kubernetes.io/managed-by": "Helm"}
-    api.put(*CONFIGURATION, metadata={"labels": helm}, webhooks=[])
+@pytest.mark.parametrize(
+    ("labels", "by"),
+    [({"app.kubernetes.io/managed-by": "Helm"}, "Helm"), ({}, "kubectl"), ({"app.juju.is/created-by": "x"}, "kubectl")],
+)
+def test_installation_by_others_is_left_alone(app: App, api: Api, labels: dict[str, str], by: str) -> None:
+    api.put(*CONFIGURATION, metadata={"labels": labels}, webhooks=[])
     app.deploy()
-    message = "istio-aux is installed in this cluster already, by Helm; remove one of the two"
+    message = f"istio-aux is installed in this cluster already, by {by}; remove one of the two"
     assert app.status() == BlockedStatus(message)
     assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux"]}
 
@@ -216,11 +219,13 @@ def test_last_hook_fails_if_the_api_fails(app: App, api: Api, failure: Exception
 
 
 def test_last_hook_fails_after_a_rejected_label(app: App, api: Api) -> None:
-    api.put("Namespace", "guarded")
-    app.deploy(config={"namespaces": "guarded,team"})
+    for name in ("guarded", "owned"):
+        api.put("Namespace", name)
+    app.deploy(config={"namespaces": "guarded,owned,team"})
     app.planned = 0
-    api.refused.add("guarded")
-    with pytest.raises(testing.errors.UncaughtCharmError):
+    api.refused |= {"guarded", "owned"}
+    reasons = "guarded: labels are owned by the platform; owned: labels are owned by the platform"
+    with pytest.raises(testing.errors.UncaughtCharmError, match=reasons):
         app.run(0, "remove")
     assert api.labels("team") == {}, "the others are restored"
 
@@ -238,6 +243,7 @@ def test_removal_without_rights_is_reported_and_repeated(app: App, api: Api) -> 
 
 def test_last_hook_of_one_of_two_units_removes_nothing(app: App, api: Api) -> None:
     app.deploy(2)
+    app.planned = 1
     app.run(1, "remove")
     assert objects(api) == INSTALLED
 

@@ -1,6 +1,8 @@
 """The cluster rejects calls, and the webhook is not healthy."""
 
+import base64
 import datetime
+import json
 from typing import Any, cast
 
 import httpx2
@@ -11,7 +13,7 @@ from ops import ActiveStatus, BlockedStatus
 from cluster import health
 from tests.unit.api import Api, api_error
 from tests.unit.juju import START, App, Clock, image_resource
-from tests.unit.seen import API_UNAVAILABLE, INSTALLED, NO_TRUST, NOT_READY, WEBHOOK, objects, webhooks
+from tests.unit.seen import API_UNAVAILABLE, CONTROLLER, INSTALLED, NO_TRUST, NOT_READY, WEBHOOK, objects, webhooks
 
 # The cluster rejects calls
 
@@ -86,6 +88,8 @@ def test_private_image_is_pulled_with_its_account(app: App, api: Api) -> None:
     assert pod["imagePullSecrets"] == [{"name": "istio-aux-webhook-image"}]
     secret = api.get("Secret", "istio-aux-webhook-image", "kubeflow")
     assert secret["type"] == "kubernetes.io/dockerconfigjson"
+    account = {"username": "me", "password": "secret"}
+    assert json.loads(base64.b64decode(secret["data"][".dockerconfigjson"])) == {"auths": {"registry.example": account}}
     app.resources = frozenset({image_resource()})
     app.update(0)
     assert objects(api) == INSTALLED
@@ -161,6 +165,23 @@ def deployment(since: datetime.datetime, **conditions: str) -> Deployment:
 )
 def test_deployment_is_overdue_after_a_minute(there: Deployment | None, overdue: bool) -> None:
     assert health.is_overdue(there, LATER) is overdue
+
+
+@pytest.mark.parametrize("workload", [WEBHOOK, CONTROLLER])
+def test_workload_without_a_replica_is_reported_after_a_minute(
+    app: App, api: Api, clock: Clock, workload: tuple[str, str, str]
+) -> None:
+    app.deploy(config={"tenancy": True})
+    since = clock.now.isoformat().replace("+00:00", "Z")
+    conditions = [{"type": "Available", "status": "False", "lastTransitionTime": since}]
+    api.get(*workload)["status"] = {"availableReplicas": 1, "conditions": conditions}
+    api.starts = False
+    clock.passes(seconds=59)
+    app.update(0)
+    assert app.status() == ActiveStatus()
+    clock.passes(seconds=1)
+    app.update(0)
+    assert app.status().message.startswith(f"waiting for the Deployment {workload[1]}, which is not ready")
 
 
 def test_new_image_that_does_not_start_is_reported(app: App, api: Api) -> None:

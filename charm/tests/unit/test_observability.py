@@ -5,8 +5,10 @@ import json
 import lzma
 import pathlib
 import re
+import uuid
 
 import pytest
+from cosl import JujuTopology
 from cosl.rules import Rules
 from ops import testing
 
@@ -68,8 +70,26 @@ def test_unchanged_dashboard_is_published_once(app: App) -> None:
     assert app.relation(0, "grafana-dashboard").local_app_data["dashboards"] == first
     template = json.loads(first)["templates"]["file:istio-aux"]
     assert json.loads(lzma.decompress(base64.b64decode(template["content"]))) == DASHBOARD
-    assert template["charm"] == "istio-aux"
-    assert template["juju_topology"]["application"] == "istio-aux"
+    assert {key: template[key] for key in template if key != "content"} == {
+        "charm": "istio-aux",
+        "inject_dropdowns": True,
+        "juju_topology": {
+            "model": "kubeflow",
+            "model_uuid": UUID,
+            "application": "istio-aux",
+            "unit": "istio-aux/0",
+        },
+    }
+
+
+def test_changed_dashboard_has_another_id(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    topology = JujuTopology("kubeflow", UUID, "istio-aux", charm_name="istio-aux")
+    monkeypatch.setattr(observability, "DASHBOARDS", tmp_path)
+    versions = []
+    for text in ("{}", "{}", '{"title": "other"}'):
+        (tmp_path / "one.json").write_text(text)
+        versions.append(uuid.UUID(json.loads(observability.dashboard_data(topology)["dashboards"])["uuid"]))
+    assert versions[0] == versions[1] != versions[2]
 
 
 def test_every_unit_sends_traces_of_its_hooks(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
