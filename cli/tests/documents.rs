@@ -148,3 +148,14 @@ fn pages_have_200_lines_of_100_columns_at_most() {
     }
     assert!(long.is_empty(), "these are too long: {long:#?}");
 }
+
+#[test]
+fn every_alert_is_explained() {
+    let docs = summary().with_file_name("");
+    let rules = fs::read_to_string(docs.join("../deploy/helm/istio-aux/rules.yaml")).unwrap();
+    let operations = fs::read_to_string(docs.join("operations.md")).unwrap();
+    let alerts: BTreeSet<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let rows = operations.lines().filter_map(|line| line.strip_prefix("| `IstioAux")?.split_once('`'));
+    let explained = rows.map(|(name, _)| format!("IstioAux{name}")).collect::<BTreeSet<_>>();
+    assert_eq!(explained.iter().map(String::as_str).collect::<BTreeSet<_>>(), alerts);
+}
