@@ -131,6 +131,35 @@ pub fn server() -> Vec<Value> {
     vec![strict(), service("web", 80, 8080), deployment("web", &pod_spec("Always", &[serve]))]
 }
 
+/// Returns a server at `/`, and of a program's output at `/cgi-bin/stream`, in a mesh in which each request is a connection of its
+/// own from proxy to proxy, too, and is not tried again.
+pub fn streaming_server(program: &str) -> Vec<Value> {
+    let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
+    serve["readinessProbe"] =
+        json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
+    serve["livenessProbe"] = serve["readinessProbe"].clone();
+    let mut spec = with_memory(pod_spec("Always", &[serve]));
+    let volume = json!({"name": "program", "configMap": {"name": "program", "defaultMode": 0o755}});
+    spec["volumes"].as_array_mut().expect("it is a list").push(volume);
+    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut().expect("it is a list");
+    mounts.push(json!({"name": "program", "mountPath": "/www/cgi-bin"}));
+    let route = json!({"route": [{"destination": {"host": "web"}}], "retries": {"attempts": 0}});
+    vec![
+        strict(),
+        service("web", 80, 8080),
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"stream": program}}),
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": {"name": "web"},
+            "spec": {"host": "web", "trafficPolicy": {"connectionPool": {"http": {"maxRequestsPerConnection": 1}}}},
+        }),
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
+            "spec": {"hosts": ["web"], "http": [route]},
+        }),
+        deployment("web", &spec),
+    ]
+}
+
 /// Returns a Service of HTTP for the pods of a Deployment, by its name.
 pub fn service(deployment: &str, port: u16, target_port: u16) -> Value {
     let ports = json!([{"name": "http", "port": port, "targetPort": target_port}]);

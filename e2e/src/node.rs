@@ -336,6 +336,16 @@ pub fn kill_agent() {
     kubectl(&[&AGENT[..], &words].concat());
 }
 
+/// Returns a namespace's proxies of an image, by the name that the agent gives it.
+#[must_use]
+pub fn proxies_of(namespace: &str, image: &str) -> Vec<Value> {
+    let proxies: Vec<Value> = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
+    let prefix = format!("{namespace}/");
+    let is_of =
+        |proxy: &Value| proxy["image"] == image && proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&prefix));
+    proxies.into_iter().filter(is_of).collect()
+}
+
 /// Returns the image of the mesh's proxies.
 pub fn proxy_image() -> String {
     value("proxyImage")

@@ -2,10 +2,10 @@
 
 use e2e::cluster::{BESIDE, MESH};
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{container, deployment, payload_image, pod_spec, server, shell, with_memory};
+use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage};
 use e2e::{Namespace, PodView, scenario};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::failures::{assert_heard, living_pods};
 
@@ -27,32 +27,8 @@ done
 sleep 86400";
 
 fn objects() -> Vec<Value> {
-    let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
-    serve["readinessProbe"] =
-        json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
-    serve["livenessProbe"] = serve["readinessProbe"].clone();
-    let mut spec = with_memory(pod_spec("Always", &[serve]));
-    let program = json!({"name": "program", "configMap": {"name": "program", "defaultMode": 0o755}});
-    spec["volumes"].as_array_mut().expect("it is a list").push(program);
-    let mounts = spec["containers"][0]["volumeMounts"].as_array_mut().expect("it is a list");
-    mounts.push(json!({"name": "program", "mountPath": "/www/cgi-bin"}));
-    let mut objects = server();
-    objects.retain(|object| object["kind"] != "Deployment");
-    objects.extend([
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"stream": STREAM}}),
-        // Each request is a new connection from proxy to proxy, too, and is not tried again.
-        json!({
-            "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": {"name": "web"},
-            "spec": {"host": "web", "trafficPolicy": {"connectionPool": {"http": {"maxRequestsPerConnection": 1}}}},
-        }),
-        json!({
-            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
-            "spec": {"hosts": ["web"], "http": [{"route": [{"destination": {"host": "web"}}], "retries": {"attempts": 0}}]},
-        }),
-        deployment("web", &spec),
-        deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)]))),
-    ]);
-    objects
+    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
+    streaming_server(STREAM).into_iter().chain([client]).collect()
 }
 
 /// Runs a script in the only pod of a Deployment.
@@ -71,17 +47,11 @@ fn codes(ns: &Namespace) -> Vec<String> {
     exec(ns, "client", "cat /memory/codes").lines().map(str::to_owned).collect()
 }
 
-/// Returns the namespace's proxies that are of an image.
-fn proxies_of(ns: &Namespace, image: &str) -> Vec<Value> {
-    let proxies: Vec<Value> = serde_json::from_str(&node::agent(&["status", "--output=json"])).expect("it is JSON");
-    let is_of = |proxy: &Value| {
-        proxy["image"] == image && proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&format!("{}/", ns.name())))
-    };
-    proxies.into_iter().filter(is_of).collect()
-}
-
 fn states(ns: &Namespace, image: &str) -> Vec<String> {
-    proxies_of(ns, image).iter().map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned()).collect()
+    node::proxies_of(ns.name(), image)
+        .iter()
+        .map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned())
+        .collect()
 }
 
 async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
@@ -152,7 +122,7 @@ async fn failed_upgrade_leaves_the_serving_proxies() {
     let serving = node::root_of(&node::proxy_image());
     // It has no pilot-agent.
     let next = NextImage::install_other(payload_image());
-    let proxies = proxies_of(ns, &serving);
+    let proxies = node::proxies_of(ns.name(), &serving);
     let sandboxes: Vec<_> = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str()).collect();
     ns.until("a failure of each", async || {
         let log = node::agent_log();

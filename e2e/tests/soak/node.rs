@@ -1,5 +1,5 @@
-//! Many pods with proxies beside them: they come and go while the agent is killed and containerd restarted, or start all at once. None
-//! is stuck, and no proxy is left on the node.
+//! Many pods with proxies beside them: they come and go while the agent is killed and containerd restarted, start all at once, or live
+//! while their proxies are upgraded. None is stuck, no proxy is left on the node, and no connection is refused or broken.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::in_background;
-use e2e::manifests::{job, pod, pod_spec, shell};
-use e2e::node::{self, kill_agent};
+use e2e::kubectl::wait_for_rollout;
+use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
+use e2e::node::{self, NextImage, kill_agent};
 use e2e::{LOST, Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 const PODS: u32 = 200;
@@ -103,4 +104,70 @@ async fn two_hundred_starts_at_once_are_each_made_once() {
     assert_eq!((wanted, started, failed), (PODS as usize, PODS as usize, 0));
     ns.delete(&all).await;
     ns.until_within(LIMIT, "the node as it was", async || node::proxies().is_empty().then_some(())).await;
+}
+
+/// How many pods live, half of them servers, and how often the proxies of all are upgraded.
+const LIVING: usize = 100;
+const UPGRADES: usize = 10;
+/// A response that takes five seconds.
+const STREAM: &str = r"#!/bin/sh
+printf 'Content-Type: text/plain\r\n\r\n'
+for _ in 1 2 3 4 5; do date; sleep 1; done
+echo whole
+";
+/// Asks for one after the other, each by a new connection, and keeps how each ended.
+const CLIENT: &str = r#"
+until curl -sf -o /dev/null http://web/; do sleep 0.2; done
+until [ -e /memory/stop ]; do
+  curl -sSN http://web/cgi-bin/stream >/memory/stream 2>&1
+  echo "$? $(tail -n 1 /memory/stream)" >>/memory/ends
+done
+sleep 86400"#;
+
+#[tokio::test]
+async fn thousand_upgrades_refuse_and_break_no_connection() {
+    let ns = &scenario("node-upgrades", &[BESIDE]).await;
+    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
+    let mut objects: Vec<Value> = streaming_server(STREAM).into_iter().chain([client]).collect();
+    for object in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
+        object["spec"]["replicas"] = json!(LIVING / 2);
+    }
+    ns.create_objects(objects).await;
+    for workload in ["deployment/web", "deployment/client"] {
+        wait_for_rollout(ns.name(), workload);
+    }
+    let (began, first) = (Instant::now(), node::proxy_image());
+    let mut next = None;
+    for _ in 0..UPGRADES {
+        // Dropped, it has the first image installed again.
+        next = if next.is_none() { Some(NextImage::install()) } else { None };
+        let wanted = next.as_ref().map_or(&first, |next: &NextImage| &next.name);
+        let other = format!("{first}-next");
+        let before = if *wanted == first { &other } else { &first };
+        ns.until_within(LIMIT, &format!("all proxies to be of {wanted}, and no other"), async || {
+            let new = node::proxies_of(ns.name(), &node::root_of(wanted));
+            let run = new.iter().filter(|proxy| proxy["state"] == "running").count();
+            (run == LIVING && node::proxies_of(ns.name(), &node::root_of(before)).is_empty()).then_some(())
+        })
+        .await;
+    }
+    let took = began.elapsed();
+    let (mut whole, mut broken) = (0, Vec::new());
+    for pod in ns.pods_with("app=client").await {
+        let name = pod.metadata.name.expect("it has a name");
+        let ends = ns.exec(&name, "main", &["cat", "/memory/ends"]);
+        let (good, bad): (Vec<_>, Vec<_>) = ends.lines().map(str::to_owned).partition(|end| end == "0 whole");
+        whole += good.len();
+        broken.extend(bad.into_iter().map(|end| format!("{name}: {end}")));
+    }
+    println!(
+        "{} upgrades in {took:?}; {whole} responses of 5 s were whole, {} were not",
+        LIVING * UPGRADES,
+        broken.len()
+    );
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(whole > LIVING / 2 * UPGRADES, "streams were open in each upgrade");
+    for pod in ns.pods_with("app in (web, client)").await {
+        assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
+    }
 }
