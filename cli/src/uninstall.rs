@@ -129,6 +129,10 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     }
     if let Some((name, namespace)) = release {
         plan.next.push(format!("helm uninstall {name} --namespace {namespace}"));
+        // Helm leaves the one that it was told to create. Another one may have more in it.
+        if namespace == NAME {
+            plan.next.push(format!("kubectl delete namespace {namespace}"));
+        }
     }
     let selection = ListParams::default().labels(&format!("{SHIM_LABEL}=status")).fields(UNFINISHED);
     plan.waiting_pods = read::list(client, PODS, None, &selection).await?.iter().map(place).collect();

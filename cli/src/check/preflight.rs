@@ -36,6 +36,7 @@ fn state(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(Finding::ok(Id::Installation, message));
         findings.push(findings::order(configurations, CONFIGURATION_NAME));
     }
+    findings.extend(findings::injected_proxies(snapshot));
     findings.extend(findings::unreadable(snapshot));
     findings
 }
@@ -130,8 +131,10 @@ mod tests {
         ];
         for (version, configurations, id, severity) in cases {
             let configurations = Some(configurations);
-            let snapshot = Snapshot { server: Version::parse(version), configurations, ..Snapshot::default() };
+            let istiods = vec![json!({"metadata": {"namespace": "istio-system", "name": "istiod"}})];
+            let snapshot = Snapshot { server: Version::parse(version), configurations, istiods, ..Snapshot::default() };
             let findings = state(&snapshot);
+            assert!(findings.iter().any(|finding| finding.id == Id::NativeSidecars), "{findings:?}");
             let finding = findings.iter().find(|finding| finding.id == id).unwrap();
             assert_eq!(finding.severity, severity, "{version}: {finding:?}");
         }

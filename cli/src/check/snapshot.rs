@@ -1,6 +1,6 @@
 //! Reads the state of a cluster as its user may. What could not be read is listed in words.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use contract::kind::{DEPLOYMENTS, Kind, NAMESPACES, PODS};
 use contract::names::{NODE, NODE_RUNTIME_CLASS, PROXY_LABEL};
 use contract::version::Version;
@@ -52,6 +52,8 @@ pub(super) struct Snapshot {
     /// Has the webhook's pods.
     pub(super) webhooks: Vec<Webhook>,
     pub(super) namespaces: Vec<Value>,
+    /// Is the namespace to check, where there is none of this name.
+    pub(super) missing_namespace: Option<String>,
     pub(super) pods: PodFacts,
     /// Has the objects of the tenant, if one namespace is checked and it is a tenant's.
     pub(super) tenant: Option<Tenant>,
@@ -95,8 +97,9 @@ impl Snapshot {
         let unreadable = &mut self.unreadable;
         let namespace = scope.namespace.as_deref();
         let namespaces = match namespace {
-            Some(name) => read::get(client, NAMESPACES, None, name).await.and_then(|found| {
-                found.map(|namespace| vec![namespace]).ok_or_else(|| anyhow!("there is no namespace {name}"))
+            Some(name) => read::get(client, NAMESPACES, None, name).await.map(|found| {
+                self.missing_namespace = found.is_none().then(|| name.to_owned());
+                found.into_iter().collect()
             }),
             None => read::list(client, NAMESPACES, None, &ListParams::default()).await,
         };

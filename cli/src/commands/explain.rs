@@ -10,7 +10,7 @@ const WARNING: &str = "\n  warning: ";
 
 /// Renders an explanation as text for a person.
 pub(super) fn render(explanation: &Explanation) -> String {
-    let Explanation { object, namespace, opted_in, opt_in, in_mesh, pods, now } = explanation;
+    let Explanation { object, namespace, opted_in, opt_in, in_mesh, misplaced, pods, now } = explanation;
     let mut text = format!("{object} in namespace {namespace}\n");
     let opted_in = match opted_in {
         Some(true) => "opted in",
@@ -21,6 +21,12 @@ pub(super) fn render(explanation: &Explanation) -> String {
     if let Some(in_mesh) = in_mesh {
         let selects = if *in_mesh { "selects" } else { "does not select" };
         let _ = writeln!(text, "Istio's injector {selects} the namespace");
+    }
+    for annotation in misplaced {
+        let _ = writeln!(
+            text,
+            "warning: its annotation {annotation} has no effect; next: move it to the pod template's metadata"
+        );
     }
     for pod in pods {
         let _ = writeln!(text, "{}", pod.describe(WARNING));
@@ -56,6 +62,7 @@ mod tests {
         let decision = |warnings: &[&str]| Decision {
             mode: "native".to_owned(),
             reason: "because".to_owned(),
+            waits_for: Vec::new(),
             warnings: warnings.iter().map(|warning| (*warning).to_owned()).collect(),
         };
         let pod = |name: &str, decision, unchanged: Option<&str>| ExplainedPod {
@@ -63,6 +70,7 @@ mod tests {
             phase: "Running".to_owned(),
             decision,
             unchanged: unchanged.map(str::to_owned),
+            run_on: Vec::new(),
         };
         let explanation = Explanation {
             object: "job/hello".to_owned(),
@@ -70,6 +78,7 @@ mod tests {
             opted_in: Some(true),
             opt_in: "its namespace has the label x=enabled".to_owned(),
             in_mesh: Some(false),
+            misplaced: vec!["istio-aux.io/mode".to_owned()],
             pods: vec![pod("a", Some(decision(&[])), None), pod("b", None, Some("it opted out"))],
             now: vec![
                 Verdict::Injected(decision(&["no container mian"])),

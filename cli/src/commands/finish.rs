@@ -64,6 +64,7 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
     let asks = all_stuck && !yes;
     cluster.run(async |client| {
         let namespace = namespace_or_default(namespace, &client);
+        let place = if all_namespaces { "any namespace".to_owned() } else { format!("namespace {namespace}") };
         let selection = if all_stuck {
             let selector = selector.unwrap_or_default();
             PodSelection::AllStuck { namespace: (!all_namespaces).then_some(namespace), selector }
@@ -83,8 +84,8 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
         };
         let agrees = |pods: &[StuckPod]| !asks || pods.is_empty() || agrees(pods);
         finish::run(&client, selection, dry_run, timeout, agrees, report).await?;
-        let text = if outcomes.is_empty() { "no pod is stuck\n" } else { "" };
-        output.print(&json!({"pods": outcomes}), text)?;
+        let text = if outcomes.is_empty() { format!("no pod is stuck in {place}\n") } else { String::new() };
+        output.print(&json!({"pods": outcomes}), &text)?;
         Ok(outcomes.iter().all(|outcome| outcome.succeeded))
     })
 }

@@ -50,7 +50,7 @@ pub(super) fn run(arguments: UninstallArgs) -> CliResult {
     cluster.run(async |client| {
         let plan = uninstall::plan(&client, namespace).await?;
         for pod in &plan.waiting_pods {
-            eprintln!("istio-aux: pod {pod} does not complete without the webhook; next: let it end before");
+            eprintln!("istio-aux: pod {pod} does not complete without the webhook; next: let it end before, or istio-aux finish");
         }
         let mut deletions = Vec::new();
         if dry_run {
@@ -67,12 +67,12 @@ pub(super) fn run(arguments: UninstallArgs) -> CliResult {
                 deletions.push(deletion);
             };
             if let Err(error) = uninstall::run(&client, &plan, timeout, report).await {
-                output.print(&json!({"objects": deletions, "next": []}), "")?;
+                output.print(&json!({"objects": deletions, "waitingPods": plan.waiting_pods, "next": []}), "")?;
                 return Err(error);
             }
         }
         let text = text(&plan, dry_run.then_some(&deletions));
-        output.print(&json!({"objects": deletions, "next": plan.next}), &text)?;
+        output.print(&json!({"objects": deletions, "waitingPods": plan.waiting_pods, "next": plan.next}), &text)?;
         Ok(deletions.iter().all(|deletion| deletion.error.is_none()))
     })
 }

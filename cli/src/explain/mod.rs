@@ -18,6 +18,7 @@ use crate::pods::{
 };
 use crate::read::{self, selector_of};
 
+const ANNOTATION_PREFIX: &str = "istio-aux.io/";
 /// Limits the pods of a workload that are listed.
 const PODS_LIMIT: usize = 20;
 
@@ -32,6 +33,9 @@ pub(crate) struct Explanation {
     pub(crate) opt_in: String,
     /// Is true if Istio's injector selects the namespace; `None` if the namespace cannot be read.
     pub(crate) in_mesh: Option<bool>,
+    /// Names annotations of the object itself that only its pods may have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) misplaced: Vec<String>,
     pub(crate) pods: Vec<ExplainedPod>,
     pub(crate) now: Vec<Verdict>,
 }
@@ -85,12 +89,19 @@ pub(crate) async fn explain(
     Ok(Explanation {
         object: target.to_string(),
         namespace: namespace.to_owned(),
-        opted_in: opt_in.as_ref().ok().map(|opt_in| opt_in.is_in()),
+        opted_in: opt_in.as_ref().ok().map(OptIn::is_in),
         opt_in: opt_in.map_or_else(|error| describe_error(error.as_ref()), OptIn::describe),
         in_mesh: namespace_object.as_ref().ok().map(is_in_mesh),
+        misplaced: if target.kind == PODS { Vec::new() } else { misplaced(&object) },
         pods,
         now,
     })
+}
+
+/// Returns istio-aux' annotations of an object that has a pod template, where they have no effect.
+fn misplaced(object: &Value) -> Vec<String> {
+    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    annotations.map(|(key, _)| key.clone()).filter(|key| key.starts_with(ANNOTATION_PREFIX)).collect()
 }
 
 /// Returns the pod templates of an object. A pod has its controller's: a running pod contains what admission added.

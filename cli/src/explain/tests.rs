@@ -56,6 +56,14 @@ async fn job_is_explained_by_pods_and_dry_run() {
 }
 
 #[tokio::test]
+async fn annotation_of_the_job_itself_is_misplaced() {
+    let mut annotated = job();
+    annotated["metadata"]["annotations"] = json!({"istio-aux.io/mode": "off", "team": "a"});
+    let answers = [Answer::ok(JOB, annotated), Answer::list(PODS_OF_JOB, &[]), namespace(&json!({}))];
+    assert_eq!(explained("job/hello", answers).await.0.unwrap().misplaced, ["istio-aux.io/mode"]);
+}
+
+#[tokio::test]
 async fn job_outside_opted_in_namespace_says_so() {
     let explanation = explain_job(namespace(&json!({})), Answer::ok(CREATE, stuck_pod())).await;
     assert_eq!((explanation.opted_in, explanation.in_mesh), (Some(false), Some(false)));

@@ -1,7 +1,7 @@
 //! Reads the decision that a pod records, and decides again. Pure.
 
 use anyhow::{Context, Result};
-use contract::names::{SHIM_LABEL, STATUS_ANNOTATION};
+use contract::names::{PROXY_CONTAINER, SHIM_LABEL, STATUS_ANNOTATION};
 use inject::pod::Pod;
 use inject::{Settings, Sidecar, decide};
 use serde::Serialize;
@@ -14,6 +14,9 @@ use super::opt_in::{label, opt_in};
 pub(crate) struct Decision {
     pub(crate) mode: String,
     pub(crate) reason: String,
+    /// Names the containers that the shim waits for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) waits_for: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }
@@ -21,14 +24,16 @@ pub(crate) struct Decision {
 impl From<inject::Decision> for Decision {
     fn from(decision: inject::Decision) -> Self {
         let (mode, reason) = (decision.mode.as_str().to_owned(), decision.reason.to_owned());
-        Self { mode, reason, warnings: decision.warnings }
+        Self { mode, reason, waits_for: Vec::new(), warnings: decision.warnings }
     }
 }
 
 impl Decision {
     /// Describes the decision for a person, with a separator before each warning.
     pub(crate) fn describe(&self, separator: &str) -> String {
-        with_warnings(format!("mode {}: {}", self.mode, self.reason), &self.warnings, separator)
+        let waits_for = self.waits_for.join(", ");
+        let waits_for = if waits_for.is_empty() { waits_for } else { format!("; waits for {waits_for}") };
+        with_warnings(format!("mode {}: {}{waits_for}", self.mode, self.reason), &self.warnings, separator)
     }
 }
 
@@ -43,8 +48,16 @@ pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
     let status: Value = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let mode = status["mode"].as_str().or(label(pod, SHIM_LABEL))?;
     let reason = status["reason"].as_str().unwrap_or("no reason is recorded");
-    let warnings = status["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    Some(Decision { mode: mode.to_owned(), reason: reason.to_owned(), warnings: warnings.map(str::to_owned).collect() })
+    let list = |field: &str| {
+        let words = status[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+        words.map(str::to_owned).collect()
+    };
+    Some(Decision {
+        mode: mode.to_owned(),
+        reason: reason.to_owned(),
+        waits_for: list("wait-for"),
+        warnings: list("warnings"),
+    })
 }
 
 /// Decides for a pod as it is now. `Err` if the pod cannot be read.
@@ -69,6 +82,9 @@ pub(crate) struct ExplainedPod {
     /// Says why the webhook recorded nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unchanged: Option<String>,
+    /// Names the containers that run on after the proxy has ended, and keep the pod from its end.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) run_on: Vec<String>,
 }
 
 impl ExplainedPod {
@@ -78,7 +94,8 @@ impl ExplainedPod {
         let decision = recorded(pod);
         let missed = "it was created before its namespace was opted in, or while the webhook did not answer";
         let unchanged = decision.is_none().then(|| why_unchanged(pod, namespace, settings, missed));
-        Self { name: text("/metadata/name"), phase: text("/status/phase"), decision, unchanged }
+        let run_on = decision.as_ref().map_or_else(Vec::new, |_| without_proxy(pod));
+        Self { name: text("/metadata/name"), phase: text("/status/phase"), decision, unchanged, run_on }
     }
 
     /// Describes the pod for a person, with a separator before each warning.
@@ -87,8 +104,26 @@ impl ExplainedPod {
             (Some(decision), _) => decision.describe(separator),
             (None, reason) => format!("not changed by istio-aux: {}", reason.as_deref().unwrap_or_default()),
         };
-        format!("pod {} ({}): {explained}", self.name, self.phase)
+        let line = format!("pod {} ({}): {explained}", self.name, self.phase);
+        if self.run_on.is_empty() {
+            return line;
+        }
+        let names = self.run_on.join(", ");
+        format!(
+            "{line}{separator}its proxy has ended, and {names} runs on: make it a native sidecar, or have it asked by istio-aux.io/quit"
+        )
     }
+}
+
+/// Returns the containers that run while an ordinary proxy has ended; none where it runs.
+fn without_proxy(pod: &Value) -> Vec<String> {
+    let statuses = || pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let has_ended = |status: &Value| status["name"] == PROXY_CONTAINER && !status["state"]["terminated"].is_null();
+    if !statuses().any(has_ended) {
+        return Vec::new();
+    }
+    let running = statuses().filter(|status| !status["state"]["running"].is_null());
+    running.filter_map(|status| status["name"].as_str().map(str::to_owned)).collect()
 }
 
 /// Returns why a pod has no recorded decision. `missed` is the reason for a pod that would get the shim.
@@ -126,7 +161,7 @@ mod tests {
         let annotated = |text: &str| json!({"metadata": {"annotations": {STATUS_ANNOTATION: text}}});
         let decision = |reason: &str, warnings: &[&str]| {
             let warnings = warnings.iter().map(|warning| (*warning).to_owned()).collect();
-            Some(Decision { mode: "native".to_owned(), reason: reason.to_owned(), warnings })
+            Some(Decision { mode: "native".to_owned(), reason: reason.to_owned(), waits_for: Vec::new(), warnings })
         };
         let cases = [
             (annotated(r#"{"mode": "native", "reason": "r", "warnings": ["w"]}"#), decision("r", &["w"])),
@@ -137,6 +172,23 @@ mod tests {
         for (pod, expected) in cases {
             assert_eq!(recorded(&pod), expected, "{pod}");
         }
+    }
+
+    #[test]
+    fn container_that_outlives_the_proxy_is_named() {
+        let ended = || json!({"terminated": {"exitCode": 0}});
+        let mut pod = stuck_pod();
+        let status = json!({"mode": "native", "reason": "r", "wait-for": ["main"]}).to_string();
+        json_patch::merge(&mut pod["metadata"], &json!({"annotations": {STATUS_ANNOTATION: status}}));
+        let line = |pod: &Value| ExplainedPod::of(pod, None, &Settings::new("shim:1")).describe("; ");
+        assert_eq!(line(&pod), "pod hello (Running): mode native: r; waits for main");
+        pod["status"]["containerStatuses"] = json!([
+            {"name": "main", "state": ended()}, {"name": "istio-proxy", "state": ended()},
+            {"name": "helper", "state": {"running": {}}},
+        ]);
+        let hint =
+            "its proxy has ended, and helper runs on: make it a native sidecar, or have it asked by istio-aux.io/quit";
+        assert_eq!(line(&pod), format!("pod hello (Running): mode native: r; waits for main; {hint}"));
     }
 
     #[test]

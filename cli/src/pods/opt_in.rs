@@ -9,7 +9,7 @@ use serde_json::Value;
 const SYSTEM_NAMESPACE: &str = "kube-system";
 
 /// Tells if a pod is opted in, and by which label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OptIn {
     /// Holds the label of its namespace.
     ByNamespace(&'static str),
@@ -17,12 +17,14 @@ pub(crate) enum OptIn {
     /// Set by the pod's label, with the value `disabled`.
     Disabled,
     SystemNamespace,
+    /// Holds the value of the namespace's label, which does not opt in.
+    WrongValue(String),
     Missing,
 }
 
 impl OptIn {
     /// Returns true if the API server calls the webhook.
-    pub(crate) fn is_in(self) -> bool {
+    pub(crate) fn is_in(&self) -> bool {
         matches!(self, Self::ByNamespace(_) | Self::ByPod)
     }
 
@@ -33,6 +35,9 @@ impl OptIn {
             Self::ByPod => format!("the pod has the label {INJECTION_LABEL}={ENABLED}"),
             Self::Disabled => format!("the pod has the label {INJECTION_LABEL}={DISABLED}"),
             Self::SystemNamespace => format!("pods of {SYSTEM_NAMESPACE} are never changed"),
+            Self::WrongValue(value) => {
+                format!("the label {INJECTION_LABEL} of its namespace has the invalid value {value:?}; use {ENABLED}")
+            }
             Self::Missing => {
                 format!("neither its namespace nor the pod has the label {INJECTION_LABEL}={ENABLED}")
             }
@@ -52,8 +57,14 @@ pub(crate) fn opt_in(namespace: &Value, pod: &Value) -> OptIn {
     match namespace_opt_in(namespace) {
         Some(label) => OptIn::ByNamespace(label),
         None if own == Some(ENABLED) => OptIn::ByPod,
-        None => OptIn::Missing,
+        None => wrong_value(namespace).map_or(OptIn::Missing, |value| OptIn::WrongValue(value.to_owned())),
     }
+}
+
+/// Returns the value of a namespace's label that neither opts in nor out.
+pub(crate) fn wrong_value(namespace: &Value) -> Option<&str> {
+    let values = [INJECTION_LABEL, LEGACY_INJECTION_LABEL].map(|key| label(namespace, key));
+    values.into_iter().flatten().find(|value| ![ENABLED, DISABLED].contains(value))
 }
 
 /// Returns the label by which a namespace is opted in.
@@ -88,7 +99,8 @@ mod tests {
             ("team", json!({LEGACY_INJECTION_LABEL: "enabled"}), json!({}), OptIn::ByNamespace(LEGACY_INJECTION_LABEL)),
             ("team", json!({}), json!({key: "enabled"}), OptIn::ByPod),
             ("team", json!({key: "enabled"}), json!({key: "disabled"}), OptIn::Disabled),
-            ("team", json!({key: "true"}), json!({}), OptIn::Missing),
+            ("team", json!({key: "true"}), json!({}), OptIn::WrongValue("true".to_owned())),
+            ("team", json!({key: "disabled"}), json!({}), OptIn::Missing),
             ("team", json!(null), json!(null), OptIn::Missing),
             ("kube-system", json!({key: "enabled"}), json!({}), OptIn::SystemNamespace),
         ];

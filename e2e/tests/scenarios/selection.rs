@@ -50,7 +50,7 @@ async fn audit_log_has_the_decision() {
     let mode = default_mode();
     let reason = match mode {
         "proxy" => "the server has no native sidecars",
-        _ => "istio-proxy is an ordinary container in a pod that runs to completion",
+        _ => "the pod runs to completion, and its istio-proxy would not end by itself",
     };
     assert_eq!(decisions, [(format!("{mode}: {reason}"), 1)].into());
 }

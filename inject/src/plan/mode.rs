@@ -79,7 +79,7 @@ impl ModeConstraints {
     }
 
     fn best_available(&self, settings: &Settings) -> (Mode, &'static str) {
-        const ORDINARY: &str = "istio-proxy is an ordinary container in a pod that runs to completion";
+        const ORDINARY: &str = "the pod runs to completion, and its istio-proxy would not end by itself";
         const SIDECARS: &str =
             "the pod has native sidecars of its own, which the kubelet ends sooner without another one";
         match self.sharing {

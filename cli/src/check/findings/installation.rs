@@ -37,18 +37,22 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     findings.extend(shims.and_then(failure_policy));
     findings.extend(other_versions(snapshot));
     findings.extend(ca_bundle([Some(ours), shims], namespace, now));
-    findings.extend(replicas(snapshot, namespace));
+    findings.extend(replicas(snapshot, namespace, shims.is_some_and(is_ignored)));
     findings.push(order(configurations, CONFIGURATION_NAME));
     findings
 }
 
 /// Tells of pods that are admitted without their shim while the webhook is unavailable.
 fn failure_policy(shims: &Value) -> Option<Finding> {
-    let requires = |webhook: &&Value| text(webhook, "/name").starts_with("require-shim.");
-    let ignores = items(&shims["webhooks"]).filter(requires).any(|webhook| webhook["failurePolicy"] == "Ignore");
     let message =
         "failurePolicy is Ignore: while the webhook is unavailable, pods that would not complete are admitted";
-    ignores.then(|| Finding::info(Id::Installation, message).with_remediation("docs/outages.md has what that costs"))
+    let finding = || Finding::info(Id::Installation, message).with_remediation("docs/outages.md has what that costs");
+    is_ignored(shims).then(finding)
+}
+
+fn is_ignored(shims: &Value) -> bool {
+    let requires = |webhook: &&Value| text(webhook, "/name").starts_with("require-shim.");
+    items(&shims["webhooks"]).filter(requires).any(|webhook| webhook["failurePolicy"] == "Ignore")
 }
 
 fn other_versions(snapshot: &Snapshot) -> Option<Finding> {
@@ -107,7 +111,8 @@ fn span(seconds: i64) -> String {
     }
 }
 
-fn replicas(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
+fn replicas(snapshot: &Snapshot, namespace: &str, is_ignored: bool) -> Option<Finding> {
+    let become_of = if is_ignored { "admitted, and hang" } else { "rejected" };
     let all = snapshot.endpoints.as_ref()?.iter().flat_map(|slice| items(&slice["endpoints"]));
     let ready = all.filter(|endpoint| endpoint["conditions"]["ready"] != false);
     // A pod with addresses of two families is in two slices.
@@ -115,12 +120,14 @@ fn replicas(snapshot: &Snapshot, namespace: &str) -> Option<Finding> {
     Some(match ready.len() {
         0 => Finding::problem(
             Id::WebhookReplicas,
-            "no replica of the webhook is ready: opted-in pods that would not complete are rejected",
-            format!("kubectl -n {namespace} describe pods"),
+            format!("no replica of the webhook is ready: opted-in pods that would not complete are {become_of}"),
+            format!("kubectl -n {namespace} get deployments,pods,events; docs/outages.md has what helps at once"),
         ),
         1 => Finding::info(
             Id::WebhookReplicas,
-            "only one replica of the webhook is ready: without it, opted-in pods that would not complete are rejected",
+            format!(
+                "only one replica of the webhook is ready: without it, opted-in pods that would not complete are {become_of}"
+            ),
         ),
         ready => Finding::ok(Id::WebhookReplicas, format!("{ready} replicas of the webhook are ready")),
     })

@@ -10,7 +10,7 @@ use super::{items, name, text};
 const NATIVE_SIDECARS_VARIABLE: &str = "ENABLE_NATIVE_SIDECARS";
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = snapshot.istiods.iter().map(native_sidecars).collect();
+    let mut findings = injected_proxies(snapshot);
     let (classic, native) = (snapshot.pods.classic, snapshot.pods.native);
     if classic + native > 0 {
         let message =
@@ -18,6 +18,11 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         findings.push(Finding::ok(Id::MeshPods, message));
     }
     findings
+}
+
+/// Tells which kind of proxy each control plane injects.
+pub(crate) fn injected_proxies(snapshot: &Snapshot) -> Vec<Finding> {
+    snapshot.istiods.iter().map(native_sidecars).collect()
 }
 
 fn native_sidecars(istiod: &Value) -> Finding {
@@ -28,15 +33,23 @@ fn native_sidecars(istiod: &Value) -> Finding {
     match variable.map(|variable| text(variable, "/value")) {
         Some("true") => Finding::info(
             Id::NativeSidecars,
-            format!("{place} makes its proxies native sidecars ({NATIVE_SIDECARS_VARIABLE}): such pods need no shim"),
+            format!(
+                "{place} makes its proxies native sidecars ({NATIVE_SIDECARS_VARIABLE}): pods that run to completion end without a shim"
+            ),
         ),
         Some(_) => Finding::ok(
             Id::NativeSidecars,
-            format!("{place} makes its proxies ordinary containers ({NATIVE_SIDECARS_VARIABLE} is off)"),
+            format!(
+                "{place} makes its proxies ordinary containers ({NATIVE_SIDECARS_VARIABLE} is off): without istio-aux, \
+                 pods that run to completion hang"
+            ),
         ),
         None => Finding::ok(
             Id::NativeSidecars,
-            format!("{place} decides by itself whether its proxies are native sidecars"),
+            format!(
+                "{place} decides by itself whether its proxies are native sidecars (since Istio 1.27, if all nodes have \
+                 Kubernetes 1.33): where they are not, pods that run to completion hang without istio-aux"
+            ),
         ),
     }
 }

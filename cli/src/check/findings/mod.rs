@@ -11,6 +11,7 @@ mod tenants;
 use serde_json::Value;
 
 pub(super) use self::installation::order;
+pub(super) use self::istio::injected_proxies;
 pub(super) use self::servers::{nodes, server};
 use super::finding::{Finding, Id};
 use super::snapshot::Snapshot;
@@ -29,8 +30,8 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     findings.extend(tenants::of(snapshot));
     findings.extend(node_proxies::of(snapshot));
     findings.extend(snapshot.pods.decisions.iter().map(|pod| match pod.decision {
-        Some(_) => Finding::ok(Id::PodDecision, pod.describe("; ")),
-        None => Finding::info(Id::PodDecision, pod.describe("; ")),
+        Some(_) if pod.run_on.is_empty() => Finding::ok(Id::PodDecision, pod.describe("; ")),
+        _ => Finding::info(Id::PodDecision, pod.describe("; ")),
     }));
     findings.extend(unreadable(snapshot));
     findings

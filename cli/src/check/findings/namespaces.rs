@@ -1,11 +1,11 @@
 //! Finds the namespaces that are opted in, and those that only seem to be.
 
-use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+use contract::names::{DISABLED, ENABLED, INJECTION_LABEL};
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{name, some};
-use crate::pods::{is_in_mesh, label, namespace_opt_in};
+use crate::pods::{is_in_mesh, namespace_opt_in, wrong_value};
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
@@ -16,8 +16,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
             list.push(name);
             continue;
         }
-        let values = [INJECTION_LABEL, LEGACY_INJECTION_LABEL].map(|key| label(namespace, key));
-        if let Some(value) = values.into_iter().flatten().find(|value| *value != DISABLED) {
+        if let Some(value) = wrong_value(namespace) {
             findings.push(Finding::problem(
                 Id::NamespaceOptIn,
                 format!(
@@ -34,6 +33,10 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         let message = "namespaces opted in that Istio's injector does not select, so that only pods with a label of \
                        their own are in the mesh";
         findings.push(Finding::info(Id::NamespaceMesh, format!("{message}: {}", some(&outside))));
+    }
+    if let Some(name) = &snapshot.missing_namespace {
+        let message = format!("there is no namespace {name}");
+        findings.push(Finding::problem(Id::NamespaceOptIn, message, "kubectl get namespaces"));
     }
     if inside.is_empty() && outside.is_empty() && findings.is_empty() {
         findings.extend(nothing_opted_in(snapshot));

@@ -78,6 +78,11 @@ fn assert_found(cases: &[(Change, &str)]) {
     }
 }
 
+fn ignore_failures(snapshot: &mut Snapshot) {
+    let webhook = json!({"name": "require-shim.pod.istio-aux.io", "failurePolicy": "Ignore"});
+    snapshot.configurations.as_mut().unwrap()[2]["webhooks"] = json!([webhook]);
+}
+
 fn ours(snapshot: &mut Snapshot) -> &mut Value {
     &mut snapshot.configurations.as_mut().unwrap()[0]
 }
@@ -108,12 +113,13 @@ fn missing_or_untrusted_installation_is_a_problem() {
             |s| drop(s.configurations.as_mut().unwrap().pop()),
             "problem installation: there is no MutatingWebhookConfiguration zz-istio-aux",
         ),
+        (ignore_failures, "info installation: failurePolicy is Ignore"),
         (
             |s| {
-                let webhook = json!({"name": "require-shim.pod.istio-aux.io", "failurePolicy": "Ignore"});
-                s.configurations.as_mut().unwrap()[2]["webhooks"] = json!([webhook]);
+                ignore_failures(s);
+                s.endpoints = Some(vec![slice(0)]);
             },
-            "info installation: failurePolicy is Ignore",
+            "problem webhook-replicas: no replica of the webhook is ready: opted-in pods that would not complete are admitted",
         ),
         (
             |s| {
@@ -164,6 +170,13 @@ fn invalid_namespace_labels_are_found() {
         (
             |s| s.namespaces = vec![labelled("team", &json!({}))],
             "info namespace-opt-in: namespace team is not opted in",
+        ),
+        (
+            |s| {
+                s.namespaces.clear();
+                s.missing_namespace = Some("nope".to_owned());
+            },
+            "problem namespace-opt-in: there is no namespace nope",
         ),
         (
             |s| s.unreadable.push("cannot read nodes: forbidden".to_owned()),
