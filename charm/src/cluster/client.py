@@ -77,7 +77,7 @@ class Rejected(ClusterError):
 
 
 class Cluster:
-    """The cluster, with the rights of the application's account."""
+    """The cluster, with the rights of the application's account. Calls without a namespace are for the model's."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -117,7 +117,7 @@ class Cluster:
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
     ) -> None:
-        """Patches an object of another owner. Does nothing if it does not exist."""
+        """Patches an object, which another may own. Does nothing if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
             self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, **_within(namespace))
 
@@ -134,8 +134,7 @@ class Cluster:
     def owned(self, application: Application) -> Iterator[AnyResource]:
         """Lists all objects that the application created, of any kind and revision."""
         for kind in KINDS:
-            namespace = application.model if issubclass(kind, NamespacedResource) else None
-            yield from cast("Iterator[AnyResource]", self.list(kind, namespace, application.made_by_charm))
+            yield from cast("Iterator[AnyResource]", self.list(kind, labels=application.made_by_charm))
 
     def delete(self, unwanted: AnyResource) -> None:
         """Deletes an object. Does nothing if it does not exist."""

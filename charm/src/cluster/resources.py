@@ -78,12 +78,12 @@ class ClusterResources:
 
     def deployment(self, name: str) -> Deployment | None:
         """Reads a Deployment; None if it does not exist."""
-        return self._cluster.get(Deployment, name, self._application.model)
+        return self._cluster.get(Deployment, name)
 
     def addresses(self) -> list[str]:
         """Returns the addresses of the pods that serve metrics."""
-        model, served = self._application.model, (self._application.webhook, self._application.tenancy)
-        pods = (pod for name in served for pod in self._cluster.list(Pod, model, {names.POD_APPLICATION: name}))
+        served = (self._application.webhook, self._application.tenancy)
+        pods = (pod for name in served for pod in self._cluster.list(Pod, labels={names.POD_APPLICATION: name}))
         return sorted(pod.status.podIP for pod in pods if pod.status and pod.status.podIP)
 
     def label(self, wanted: Mapping[str, Labels]) -> tuple[list[str], list[str]]:
@@ -108,18 +108,18 @@ class ClusterResources:
     def renew_certificate(self, now: datetime.datetime) -> None:
         """Has the webhook issue a new certificate and CA."""
         requested = {"metadata": {"annotations": {names.RENEWAL_REQUESTED: now.isoformat(timespec="seconds")}}}
-        self._cluster.patch(Secret, self._application.certificate_secret, requested, self._application.model)
+        self._cluster.patch(Secret, self._application.certificate_secret, requested)
 
     def serve(self, certificate: Mapping[str, str]) -> None:
         """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""
-        there = self._cluster.get(Secret, self._application.certificate_secret, self._application.model)
+        there = self._cluster.get(Secret, self._application.certificate_secret)
         digest = hashlib.sha256(certificate["next.crt"].encode()).hexdigest()
         # Written once: if the provider renews too late, the webhook's own certificate is not replaced.
         if metadata.annotations(there).get(names.HANDED_ON) == digest:
             return
         encoded = {key: base64.b64encode(text.encode()).decode() for key, text in certificate.items()}
         patch = {"metadata": {"annotations": {names.HANDED_ON: digest}}, "data": encoded}
-        self._cluster.patch(Secret, self._application.certificate_secret, patch, self._application.model)
+        self._cluster.patch(Secret, self._application.certificate_secret, patch)
 
     def istio_applications(self) -> set[str]:
         """Returns the applications that run istiod: Istio's charms, makers of injectors, and those exempt already.

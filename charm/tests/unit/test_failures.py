@@ -93,6 +93,7 @@ def test_private_image_is_pulled_with_its_account(app: App, api: Api) -> None:
     app.resources = frozenset({image_resource()})
     app.update(0)
     assert objects(api) == INSTALLED
+    assert api.get(*WEBHOOK)["spec"]["template"]["spec"]["imagePullSecrets"] == []
 
 
 @pytest.mark.parametrize("option", ["namespaces", "namespace-selector"])

@@ -130,6 +130,8 @@ def test_what_calls_and_rejects_is_written_last() -> None:
     kinds = [str(each.kind) for each in desired(require_sidecar=True)]
     configuration = kinds.index("MutatingWebhookConfiguration")
     assert all(kinds.index(kind) < configuration for kind in ("Deployment", "Service", "Secret", "ClusterRoleBinding"))
+    of_its_account = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    assert all(kinds.index(kind) < kinds.index("Deployment") for kind in of_its_account)
 
 
 def test_timeout_is_the_options() -> None:
@@ -140,15 +142,27 @@ def test_timeout_is_the_options() -> None:
 
 
 def test_objects_have_jujus_labels_except_its_name_label() -> None:
-    made = [each.to_dict() for each in desired(require_sidecar=True, tenancy=True)]
+    made = by_name(require_sidecar=True, tenancy=True)
     assert len(made) > 20
-    for each in made:
+    component = "app.kubernetes.io/component"
+    for key, each in chart().items():
+        assert made[key]["metadata"]["labels"].get(component) == each["metadata"]["labels"].get(component), key
+    for each in made.values():
         labels = each["metadata"]["labels"]
         assert labels["app.juju.is/created-by"] == "istio-aux"
         assert labels["model.juju.is/name"] == "kubeflow"
         assert labels["model.juju.is/id"] == APPLICATION.model_uuid
         assert labels["app.kubernetes.io/managed-by"] == "juju"
         assert "app.kubernetes.io/name" not in labels
+
+
+@pytest.mark.parametrize(("selector", "selects"), [(None, "(false)"), ("a=b", None)])
+def test_policy_knows_the_namespaces_of_the_option(selector: str | None, selects: str | None) -> None:
+    parsed = Selector.parse(selector) if selector else None
+    made = by_name(require_sidecar=True, namespace_selector=parsed)
+    text = str(made["ValidatingAdmissionPolicy", "istio-aux-require-sidecar"]["spec"])
+    assert (selects or f"({parsed.cel('variables.namespaceLabels') if parsed else ''})") in text
+    assert "juju-selector" not in text
 
 
 def test_names_differ_from_jujus_own() -> None:

@@ -8,7 +8,7 @@ from ops import ActiveStatus, BlockedStatus
 
 from tests.unit.api import Api, api_error
 from tests.unit.juju import SHIM, App
-from tests.unit.seen import CONFIGURATION, INSTALLED, arguments, objects, webhooks
+from tests.unit.seen import CONFIGURATION, INSTALLED, WEBHOOK, arguments, objects, webhooks
 
 WRONG: dict[str, Any] = {"webhook-timeout": 99, "failure-policy": "never"}
 WRONG_MESSAGE = (
@@ -52,6 +52,10 @@ def test_options_become_arguments(app: App, api: Api) -> None:
     app.deploy(config={"delivery": "image-volume", "native-sidecars": "disabled", "log-level": "warn"})
     expected = {"--delivery=image-volume", "--native-sidecars=disabled", "--log-level=warn", "--log-format=json"}
     assert expected <= set(arguments(api))
+    names = [word.split("=")[0] for word in arguments(api)]
+    assert len(names) == len(set(names)), "the chart's own values are replaced"
+    container = api.get(*WEBHOOK)["spec"]["template"]["spec"]["containers"][0]
+    assert container["env"] == [{"name": "SHIM_IMAGE", "value": SHIM["shim-image"]}]
     assert {"--self-signed", "--secret=istio-aux-webhook-certificate", "--service=istio-aux-webhook"} <= set(
         arguments(api)
     )
