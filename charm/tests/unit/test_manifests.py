@@ -78,6 +78,40 @@ def test_webhooks_equal_the_charts_with_jujus_exclusions() -> None:
     assert [each for each in webhooks() if not each["name"].startswith(JUJUS_OWN)] == without
 
 
+def test_jujus_own_webhooks_are_called_for_new_pods_only() -> None:
+    made = webhooks(applications=("katib",))
+    assert len({each["name"] for each in made}) == len(made)
+    model = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["kubeflow"]}]
+    joined = [
+        {"key": "sidecar.istio.io/inject", "operator": "In", "values": ["true"]},
+        {"key": "istio-aux.io/injection", "operator": "In", "values": ["enabled"]},
+    ]
+    named = [{"key": "app.kubernetes.io/name", "operator": "In", "values": ["katib"]}]
+    expected = {
+        "in-mesh.relation.istio-aux.io": (model, joined),
+        "in-mesh.named.istio-aux.io": (model, named),
+        "out-of-mesh.name.istio-aux.io": ([], [{"key": "operator.juju.is/name", "operator": "Exists"}]),
+        "out-of-mesh.juju-modeloperator.istio-aux.io": ([], [{"key": "juju-modeloperator", "operator": "Exists"}]),
+        "out-of-mesh.disable-webhook.istio-aux.io": (
+            [],
+            [{"key": "model.juju.is/disable-webhook", "operator": "Exists"}],
+        ),
+    }
+    own = {each["name"]: each for each in made if each["name"].startswith(JUJUS_OWN)}
+    assert own.keys() == expected.keys()
+    for name, each in own.items():
+        namespaces, pods = expected[name]
+        excluded = [] if name.startswith("out-of-mesh.") else JUJU_EXCLUSIONS
+        assert each["namespaceSelector"] == {"matchExpressions": [*namespaces, NOT_AMBIENT]}, name
+        assert each["objectSelector"] == {"matchExpressions": [*pods, NOT_AMBIENT, *excluded]}, name
+        (rule,) = each["rules"]
+        of_pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+        assert rule.items() >= of_pods.items(), name
+        assert each["failurePolicy"] == "Ignore"
+        assert "matchConditions" not in each
+        assert each["clientConfig"]["service"]["path"] == f"/mutate/{name.partition('.')[0]}"
+
+
 @pytest.mark.parametrize("selector", ["namespaceSelector", "objectSelector"])
 def test_ambient_pods_have_only_webhooks_of_proxies_and_tokens(selector: str) -> None:
     made = webhooks(tenancy=True, applications=("katib",), namespace_selector=Selector.parse("a=b"))

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::in_background;
-use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, kill_agent};
 use e2e::{LOST, Namespace, PodView, has_condition, scenario};
@@ -133,9 +132,11 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
         object["spec"]["replicas"] = json!(LIVING / 2);
     }
     ns.create_objects(objects).await;
-    for workload in ["deployment/web", "deployment/client"] {
-        wait_for_rollout(ns.name(), workload);
-    }
+    ns.until_within(LIMIT, "all pods to be ready", async || {
+        let pods = ns.pods_with("app in (web, client)").await;
+        (pods.iter().filter(|pod| PodView(pod).is_ready("main")).count() == LIVING).then_some(())
+    })
+    .await;
     let (began, first) = (Instant::now(), node::proxy_image());
     let mut next = None;
     for _ in 0..UPGRADES {
