@@ -229,6 +229,27 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Lets each user have as many inotify instances as a hundred proxies take, until it is dropped (docs/node.md).
+pub struct ManyInotifyInstances(String);
+
+const INOTIFY_INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
+
+impl ManyInotifyInstances {
+    /// Raises the limit.
+    #[must_use]
+    pub fn allow() -> Self {
+        let before = fs::read_to_string(INOTIFY_INSTANCES).expect("Linux has it");
+        fs::write(INOTIFY_INSTANCES, "8192").expect("the tests run as root");
+        Self(before)
+    }
+}
+
+impl Drop for ManyInotifyInstances {
+    fn drop(&mut self) {
+        fs::write(INOTIFY_INSTANCES, &self.0).expect("the tests run as root");
+    }
+}
+
 /// Keeps the plugin from the agent, and what it would have said from being known later, until it is dropped.
 pub struct WithoutSocket;
 

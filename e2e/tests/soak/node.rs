@@ -125,6 +125,7 @@ sleep 86400"#;
 
 #[tokio::test]
 async fn thousand_upgrades_refuse_and_break_no_connection() {
+    let _limit = node::ManyInotifyInstances::allow();
     let ns = &scenario("node-upgrades", &[BESIDE]).await;
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
     let mut objects: Vec<Value> = streaming_server(STREAM).into_iter().chain([client]).collect();
