@@ -229,24 +229,36 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Lets each user have as many inotify instances as a hundred proxies take, until it is dropped (docs/node.md).
-pub struct ManyInotifyInstances(String);
+/// Keeps a limit of the kernel raised until it is dropped.
+pub struct RaisedLimit {
+    file: &'static str,
+    before: String,
+}
 
-const INOTIFY_INSTANCES: &str = "/proc/sys/fs/inotify/max_user_instances";
-
-impl ManyInotifyInstances {
-    /// Raises the limit.
+impl RaisedLimit {
+    /// Lets each user have as many inotify instances as a hundred proxies take (docs/node.md).
     #[must_use]
-    pub fn allow() -> Self {
-        let before = fs::read_to_string(INOTIFY_INSTANCES).expect("Linux has it");
-        fs::write(INOTIFY_INSTANCES, "8192").expect("the tests run as root");
-        Self(before)
+    pub fn of_inotify_instances() -> Self {
+        Self::raise("/proc/sys/fs/inotify/max_user_instances", "8192")
+    }
+
+    /// Lets as many packets wait for a core as a bridge of a hundred pods makes of one broadcast, again and again. Where there are
+    /// more, they are dropped, and pods do not find each other.
+    #[must_use]
+    pub fn of_waiting_packets() -> Self {
+        Self::raise("/proc/sys/net/core/netdev_max_backlog", "65536")
+    }
+
+    fn raise(file: &'static str, limit: &str) -> Self {
+        let before = fs::read_to_string(file).expect("Linux has it");
+        fs::write(file, limit).expect("the tests run as root");
+        Self { file, before }
     }
 }
 
-impl Drop for ManyInotifyInstances {
+impl Drop for RaisedLimit {
     fn drop(&mut self) {
-        fs::write(INOTIFY_INSTANCES, &self.0).expect("the tests run as root");
+        fs::write(self.file, &self.before).expect("the tests run as root");
     }
 }
 
