@@ -26,8 +26,10 @@ async fn control_job_in_the_mesh_hangs_until_readmes_command() {
     })
     .await;
     let readme = include_str!("../../../README.md");
-    let command =
-        readme.lines().find_map(|line| line.strip_prefix("kubectl exec POD ")).expect("README frees such a pod");
+    let command = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("kubectl exec -n NAMESPACE POD "))
+        .expect("README frees a pod");
     let words: Vec<_> = ["-n", ns.name(), "exec", &pod].into_iter().chain(command.split(' ')).collect();
     kubectl(&words);
     ns.until_complete("hello").await;

@@ -234,7 +234,9 @@ impl Observer {
                 let mut found = Vec::new();
                 self.list(pod, now, &mut found);
                 if !self.roots.iter().any(|root| root.instance.as_ref().is_some_and(|instance| instance.id == id)) {
-                    events.push(Event::Ended { id, exit: Exit { code: None, ..exit } });
+                    // How the container ended is not known. Where its image was changed, an orphan of the attempt before is all
+                    // that was seen.
+                    events.push(Event::Ended { id, exit: Exit { code: None, has_executed: false } });
                 }
                 events.extend(found);
             }

@@ -117,7 +117,7 @@ fn end_of_exec_session_is_not_the_containers() {
     world.end(SECOND);
     assert_eq!(world.look(A_LOOK), NOTHING);
     world.end(FIRST);
-    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown true"]);
+    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown false"]);
 }
 
 #[test]
