@@ -234,8 +234,8 @@ impl Observer {
                 let mut found = Vec::new();
                 self.list(pod, now, &mut found);
                 if !self.roots.iter().any(|root| root.instance.as_ref().is_some_and(|instance| instance.id == id)) {
-                    // How the container ended is not known. Where its image was changed, an orphan of the attempt before is all
-                    // that was seen.
+                    // Found late, this may have been an exec session's, and the container's own code is not known. Under Never
+                    // that is no final end: its image may have been changed.
                     events.push(Event::Ended { id, exit: Exit { code: None, has_executed: false } });
                 }
                 events.extend(found);

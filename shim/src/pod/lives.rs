@@ -108,11 +108,12 @@ impl Real {
             RealState::Due | RealState::Restarting | RealState::Final => {}
         }
         if let Some(end) = self.watched.and_then(|watched| watched.end) {
-            for code in [true, false] {
-                // Only a code tells a changed image from an end of its own: docs/limitations.md.
-                let is_told = if code { kernel_reports_codes } else { end != KILLED || !kernel_reports_codes };
-                let steps_of = |execution| Step::SeeEnd { code, execution };
-                steps.extend(is_told.then_some([true, false].map(steps_of)).into_iter().flatten());
+            for (code, execution) in [(true, true), (true, false), (false, true), (false, false)] {
+                // Only a code tells a changed image from an end of its own: docs/limitations.md. A container that was found late,
+                // so that neither its code nor its command is known, may have been ended by anything.
+                let is_silent = !execution || end != KILLED || !kernel_reports_codes;
+                let is_told = if code { kernel_reports_codes } else { is_silent };
+                steps.extend(is_told.then_some(Step::SeeEnd { code, execution }));
             }
         }
         steps
