@@ -21,6 +21,7 @@ pub mod node;
 pub mod observe;
 pub mod outage;
 pub mod policies;
+pub mod raised_limit;
 pub mod rendered;
 pub mod rights;
 pub mod saved;

@@ -80,11 +80,8 @@ pub fn owners() -> Vec<String> {
 
 /// Returns the certificates of a namespace's proxies, sorted.
 pub fn certificates(namespace: &str) -> Vec<String> {
-    let all: Value = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
-    let of_namespace =
-        |proxy: &&Value| proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&format!("{namespace}/")));
-    let sandboxes =
-        all.as_array().into_iter().flatten().filter(of_namespace).filter_map(|proxy| proxy["sandbox"].as_str());
+    let proxies = proxies_in(namespace);
+    let sandboxes = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str());
     let file = |sandbox: &str| format!("{RUN}/sandbox/{sandbox}/certificate/cert-chain.pem");
     let mut chains: Vec<_> =
         sandboxes.map(|one| fs::read_to_string(file(one)).expect("it has a certificate")).collect();
@@ -229,39 +226,6 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Keeps a limit of the kernel raised until it is dropped.
-pub struct RaisedLimit {
-    file: &'static str,
-    before: String,
-}
-
-impl RaisedLimit {
-    /// Lets each user have as many inotify instances as a hundred proxies take (docs/node.md).
-    #[must_use]
-    pub fn of_inotify_instances() -> Self {
-        Self::raise("/proc/sys/fs/inotify/max_user_instances", "8192")
-    }
-
-    /// Lets as many packets wait for a core as a bridge of a hundred pods makes of one broadcast, again and again. Where there are
-    /// more, they are dropped, and pods do not find each other.
-    #[must_use]
-    pub fn of_waiting_packets() -> Self {
-        Self::raise("/proc/sys/net/core/netdev_max_backlog", "65536")
-    }
-
-    fn raise(file: &'static str, limit: &str) -> Self {
-        let before = fs::read_to_string(file).expect("Linux has it");
-        fs::write(file, limit).expect("the tests run as root");
-        Self { file, before }
-    }
-}
-
-impl Drop for RaisedLimit {
-    fn drop(&mut self) {
-        fs::write(self.file, &self.before).expect("the tests run as root");
-    }
-}
-
 /// Keeps the plugin from the agent, and what it would have said from being known later, until it is dropped.
 pub struct WithoutSocket;
 
@@ -369,14 +333,13 @@ pub fn kill_agent() {
     kubectl(&[&AGENT[..], &words].concat());
 }
 
-/// Returns a namespace's proxies of an image, by the name that the agent gives it.
+/// Returns a namespace's proxies, as the agent knows them.
 #[must_use]
-pub fn proxies_of(namespace: &str, image: &str) -> Vec<Value> {
-    let proxies: Vec<Value> = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
+pub fn proxies_in(namespace: &str) -> Vec<Value> {
+    let mut proxies: Vec<Value> = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
     let prefix = format!("{namespace}/");
-    let is_of =
-        |proxy: &Value| proxy["image"] == image && proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&prefix));
-    proxies.into_iter().filter(is_of).collect()
+    proxies.retain(|proxy| proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&prefix)));
+    proxies
 }
 
 /// Returns the image of the mesh's proxies.

@@ -47,11 +47,15 @@ fn codes(ns: &Namespace) -> Vec<String> {
     exec(ns, "client", "cat /memory/codes").lines().map(str::to_owned).collect()
 }
 
+/// Returns the namespace's proxies that are of an image.
+fn proxies_of(ns: &Namespace, image: &str) -> Vec<Value> {
+    let mut proxies = node::proxies_in(ns.name());
+    proxies.retain(|proxy| proxy["image"] == image);
+    proxies
+}
+
 fn states(ns: &Namespace, image: &str) -> Vec<String> {
-    node::proxies_of(ns.name(), image)
-        .iter()
-        .map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned())
-        .collect()
+    proxies_of(ns, image).iter().map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
 async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
@@ -122,7 +126,7 @@ async fn failed_upgrade_leaves_the_serving_proxies() {
     let serving = node::root_of(&node::proxy_image());
     // It has no pilot-agent.
     let next = NextImage::install_other(payload_image());
-    let proxies = node::proxies_of(ns.name(), &serving);
+    let proxies = proxies_of(ns, &serving);
     let sandboxes: Vec<_> = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str()).collect();
     ns.until("a failure of each", async || {
         let log = node::agent_log();

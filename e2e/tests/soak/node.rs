@@ -9,6 +9,7 @@ use e2e::cluster::{BESIDE, restart};
 use e2e::command::in_background;
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, kill_agent};
+use e2e::raised_limit::RaisedLimit;
 use e2e::{LOST, Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -126,7 +127,7 @@ done"#;
 
 #[tokio::test]
 async fn thousand_upgrades_refuse_and_break_no_connection() {
-    let _limits = [node::RaisedLimit::of_inotify_instances(), node::RaisedLimit::of_waiting_packets()];
+    let _limits = [RaisedLimit::of_inotify_instances(), RaisedLimit::of_waiting_packets()];
     let ns = &scenario("node-upgrades", &[BESIDE]).await;
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
     let mut objects: Vec<Value> = streaming_server(STREAM).into_iter().chain([client]).collect();
@@ -145,12 +146,11 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
         // Dropped, it has the first image installed again.
         next = if next.is_none() { Some(NextImage::install()) } else { None };
         let wanted = next.as_ref().map_or(&first, |next: &NextImage| &next.name);
-        let other = format!("{first}-next");
-        let before = if *wanted == first { &other } else { &first };
+        let root = node::root_of(wanted);
         ns.until_within(LIMIT, &format!("all proxies to be of {wanted}, and no other"), async || {
-            let new = node::proxies_of(ns.name(), &node::root_of(wanted));
-            let run = new.iter().filter(|proxy| proxy["state"] == "running").count();
-            (run == LIVING && node::proxies_of(ns.name(), &node::root_of(before)).is_empty()).then_some(())
+            let proxies = node::proxies_in(ns.name());
+            let serves = |proxy: &Value| proxy["image"] == root.as_str() && proxy["state"] == "running";
+            (proxies.len() == LIVING && proxies.iter().all(serves)).then_some(())
         })
         .await;
     }

@@ -86,7 +86,6 @@ add_istio_cni() {
   wait_for_istio
 }
 
-# The images' archives are kept by what they are made of: the part, and the recipe.
 # What the commands of README and docs/getting-started.md need: a registry, skopeo, and the image of their Job by its own name.
 add_pages() {
   local program
@@ -103,6 +102,7 @@ YAML
   containers k8s.io images tag --force "$(image_name payload)" docker.io/library/busybox:stable >/dev/null 2>&1
 }
 
+# The images' archives are kept by what they are made of: the part, and the recipe.
 add_images_of() {
   local image program path recipe
   recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/pack"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)

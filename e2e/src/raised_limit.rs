@@ -1,0 +1,36 @@
+//! Limits of the kernel that a hundred pods of one node exceed.
+
+use std::fs;
+
+/// Keeps a limit of the kernel raised until it is dropped.
+pub struct RaisedLimit {
+    file: &'static str,
+    before: String,
+}
+
+impl RaisedLimit {
+    /// Lets each user have as many inotify instances as a hundred proxies take (docs/node.md).
+    #[must_use]
+    pub fn of_inotify_instances() -> Self {
+        Self::raise("/proc/sys/fs/inotify/max_user_instances", "8192")
+    }
+
+    /// Lets as many packets wait for a core as a bridge of a hundred pods makes of one broadcast, again and again. Where there are
+    /// more, they are dropped, and pods do not find each other.
+    #[must_use]
+    pub fn of_waiting_packets() -> Self {
+        Self::raise("/proc/sys/net/core/netdev_max_backlog", "65536")
+    }
+
+    fn raise(file: &'static str, limit: &str) -> Self {
+        let before = fs::read_to_string(file).expect("Linux has it");
+        fs::write(file, limit).expect("the tests run as root");
+        Self { file, before }
+    }
+}
+
+impl Drop for RaisedLimit {
+    fn drop(&mut self) {
+        fs::write(self.file, &self.before).expect("the tests run as root");
+    }
+}
