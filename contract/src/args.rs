@@ -14,8 +14,6 @@ pub const START_AFTER: &str = "start-after";
 pub const INSTALL: &str = "install";
 /// Option: a container to wait for; repeatable.
 pub const AWAIT: &str = "await";
-/// Option: a regular container that is not waited for; repeatable.
-pub const HELPER: &str = "helper";
 /// Option: a container of whose end only the kubelet knows if it is final; repeatable.
 pub const MAY_RESTART: &str = "may-restart";
 /// Option: the pod's restart policy.
@@ -32,8 +30,6 @@ pub const ANNOTATIONS: &str = "annotations";
 pub const ALL_MAY_RESTART: &str = "all-may-restart";
 /// Option: look at no process; only the kubelet's report ends the proxy.
 pub const REPORT_ONLY: &str = "report-only";
-/// Option of `watch`: wait for SIGTERM when all is over.
-pub const STAY: &str = "stay";
 /// Option of `start-after`: an argument of the other container's command.
 pub const ARGUMENT: &str = "argument";
 /// The end of the options, before a command.
@@ -44,10 +40,7 @@ pub const END_OF_OPTIONS: &str = "--";
 pub struct WatchArgs {
     /// Containers to wait for; at least one.
     pub awaited: Vec<String>,
-    /// Regular containers that are not waited for. The shim exits after them, because the kubelet restarts
-    /// a native sidecar that exits while regular containers run.
-    pub helpers: Vec<String>,
-    /// Containers of whose end only the kubelet knows if it is final: it may start them again after any exit code, because of a
+    /// Awaited containers, and the proxy, of whose end only the kubelet knows if it is final: it may start them again after any exit code, because of a
     /// liveness or startup probe, a `resizePolicy`, or rules of their own.
     pub may_restart: Vec<String>,
     /// The pod's restart policy.
@@ -65,9 +58,6 @@ pub struct WatchArgs {
     pub all_may_restart: bool,
     /// Looks at no process: the containers do not share a PID namespace. Only the kubelet's report ends the proxy.
     pub report_only: bool,
-    /// Waits for SIGTERM when all is over. In a pod with native sidecars besides the shim, the
-    /// kubelet ends those only while the shim runs.
-    pub stay: bool,
 }
 
 /// Arguments of `aux-shim start-after` before its command.
@@ -95,7 +85,6 @@ impl WatchArgs {
     pub fn new(awaited: Vec<String>, restart_policy: RestartPolicy) -> Self {
         Self {
             awaited,
-            helpers: Vec::new(),
             may_restart: Vec::new(),
             restart_policy,
             proxy: PROXY_CONTAINER.to_owned(),
@@ -104,7 +93,6 @@ impl WatchArgs {
             annotations: None,
             all_may_restart: false,
             report_only: false,
-            stay: false,
         }
     }
 
@@ -127,7 +115,6 @@ impl WatchArgs {
 
     fn options(&self) -> Vec<String> {
         let mut options: Vec<String> = self.awaited.iter().map(|name| option(AWAIT, name)).collect();
-        options.extend(self.helpers.iter().map(|name| option(HELPER, name)));
         options.extend(self.may_restart.iter().map(|name| option(MAY_RESTART, name)));
         options.push(option(RESTART_POLICY, self.restart_policy.as_str()));
         options.push(option(PROXY, &self.proxy));
@@ -136,7 +123,6 @@ impl WatchArgs {
         options.extend(self.annotations.iter().map(|file| option(ANNOTATIONS, file)));
         options.extend(self.all_may_restart.then(|| format!("--{ALL_MAY_RESTART}")));
         options.extend(self.report_only.then(|| format!("--{REPORT_ONLY}")));
-        options.extend(self.stay.then(|| format!("--{STAY}")));
         options
     }
 }

@@ -179,12 +179,6 @@ fn without_ours(before: &Value, after: &Value) -> Value {
         after["metadata"] = Value::Null;
     }
     after["spec"]["shareProcessNamespace"] = before["spec"]["shareProcessNamespace"].clone();
-    for container in after["spec"]["initContainers"].as_array_mut().into_iter().flatten() {
-        let args = container["args"].as_array_mut().filter(|args| args.last() == Some(&json!("--stay")));
-        if let Some(args) = args {
-            args.pop();
-        }
-    }
     for list in ["initContainers", "volumes"] {
         take_ours_off(&mut after["spec"][list], &before["spec"][list]);
     }

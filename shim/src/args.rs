@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use contract::args::{
-    ALL_MAY_RESTART, ANNOTATIONS, ARGUMENT, AWAIT, HELPER, INSTALL, MAY_RESTART, PROXY, QUIT, REPORT_ONLY,
-    RESTART_POLICY, START_AFTER, STATUS_PORT, STAY, SUPERVISE, StartAfterArgs, WATCH, WatchArgs,
+    ALL_MAY_RESTART, ANNOTATIONS, ARGUMENT, AWAIT, INSTALL, MAY_RESTART, PROXY, QUIT, REPORT_ONLY, RESTART_POLICY,
+    START_AFTER, STATUS_PORT, SUPERVISE, StartAfterArgs, WATCH, WatchArgs,
 };
 use contract::endpoint::ParseEndpointError;
 use contract::policy::RestartPolicy;
@@ -31,7 +31,6 @@ install    copies this program into DIRECTORY
 
 options of watch and supervise:
   --await NAME             a container to wait for; repeatable
-  --helper NAME            a regular container not to wait for; repeatable
   --may-restart NAME       a container of whose end only the kubelet knows if it is final; repeatable
   --restart-policy POLICY  the pod's restart policy: Never or OnFailure
   --proxy NAME             the proxy's container (istio-proxy)
@@ -41,12 +40,12 @@ options of watch and supervise:
   --report-only            looks at no process: only the kubelet's report ends the proxy
   --all-may-restart        the end of another container may have every container started again: a report that is older than
                            this process does not count
-  --stay                   watch: wait for SIGTERM after the last container has exited
 
 option of start-after:
   --argument ARGUMENT      one argument of the other container's command, as a whole
 
-It uses no Kubernetes API. Exit status: of watch always 0; of supervise and start-after their COMMAND's, 127
+It uses no Kubernetes API. watch runs until SIGTERM: the kubelet ends it after the pod's regular containers.
+Exit status: of watch always 0; of supervise and start-after their COMMAND's, 127
 if it does not exist, 126 if it cannot be run; 2 for invalid arguments.
 
 example: aux-shim watch --await main --await metrics --restart-policy OnFailure
@@ -131,7 +130,6 @@ fn watch(mut parser: Parser, takes_command: bool) -> Result<Command, Error> {
     reject_contradictions(&watch)?;
     match command {
         None => Ok(Command::Watch(watch)),
-        Some(_) if watch.stay => Err(wrong(STAY, "is for watch")),
         Some(command) => Ok(Command::Supervise(watch, command)),
     }
 }
@@ -175,7 +173,6 @@ fn nothing_to_run(command: &'static str) -> Error {
 fn read_option(option: &str, watch: &mut WatchArgs, parser: &mut Parser) -> Result<(), Error> {
     match option {
         AWAIT => watch.awaited.push(name(AWAIT, parser)?),
-        HELPER => watch.helpers.push(name(HELPER, parser)?),
         MAY_RESTART => watch.may_restart.push(name(MAY_RESTART, parser)?),
         PROXY => watch.proxy = name(PROXY, parser)?,
         STATUS_PORT => watch.status_port = parsed(STATUS_PORT, parser, "takes a port, 0 to 65535")?,
@@ -183,7 +180,6 @@ fn read_option(option: &str, watch: &mut WatchArgs, parser: &mut Parser) -> Resu
         ANNOTATIONS => watch.annotations = Some(name(ANNOTATIONS, parser)?),
         REPORT_ONLY => watch.report_only = true,
         ALL_MAY_RESTART => watch.all_may_restart = true,
-        STAY => watch.stay = true,
         other => return Err(Arg::Long(other).unexpected().into()),
     }
     Ok(())
@@ -202,16 +198,14 @@ fn reject_contradictions(watch: &WatchArgs) -> Result<(), Error> {
         return Err(wrong(AWAIT, "is missing; name at least one container"));
     }
     let mut seen = vec![watch.proxy.as_str()];
-    for (option, name) in
-        watch.awaited.iter().map(|name| (AWAIT, name)).chain(watch.helpers.iter().map(|name| (HELPER, name)))
-    {
+    for name in &watch.awaited {
         if seen.contains(&name.as_str()) {
-            return Err(wrong(option, format!("{name:?} is named twice, or is the proxy")));
+            return Err(wrong(AWAIT, format!("{name:?} is named twice, or is the proxy")));
         }
         seen.push(name);
     }
     match watch.may_restart.iter().find(|name| !seen.contains(&name.as_str())) {
-        Some(name) => Err(wrong(MAY_RESTART, format!("{name:?} is neither awaited, a helper nor the proxy"))),
+        Some(name) => Err(wrong(MAY_RESTART, format!("{name:?} is neither awaited nor the proxy"))),
         None => Ok(()),
     }
 }

@@ -44,7 +44,7 @@ async fn job_completes(ns: &Namespace) {
     assert_eq!(view.phase(), "Succeeded");
     assert_eq!(view.exit_code(PROXY_CONTAINER), Some(0));
     let shim = shim_container(PodView(&pod).shim_mode().expect("it has a shim"));
-    assert_eq!(view.exit_code(shim), Some(0));
+    assert_eq!((view.exit_code(shim), view.restarts(shim)), (Some(0), Some(0)));
     assert_eq!(view.outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked: PILOT_AGENT }));
 }
 

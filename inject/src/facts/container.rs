@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use contract::args::WATCH;
 use contract::names::SHIM_BINARY;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -181,12 +180,6 @@ impl Container {
     /// Returns true if this is a word of its command or its arguments.
     pub(crate) fn has_word(&self, word: &str) -> bool {
         self.command.iter().chain(&self.args).flatten().any(|other| other == word)
-    }
-
-    /// Returns true if it runs `aux-shim watch` without this option.
-    pub(crate) fn is_watch_without(&self, option: &str) -> bool {
-        let mut args = self.args.iter().flatten().map(String::as_str);
-        args.next() == Some(WATCH) && args.all(|arg| arg.strip_prefix("--") != Some(option))
     }
 
     /// Returns true if the kubelet may end it while it runs: after a failed probe, or to resize it.

@@ -21,13 +21,9 @@ pub(crate) struct Facts<'p> {
     pub(crate) payload: Vec<&'p Container>,
     /// The restart policy of a pod that runs to completion.
     pub(crate) restart_policy: Option<RestartPolicy>,
-    /// True if there are native sidecars besides the proxy and the shim.
-    pub(crate) has_other_native_sidecars: bool,
     /// The mode of a shim that is already injected. It is read from the containers: annotations may have been copied from another
     /// pod.
     pub(crate) present: Option<Mode>,
-    /// The shim's own container, and its index among the init containers.
-    pub(crate) native_shim: Option<(usize, &'p Container)>,
     pub(crate) is_katib_trial: bool,
     pub(crate) is_argo_step: bool,
 }
@@ -35,25 +31,20 @@ pub(crate) struct Facts<'p> {
 impl<'p> Facts<'p> {
     pub(crate) fn of(pod: &'p Pod) -> Self {
         let init = || pod.spec.init_containers.iter().flatten();
-        let native_shim = init().enumerate().find(|(_, container)| container.is_named(SHIM_CONTAINER));
+        let native_shim = init().find(|container| container.is_named(SHIM_CONTAINER));
         let parent = pod.spec.containers.iter().find(|container| container.is_run_by_shim(SUPERVISE));
-        let shim = native_shim.map(|(_, shim)| shim).or(parent);
+        let shim = native_shim.or(parent);
         let present = shim.map(|shim| match native_shim {
             _ if shim.has_word(&format!("--{REPORT_ONLY}")) => Mode::Status,
             Some(_) => Mode::Native,
             None => Mode::Proxy,
         });
-        let is_theirs = |container: &Container| {
-            container.is_native_sidecar() && !container.is_named(PROXY_CONTAINER) && !container.is_named(SHIM_CONTAINER)
-        };
         Self {
             pod,
             sidecar: Sidecar::of(pod),
             payload: pod.spec.containers.iter().filter(|container| !container.is_named(PROXY_CONTAINER)).collect(),
             restart_policy: pod.spec.restart_policy(),
-            has_other_native_sidecars: init().any(is_theirs),
             present,
-            native_shim,
             is_katib_trial: pod.label(KATIB_TRIAL_LABEL).is_some(),
             is_argo_step: pod.label(ARGO_WORKFLOW_LABEL).is_some(),
         }

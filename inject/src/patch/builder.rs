@@ -132,11 +132,6 @@ impl<'p> PatchBuilder<'p> {
         self.move_to_front(index);
     }
 
-    pub(super) fn stay(&mut self, init_index: usize) {
-        let option = format!("--{}", contract::args::STAY);
-        self.add(&["spec", "initContainers", &init_index.to_string(), "args", "-"], option.into());
-    }
-
     pub(super) fn share_process_namespace(&mut self) {
         if self.pod.spec.share_process_namespace != Some(true) {
             self.add(&["spec", "shareProcessNamespace"], true.into());

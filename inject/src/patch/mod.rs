@@ -34,7 +34,6 @@ pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
                 let shim = Shim { settings, facts, resources: resources.as_ref() };
                 start_after::add(&shim, *index, &mut patch);
             }
-            Change::Stay { init_index } => patch.stay(*init_index),
             Change::Shim { watch, resources } => {
                 let shim = Shim { settings, facts, resources: resources.as_ref() };
                 // Without native sidecars, the shim is the parent of pilot-agent in mode status, too.

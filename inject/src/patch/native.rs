@@ -8,9 +8,7 @@ use super::shim::{self, Shim};
 
 pub(super) fn add(shim: &Shim, watch: &WatchArgs, patch: &mut PatchBuilder) {
     let annotations = Some(format!("{ANNOTATIONS_DIR}/{ANNOTATIONS_FILE}"));
-    // A shim that looks at no process does not see when the last helper ends.
-    let stay = shim.facts.has_other_native_sidecars || (watch.report_only && !watch.helpers.is_empty());
-    let watch = WatchArgs { annotations, stay, ..watch.clone() };
+    let watch = WatchArgs { annotations, ..watch.clone() };
     patch.init_container(shim.native_sidecar(&watch));
     patch.volume(shim::annotations_volume());
     if !watch.report_only {

@@ -54,10 +54,6 @@ pub(crate) enum Change {
         index: usize,
         resources: Option<ResourceRequirements>,
     },
-    /// `--stay` is appended to the `args` of the native shim.
-    Stay {
-        init_index: usize,
-    },
     /// The shim is added, in the plan's mode.
     Shim {
         watch: Box<WatchArgs>,

@@ -42,9 +42,6 @@ pub(super) fn choose(
 
 /// The reasons that rule modes out in a pod.
 struct ModeConstraints {
-    /// While another native sidecar runs, the kubelet takes a pod whose native shim has exited for one that is still
-    /// starting, and ends it 16 s to more than 60 s later.
-    has_other_native_sidecars: bool,
     /// Rules out a native sidecar.
     native: Option<&'static str>,
     /// Rules out a shared PID namespace.
@@ -66,7 +63,7 @@ impl ModeConstraints {
             None
         };
         let native = (!settings.native_sidecars).then_some("the server has no native sidecars");
-        Self { has_other_native_sidecars: facts.has_other_native_sidecars, native, sharing }
+        Self { native, sharing }
     }
 
     fn against(&self, mode: Mode) -> Option<&'static str> {
@@ -80,13 +77,10 @@ impl ModeConstraints {
 
     fn best_available(&self, settings: &Settings) -> (Mode, &'static str) {
         const ORDINARY: &str = "the pod runs to completion, and its istio-proxy would not end by itself";
-        const SIDECARS: &str =
-            "the pod has native sidecars of its own, which the kubelet ends sooner without another one";
         match self.sharing {
             Some(reason) => (Mode::Status, reason),
             None if settings.prefers_status => (Mode::Status, "the installation asks for it, by --default-mode"),
             None if self.native.is_some() => (Mode::Proxy, "the server has no native sidecars"),
-            None if self.has_other_native_sidecars => (Mode::Proxy, SIDECARS),
             None if settings.delivery != Delivery::Copy => (Mode::Proxy, ORDINARY),
             None => (Mode::Native, ORDINARY),
         }

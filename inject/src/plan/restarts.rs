@@ -7,14 +7,19 @@ use super::Warnings;
 use crate::facts::Facts;
 use crate::facts::pod::{Container, RestartPolicyRule};
 
-/// Returns the regular containers but the proxy of whose end only the kubelet knows if it is final: it may start them again
+/// Returns the awaited containers of whose end only the kubelet knows if it is final: it may start them again
 /// after any exit code, because of a probe or a `resizePolicy` (`computePodActions`), or they have a policy or rules of their
 /// own. Where the end of one may have all started again, these are all.
-pub(super) fn may_restart(facts: &Facts, policy: RestartPolicy, warnings: &mut Warnings) -> Vec<String> {
+pub(super) fn may_restart(
+    facts: &Facts,
+    awaited: &[String],
+    policy: RestartPolicy,
+    warnings: &mut Warnings,
+) -> Vec<String> {
     let is_ended_by_kubelet = |it: &Container| it.may_be_ended_by_kubelet() && policy != RestartPolicy::Never;
     let restarts_all = facts.pod.all_containers().any(has_rule_for_all);
     let mut names = Vec::new();
-    for container in &facts.payload {
+    for container in facts.payload.iter().filter(|container| awaited.contains(&container.name)) {
         let own = own_policy(container, policy);
         if let Err(unknown) = &own {
             let name = &container.name;

@@ -1,6 +1,6 @@
 //! The rules by which pods get a plan. Each has its rows in `tests/cases.yaml`.
 
-use contract::args::{STAY, WatchArgs};
+use contract::args::WatchArgs;
 use contract::names::{
     DISABLED, INJECTION_LABEL, NATIVE_SIDECAR_ANNOTATION, NODE_RUNTIME_CLASS, PROXY_CONFIG_ANNOTATION, SHIM_LABEL,
     STATUS_ANNOTATION,
@@ -216,7 +216,6 @@ fn end_proxy(
     plan: &mut Plan,
 ) -> Outcome {
     if let Some(mode) = facts.present {
-        stay_beside_sidecars(facts, plan);
         return Outcome::Present(mode);
     }
     let Some(status_port) = facts.pod.status_port() else {
@@ -224,30 +223,19 @@ fn end_proxy(
         plan.warnings.push(format_args!("istio-aux adds no shim, and this pod will not complete: {reason}"));
         return Outcome::Final(Mode::Hold, reason);
     };
-    let split = wait_for::split(facts, &mut plan.warnings);
+    let awaited = wait_for::awaited(facts, &mut plan.warnings);
     let (mode, reason) = mode::choose(requested, facts, settings, &mut plan.warnings);
     if !mode.has_shim() {
         return Outcome::Final(mode, reason);
     }
     let watch = WatchArgs {
-        may_restart: restarts::may_restart(facts, policy, &mut plan.warnings),
-        all_may_restart: restarts::all_may_restart(facts, &split.awaited),
-        helpers: split.helpers,
+        may_restart: restarts::may_restart(facts, &awaited, policy, &mut plan.warnings),
+        all_may_restart: restarts::all_may_restart(facts, &awaited),
         report_only: mode == Mode::Status,
         status_port,
         quit: quit::endpoints(facts.pod, &mut plan.warnings),
-        ..WatchArgs::new(split.awaited, policy)
+        ..WatchArgs::new(awaited, policy)
     };
     let resources = resources::for_shim(facts, &settings.resources, &mut plan.warnings);
     Outcome::Shim(mode, reason, Box::new(watch), resources)
-}
-
-/// Makes a native shim that is in the pod already wait for SIGTERM, if there are other native sidecars.
-fn stay_beside_sidecars(facts: &Facts, plan: &mut Plan) {
-    if let Some((init_index, shim)) = facts.native_shim
-        && shim.is_watch_without(STAY)
-        && facts.has_other_native_sidecars
-    {
-        plan.changes.push(Change::Stay { init_index });
-    }
 }

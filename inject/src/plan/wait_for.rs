@@ -7,18 +7,9 @@ use contract::names::WAIT_FOR_ANNOTATION;
 use super::warnings::{Names, Warnings};
 use crate::facts::Facts;
 
-/// The regular containers but the proxy, split.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ContainerSplit {
-    /// The shim waits for these.
-    pub(super) awaited: Vec<String>,
-    /// The shim does not wait for these.
-    pub(super) helpers: Vec<String>,
-}
-
-/// Splits a pod's containers by its annotation. Unknown names cause a warning; where no name is left, all
+/// Returns the containers to wait for, by a pod's annotation. Unknown names cause a warning; where no name is left, all
 /// containers are awaited.
-pub(super) fn split(facts: &Facts, warnings: &mut Warnings) -> ContainerSplit {
+pub(super) fn awaited(facts: &Facts, warnings: &mut Warnings) -> Vec<String> {
     let payload: Vec<&str> = facts.payload.iter().map(|container| container.name.as_str()).collect();
     let all: HashSet<&str> = payload.iter().copied().collect();
     let annotation = facts.pod.annotation(WAIT_FOR_ANNOTATION).unwrap_or_default();
@@ -32,8 +23,6 @@ pub(super) fn split(facts: &Facts, warnings: &mut Warnings) -> ContainerSplit {
             Names(&payload)
         ));
     }
-    let (awaited, helpers) =
-        payload.into_iter().partition::<Vec<_>, _>(|name| known.is_empty() || known.contains(name));
-    let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
-    ContainerSplit { awaited: owned(awaited), helpers: owned(helpers) }
+    let is_awaited = |name: &&str| known.is_empty() || known.contains(name);
+    payload.into_iter().filter(is_awaited).map(str::to_owned).collect()
 }

@@ -22,8 +22,6 @@ fn wait_for_and_status_port_reach_the_shim() {
     let expected = json!([
         "watch",
         "--await=metrics",
-        "--helper=main",
-        "--helper=sql",
         "--restart-policy=OnFailure",
         "--proxy=istio-proxy",
         "--status-port=15999",
@@ -50,9 +48,9 @@ fn only_the_kubelet_judges_containers_with_rules_of_their_own() {
         ),
         ("containers", 1, json!({"restartPolicy": "Never"}), &["main"], false),
         ("containers", 1, json!({"restartPolicy": "Sometimes"}), &["main"], false),
-        ("containers", 1, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main", "metrics"], false),
-        ("containers", 2, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main", "metrics"], true),
-        ("initContainers", 0, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main", "metrics"], true),
+        ("containers", 1, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], false),
+        ("containers", 2, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], true),
+        ("initContainers", 0, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], true),
     ];
     for (list, index, fields, names, all_may_restart) in cases {
         let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/wait-for", "main");
@@ -65,35 +63,16 @@ fn only_the_kubelet_judges_containers_with_rules_of_their_own() {
 }
 
 #[test]
-fn native_shim_stays_beside_native_sidecars() {
-    let native = || noted(CLASSIC_PROXY, "istio-aux.io/mode", "native");
-    let last_args = |pod: &Value| shim_args(pod).split_off(6);
-    assert_eq!(last_args(&native()), ["--annotations=/istio-aux-annotations/annotations"]);
+fn shim_that_is_there_is_left_alone() {
     for comes_first in [true, false] {
-        assert_eq!(
-            last_args(&with_sidecar(native(), comes_first)),
-            ["--annotations=/istio-aux-annotations/annotations", "--stay"]
-        );
+        let pod = with_sidecar(patched(&json_of(CLASSIC_PROXY)), comes_first);
+        assert_eq!(decided(&pod).mode, Mode::Native);
+        assert!(decided(&pod).patch.is_empty(), "{comes_first}");
     }
-    // In mode proxy the shim is not a native sidecar, and supervise does not have the option.
-    let proxy = patched(&with_sidecar(json_of(CLASSIC_PROXY), true));
-    let command = proxy["spec"]["containers"][0]["command"].as_array().unwrap();
-    assert!(command.contains(&json!("supervise")) && !command.contains(&json!("--stay")), "{command:?}");
-}
-
-#[test]
-fn native_shim_gets_stay_for_a_later_sidecar() {
-    let pod = with_sidecar(patched(&json_of(CLASSIC_PROXY)), false);
-    let decision = decided(&pod);
-    assert_eq!((decision.mode, decision.patch.len()), (Mode::Native, 1), "{decision:?}");
-    let args = shim_args(&pod);
-    assert_eq!(args.last().map(String::as_str), Some("--stay"));
-    assert_eq!(args.len(), shim_args(&json_of(CLASSIC_PROXY)).len() + 1);
-    assert!(decided(&patched(&pod)).patch.is_empty(), "it is added once");
-    // A container of the shim's name without the webhook's arguments is left alone.
+    // A container of the shim's name without the webhook's arguments.
     let mut other = with_sidecar(json_of(CLASSIC_PROXY), true);
     other["spec"]["initContainers"][0]["name"] = json!("aux-shim");
-    assert!(decided(&with_sidecar(other, true)).patch.is_empty());
+    assert!(decided(&other).patch.is_empty());
 }
 
 #[test]

@@ -9,17 +9,14 @@ fn parse_line(line: &str) -> Result<Command, Error> {
 #[test]
 fn written_arguments_are_parsed() {
     let mut watch = WatchArgs::new(vec!["main".into(), "metrics".into()], RestartPolicy::OnFailure);
-    watch.helpers.push("cloud-sql-proxy".into());
     watch.status_port = 15_999;
     watch.quit.push("http://127.0.0.1:9091/quitquitquit".parse().unwrap());
     watch.annotations = Some("/pod/annotations".into());
     watch.all_may_restart = true;
     watch.report_only = true;
     watch.may_restart.push("metrics".into());
-    watch.stay = true;
     let words = std::iter::once("aux-shim".to_owned()).chain(watch.to_args()).map(OsString::from);
     assert_eq!(parse(words).unwrap(), Command::Watch(watch.clone()));
-    watch.stay = false;
     let command = ["pilot-agent", "proxy", "--await=x", "--", "-h"].map(OsString::from);
     let words = watch.to_supervising_command("aux-shim").into_iter().map(OsString::from).chain(command.clone());
     assert_eq!(parse(words).unwrap(), Command::Supervise(watch, command.to_vec()));
@@ -46,22 +43,20 @@ aux-shim watch --await a --restart-policy Never --status-port 70000
 --status-port: takes a port, 0 to 65535, and was given "70000"
 aux-shim watch --await a --await a --restart-policy Never
 --await: "a" is named twice, or is the proxy
-aux-shim watch --await a --helper istio-proxy --restart-policy Never
---helper: "istio-proxy" is named twice, or is the proxy
+aux-shim watch --await a --await istio-proxy --restart-policy Never
+--await: "istio-proxy" is named twice, or is the proxy
 aux-shim watch --await= --restart-policy Never
 --await: takes a name, and was given ""
 aux-shim watch --await a --restart-policy Never --quit http://10.0.0.1:80/q
 --quit: must be http://127.0.0.1:PORT/PATH: plain HTTP, on loopback, with its port, and was given "http://10.0.0.1:80/q"
 aux-shim watch --await a --restart-policy Never --may-restart b
---may-restart: "b" is neither awaited, a helper nor the proxy
+--may-restart: "b" is neither awaited nor the proxy
 aux-shim watch --await
 missing argument for option '--await'; see --help
 aux-shim watch --no-such
 invalid option '--no-such'; see --help
 aux-shim watch main
 unexpected argument "main"; see --help
-aux-shim supervise --await a --restart-policy Never --stay -- agent
---stay: is for watch
 aux-shim supervise --await a --restart-policy Never
 supervise: no command to run; put it at the end, after --
 aux-shim supervise --await a --restart-policy Never --

@@ -55,8 +55,6 @@ pub(crate) struct Observer {
     last_look: Duration,
     next_look: Duration,
     expected_until: Duration,
-    /// The longest time between the end of a container's process and its reaping.
-    pub(crate) slowest_reaping: Duration,
 }
 
 /// Holds a process without a parent in the pod: a container's init process, or an exec session.
@@ -94,7 +92,6 @@ impl Observer {
             last_look: Duration::ZERO,
             next_look: Duration::ZERO,
             expected_until: now + START_EXPECTED_FOR,
-            slowest_reaping: Duration::ZERO,
         }
     }
 
@@ -215,11 +212,10 @@ impl Observer {
 
     /// Returns the containers that have ended.
     fn ended(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
-        let (mut ended, procfs, slowest) = (Vec::new(), &self.procfs, &mut self.slowest_reaping);
+        let (mut ended, procfs) = (Vec::new(), &self.procfs);
         self.roots.retain_mut(|root| {
             let Some(process) = &mut root.process else { return true };
             let Some(exit) = process.check(procfs, &mut root.found.has_executed) else { return true };
-            *slowest = process.time_since_end().max(*slowest);
             if let Some(ContainerInstance { id, .. }) = root.instance.take() {
                 ended.push((id, root.is_init, exit));
             }

@@ -53,11 +53,6 @@ impl Process {
         is_reaped.then(|| Exit { code: pidfd_exit_status(pidfd).map(exit_code), has_executed: *has_executed })
     }
 
-    /// Returns the time since it was seen to have ended.
-    pub(crate) fn time_since_end(&self) -> Duration {
-        self.ended.map_or(Duration::ZERO, |ended| now().saturating_sub(ended))
-    }
-
     /// Returns the descriptor for a poll that wakes at the end, and then at the reaping if the kernel reports it.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
         let events = if self.ended.is_some() { PollFlags::empty() } else { PollFlags::POLLIN };

@@ -19,8 +19,7 @@ impl World {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         fake::set_last_pid(root.path(), 1);
-        let mut args = WatchArgs::new(vec!["main".to_owned()], RestartPolicy::Never);
-        args.helpers.push("helper".to_owned());
+        let args = WatchArgs::new(vec!["main".to_owned(), "metrics".to_owned()], RestartPolicy::Never);
         let now = Duration::from_secs(1000);
         let observer = Observer::new(Procfs::new(root.path()), true, None, now);
         Self { root, observer, pod: PodState::new(&args), now }
@@ -157,7 +156,7 @@ fn containers_of_others_are_not_reported() {
 #[test]
 fn nothing_is_looked_at_while_all_run() {
     let mut world = World::new();
-    for (pid, name) in [(FIRST, "main"), (SECOND, "helper"), (4_190_003, "istio-proxy")] {
+    for (pid, name) in [(FIRST, "main"), (SECOND, "metrics"), (4_190_003, "istio-proxy")] {
         assert!(world.observer.poll_interval(&world.pod, world.now).is_some());
         world.fork(pid, &fake::mounts_of(name, &format!("{:08x}", pid % 16)));
         assert_eq!(world.look(A_LOOK).len(), 1);
@@ -176,10 +175,10 @@ fn announced_start_is_expected_until_a_later_one() {
     fs::write(&hosts, "").unwrap();
     world.observer.notifier = Some(Notifier::of(&hosts));
     let is_expected = |world: &World| world.now < world.observer.expected_until;
-    world.fork(FIRST, &fake::mounts_of("helper", "0000000a"));
+    world.fork(FIRST, &fake::mounts_of("metrics", "0000000a"));
     world.execute(FIRST);
     fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
-    assert_eq!(world.look(A_LOOK), ["helper 0000000a started"]);
+    assert_eq!(world.look(A_LOOK), ["metrics 0000000a started"]);
     assert!(is_expected(&world), "it was there before another was announced");
     world.fork(SECOND, &fake::mounts_of("main", "0000000b"));
     world.execute(SECOND);

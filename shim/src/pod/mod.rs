@@ -16,8 +16,6 @@ use contract::policy::RestartPolicy;
 pub(crate) enum Role {
     /// A container that needs the proxy until it has finished.
     Awaited,
-    /// A regular container that is not awaited. The shim exits after it.
-    Helper,
     /// The proxy.
     Proxy,
 }
@@ -49,8 +47,8 @@ pub(crate) enum ContainerState {
     Waiting,
     /// This start was observed, by an id that differs for each.
     Running(String),
-    /// The observed start has ended. `None` if the start is not known.
-    Ended(Option<String>, Exit),
+    /// The observed start has ended.
+    Ended(String, Exit),
 }
 
 /// Describes a regular container of the pod.
@@ -69,17 +67,6 @@ pub(crate) enum Event {
     Started { container: String, id: String, pid: i32 },
     /// The container with this start has ended, and its parent has reaped it.
     Ended { id: String, exit: Exit },
-}
-
-/// The next action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Wait for something to start or to end.
-    Wait,
-    /// Ask the proxy to quit.
-    QuitProxy,
-    /// Nothing is left to do.
-    Exit,
 }
 
 /// Tells how the end of the awaited containers became known.
@@ -114,9 +101,8 @@ impl PodState {
             }
         };
         let awaited = args.awaited.iter().map(container(Role::Awaited));
-        let helpers = args.helpers.iter().map(container(Role::Helper));
         let proxy = std::iter::once(&args.proxy).map(container(Role::Proxy));
-        Self { containers: awaited.chain(helpers).chain(proxy).collect(), is_reported: false }
+        Self { containers: awaited.chain(proxy).collect(), is_reported: false }
     }
 
     /// Applies an event. Returns the index of the container that it has changed.
@@ -129,18 +115,12 @@ impl PodState {
             Event::Ended { id, exit } => {
                 let is_of =
                     |known: &Container| matches!(&known.state, ContainerState::Running(running) if running == id);
-                (self.containers.iter().position(is_of)?, ContainerState::Ended(Some(id.clone()), *exit))
+                (self.containers.iter().position(is_of)?, ContainerState::Ended(id.clone(), *exit))
             }
         };
         let is_new = self.containers[index].state != state;
         self.containers[index].state = state;
         is_new.then_some(index)
-    }
-
-    /// Takes in that none of the proxy's ports is open any more, where nothing else shows its end.
-    pub(crate) fn proxy_closed(&mut self) {
-        let last = self.containers.len() - 1;
-        self.containers[last].state = ContainerState::Ended(None, Exit { code: None, has_executed: true });
     }
 
     /// Takes in the kubelet's report.
@@ -177,19 +157,6 @@ impl PodState {
         self.containers.iter().any(|container| container.last_start() == Some(id))
     }
 
-    /// Returns the action to take now.
-    pub(crate) fn next(&self) -> Action {
-        if self.finished_by().is_none() {
-            Action::Wait
-        } else if self.proxy_may_run() {
-            Action::QuitProxy
-        } else if !self.proxy_has_ended() || self.containers.iter().any(Container::is_running) {
-            Action::Wait
-        } else {
-            Action::Exit
-        }
-    }
-
     /// Returns true if a container may start at any time.
     pub(crate) fn expects_start(&self) -> bool {
         self.containers.iter().any(|container| !container.is_running() && !container.has_ended_for_good())
@@ -198,16 +165,6 @@ impl PodState {
     /// Returns true if the proxy was not observed to end: one that was never seen may run, too.
     pub(crate) fn proxy_may_run(&self) -> bool {
         !matches!(self.proxy().state, ContainerState::Ended(..))
-    }
-
-    /// Returns true if the proxy was observed to end, and is not known to be started again.
-    fn proxy_has_ended(&self) -> bool {
-        match self.proxy().state {
-            ContainerState::Waiting | ContainerState::Running(_) => false,
-            ContainerState::Ended(_, exit) => {
-                self.proxy().final_end != FinalEnd::Success || exit.code.is_none_or(|code| code == 0)
-            }
-        }
     }
 
     /// Returns true if any awaited container has been started.
@@ -234,8 +191,7 @@ impl Container {
     fn last_start(&self) -> Option<&str> {
         match &self.state {
             ContainerState::Waiting => None,
-            ContainerState::Running(id) => Some(id),
-            ContainerState::Ended(id, _) => id.as_deref(),
+            ContainerState::Running(id) | ContainerState::Ended(id, _) => Some(id),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 
 const MAIN: &str = "main";
+const PROXY: &str = "istio-proxy";
 
 fn started(container: &str, id: &str) -> Event {
     Event::Started { container: container.to_owned(), id: id.to_owned(), pid: 7 }
@@ -18,10 +19,7 @@ fn failed_to_start(id: &str, code: impl Into<Option<i32>>) -> Event {
 }
 
 fn pod(policy: RestartPolicy, events: &[Event]) -> PodState {
-    let mut args = WatchArgs::new(vec![MAIN.to_owned()], policy);
-    args.helpers.push("helper".to_owned());
-    args.may_restart.push("helper".to_owned());
-    let mut pod = PodState::new(&args);
+    let mut pod = PodState::new(&WatchArgs::new(vec![MAIN.to_owned()], policy));
     for event in events {
         pod.apply(event);
     }
@@ -51,7 +49,7 @@ fn end_is_final_by_itself_only_where_the_policy_says_so() {
         ("unknown code under OnFailure", OnFailure, vec![started(MAIN, "a"), ended("a", None)], false),
         ("runs again", OnFailure, vec![started(MAIN, "a"), ended("a", 1), started(MAIN, "b")], false),
         ("an end of an earlier start", Never, vec![started(MAIN, "a"), started(MAIN, "b"), ended("a", 0)], false),
-        ("another container's end", Never, vec![started(MAIN, "a"), started("helper", "b"), ended("b", 0)], false),
+        ("the proxy's end", Never, vec![started(MAIN, "a"), started(PROXY, "b"), ended("b", 0)], false),
         ("a container that is not the pod's", Never, vec![started("other", "a"), ended("a", 0)], false),
     ];
     for (name, policy, events, is_finished) in cases {
@@ -79,7 +77,7 @@ fn report_counts_unless_an_awaited_container_is_seen_to_run() {
         ("never seen", vec![], true),
         ("runs", vec![started(MAIN, "a")], false),
         ("killed", vec![started(MAIN, "a"), ended("a", 137)], true),
-        ("a helper runs", vec![started("helper", "a")], true),
+        ("the proxy runs", vec![started(PROXY, "a")], true),
     ];
     for (name, events, is_finished) in cases {
         let mut pod = pod(Never, &events);
@@ -91,33 +89,25 @@ fn report_counts_unless_an_awaited_container_is_seen_to_run() {
 }
 
 #[test]
-fn shim_ends_after_the_proxy_and_the_helpers() {
-    use RestartPolicy::{Never, OnFailure};
-    let finished = || vec![started(MAIN, "a"), ended("a", 0)];
-    let and = |more: &[Event]| [&finished()[..], more].concat();
-    let (proxy, helper) = (started("istio-proxy", "p"), started("helper", "h"));
+fn proxy_may_run_until_its_last_start_is_seen_to_end() {
+    let start = started(PROXY, "p");
     let cases = [
-        ("the payload runs", Never, vec![started(MAIN, "a")], Action::Wait),
-        ("the proxy was never seen", Never, finished(), Action::QuitProxy),
-        ("the proxy runs", Never, and(std::slice::from_ref(&proxy)), Action::QuitProxy),
-        ("the proxy has ended", Never, and(&[proxy.clone(), ended("p", 1)]), Action::Exit),
-        ("a helper runs", Never, and(&[helper.clone(), proxy.clone(), ended("p", 0)]), Action::Wait),
-        ("the helper has ended", Never, and(&[helper, ended("h", 1), proxy.clone(), ended("p", 0)]), Action::Exit),
-        ("the proxy failed and is started again", OnFailure, and(&[proxy.clone(), ended("p", 1)]), Action::Wait),
-        ("the proxy succeeded", OnFailure, and(&[proxy, ended("p", 0)]), Action::Exit),
+        ("never seen", vec![], true),
+        ("runs", vec![start.clone()], true),
+        ("has ended", vec![start.clone(), ended("p", 1)], false),
+        ("runs again", vec![start, ended("p", 1), started(PROXY, "q")], true),
     ];
-    for (name, policy, events, action) in cases {
-        assert_eq!(pod(policy, &events).next(), action, "{name}");
+    for (name, events, may_run) in cases {
+        assert_eq!(pod(RestartPolicy::OnFailure, &events).proxy_may_run(), may_run, "{name}");
     }
 }
 
 #[test]
 fn starts_are_expected_of_what_neither_runs_nor_has_ended_for_good() {
-    let all = [started(MAIN, "a"), started("helper", "h"), started("istio-proxy", "p")];
+    let all = [started(MAIN, "a"), started(PROXY, "p")];
     let expects = |events: &[Event]| pod(RestartPolicy::Never, events).expects_start();
-    assert!(expects(&all[..2]));
+    assert!(expects(&all[..1]));
     assert!(!expects(&all));
-    assert!(expects(&[&all[..], &[ended("h", 0)]].concat()), "only the kubelet knows");
     assert!(!expects(&[&all[..], &[ended("a", 0)]].concat()));
     assert!(expects(&[&all[..], &[ended("a", 143)]].concat()));
 }

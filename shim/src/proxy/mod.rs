@@ -29,8 +29,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two looks whether data is on its way.
 const FLUSH_PAUSE: Duration = Duration::from_millis(20);
-/// Pause between two looks whether a proxy that has accepted still listens.
-const LISTENING_PAUSE: Duration = Duration::from_millis(100);
 
 /// Holds the requests that end a pod's proxy. Times are since the machine's boot.
 #[derive(Debug)]
@@ -50,10 +48,6 @@ pub(crate) struct ProxyShutdown {
     accepted: Option<Duration>,
     /// The endpoint of the proxy's that has accepted first.
     pub(crate) accepted_by: Option<Endpoint>,
-    /// True if the end of the proxy shows by its ports only.
-    by_ports: bool,
-    /// True if the proxy has accepted and none of its ports is open any more.
-    pub(crate) is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -76,8 +70,8 @@ struct InFlight {
 }
 
 impl ProxyShutdown {
-    /// Returns the requests for a pod. With `by_ports`, the end of the proxy shows by its ports only.
-    pub(crate) fn new(args: &WatchArgs, by_ports: bool) -> Self {
+    /// Returns the requests for a pod.
+    pub(crate) fn new(args: &WatchArgs) -> Self {
         let agent = (args.status_port != 0).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, args.status_port)));
         // With Envoy, pilot-agent ends too. Istio has its admin port on ::1 in a pod that has only IPv6.
         let envoy = [(Ipv6Addr::LOCALHOST, ENVOY_ADMIN_PORT).into(), (Ipv4Addr::LOCALHOST, ENVOY_ADMIN_PORT).into()];
@@ -92,8 +86,6 @@ impl ProxyShutdown {
             flush: None,
             accepted: None,
             accepted_by: None,
-            by_ports,
-            is_closed: false,
         }
     }
 
@@ -240,13 +232,9 @@ impl ProxyShutdown {
         if is_proxy && may_end {
             self.accepted.get_or_insert(now);
             self.accepted_by.get_or_insert_with(|| target.endpoints[asked].clone());
-            if self.by_ports {
-                target.next = now + LISTENING_PAUSE;
-            }
         } else if is_proxy && response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             let signal = self.signal_at.map_or(Signal::SIGTERM, |(_, signal)| signal);
             self.signal_at = Some((now, signal)).filter(|_| signal == Signal::SIGTERM).or(self.signal_at);
-            self.is_closed = self.accepted.is_some();
         }
     }
 }

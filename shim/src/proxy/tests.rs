@@ -35,7 +35,7 @@ const ACCEPTED: &str = "HTTP/1.1 200 OK\r\n\r\n";
 fn shutdown_of(quit: &[Endpoint], proxy: &[Endpoint]) -> ProxyShutdown {
     let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
     args.quit = quit.to_vec();
-    let mut shutdown = ProxyShutdown::new(&args, false);
+    let mut shutdown = ProxyShutdown::new(&args);
     shutdown.targets[quit.len()].endpoints = proxy.to_vec();
     shutdown.connections = PathBuf::new();
     shutdown
@@ -114,7 +114,7 @@ fn envoy_is_asked_on_both_addresses_of_localhost() {
     {
         let mut args = WatchArgs::new(vec!["main".into()], RestartPolicy::Never);
         args.status_port = status_port;
-        let shutdown = ProxyShutdown::new(&args, false);
+        let shutdown = ProxyShutdown::new(&args);
         let addresses: Vec<String> =
             shutdown.targets[0].endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect();
         assert_eq!(addresses.join(" "), expected);
@@ -146,20 +146,4 @@ fn proxy_that_drains_for_ever_is_asked_at_its_next_endpoint() {
     assert!(envoy.accept().is_err(), "the first has accepted");
     shutdown.advance(true, began + 2 * DRAIN_TIMEOUT);
     assert!(envoy.accept().is_ok());
-}
-
-#[test]
-fn closed_ports_show_the_end_of_a_proxy_that_has_accepted() {
-    let (closed, endpoint) = listen();
-    let mut shutdown = ProxyShutdown { by_ports: true, ..shutdown_of(&[], std::slice::from_ref(&endpoint)) };
-    let port = closed.try_clone().unwrap();
-    thread::spawn(move || answer_once(&port, ACCEPTED));
-    seconds_until(&mut shutdown, |shutdown| shutdown.accepted_by.is_some());
-    assert_eq!(shutdown.accepted_by.as_ref(), Some(&endpoint));
-    assert!(!shutdown.is_closed);
-    drop(closed);
-    assert!(seconds_until(&mut shutdown, |shutdown| shutdown.is_closed) < 5);
-    let mut refused = ProxyShutdown { by_ports: true, ..shutdown_of(&[], &[endpoint]) };
-    seconds_until(&mut refused, |shutdown| shutdown.targets[0].backoff > RETRY_BACKOFF_MIN * 2);
-    assert!(!refused.is_closed, "it may not listen yet");
 }

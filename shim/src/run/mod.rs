@@ -12,7 +12,6 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread;
 use std::time::Duration;
 
 use contract::args::WatchArgs;
@@ -23,20 +22,15 @@ use crate::clock::now;
 use crate::ended::EndedReport;
 use crate::log;
 use crate::observe::{Notifier, Observer, Procfs, exit_code};
-use crate::pod::{Action, ContainerState, Event, Exit, PodState, Role, Witness};
+use crate::pod::{ContainerState, Event, Exit, PodState, Role, Witness};
 use crate::proxy::ProxyShutdown;
 use child::{Child, StartError};
 
-/// The runtime reports exits one at a time. If the kubelet saw the shim's exit before the proxy's, it would restart the
-/// shim; if it saw only the proxy's, it would look again a second later. So the shim lingers for a multiple of the time
-/// that it took to reap the proxy, which shows how busy the node is.
-const LINGER_REAP_FACTOR: u32 = 20;
-const LINGER_MIN: Duration = Duration::from_millis(20);
-const LINGER_MAX: Duration = Duration::from_millis(500);
 /// The file from which the kubelet reads a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Runs `aux-shim watch` until nothing is left to do, or until SIGTERM, which ends the process at once with 0.
+/// Runs `aux-shim watch` until SIGTERM, which ends the process at once with 0. The kubelet sends it once it knows that the pod's
+/// regular containers have ended, and would start a shim again that has ended before (KEP-753).
 pub(crate) fn watch(args: &WatchArgs) {
     let always = Arc::new(AtomicBool::new(true));
     if let Err(error) = signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, always) {
@@ -44,13 +38,6 @@ pub(crate) fn watch(args: &WatchArgs) {
     }
     let mut watcher = Watcher::new(args, true);
     watcher.run(None);
-    watcher.report_outcome();
-    if args.stay {
-        loop {
-            thread::park();
-        }
-    }
-    thread::sleep(watcher.linger());
 }
 
 /// Runs `aux-shim supervise`: watches as the parent of the proxy's command until that has ended. Returns the exit status
@@ -80,6 +67,8 @@ struct Watcher {
     shutdown: ProxyShutdown,
     restarts_failed_proxy: bool,
     finished_by: Option<Witness>,
+    /// The termination message that was written last.
+    outcome: String,
 }
 
 impl Watcher {
@@ -91,18 +80,19 @@ impl Watcher {
         let watcher = Self {
             pod: PodState::new(args),
             report: EndedReport::new(args),
-            shutdown: ProxyShutdown::new(args, is_sidecar && !observer.is_shared),
+            shutdown: ProxyShutdown::new(args),
             observer,
             restarts_failed_proxy: args.restart_policy == contract::policy::RestartPolicy::OnFailure,
             finished_by: None,
+            outcome: String::new(),
         };
         // No start after this line is missed.
-        let (awaited, helpers) = (args.awaited.join(","), args.helpers.join(","));
-        log::info("watching", &[("await", &awaited), ("helper", &helpers), ("restart-policy", &args.restart_policy)]);
+        let awaited = args.awaited.join(",");
+        log::info("watching", &[("await", &awaited), ("restart-policy", &args.restart_policy)]);
         watcher
     }
 
-    /// Loops until nothing is left to do, or until the child has ended.
+    /// Loops until the child has ended; without one, for ever.
     fn run(&mut self, mut child: Option<&mut Child>) -> Option<ExitStatus> {
         loop {
             if let Some(exit) = child.as_mut().and_then(|child| child.forward_signals_and_reap()) {
@@ -112,16 +102,13 @@ impl Watcher {
                 self.take_in(&event);
             }
             self.read_report();
-            if child.is_none() && self.pod.next() == Action::Exit {
-                return None;
-            }
             let mut deadline = None;
             if self.pod.finished_by().is_some() {
                 let runs = self.pod.proxy_may_run();
                 self.shutdown.advance(runs, now());
-                if child.is_none() && self.shutdown.is_closed {
-                    self.pod.proxy_closed();
-                    continue;
+                if self.shutdown.accepted_by.is_some() || !runs {
+                    // The kubelet may end the shim at once.
+                    self.report_outcome();
                 }
                 if let Some(child) = &child
                     && let Some(signal) = self.shutdown.due_signal(now())
@@ -155,7 +142,7 @@ impl Watcher {
     /// Applies an event, and logs what it has changed.
     fn take_in(&mut self, event: &Event) {
         let Some(index) = self.pod.apply(event) else { return };
-        if self.pod.next() == Action::QuitProxy {
+        if self.pod.finished_by().is_some() && self.pod.proxy_may_run() {
             // Before anything else.
             self.shutdown.advance(true, now());
         }
@@ -224,23 +211,18 @@ impl Watcher {
         counted
     }
 
-    /// Returns how long the shim stays after the last container.
-    fn linger(&self) -> Duration {
-        if !self.observer.is_shared {
-            return LINGER_MAX;
-        }
-        (self.observer.slowest_reaping * LINGER_REAP_FACTOR).clamp(LINGER_MIN, LINGER_MAX)
-    }
-
     /// Writes the codes that were seen, and how the finish was known, into the termination message.
-    fn report_outcome(&self) {
+    fn report_outcome(&mut self) {
         let witness = self.finished_by.map_or_else(|| "none".to_owned(), |witness| witness.to_string());
         let asked = self.shutdown.accepted_by.as_ref().map_or_else(|| "nobody".to_owned(), ToString::to_string);
         let line = format!("exit codes: {}; known by: {witness}; asked: {asked}\n", self.codes());
         // The file exists only in a container.
-        if let Ok(mut file) = OpenOptions::new().write(true).open(TERMINATION_LOG) {
+        if line != self.outcome
+            && let Ok(mut file) = OpenOptions::new().write(true).truncate(true).open(TERMINATION_LOG)
+        {
             let _ = file.write_all(line.as_bytes());
         }
+        self.outcome = line;
     }
 
     fn codes(&self) -> String {

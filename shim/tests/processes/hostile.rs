@@ -42,17 +42,15 @@ fn attack(pod: &Pod, shim: &Shim, attack: &str, user: &str) -> (bool, String) {
 #[test]
 fn payload_of_other_user_cannot_attack_the_shim() {
     let (pod, proxy) = pod_with_proxy();
-    let mut shim = pod.watch_as(SHIM_USER, &proxy, &[&NEVER[..], &["--helper=hostile"]].concat());
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
     let main = shim.payload(&pod, "main", 0);
-    // The container outlives all attacks: a scan might miss one that ends within its interval.
-    let hostile = shim.payload(&pod, "hostile", 0);
+    let hostile = pod.payload("hostile", 0);
     for script in ATTACKS {
         let (succeeded, errors) = attack(&pod, &shim, script, PAYLOAD_USER);
         let is_denied = errors.contains("Operation not permitted") || errors.contains("Permission denied");
         assert!(!succeeded && is_denied, "{script}: {errors}");
     }
     hostile.finish();
-    shim.until_logged("container exited container=hostile");
     ends_with(main, &proxy, shim);
 }
 
@@ -88,14 +86,13 @@ fn stopped_shim_notices_payloads_end_when_continued() {
 #[test]
 fn shim_killed_by_root_ends_proxy_after_restart() {
     let (pod, proxy) = pod_with_proxy();
-    let arguments = [&NEVER[..], &["--helper=hostile"]].concat();
-    let mut shim = pod.watch_as(SHIM_USER, &proxy, &arguments);
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
     let main = shim.payload(&pod, "main", 0);
     let pid = shim.container.pid_in_pod();
     let mut hostile = pod.run("hostile", &["sh", "-c", "kill -s KILL $0", &pid]);
     hostile.wait();
     shim.end();
-    let mut shim = pod.watch_as(SHIM_USER, &proxy, &arguments);
+    let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
     shim.until_logged("container started container=main");
     main.finish();
     // What it has found may be an exec session's: only the kubelet knows.
@@ -118,9 +115,9 @@ fn shim_traced_by_root_goes_on() {
 
 #[test]
 fn flood_of_forks_delays_no_exit() {
-    let (pod, proxy, mut shim) = announced(&[&BOTH[..], &["--helper=flood"]].concat());
+    let (pod, proxy, mut shim) = announced(&BOTH);
     let flood = pod.start("flood", "while :; do (:) & (:) & (:) & (:) & wait; done");
-    shim.until_logged("container started container=flood");
+    flood.init();
     for name in ["main", "metrics"] {
         let payload = shim.payload(&pod, name, 0);
         assert_eq!(proxy.requests().len(), 0);
@@ -129,16 +126,16 @@ fn flood_of_forks_delays_no_exit() {
     }
     shim.until_logged("istio-proxy ended");
     flood.kill();
-    assert_eq!((shim.end().0, proxy.requests().len()), (Some(0), 1));
+    assert_eq!((shim.terminate().0, proxy.requests().len()), (Some(0), 1));
 }
 
 #[test]
 fn flood_of_announcements_has_bounded_wake_ups() {
-    let (pod, proxy, mut shim) = announced(&[&NEVER[..], &["--helper=flood"]].concat());
+    let (pod, proxy, mut shim) = announced(&NEVER);
     let flood = pod.start("flood", "while :; do echo 127.0.0.1 x >/etc/hosts; chmod 644 /etc/hosts; done");
     // Without a process for each.
     let echoes = pod.exec("flood", "while :; do echo 127.0.0.1 x >/etc/hosts; done");
-    shim.until_logged("container started container=flood");
+    flood.init();
     let main = shim.payload(&pod, "main", 0);
     let before = shim.wake_ups();
     sleep(Duration::from_secs(3));
@@ -149,7 +146,7 @@ fn flood_of_announcements_has_bounded_wake_ups() {
     assert_eq!(proxy.requests().len(), 1);
     echoes.kill();
     flood.kill();
-    assert_eq!(shim.end().0, Some(0));
+    assert_eq!(shim.terminate().0, Some(0));
 }
 
 #[test]

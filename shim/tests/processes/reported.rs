@@ -129,8 +129,7 @@ fn report_of_before_the_shims_start_counts_unless_all_may_restart() {
 #[test]
 fn start_after_the_request_is_warned_of() {
     let (pod, proxy) = pod_with_proxy();
-    let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--helper=late"]].concat());
-    let _late = shim.payload(&pod, "late", 0);
+    let mut shim = pod.watch(&proxy, &NEVER);
     pod.report("main=0");
     shim.until_logged("istio-proxy ended");
     let _main = pod.payload("main", 0);

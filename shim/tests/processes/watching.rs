@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket};
 
-use super::pod::{
-    self, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, announced, code, kernel_reports_codes, pod_with_proxy,
-};
+use super::pod::{self, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, announced, code, pod_with_proxy};
 
 const QUIT: &str = "POST /quitquitquit HTTP/1.1";
 
@@ -21,7 +19,8 @@ fn proxy_is_asked_once_all_have_ended() {
     assert_eq!(proxy.requests(), NOTHING, "metrics has not even started");
     let metrics = shim.payload(&pod, "metrics", 0);
     metrics.finish();
-    let (status, log) = shim.end();
+    shim.until_logged("istio-proxy ended");
+    let (status, log) = shim.terminate();
     assert_eq!((status, &proxy.requests()[..]), (Some(0), &[QUIT.to_owned()][..]), "{log}");
     let exited = format!("container exited container=metrics {}", code(0));
     for line in [&exited, "asked istio-proxy to quit", &format!("istio-proxy ended {}", code(137))] {
@@ -80,13 +79,6 @@ fn restarted_proxy_is_asked() {
     // The test's proxy exits with 137, so that OnFailure restarts it; the shim then asks it to quit again.
     shim.until_logged(&format!("istio-proxy ended {}", code(137)));
     assert_eq!(proxy.requests(), [QUIT]);
-    // A proxy whose code is unknown may have succeeded, so the shim ends. The kubelet starts a sidecar again in a pod that goes on.
-    let _shim = if kernel_reports_codes() {
-        shim
-    } else {
-        assert_eq!(shim.end().0, Some(0));
-        pod.watch(&proxy, &ON_FAILURE)
-    };
     proxy.start(&pod);
     pod::until("the second request", || proxy.requests() == [QUIT, QUIT]);
 }
@@ -95,13 +87,13 @@ fn restarted_proxy_is_asked() {
 fn other_endpoints_are_asked_before_the_proxy() {
     let (pod, proxy) = pod_with_proxy();
     let endpoint = format!("--quit=http://127.0.0.1:{}/sql/quit", proxy.port);
-    let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--helper=sql", &endpoint]].concat());
-    let (sql, main) = (shim.payload(&pod, "sql", 0), shim.payload(&pod, "main", 0));
+    let mut shim = pod.watch(&proxy, &[&NEVER[..], &[&endpoint]].concat());
+    let (sql, main) = (pod.payload("sql", 0), shim.payload(&pod, "main", 0));
     main.finish();
     pod::until("both requests", || proxy.requests().len() == 2);
     assert_eq!(proxy.requests(), ["POST /sql/quit HTTP/1.1", QUIT]);
     sql.finish();
-    let (status, log) = shim.end();
+    let (status, log) = shim.terminate();
     assert_eq!(status, Some(0), "{log}");
 }
 
@@ -113,8 +105,8 @@ fn endpoint_that_listens_late_is_asked_again() {
     bind(std::os::fd::AsRawFd::as_raw_fd(&late), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
     let port = getsockname::<SockaddrIn>(std::os::fd::AsRawFd::as_raw_fd(&late)).unwrap().port();
     let endpoint = format!("--quit=http://127.0.0.1:{port}/sql/quit");
-    let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--helper=sql", &endpoint]].concat());
-    let (sql, main) = (shim.payload(&pod, "sql", 0), shim.payload(&pod, "main", 0));
+    let mut shim = pod.watch(&proxy, &[&NEVER[..], &[&endpoint]].concat());
+    let (sql, main) = (pod.payload("sql", 0), shim.payload(&pod, "main", 0));
     main.finish();
     shim.until_logged("did not answer");
     shim.until_logged("istio-proxy ended");
@@ -139,13 +131,13 @@ fn unnamed_containers_are_warned_of_once() {
 }
 
 #[test]
-fn shim_with_stay_exits_at_sigterm_only() {
+fn shim_is_ended_by_sigterm_only() {
     let (pod, proxy) = pod_with_proxy();
-    let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--stay"]].concat());
+    let mut shim = pod.watch(&proxy, &NEVER);
     let main = shim.payload(&pod, "main", 0);
     main.finish();
     shim.until_logged("istio-proxy ended");
-    // Any other shim exits within half a second.
+    // The kubelet would start a shim again that ends before it knows of the proxy's end.
     sleep(Duration::from_secs(1));
     assert!(shim.container.is_running());
     assert_eq!(shim.terminate().0, Some(0));

@@ -70,8 +70,9 @@ impl Proxy {
     }
 
     /// Waits for the shim's end, and checks that it exited with 0 after one request. Returns its log.
-    pub(crate) fn assert_quit_once(&self, shim: Shim) -> String {
-        let (status, log) = shim.end();
+    pub(crate) fn assert_quit_once(&self, mut shim: Shim) -> String {
+        shim.until_logged("istio-proxy ended");
+        let (status, log) = shim.terminate();
         assert_eq!((status, self.requests().len()), (Some(0), 1), "{log}");
         log
     }
