@@ -171,6 +171,11 @@ test-kubeflow: install ## Run the scenarios with Kubeflow's components only: Arg
 	@$(call ADD,training-operator python)
 	$(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 4
 
+.PHONY: test-clients
+test-clients: install ## Run Airflow's tasks in the mesh, with istio-aux and without
+	@hack/ensure rust
+	$(IN_CLUSTER) $(SCENARIOS),clients --test scenarios -- --test-threads 2 airflow::
+
 .PHONY: scenario
 scenario: export PROFILE := demo
 scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves their namespaces

@@ -133,6 +133,8 @@ pub const KATIB_COLLECTOR_OPTION: &str = "-s-db";
 pub const KATIB_COMPLETED_MARKER: &str = "echo completed > ";
 /// Pod label of Argo's workflows.
 pub const ARGO_WORKFLOW_LABEL: &str = "workflows.argoproj.io/workflow";
+/// The container from which Airflow's `KubernetesPodOperator` reads a value.
+pub const AIRFLOW_XCOM_CONTAINER: &str = "airflow-xcom-sidecar";
 /// Pod annotation: the command that Argo's controller runs in istio-proxy, in place of `kill -15 1`, when the main containers
 /// end.
 pub const ARGO_KILL_PROXY_ANNOTATION: &str = "workflows.argoproj.io/kill-cmd-istio-proxy";

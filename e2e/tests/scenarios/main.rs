@@ -1,6 +1,8 @@
 //! Scenarios on the cluster of `KUBECONFIG`: what users suffer without istio-aux, and what they have with it.
 //! Each test is a scenario in a namespace of its own; `control_` marks those that show the failure without istio-aux.
 
+#[cfg(feature = "clients")]
+mod airflow;
 mod argo;
 mod command;
 mod completion;

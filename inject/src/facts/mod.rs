@@ -5,7 +5,9 @@ pub mod pod;
 mod sidecar;
 
 use contract::args::{REPORT_ONLY, SUPERVISE};
-use contract::names::{ARGO_WORKFLOW_LABEL, KATIB_TRIAL_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
+use contract::names::{
+    AIRFLOW_XCOM_CONTAINER, ARGO_WORKFLOW_LABEL, KATIB_TRIAL_LABEL, PROXY_CONTAINER, SHIM_CONTAINER,
+};
 use contract::policy::RestartPolicy;
 
 use self::pod::{Container, Pod};
@@ -26,6 +28,9 @@ pub(crate) struct Facts<'p> {
     pub(crate) present: Option<Mode>,
     pub(crate) is_katib_trial: bool,
     pub(crate) is_argo_step: bool,
+    /// True if Airflow ends a container by SIGINT to each shell of its user: in a shared PID namespace to its own first
+    /// (`extract_xcom_kill` in its `pod_manager.py`).
+    pub(crate) has_airflow_xcom: bool,
 }
 
 impl<'p> Facts<'p> {
@@ -46,6 +51,7 @@ impl<'p> Facts<'p> {
             restart_policy: pod.spec.restart_policy(),
             present,
             is_katib_trial: pod.label(KATIB_TRIAL_LABEL).is_some(),
+            has_airflow_xcom: pod.spec.containers.iter().any(|container| container.is_named(AIRFLOW_XCOM_CONTAINER)),
             is_argo_step: pod.label(ARGO_WORKFLOW_LABEL).is_some(),
         }
     }
