@@ -1,5 +1,7 @@
 //! Outages of the webhook: no replica runs, replicas swallow the API server's packets, or it does not trust them. And of istiod.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::cluster::CONFIGURATIONS;
@@ -31,13 +33,22 @@ impl NoReplica {
     }
 
     fn begin(namespace: &'static str, deployment: &'static str, container: &str) -> Self {
-        let replicas = kubectl(&["-n", namespace, "get", deployment, "--output=jsonpath={.spec.replicas}"]);
+        let get = |words: &[&str]| kubectl(&[&["-n", namespace, "get"], words].concat());
+        let replicas = get(&[deployment, "--output=jsonpath={.spec.replicas}"]);
+        let labels: BTreeMap<String, String> =
+            serde_json::from_str(&get(&[deployment, "--output=jsonpath={.spec.selector.matchLabels}"]))
+                .expect("they are labels");
+        let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let pods = get(&["pods", "--output=name", "--selector", &labels.join(",")]);
+        let wait = |condition: &str| {
+            let words = ["-n", namespace, "wait", "--timeout=2m", condition];
+            kubectl(&words.into_iter().chain(pods.lines()).collect::<Vec<_>>());
+        };
         scale(namespace, deployment, "0");
-        wait_for_rollout(namespace, deployment);
-        // They drain for a while otherwise.
+        // They drain for a while unless they are killed, and the kubelet would start one again that is not to be deleted yet.
+        wait("--for=jsonpath={.metadata.deletionTimestamp}");
         kill_containers(namespace, container);
-        let ended = "--for=jsonpath={.status.terminatingReplicas}=0";
-        kubectl(&["-n", namespace, "wait", deployment, ended, "--timeout=2m"]);
+        wait("--for=delete");
         Self { namespace, deployment, replicas }
     }
 }
