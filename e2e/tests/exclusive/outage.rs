@@ -7,7 +7,7 @@ use e2e::admission::until_drained;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{annotated, job, pod, pod_spec, shell, tf_job};
-use e2e::outage::{NoReplica, SilentReplicas, UntrustedWebhook};
+use e2e::outage::{NoReplica, SilentReplicas, UntrustedWebhook, is_trusted};
 use e2e::stand_ins::step;
 use e2e::{Namespace, scenario};
 use futures::{StreamExt, stream};
@@ -96,7 +96,8 @@ async fn outage_refuses_only_pods_that_would_not_complete() {
         ns.until("the other CA to count", async || ns.try_dry_run(completing("one")).await.err()).await;
         refuses_only_what_would_hang(ns, "certificate signed by unknown authority").await;
     }
-    ns.until("the webhook to be trusted again", async || ns.try_dry_run(completing("one")).await.ok()).await;
+    ns.until("the webhook to be trusted again", async || is_trusted().then_some(())).await;
+    ns.until("a pod to be admitted again", async || ns.try_dry_run(completing("one")).await.ok()).await;
 }
 
 /// Waits until a controller reports that the webhook could not be called for a pod of an object of this kind.
