@@ -12,14 +12,14 @@ use crate::facts::pod::{Container, RestartPolicyRule};
 /// own. Where the end of one may have all started again, these are all.
 pub(super) fn may_restart(
     facts: &Facts,
-    awaited: &[String],
+    awaited: &[&Container],
     policy: RestartPolicy,
     warnings: &mut Warnings,
 ) -> Vec<String> {
     let is_ended_by_kubelet = |it: &Container| it.may_be_ended_by_kubelet() && policy != RestartPolicy::Never;
     let restarts_all = facts.pod.all_containers().any(has_rule_for_all);
     let mut names = Vec::new();
-    for container in facts.payload.iter().filter(|container| awaited.contains(&container.name)) {
+    for container in awaited {
         let own = own_policy(container, policy);
         if let Err(unknown) = &own {
             let name = &container.name;
@@ -35,8 +35,9 @@ pub(super) fn may_restart(
 }
 
 /// Returns true if the end of a container that is not awaited may have every container started again (KEP-5532).
-pub(super) fn all_may_restart(facts: &Facts, awaited: &[String]) -> bool {
-    facts.pod.all_containers().any(|container| has_rule_for_all(container) && !awaited.contains(&container.name))
+pub(super) fn all_may_restart(facts: &Facts, awaited: &[&Container]) -> bool {
+    let all = facts.pod.all_containers().filter(|container| has_rule_for_all(container)).count();
+    all > awaited.iter().filter(|container| has_rule_for_all(container)).count()
 }
 
 fn has_rule_for_all(container: &Container) -> bool {

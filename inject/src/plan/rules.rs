@@ -234,7 +234,7 @@ fn end_proxy(
         report_only: mode == Mode::Status,
         status_port,
         quit: quit::endpoints(facts.pod, &mut plan.warnings),
-        ..WatchArgs::new(awaited, policy)
+        ..WatchArgs::new(awaited.iter().map(|container| container.name.clone()).collect(), policy)
     };
     let resources = resources::for_shim(facts, &settings.resources, &mut plan.warnings);
     Outcome::Shim(mode, reason, Box::new(watch), resources)

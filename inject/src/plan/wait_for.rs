@@ -6,10 +6,11 @@ use contract::names::WAIT_FOR_ANNOTATION;
 
 use super::warnings::{Names, Warnings};
 use crate::facts::Facts;
+use crate::facts::pod::Container;
 
 /// Returns the containers to wait for, by a pod's annotation. Unknown names cause a warning; where no name is left, all
 /// containers are awaited.
-pub(super) fn awaited(facts: &Facts, warnings: &mut Warnings) -> Vec<String> {
+pub(super) fn awaited<'p>(facts: &Facts<'p>, warnings: &mut Warnings) -> Vec<&'p Container> {
     let payload: Vec<&str> = facts.payload.iter().map(|container| container.name.as_str()).collect();
     let all: HashSet<&str> = payload.iter().copied().collect();
     let annotation = facts.pod.annotation(WAIT_FOR_ANNOTATION).unwrap_or_default();
@@ -23,6 +24,6 @@ pub(super) fn awaited(facts: &Facts, warnings: &mut Warnings) -> Vec<String> {
             Names(&payload)
         ));
     }
-    let is_awaited = |name: &&str| known.is_empty() || known.contains(name);
-    payload.into_iter().filter(is_awaited).map(str::to_owned).collect()
+    let is_awaited = |container: &&Container| known.is_empty() || known.contains(container.name.as_str());
+    facts.payload.iter().copied().filter(is_awaited).collect()
 }

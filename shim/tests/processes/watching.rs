@@ -31,8 +31,7 @@ fn proxy_is_asked_once_all_have_ended() {
 #[test]
 fn retried_container_keeps_proxy() {
     let (pod, proxy) = pod_with_proxy();
-    // Whatever its code, the end of this proxy is final.
-    let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &["--may-restart=istio-proxy"]].concat());
+    let mut shim = pod.watch(&proxy, &ON_FAILURE);
     for main_code in [1, 1, 0] {
         let main = shim.payload(&pod, "main", main_code);
         assert_eq!(proxy.requests(), NOTHING);

@@ -69,7 +69,8 @@ impl Proxy {
         self.requests.lock().unwrap().clone()
     }
 
-    /// Waits for the shim's end, and checks that it exited with 0 after one request. Returns its log.
+    /// Waits until the shim has seen the proxy's end, ends the shim, and checks that it exited with 0 after one request. Returns its
+    /// log.
     pub(crate) fn assert_quit_once(&self, mut shim: Shim) -> String {
         shim.until_logged("istio-proxy ended");
         let (status, log) = shim.terminate();
