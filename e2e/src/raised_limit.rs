@@ -22,6 +22,13 @@ impl RaisedLimit {
         Self::raise("/proc/sys/net/core/netdev_max_backlog", "65536")
     }
 
+    /// Lets the node know as many neighbours as the pods of a bridge that all speak with each other have in their network namespaces.
+    /// Where there are more, they do not find each other.
+    #[must_use]
+    pub fn of_neighbours() -> Self {
+        Self::raise("/proc/sys/net/ipv4/neigh/default/gc_thresh3", "65536")
+    }
+
     fn raise(file: &'static str, limit: &str) -> Self {
         let before = fs::read_to_string(file).expect("Linux has it");
         fs::write(file, limit).expect("the tests run as root");
