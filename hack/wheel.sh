@@ -33,3 +33,22 @@ ensure_uv() {
   PATH=$(echo "$home"/uv-*.data/scripts):$PATH
   export PATH
 }
+
+# Spark's package for Python, with all of its programs for the JVM.
+PYSPARK=4.3.0
+
+# ensure_pyspark: SPARK_HOME is where it is unpacked. Registries have its source only, so uv makes the package.
+ensure_pyspark() {
+  local home=$CACHE/pyspark-$PYSPARK lock
+  ensure_uv
+  ensure_debian java:openjdk-17-jre-headless
+  exec {lock}>"$home.lock"
+  flock "$lock"
+  if [ ! -d "$home" ]; then
+    rm -rf "$home.part"
+    logged "download pyspark $PYSPARK" "$LOGS/pyspark.log" uv pip install --no-cache --no-deps --link-mode copy --target "$home.part" "pyspark==$PYSPARK"
+    mv "$home.part" "$home"
+  fi
+  exec {lock}>&-
+  export SPARK_HOME=$home/pyspark
+}

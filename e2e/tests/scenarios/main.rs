@@ -7,6 +7,8 @@ mod argo;
 mod command;
 mod completion;
 mod customised;
+#[cfg(feature = "clients")]
+mod dask;
 mod gateways;
 mod hostile;
 mod katib;
@@ -20,6 +22,8 @@ mod native_sidecars;
 mod resilience;
 mod restart_rules;
 mod selection;
+#[cfg(feature = "clients")]
+mod spark;
 mod start;
 
 use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};

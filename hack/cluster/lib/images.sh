@@ -6,10 +6,10 @@ IMAGES=(pause payload proxyv2 pilot)
 # What an image is made from, hashed: its recipe, the parts in it, the Debian packages in it.
 image_hash() {
   {
-    declare -f "rootfs_$1" rootfs_busybox copy_programs
-    cat "$REPO/deploy/images/pack"
+    declare -f "rootfs_$1" rootfs_busybox copy_programs copy_libraries
+    cat "$REPO/deploy/images/pack" "$REPO/e2e/clients/spark/entrypoint"
     part_directory istio
-    echo "$ENVOY_WHEEL"
+    echo "$ENVOY_WHEEL $PYSPARK"
     dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
   } | sha256sum | cut -c1-16
 }
@@ -48,15 +48,20 @@ build_image() {
 
 # copy_programs DIRECTORY PROGRAM…: programs of this machine with the libraries they load, below the current directory.
 copy_programs() {
-  local into=$1 program library
+  local into=$1
   shift
   mkdir -p ".$into"
-  for program in "$@"; do
-    cp -L "$program" ".$into/"
-    { ldd "$program" 2>/dev/null || :; } | grep -o '/[^ ]*' | while read -r library; do
-      mkdir -p ".$(dirname "$library")"
-      cp -L "$library" ".$library"
-    done
+  cp -L "$@" ".$into/"
+  printf '%s\n' "$@" | copy_libraries
+}
+
+# copy_libraries: what the programs and libraries of standard input load, where it is not there yet.
+copy_libraries() {
+  local file library
+  while read -r file; do
+    { ldd "$file" 2>/dev/null || :; } | grep -o '/[^ ]*' || :
+  done | sort -u | while read -r library; do
+    if [ ! -e ".$library" ]; then mkdir -p ".$(dirname "$library")" && cp -L "$library" ".$library"; fi
   done
 }
 
@@ -142,12 +147,39 @@ rootfs_python() {
   mkdir -p usr/lib
   cp -a "$library" usr/lib/
   find "usr/lib/${python##*/}" -depth \( -name __pycache__ -o -name 'config-*' -o -name test -o -name idlelib \) -exec rm -rf {} +
-  for library in "usr/lib/${python##*/}"/lib-dynload/*.so; do
-    ldd "$library" | grep -o '/[^ ]*' || :
-  done | sort -u | while read -r library; do
-    if [ ! -e ".$library" ]; then mkdir -p ".$(dirname "$library")" && cp -L "$library" ".$library"; fi
-  done
+  find "usr/lib/${python##*/}" -name '*.so' | copy_libraries
   CONFIG='USER 65532:65532'
+}
+
+# What Dask depends on is as of that day.
+# shellcheck disable=SC2329
+rootfs_dask() {
+  rootfs_python
+  uv pip install --python /usr/bin/python3 --exclude-newer 2026-11-25 --target opt/dask 'dask[distributed]==2026.8.0'
+  find opt -name '*.so' | copy_libraries
+  # Threads that end load it.
+  cp -L --parents /lib/x86_64-linux-gnu/libgcc_s.so.1 .
+  CONFIG=$'USER 65532:65532\nENV PYTHONPATH=/opt/dask'
+}
+
+# Spark's drivers and executors.
+# shellcheck disable=SC2329
+rootfs_spark() {
+  local java=/usr/lib/jvm/java-17-openjdk-amd64 library
+  rootfs_python
+  copy_programs /bin /bin/bash
+  ln -s /bin/env usr/bin/env
+  mkdir -p opt/spark/python
+  # Debian's package has links to /etc, and one to a file that it lacks.
+  tar -C / -c --dereference --exclude=src.zip "${java#/}"/{bin,conf,lib} | tar -x
+  ln -s "$java/bin/java" usr/bin/java
+  find ".$java" -name java -o -name '*.so' | copy_libraries
+  cp -r "$SPARK_HOME"/{bin,jars,examples} opt/spark/
+  cp -r "$SPARK_HOME/python/lib" opt/spark/python/
+  cp "$REPO/e2e/clients/spark/entrypoint" opt/spark/
+  # Hadoop asks for the user's name.
+  echo 'spark:x:65532:65532:spark:/tmp:/bin/sh' >>etc/passwd
+  CONFIG=$(printf 'USER 65532:65532\nENV SPARK_HOME=/opt/spark JAVA_HOME=%s\nWORKDIR /tmp\nENTRYPOINT ["/opt/spark/entrypoint"]' "$java")
 }
 
 certificates_and_tmp() {
