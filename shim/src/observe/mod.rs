@@ -225,7 +225,7 @@ impl Observer {
         for (id, is_init, exit) in ended {
             if is_init {
                 events.push(Event::Ended { id, exit });
-            } else if pod.runs(&id) {
+            } else {
                 // Of a container whose init process was missed, something may still run.
                 let mut found = Vec::new();
                 self.list(pod, now, &mut found);

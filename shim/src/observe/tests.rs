@@ -50,15 +50,19 @@ impl World {
         self.now += after;
         self.observer.next_look = self.now;
         let events = self.observer.check(&self.pod, self.now);
+        self.take_in(&events)
+    }
+
+    /// Applies events, and returns them in words.
+    fn take_in(&mut self, events: &[Event]) -> Vec<String> {
+        for event in events {
+            self.pod.apply(event);
+        }
         let words = events.iter().map(|event| match event {
             Event::Started { container, id, .. } => format!("{container} {id} started"),
             Event::Ended { id, exit } => format!("{id} ended {} {}", exit, exit.has_executed),
         });
-        let words = words.collect();
-        for event in &events {
-            self.pod.apply(event);
-        }
-        words
+        words.collect()
     }
 }
 
@@ -103,6 +107,18 @@ fn missed_container_is_found_by_the_next_listing() {
     fake::set_last_pid(world.root.path(), SECOND);
     assert_eq!(world.look(A_LOOK), NOTHING);
     assert_eq!(world.look(Duration::from_secs(1)), ["main 0000000a started"]);
+}
+
+#[test]
+fn end_in_the_look_that_finds_a_container_late_is_not_lost() {
+    let mut world = World::new();
+    world.fork(FIRST, &fake::mounts_of("main", "0000000a"));
+    let mut events = Vec::new();
+    world.observer.list(&world.pod, world.now, &mut events);
+    world.end(FIRST);
+    events.extend(world.observer.ended(&world.pod, world.now));
+    assert_eq!(world.take_in(&events), ["main 0000000a started", "0000000a ended unknown false"]);
+    assert!(!world.pod.sees_awaited_run(), "the kubelet's report is read");
 }
 
 #[test]

@@ -147,11 +147,6 @@ impl PodState {
         self.awaited().any(Container::is_running)
     }
 
-    /// Returns true if this start of a container was observed to run.
-    pub(crate) fn runs(&self, id: &str) -> bool {
-        self.containers.iter().any(|container| container.is_running() && container.last_start() == Some(id))
-    }
-
     /// Returns true if this start of a container was observed, and none after it.
     pub(crate) fn knows(&self, id: &str) -> bool {
         self.containers.iter().any(|container| container.last_start() == Some(id))

@@ -34,6 +34,8 @@ fn end_is_final_by_itself_only_where_the_policy_says_so() {
         ("runs", Never, vec![started(MAIN, "a")], false),
         ("succeeded under Never", Never, vec![started(MAIN, "a"), ended("a", 0)], true),
         ("failed under Never", Never, vec![started(MAIN, "a"), ended("a", 1)], true),
+        ("the highest code that no signal makes", Never, vec![started(MAIN, "a"), ended("a", 127)], true),
+        ("ended by the lowest signal", Never, vec![started(MAIN, "a"), ended("a", 129)], false),
         ("unknown code under Never", Never, vec![started(MAIN, "a"), ended("a", None)], true),
         (
             "killed under Never: its image may have been changed",
@@ -86,6 +88,32 @@ fn report_counts_unless_an_awaited_container_is_seen_to_run() {
         pod.set_reported(false);
         assert_eq!(pod.finished_by(), None, "{name}: the report is taken back");
     }
+}
+
+#[test]
+fn report_is_too_old_while_any_awaited_container_runs() {
+    let mut pod = PodState::new(&WatchArgs::new(vec![MAIN.to_owned(), "metrics".to_owned()], RestartPolicy::Never));
+    pod.set_reported(true);
+    for (event, is_finished) in [
+        (started("metrics", "b"), false),
+        (started(MAIN, "a"), false),
+        (ended("a", 137), false),
+        (ended("b", 137), true),
+    ] {
+        pod.apply(&event);
+        assert_eq!(pod.finished_by(), is_finished.then_some(Witness::Kubelet), "{event:?}");
+    }
+}
+
+#[test]
+fn payload_has_started_once_any_awaited_container_has() {
+    let mut pod = PodState::new(&WatchArgs::new(vec![MAIN.to_owned(), "metrics".to_owned()], RestartPolicy::Never));
+    pod.apply(&started(PROXY, "p"));
+    assert!(!pod.payload_has_started());
+    pod.apply(&started("metrics", "b"));
+    assert!(pod.payload_has_started());
+    pod.apply(&ended("b", 0));
+    assert!(pod.payload_has_started());
 }
 
 #[test]
