@@ -143,3 +143,33 @@ fn user(text: &str) -> Result<ShimUser, &'static str> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_has_its_setting() {
+        assert_eq!(settings_of(&[]).unwrap(), default_settings());
+        let words = "--shim-image=shim:2 --shim-pull-policy=Always --shim-pull-secret=a,b --hold=never --delivery=image-volume \
+            --default-mode=status --shim-requests=cpu=2m --shim-limits=none --shim-user=proxy --proxy-command=/agent \
+            --native-sidecars=disabled --listen=127.0.0.1:1";
+        let words: Vec<_> = words.split_whitespace().map(str::to_owned).collect();
+        let expected = Settings {
+            shim_image: "shim:2".to_owned(),
+            pull_policy: PullPolicy::Always,
+            pull_secrets: vec!["a".to_owned(), "b".to_owned()],
+            hold: Hold::Never,
+            delivery: Delivery::ImageVolume,
+            native_sidecars: false,
+            prefers_status: true,
+            proxy_command: "/agent".to_owned(),
+            user: ShimUser::Proxy,
+            resources: ShimResources { requests: vec![("cpu".to_owned(), "2m".to_owned())], limits: vec![] },
+        };
+        assert_eq!(settings_of(&words).unwrap(), expected);
+        for (user, expected) in [("none", ShimUser::Unset), ("7", ShimUser::Uid(7))] {
+            assert_eq!(settings_of(&[format!("--shim-user={user}")]).unwrap().user, expected);
+        }
+    }
+}

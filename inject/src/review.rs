@@ -287,6 +287,17 @@ mod tests {
     }
 
     #[test]
+    fn entries_that_share_a_path_differ_in_their_values() {
+        let label = |entry| patch_of(&response(entry, &review(&a_pod())))[1]["value"].clone();
+        assert_eq!([label(Entry::InMesh), label(Entry::OutOfMesh)], ["true", "false"]);
+        let mut service = a_pod();
+        service["spec"]["restartPolicy"] = json!("Always");
+        let outcome = |entry| answer(entry, review(&service).to_string().as_bytes(), &settings()).unwrap().outcome;
+        assert_eq!(outcome(Entry::Node), Outcome::Patched(Mode::Off));
+        assert_eq!(outcome(Entry::NodeMesh), Outcome::Unchanged(Mode::Off));
+    }
+
+    #[test]
     fn denied_pod_gets_the_message_and_no_patch() {
         let mut pod = a_pod();
         pod["spec"]["hostNetwork"] = json!(true);
@@ -311,9 +322,15 @@ mod tests {
         update["request"]["operation"] = json!("UPDATE");
         let mut job = review(&a_pod());
         job["request"]["kind"] = json!({"group": "batch", "version": "v1", "kind": "Job"});
+        let mut template = review(&a_pod());
+        template["request"]["kind"] = json!({"group": "", "version": "v1", "kind": "PodTemplate"});
+        let mut pod_of_others = review(&a_pod());
+        pod_of_others["request"]["kind"] = json!({"group": "x", "version": "v1", "kind": "Pod"});
+        let mut not_a_pod = review(&json!({"spec": {"template": a_pod()}}));
+        not_a_pod["request"]["kind"] = job["request"]["kind"].clone();
         let mut no_object = review(&Value::Null);
         no_object["request"]["operation"] = json!("DELETE");
-        for review in [update, status_review(&a_pod()), job, no_object] {
+        for review in [update, status_review(&a_pod()), job, template, pod_of_others, not_a_pod, no_object] {
             let unchanged = json!({"uid": "705ab4f5", "allowed": true});
             assert_eq!(response(Entry::Injection, &review), unchanged, "{review}");
         }

@@ -100,6 +100,11 @@ mod tests {
                 "# ours\ntracing:\n  sampling: 10 # percent\nconcurrency: 2\nholdApplicationUntilProxyStarts: true\n",
             ),
             ("indented", "  a: 1\n  b: {c: 2}\n", "  a: 1\n  b: {c: 2}\n  holdApplicationUntilProxyStarts: true\n"),
+            (
+                "indented after a comment",
+                "# ours\n  a: 1\n",
+                "# ours\n  a: 1\n  holdApplicationUntilProxyStarts: true\n",
+            ),
             ("document mark", "---\na: 1\n", "---\na: 1\nholdApplicationUntilProxyStarts: true\n"),
         ];
         for (name, before, after) in cases {

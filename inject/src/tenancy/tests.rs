@@ -21,7 +21,7 @@ fn a_pod(change: &Value) -> Value {
         "metadata": {"name": "step", "newer": {"a": 1}},
         "spec": {"restartPolicy": "Never", "newer": [1], "containers": [
             {"name": "main", "command": ["true"], "newer": {"b": [2]}, "volumeMounts": [account_token()]},
-            {"name": "istio-proxy"},
+            {"name": "istio-proxy", "volumeMounts": [account_token()]},
             {"name": "collector", "env": [{"name": "A", "value": "b"}], "volumeMounts": [account_token()]},
         ]},
     });
@@ -47,8 +47,8 @@ fn with_token(pod: &Value) -> Vec<usize> {
 #[test]
 fn payload_of_jobs_and_notebooks_gets_the_token() {
     let with_mount = json!({"spec": {"containers": [
-        {"name": "main", "volumeMounts": [{"name": "mine", "mountPath": "/var/run/secrets/kubeflow/pipelines/"}]},
-        {"name": "other", "env": [{"name": "KF_PIPELINES_SA_TOKEN_PATH", "value": "/mine"}]},
+        {"name": "main", "volumeMounts": [account_token(), {"name": "mine", "mountPath": "/var/run/secrets/kubeflow/pipelines/"}]},
+        {"name": "other", "volumeMounts": [account_token()], "env": [{"name": "KF_PIPELINES_SA_TOKEN_PATH", "value": "/mine"}]},
         {"name": "third", "volumeMounts": [account_token()]},
     ]}});
     let no_metadata = json!({"metadata": null, "spec": {"containers": [

@@ -3,7 +3,7 @@
 mod shim_arguments;
 
 use inject::pod::Pod;
-use inject::{Decision, Delivery, Mode, PullPolicy, Settings, decide};
+use inject::{Decision, Delivery, Mode, PullPolicy, Settings, ShimUser, decide};
 use serde_json::{Value, json};
 
 /// A pod before Istio's injector has seen it.
@@ -108,6 +108,56 @@ fn image_volume_replaces_the_install_container() {
 }
 
 #[test]
+fn proxy_without_its_podinfo_gets_the_pods_annotations() {
+    let mut pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "proxy");
+    let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array_mut().unwrap();
+    mounts.retain(|mount| mount["mountPath"] != "/etc/istio/pod");
+    let after = patched(&pod);
+    let mount = json!({"name": "istio-aux-annotations", "mountPath": "/istio-aux-annotations", "readOnly": true});
+    let proxy = &after["spec"]["containers"][0];
+    assert!(proxy["volumeMounts"].as_array().unwrap().contains(&mount), "{proxy}");
+    let argument = json!("--annotations=/istio-aux-annotations/annotations");
+    assert!(proxy["command"].as_array().unwrap().contains(&argument), "{proxy}");
+    let volumes = after["spec"]["volumes"].as_array().unwrap();
+    assert!(volumes.iter().any(|volume| volume["name"] == "istio-aux-annotations"), "{volumes:?}");
+}
+
+#[test]
+fn pods_with_the_image_get_its_pull_secrets() {
+    let settings = Settings { pull_secrets: vec!["a".to_owned(), "b".to_owned()], ..settings() };
+    let secrets = |pod: &Value| {
+        let (mut pod, decision) = (pod.clone(), decided_by(pod, &settings));
+        json_patch::patch(&mut pod, &decision.patch).unwrap();
+        pod["spec"]["imagePullSecrets"].take()
+    };
+    assert_eq!(secrets(&json_of(BEFORE_ISTIO)), Value::Null);
+    assert_eq!(
+        secrets(&with(CLASSIC_PROXY, "/spec/imagePullSecrets", Value::Null)),
+        json!([{"name": "a"}, {"name": "b"}])
+    );
+    let present = with(CLASSIC_PROXY, "/spec/imagePullSecrets", json!([{"name": "b"}]));
+    assert_eq!(secrets(&present), json!([{"name": "b"}, {"name": "a"}]));
+}
+
+#[test]
+fn shim_runs_as_the_user_that_is_set() {
+    let mut pod = json_of(CLASSIC_PROXY);
+    pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1005, "runAsGroup": 1006});
+    let (number, none) = (|id: i64| json!(id), Value::Null);
+    for (user, expected) in [
+        (ShimUser::Uid(7), [number(7), number(7)]),
+        (ShimUser::Proxy, [number(1005), none.clone()]),
+        (ShimUser::Unset, [none.clone(), none]),
+    ] {
+        let mut pod = pod.clone();
+        let decision = decided_by(&pod, &Settings { user, ..settings() });
+        json_patch::patch(&mut pod, &decision.patch).unwrap();
+        let context = &shim_of(&pod).unwrap()["securityContext"];
+        assert_eq!([&context["runAsUser"], &context["runAsGroup"]], expected.each_ref(), "{user:?}");
+    }
+}
+
+#[test]
 fn mode_status_shares_no_pid_namespace() {
     let pod = noted(CLASSIC_PROXY, "istio-aux.io/mode", "status");
     insta::assert_json_snapshot!(decided(&pod).patch);
@@ -178,6 +228,9 @@ fn katib_collector_does_not_wait_for_the_proxy() {
             let more: &[&str] = if expected { &["-w", "false"] } else { &[] };
             assert_eq!(collector["args"], json!([args, more].concat()), "{name} {args:?}");
         }
+        let mut other = trial(CLASSIC_PROXY, name, args);
+        other["metadata"]["labels"] = json!({});
+        assert_eq!(container(&patched(&other), "containers", name).unwrap()["args"], json!(args), "no trial");
     }
 }
 
@@ -208,11 +261,20 @@ fn katib_training_starts_after_its_collector() {
         assert!(training["volumeMounts"].as_array().unwrap().contains(&mount), "{mode}");
         let installer = container(&after, "initContainers", "aux-shim-install").unwrap();
         assert_eq!(installer["volumeMounts"][0]["name"], "istio-aux", "{mode}");
-        for (field, value) in [("shareProcessNamespace", json!(false)), ("restartPolicy", json!("Always"))] {
+        let fields = [
+            ("shareProcessNamespace", json!(false)),
+            ("restartPolicy", json!("Always")),
+            ("runtimeClassName", json!("kata")),
+        ];
+        for (field, value) in fields {
             let mut other = pod.clone();
             other["spec"][field] = value;
             assert!(!patched(&other).to_string().contains("start-after"), "{mode} {field}");
         }
+        // A collector that does not report to Katib's database.
+        let containers = pod["spec"]["containers"].as_array_mut().unwrap();
+        containers.last_mut().unwrap()["args"] = json!(["-t", "trial-1"]);
+        assert!(!patched(&pod).to_string().contains("start-after"), "{mode}");
     }
 }
 

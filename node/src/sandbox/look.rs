@@ -110,6 +110,7 @@ mod tests {
             (Held::Managed(Restarting { failures: 3 }), Leave, Remove),
             (Held::Managed(Starting), Leave, Leave),
             (Held::Managed(Removing { then_start: false }), Leave, Leave),
+            (Held::Managed(Removing { then_start: true }), Leave, Leave),
         ] {
             assert_eq!([Word::Lives, Word::Over].map(|word| verdict(held, word)), [lives, over], "{held:?}");
         }

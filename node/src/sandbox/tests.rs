@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, advance, timeout};
 
 use super::*;
 
@@ -159,6 +159,8 @@ proptest! {
 #[derive(Clone)]
 struct Fake {
     starts: watch::Receiver<Option<Result<()>>>,
+    upgrades: watch::Receiver<Option<Result<()>>>,
+    removals: watch::Receiver<Result<()>>,
     ended: watch::Receiver<bool>,
     calls: mpsc::UnboundedSender<String>,
 }
@@ -193,7 +195,7 @@ impl Proxies for Fake {
 
     async fn upgrade(&self, _: &Sandbox) -> Result<()> {
         self.report("upgrade");
-        Err(Error::new("the next one does not start"))
+        self.upgrades.clone().wait_for(Option::is_some).await.unwrap().clone().unwrap()
     }
 
     fn on_disk(&self) -> BTreeMap<String, Option<Sandbox>> {
@@ -207,22 +209,27 @@ impl Proxies for Fake {
 
     async fn remove(&self, id: &str) -> Result<()> {
         self.report(&format!("remove {id}"));
-        Ok(())
+        self.removals.borrow().clone()
     }
 }
 
 struct Fixture {
     supervisor: Supervisor,
     start: watch::Sender<Option<Result<()>>>,
+    upgrade: watch::Sender<Option<Result<()>>>,
+    removal: watch::Sender<Result<()>>,
     end: watch::Sender<bool>,
     calls: mpsc::UnboundedReceiver<String>,
+    counted: mpsc::UnboundedReceiver<&'static str>,
 }
 
 fn fixture() -> Fixture {
-    let ((start, starts), (end, ended)) = (watch::channel(None), watch::channel(false));
-    let (sender, calls) = mpsc::unbounded_channel();
-    let supervisor = Supervisor::spawn(Arc::new(Fake { starts, ended, calls: sender }), |_| {});
-    Fixture { supervisor, start, end, calls }
+    let ((start, starts), (upgrade, upgrades)) = (watch::channel(None), watch::channel(None));
+    let ((removal, removals), (end, ended)) = (watch::channel(Ok(())), watch::channel(false));
+    let ((sender, calls), (count, counted)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let fake = Fake { starts, upgrades, removals, ended, calls: sender };
+    let supervisor = Supervisor::spawn(Arc::new(fake), move |label| count.send(label).unwrap());
+    Fixture { supervisor, start, upgrade, removal, end, calls, counted }
 }
 
 impl Fixture {
@@ -231,15 +238,21 @@ impl Fixture {
         tokio::spawn(async move { supervisor.request(request).await })
     }
 
+    /// Returns the next call. The tests' clock stands while anything runs, so waiting in vain takes no time.
+    async fn call(&mut self) -> String {
+        let call = timeout(Duration::from_hours(1), self.calls.recv()).await.expect("there is another call");
+        call.expect("the supervisor runs")
+    }
+
     async fn assert_calls(&mut self, expected: &[&str]) {
         for call in expected {
-            assert_eq!(self.calls.recv().await.as_deref(), Some(*call), "of {expected:?}");
+            assert_eq!(self.call().await, *call, "of {expected:?}");
         }
     }
 
     async fn next_call(&mut self, prefix: &str) -> String {
         loop {
-            let call = self.calls.recv().await.expect("the supervisor runs");
+            let call = self.call().await;
             if call.starts_with(prefix) {
                 return call;
             }
@@ -271,7 +284,7 @@ fn check() -> Request {
 
 const DONE: Response = Response { error: None };
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn repeated_add_waits_for_one_proxy() {
     let mut fixture = fixture();
     let first = fixture.request(add());
@@ -283,7 +296,7 @@ async fn repeated_add_waits_for_one_proxy() {
     fixture.assert_calls(&["the start is over", "maintain"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn deletion_stops_start_before_removal() {
     let mut fixture = fixture();
     let added = fixture.request(add());
@@ -293,7 +306,7 @@ async fn deletion_stops_start_before_removal() {
     fixture.assert_calls(&["the start is over", "remove abc"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn add_during_removal_starts_after_it() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Ok(())));
@@ -302,7 +315,7 @@ async fn add_during_removal_starts_after_it() {
     fixture.assert_calls(&["remove abc", "start job", "the start is over", "maintain"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn look_adopts_what_lives_and_removes_what_is_over() {
     let mut fixture = fixture();
     fixture.supervisor.reconcile(look(&[("cut-off", Word::Lives), ("served", Word::Lives)], &[]));
@@ -322,7 +335,7 @@ async fn look_adopts_what_lives_and_removes_what_is_over() {
     assert_eq!(fixture.supervisor.request(check()).await, DONE);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn gc_wakes_the_look() {
     let fixture = fixture();
     assert_eq!(fixture.supervisor.request(Request::Status).await, DONE);
@@ -331,7 +344,7 @@ async fn gc_wakes_the_look() {
     fixture.supervisor.look.notified().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn deleted_sandbox_is_forgotten() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Ok(())));
@@ -342,12 +355,33 @@ async fn deleted_sandbox_is_forgotten() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn failed_start_is_removed() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Err(Error::new("no certificate"))));
     assert_eq!(fixture.supervisor.request(add()).await.error.as_deref(), Some("no certificate"));
     fixture.assert_calls(&["start job", "the start is over", "remove abc"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_adopts_again_what_was_deleted_before() {
+    let mut fixture = fixture();
+    assert_eq!(fixture.supervisor.request(Request::Delete { id: "served".into() }).await, DONE);
+    fixture.assert_calls(&["remove served"]).await;
+    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
+    fixture.assert_calls(&["maintain"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_removal_is_tried_again_after_a_second() {
+    let mut fixture = fixture();
+    fixture.removal.send_modify(|result| *result = Err(Error::new("the runtime is away")));
+    let deleted = fixture.request(delete());
+    fixture.assert_calls(&["remove abc"]).await;
+    let began = Instant::now();
+    fixture.removal.send_modify(|result| *result = Ok(()));
+    fixture.assert_calls(&["remove abc"]).await;
+    assert_eq!((began.elapsed().as_secs(), deleted.await.unwrap()), (1, DONE));
 }
 
 #[tokio::test(start_paused = true)]
@@ -360,14 +394,66 @@ async fn ended_adopted_proxy_is_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_upgrade_keeps_proxy_and_is_retried() {
+async fn proxy_that_ends_again_and_again_is_restarted_later_each_time_until_it_has_served() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    fixture.end.send_replace(true);
+    assert_eq!(fixture.supervisor.request(add()).await, DONE);
+    fixture.next_call("start job").await;
+    for seconds in [1, 2, 4] {
+        let began = Instant::now();
+        fixture.next_call("start job").await;
+        assert_eq!(began.elapsed().as_secs(), seconds);
+    }
+    fixture.end.send_replace(false);
+    fixture.next_call("start job").await;
+    fixture.assert_calls(&["the start is over", "maintain"]).await;
+    advance(Duration::from_mins(10)).await;
+    let began = Instant::now();
+    fixture.end.send_replace(true);
+    fixture.next_call("start job").await;
+    assert_eq!(began.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgraded_proxy_serves_and_is_restarted_as_before() {
     let mut fixture = fixture();
     fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
-    for _ in 0..3 {
-        fixture.next_call("upgrade").await;
-        fixture.assert_calls(&["maintain"]).await;
+    fixture.next_call("upgrade").await;
+    let check = Request::Check { id: "served".into() };
+    assert_eq!(fixture.supervisor.request(check).await, DONE, "its predecessor serves");
+    fixture.upgrade.send_replace(Some(Ok(())));
+    fixture.assert_calls(&["maintain"]).await;
+    let upgraded_again = timeout(Duration::from_hours(1), fixture.calls.recv()).await;
+    assert!(upgraded_again.is_err(), "{upgraded_again:?}");
+    fixture.end.send_replace(true);
+    fixture.assert_calls(&["start served"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_upgrade_keeps_proxy_and_is_retried() {
+    let mut fixture = fixture();
+    fixture.upgrade.send_replace(Some(Err(Error::new("the next one does not start"))));
+    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
+    fixture.next_call("upgrade").await;
+    for _ in 0..2 {
+        let began = Instant::now();
+        fixture.assert_calls(&["maintain", "upgrade"]).await;
+        assert_eq!(began.elapsed().as_secs(), 600);
     }
+    fixture.assert_calls(&["maintain"]).await;
     assert_eq!(fixture.supervisor.request(Request::Check { id: "served".into() }).await, DONE);
     fixture.end.send_replace(true);
     fixture.assert_calls(&["start served"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_counted() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    assert_eq!(fixture.supervisor.request(add()).await, DONE);
+    assert_eq!(fixture.supervisor.request(delete()).await, DONE);
+    for label in ["started", "removed"] {
+        assert_eq!(timeout(Duration::from_hours(1), fixture.counted.recv()).await, Ok(Some(label)));
+    }
 }

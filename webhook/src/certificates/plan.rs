@@ -281,6 +281,56 @@ mod tests {
     }
 
     #[test]
+    fn restored_or_first_certificate_stands_alone() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
+        let before =
+            StoredCerts { previous_ca: Some(old.ca.clone()), is_renewal_requested: true, ..stored(None, Some(&old)) };
+        let restored = after(&Action::RestoreSecret(new.clone()), before.clone(), || Err(())).unwrap();
+        assert_eq!((restored.current.as_ref(), restored.next), (Some(&new), None));
+        let issued = after(&Action::IssueCurrent, before, || Ok::<_, ()>(new.clone())).unwrap();
+        assert_eq!(issued, stored(Some(&new), None));
+    }
+
+    #[test]
+    fn expired_next_certificate_is_not_promoted() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
+        let action = |served| next_action(&stored(None, Some(&old)), served, &bundles(&old.ca), NOW + 3600, LIFE, LONG);
+        assert_eq!(action(None), Action::IssueCurrent);
+        assert_eq!(action(Some(&new)), Action::RestoreSecret(new.clone()));
+    }
+
+    #[test]
+    fn configuration_trusts_by_all_its_webhooks() {
+        let old = cert(NOW);
+        let mut configurations = bundles(&old.ca);
+        configurations[1].bundles.insert("added".to_owned(), String::new());
+        let action = next_action(&stored(Some(&old), None), None, &configurations, NOW, LIFE, LONG);
+        assert_eq!(action, Action::PatchCaBundle(old.ca));
+    }
+
+    #[test]
+    fn shorter_of_two_validities_sets_the_delay() {
+        let (old, new) = (cert(NOW), cert(NOW + 3000));
+        let short = issue("istio-aux.team.svc", NOW, Duration::from_mins(1)).unwrap();
+        let action = |current: &ServingCert| {
+            let both = bundles(&format!("{}{}", current.ca, new.ca));
+            let trusted_for = Duration::from_secs(2);
+            next_action(&stored(Some(current), Some(&new)), None, &both, NOW, LIFE * 1000, trusted_for)
+        };
+        assert_eq!((action(&short), action(&old)), (Action::Promote, Action::Idle));
+    }
+
+    #[test]
+    fn trust_counts_anew_after_it_was_lost() {
+        let old = cert(NOW);
+        let (mut timer, stored) = (TrustTimer::default(), stored(Some(&old), None));
+        let mut at = |seconds, bundle: &str| {
+            timer.observe(&stored, &bundles(bundle), NOW, Duration::from_secs(seconds)).as_secs()
+        };
+        assert_eq!([at(0, &old.ca), at(5, &old.ca), at(10, ""), at(20, &old.ca), at(21, &old.ca)], [0, 5, 0, 0, 1]);
+    }
+
+    #[test]
     fn clock_that_is_behind_replaces_no_certificate() {
         let old = cert(NOW);
         let action = next_action(&stored(Some(&old), None), None, &bundles(&old.ca), NOW - 3600, LIFE, LONG);

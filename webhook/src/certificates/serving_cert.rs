@@ -171,6 +171,11 @@ fn parse<'c>(certificate: &'c CertificateDer) -> Result<X509Certificate<'c>, Err
 
 #[cfg(test)]
 mod tests {
+    use tokio_rustls::rustls::RootCertStore;
+    use tokio_rustls::rustls::client::WebPkiServerVerifier;
+    use tokio_rustls::rustls::client::danger::ServerCertVerifier;
+    use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
+
     use super::*;
 
     const NOW: i64 = 1_800_000_000;
@@ -188,6 +193,23 @@ mod tests {
             assert!(validity.contains(NOW) && !validity.contains(NOW + 3600));
             assert_eq!(validity.renew_at(), NOW - 300 + 2600);
         }
+    }
+
+    #[test]
+    fn issued_certificate_is_a_servers_by_its_ca_alone() {
+        let (cert, other) = [(); 2].map(|()| issue("istio-aux.team.svc", NOW, Duration::from_hours(1)).unwrap()).into();
+        let verified = |cas: &[&str], name: &'static str| {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(certificates(cas.concat().as_bytes()).unwrap());
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), ring::default_provider().into());
+            let chain = certificates(cert.cert.as_bytes()).unwrap();
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW.unsigned_abs()));
+            let name = ServerName::try_from(name).unwrap();
+            verifier.build().unwrap().verify_server_cert(&chain[0], &[], &name, &[], now).is_ok()
+        };
+        assert!(verified(&[&other.ca, &cert.ca], "istio-aux.team.svc"));
+        assert!(!verified(&[&other.ca], "istio-aux.team.svc"));
+        assert!(!verified(&[&cert.ca], "istio-aux.other.svc"));
     }
 
     #[test]
