@@ -41,7 +41,7 @@ else
   FEATURES := one-node,kubeflow,node
   INSTALL_NODE = deploy/images/build node && $(IN_CLUSTER) hack/install-node
   export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
-  export DASK_IMAGE := docker.io/istio-aux-cluster/dask:1
+  export CLIENTS_IMAGE := docker.io/istio-aux-cluster/clients:1
   export SPARK_IMAGE := docker.io/istio-aux-cluster/spark:1
 endif
 
@@ -174,10 +174,10 @@ test-kubeflow: install ## Run the scenarios with Kubeflow's components only: Arg
 	$(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 4
 
 .PHONY: test-clients
-test-clients: install ## Run Airflow, Dask and Spark in the mesh, with istio-aux and without
+test-clients: install ## Run Airflow, Dagster, Dask, Ray and Spark in the mesh, with istio-aux and without
 	@hack/ensure rust
-	@$(call ADD,dask spark)
-	$(IN_CLUSTER) $(SCENARIOS),clients --test scenarios -- --test-threads 2 airflow:: dask:: spark::
+	@$(call ADD,clients spark)
+	$(IN_CLUSTER) $(SCENARIOS),clients --test scenarios -- --test-threads 2 airflow:: dagster:: dask:: ray:: spark::
 
 .PHONY: scenario
 scenario: export PROFILE := demo

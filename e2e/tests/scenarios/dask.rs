@@ -1,13 +1,13 @@
 //! A cluster of Dask as Jobs: a scheduler, two workers, and a client that computes with them and shuts them down.
 
-use std::env::var;
 use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{job, pod_spec};
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
+
+use crate::python_job;
 
 const CLIENT: &str = "
 from dask.distributed import Client
@@ -19,20 +19,13 @@ client.shutdown()";
 /// Creates the Jobs, and the Service by which workers and client find the scheduler. Through a proxy, a scheduler that is not there
 /// yet is one that closes the connection, so it comes first.
 async fn start(ns: &Namespace) -> [Value; 3] {
-    let image = var("DASK_IMAGE").expect("the image of Dask is named by DASK_IMAGE");
-    let python = |name: &str, words: &[&str]| {
-        let command = [&["python3"], words].concat();
-        let mut spec = pod_spec("Never", &[json!({"name": "main", "image": image, "command": command})]);
-        spec["containers"][0]["env"] = json!([{"name": "HOME", "value": "/tmp"}]);
-        job(name, &spec)
-    };
-    let mut workers = python("workers", &["-m", "dask", "worker", "tcp://scheduler:8786", "--no-dashboard"]);
+    let mut workers = python_job("workers", &["-m", "dask", "worker", "tcp://scheduler:8786", "--no-dashboard"]);
     workers["spec"]["parallelism"] = json!(2);
     workers["spec"]["completions"] = json!(2);
-    let mut scheduler = python("scheduler", &["-m", "dask", "scheduler", "--no-dashboard"]);
+    let mut scheduler = python_job("scheduler", &["-m", "dask", "scheduler", "--no-dashboard"]);
     scheduler["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] =
         json!({"tcpSocket": {"port": 8786}, "periodSeconds": 1});
-    let jobs = [scheduler, workers, python("client", &["-c", CLIENT])];
+    let jobs = [scheduler, workers, python_job("client", &["-c", CLIENT])];
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "scheduler"},
         "spec": {"selector": {"job-name": "scheduler"}, "ports": [{"name": "tcp-dask", "port": 8786}]},

@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python dask spark cert-manager istio-cni node pages kubernetes-e2e istio-suites)
+COMPONENTS=(training-operator python clients spark cert-manager istio-cni node pages kubernetes-e2e istio-suites)
 
 require_components() {
   local component
@@ -41,7 +41,7 @@ add_component() {
   local name=$1 began=$SECONDS
   case $name in
     python) add_image python "$(image_archive python)" rootfs_python; return ;;
-    dask) ensure_uv; add_image dask "$(image_archive dask)" rootfs_dask; return ;;
+    clients) ensure_uv; add_image clients "$(image_archive clients)" rootfs_clients; return ;;
     spark) ensure_pyspark; add_image spark "$(image_archive spark)" rootfs_spark; return ;;
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;

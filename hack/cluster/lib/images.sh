@@ -151,15 +151,15 @@ rootfs_python() {
   CONFIG='USER 65532:65532'
 }
 
-# What Dask depends on is as of that day.
+# Dask and Ray. What they depend on is as of that day.
 # shellcheck disable=SC2329
-rootfs_dask() {
+rootfs_clients() {
   rootfs_python
-  uv pip install --python /usr/bin/python3 --exclude-newer 2026-11-25 --target opt/dask 'dask[distributed]==2026.8.0'
-  find opt -name '*.so' | copy_libraries
+  uv pip install --python /usr/bin/python3 --exclude-newer 2026-11-25 --target opt/clients 'dask[distributed]==2026.8.0' ray==2.60.0
+  find opt -type f '(' -name '*.so' -o -perm /100 ')' | copy_libraries
   # Threads that end load it.
   cp -L --parents /lib/x86_64-linux-gnu/libgcc_s.so.1 .
-  CONFIG=$'USER 65532:65532\nENV PYTHONPATH=/opt/dask'
+  CONFIG=$'USER 65532:65532\nENV PYTHONPATH=/opt/clients HOME=/tmp'
 }
 
 # Spark's drivers and executors.
