@@ -5,24 +5,17 @@ use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{in_background, on_cluster};
 use e2e::manifests::{GREETING, payload_image};
 use e2e::{Namespace, PodView, scenario};
 
-use crate::start_server;
+use crate::{clients, start_server};
 
 const PODS: [&str; 3] = ["value", "reader", "deferred"];
 
 /// Runs the DAG of `clients/airflow`, which keeps its pods.
 async fn run_dag(ns: &Namespace) -> Output {
     start_server(ns).await;
-    let namespace = ns.name().to_owned();
-    in_background(move || {
-        let mut client = on_cluster(concat!(env!("CARGO_MANIFEST_DIR"), "/clients/run"), &["airflow"]);
-        client.env("NAMESPACE", namespace).env("PAYLOAD_IMAGE", payload_image());
-        client.output().expect("it can be run")
-    })
-    .await
+    clients::run(ns, "airflow", vec![("PAYLOAD_IMAGE", payload_image())]).await
 }
 
 #[tokio::test]

@@ -4,25 +4,20 @@ use std::process::Output;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{in_background, on_cluster};
 use e2e::manifests::{GREETING, payload_image};
 use e2e::{Namespace, PodView, scenario};
 
-use crate::start_server;
+use crate::{clients, start_server};
 
-/// Returns the pods of Dagster's Jobs.
+/// Selects the pods of Dagster's Jobs.
 const PODS: &str = "app.kubernetes.io/name=dagster";
 
 /// Runs the job of `clients/dagster` with this script, and waits for it so many seconds.
-async fn execute(ns: &Namespace, script: &'static str, timeout: u32) -> Output {
+async fn execute(ns: &Namespace, script: &str, timeout: u32) -> Output {
     start_server(ns).await;
-    let namespace = ns.name().to_owned();
-    in_background(move || {
-        let mut client = on_cluster(concat!(env!("CARGO_MANIFEST_DIR"), "/clients/run"), &["dagster"]);
-        client.env("NAMESPACE", namespace).env("PAYLOAD_IMAGE", payload_image());
-        client.env("SCRIPT", script).env("TIMEOUT", timeout.to_string()).output().expect("it can be run")
-    })
-    .await
+    let variables =
+        vec![("PAYLOAD_IMAGE", payload_image()), ("SCRIPT", script.to_owned()), ("TIMEOUT", timeout.to_string())];
+    clients::run(ns, "dagster", variables).await
 }
 
 #[tokio::test]

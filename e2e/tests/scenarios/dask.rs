@@ -7,7 +7,7 @@ use e2e::cluster::{MESH, OPT_IN};
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
 
-use crate::python_job;
+use crate::clients::python_job;
 
 const CLIENT: &str = "
 from dask.distributed import Client

@@ -4,6 +4,8 @@
 #[cfg(feature = "clients")]
 mod airflow;
 mod argo;
+#[cfg(feature = "clients")]
+mod clients;
 mod command;
 mod completion;
 mod customised;
@@ -34,15 +36,6 @@ use contract::names::{PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::manifests::NEEDS_PROXY;
 use e2e::{Namespace, PodView};
 use serde_json::{Value, json};
-
-/// Returns a Job of one container that runs Python in the image of clients.
-#[cfg(feature = "clients")]
-fn python_job(name: &str, words: &[&str]) -> Value {
-    let image = std::env::var("CLIENTS_IMAGE").expect("the image of Dask and Ray is named by CLIENTS_IMAGE");
-    let mut main = e2e::manifests::container("main", &[&["python3"], words].concat());
-    main["image"] = json!(image);
-    e2e::manifests::job(name, &e2e::manifests::pod_spec("Never", &[main]))
-}
 
 /// The endpoint of pilot-agent that the shim asks.
 const PILOT_AGENT: &str = "http://127.0.0.1:15020/quitquitquit";

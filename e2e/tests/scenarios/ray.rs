@@ -1,13 +1,12 @@
 //! Ray in the pod of a Job: a script, and the daemons and workers that it starts.
 
-use std::time::Duration;
-
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::GREETING;
 use e2e::{PodView, scenario};
 
-use crate::{python_job, start_server};
+use crate::clients::{assert_runs_on_without, python_job};
+use crate::start_server;
 
 /// Its workers reach a server of the mesh, and so does the script as its last act.
 const SCRIPT: &str = "
@@ -43,9 +42,5 @@ async fn control_job_of_ray_in_the_mesh_alone_does_not_complete() {
     start_server(ns).await;
     ns.create_object(python_job("squares", &["-c", SCRIPT])).await;
     let name = ns.pod_of_job("squares").await;
-    ns.pod_until(&name, "the payload's end", |pod| PodView(pod).exit_code("main")).await;
-    ns.holds_for(Duration::from_secs(20), "payload ended, pod not", async || {
-        PodView(&ns.pod(&name).await).phase() == "Running"
-    })
-    .await;
+    assert_runs_on_without(ns, &name, "main").await;
 }

@@ -1,14 +1,14 @@
 //! A driver and executors of Spark, whose own `spark-submit` creates them.
 
 use std::process::Output;
-use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::{in_background, on_cluster};
 use e2e::manifests::strict;
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
+
+use crate::clients::{self, assert_runs_on_without};
 
 const DRIVER: &str = "driver";
 const EXECUTORS: [&str; 2] = ["spark-exec-1", "spark-exec-2"];
@@ -36,13 +36,7 @@ fn account() -> [Value; 3] {
 /// Has Spark compute pi by its own example, where all pods take mutual TLS only. Its pods are kept.
 async fn submit(ns: &Namespace, waits_for_the_end: bool) -> Output {
     ns.create_objects(account().into_iter().chain([strict()])).await;
-    let namespace = ns.name().to_owned();
-    in_background(move || {
-        let mut client = on_cluster(concat!(env!("CARGO_MANIFEST_DIR"), "/clients/run"), &["spark"]);
-        client.env("NAMESPACE", namespace).env("WAIT", waits_for_the_end.to_string());
-        client.output().expect("it can be run")
-    })
-    .await
+    clients::run(ns, "spark", vec![("WAIT", waits_for_the_end.to_string())]).await
 }
 
 #[tokio::test]
@@ -62,10 +56,5 @@ async fn control_driver_of_spark_in_the_mesh_alone_does_not_end() {
     let ns = &scenario("control-spark", &[MESH]).await;
     let output = submit(ns, false).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let ended = |pod: &_| PodView(pod).exit_code("spark-kubernetes-driver");
-    ns.pod_until(DRIVER, "the payload's end", |pod| ended(pod)).await;
-    ns.holds_for(Duration::from_secs(20), "payload ended, pod not", async || {
-        PodView(&ns.pod(DRIVER).await).phase() == "Running"
-    })
-    .await;
+    assert_runs_on_without(ns, DRIVER, "spark-kubernetes-driver").await;
 }

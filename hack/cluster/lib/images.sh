@@ -165,7 +165,7 @@ rootfs_clients() {
 # Spark's drivers and executors.
 # shellcheck disable=SC2329
 rootfs_spark() {
-  local java=/usr/lib/jvm/java-17-openjdk-amd64 library
+  local java=/usr/lib/jvm/java-17-openjdk-amd64
   rootfs_python
   copy_programs /bin /bin/bash
   ln -s /bin/env usr/bin/env
