@@ -149,11 +149,11 @@ pub fn streaming_server(program: &str) -> Vec<Value> {
         service("web", 80, 8080),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"stream": program}}),
         json!({
-            "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": {"name": "web"},
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "DestinationRule", "metadata": {"name": "web"},
             "spec": {"host": "web", "trafficPolicy": {"connectionPool": {"http": {"maxRequestsPerConnection": 1}}}},
         }),
         json!({
-            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "VirtualService", "metadata": {"name": "web"},
             "spec": {"hosts": ["web"], "http": [route]},
         }),
         deployment("web", &spec),
@@ -172,7 +172,7 @@ pub fn service(deployment: &str, port: u16, target_port: u16) -> Value {
 /// Returns a policy by which the pods of a namespace take mutual TLS only.
 pub fn strict() -> Value {
     json!({
-        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
+        "apiVersion": "security.istio.io/v1beta1", "kind": "PeerAuthentication", "metadata": {"name": "strict"},
         "spec": {"mtls": {"mode": "STRICT"}},
     })
 }

@@ -135,7 +135,7 @@ fn ml_pipeline_policy() -> Value {
         "kubeflow-pipelines-cache",
     ];
     json!({
-        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "ml-pipeline"},
+        "apiVersion": "security.istio.io/v1beta1", "kind": "AuthorizationPolicy", "metadata": {"name": "ml-pipeline"},
         "spec": {
             "selector": {"matchLabels": {"app": "ml-pipeline"}},
             "rules": [

@@ -17,9 +17,12 @@ use super::snapshot::note;
 use crate::pods::{is_proxy, label};
 use crate::read;
 
+/// Istio before 1.22 has no v1 of `PeerAuthentication`.
+const SECURITY: &str = "v1beta1";
 const AUTHORIZATION_POLICIES: Kind =
-    Kind::new("security.istio.io", "v1", "AuthorizationPolicy", "authorizationpolicies");
-const PEER_AUTHENTICATIONS: Kind = Kind::new("security.istio.io", "v1", "PeerAuthentication", "peerauthentications");
+    Kind::new("security.istio.io", SECURITY, "AuthorizationPolicy", "authorizationpolicies");
+const PEER_AUTHENTICATIONS: Kind =
+    Kind::new("security.istio.io", SECURITY, "PeerAuthentication", "peerauthentications");
 /// Is the label, with its value, that the profile controller gives its namespaces.
 const PROFILE: (&str, &str) = ("app.kubernetes.io/part-of", "kubeflow-profile");
 

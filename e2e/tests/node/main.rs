@@ -48,7 +48,7 @@ fn account(name: &str) -> Value {
 fn only(ns: &Namespace, account: &str) -> Value {
     let principal = format!("cluster.local/ns/{}/sa/{account}", ns.name());
     json!({
-        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": "only"},
+        "apiVersion": "security.istio.io/v1beta1", "kind": "AuthorizationPolicy", "metadata": {"name": "only"},
         "spec": {"rules": [{"from": [{"source": {"principals": [principal]}}]}]},
     })
 }

@@ -40,7 +40,7 @@ fn service(ns: &Namespace, (name, calls, caller): (&str, &str, &str)) -> [Value;
         account(name),
         manifests::service(name, 80, 8080),
         json!({
-            "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": {"name": name},
+            "apiVersion": "security.istio.io/v1beta1", "kind": "AuthorizationPolicy", "metadata": {"name": name},
             "spec": {
                 "selector": {"matchLabels": {"app": name}},
                 "rules": [{"from": [{"source": {"principals": [principal]}}]}],
