@@ -101,6 +101,8 @@ fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports
         ("PROXY_CONFIG", Some(proxy_config(config, ports).to_string())),
         ("ENVOY_STATUS_PORT", Some(ports.readiness.to_string())),
         ("ENVOY_PROMETHEUS_PORT", Some(ports.metrics.to_string())),
+        // The pilot-agent of Istio 1.22 serves istioctl on one more port, which two proxies of a pod cannot share.
+        ("PROXY_XDS_DEBUG_VIA_AGENT", Some("false".to_owned())),
         ("ISTIO_KUBE_APP_PROBERS", probes(pod).map(str::to_owned)),
         ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
     ];
