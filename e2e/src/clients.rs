@@ -1,9 +1,9 @@
 //! Pods that run a script, and its output.
 
 use crate::Namespace;
-use crate::manifests::{annotated, job, pod, pod_spec, shell};
+use crate::manifests::{GREETING, annotated, job, pod, pod_spec, service, shell};
 use crate::namespace::name_of;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Returns a script that asks a server for its page, and prints it and the status.
 pub fn greets(host: &str) -> String {
@@ -16,6 +16,23 @@ pub fn until_said(script: &str, pattern: &str) -> String {
     format!(
         "n=0; until said=$({script}); case $said in {pattern}) true;; *) [ $n = 60 ];; esac; do n=$((n + 1)); sleep 1; done; printf %s \"$said\""
     )
+}
+
+/// Gives the Service `web` an address of each family that its pods have, and returns a script that asks it by each, and what that says.
+pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
+    let web = service("web", 80, 8080);
+    ns.patch(&web, json!({"spec": {"ipFamilyPolicy": "PreferDualStack"}})).await;
+    let service = ns.get(&web).await;
+    let addresses: Vec<_> =
+        service["spec"]["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let server = ns.pod_with("app=web").await;
+    let of_server = server.status.and_then(|status| status.pod_ips).unwrap_or_default();
+    assert_eq!(addresses.len(), of_server.len(), "{addresses:?}, {of_server:?}");
+    let asked = addresses
+        .iter()
+        .map(|address| if address.contains(':') { format!("[{address}]") } else { address.to_string() });
+    let script: Vec<_> = asked.map(|address| greets(&format!("{address}:80"))).collect();
+    (script.join("; "), format!("{GREETING}\n 200").repeat(addresses.len()))
 }
 
 /// Runs a pod to its end, and returns the output of its container `main`.

@@ -174,7 +174,7 @@ async fn full_disk_stops_no_proxy() {
     let client = ns.pod_with("app=client").await.name_any();
     let exec = |script: &str| ns.exec(&client, "main", &["sh", "-c", script]);
     let disk = SmallDisk::mount();
-    assert!(exec("curl -sS -X POST 'http://127.0.0.1:15000/logging?level=trace'").contains("trace"));
+    assert!(exec("curl -sS -X POST 'http://localhost:15000/logging?level=trace'").contains("trace"));
     disk.fill();
     // Each request at this level writes more than a pipe holds.
     exec(&format!("for n in $(seq 20); do {}; done", greets("web")));

@@ -8,7 +8,7 @@ mod services;
 mod stand_ins;
 mod upgrade;
 
-use e2e::clients::greets;
+use e2e::clients::{greets, greets_by_each_address, until_said};
 use e2e::command::{printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::wait_for_rollout;
@@ -98,6 +98,16 @@ async fn init_container_reaches_a_strict_service() {
     }
     let (_, said) = ended(ns, beside(client_job("init", &spec))).await;
     assert_eq!(said, format!("{GREETING}\n 200"));
+}
+
+#[tokio::test]
+async fn service_is_reached_by_its_address_of_each_family() {
+    let ns = &scenario("node-families", &[MESH]).await;
+    failures::living_pods(ns).await;
+    let (script, expected) = greets_by_each_address(ns).await;
+    let script = until_said(&script, &format!("'{expected}'"));
+    let spec = pod_spec("Never", &[shell("main", &script)]);
+    assert_eq!(ended(ns, beside(client_job("client", &spec))).await.1, expected);
 }
 
 #[tokio::test]

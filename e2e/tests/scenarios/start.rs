@@ -1,5 +1,6 @@
 //! Payloads that need the mesh at their first instruction.
 
+use e2e::clients::{greets_by_each_address, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{GREETING, annotated, container, pod, pod_spec};
 use e2e::{Namespace, PodView, scenario};
@@ -34,6 +35,14 @@ async fn first_instruction_reaches_the_mesh() {
         assert!(code == 0 && log.contains(GREETING), "{code}: {log}");
         assert!(log.contains("server: envoy"), "the answer did not come through Envoy:\n{log}");
     }
+}
+
+#[tokio::test]
+async fn service_is_reached_by_its_address_of_each_family() {
+    let ns = &scenario("families", &[MESH, OPT_IN]).await;
+    start_server(ns).await;
+    let (script, expected) = greets_by_each_address(ns).await;
+    assert_eq!(output_of_script(ns, "one", &until_said(&script, &format!("'{expected}'"))).await, expected);
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ start_control_plane() {
   audit_policy >"$STATE/audit.yaml"
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
   start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
-    --service-cluster-ip-range="$SERVICE_CIDR" --advertise-address="$NODE_IP" --bind-address="$ANY_ADDRESS" --endpoint-reconciler-type=none \
+    --service-cluster-ip-range="$(each %s SERVICE_CIDRS)" --advertise-address="$NODE_IP" --bind-address="$ANY_ADDRESS" --endpoint-reconciler-type=none \
     --tls-cert-file="$PKI/apiserver.crt" --tls-private-key-file="$PKI/apiserver.key" --client-ca-file="$PKI/ca.crt" \
     --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
     --kubelet-preferred-address-types=InternalIP \
@@ -55,7 +55,7 @@ kubernetes_endpoints() {
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}
-addressType: IP${IP_FAMILY#ip}
+addressType: IP${FAMILIES[0]#ip}
 ports: [{name: https, port: 6443, protocol: TCP}]
 endpoints: [{addresses: ["$NODE_IP"], conditions: {ready: true}}]
 YAML

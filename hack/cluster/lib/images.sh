@@ -8,8 +8,7 @@ image_hash() {
   {
     declare -f "rootfs_$1" rootfs_busybox copy_programs copy_libraries
     cat "$REPO/deploy/images/pack" "$REPO/e2e/clients/spark/entrypoint"
-    part_directory istio
-    echo "$ENVOY_WHEEL $PYSPARK"
+    case $1 in proxyv2 | pilot) part_directory "$ISTIO_PART"; echo "$ENVOY_WHEEL" ;; spark) echo "$PYSPARK" ;; esac
     dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
   } | sha256sum | cut -c1-16
 }
@@ -141,7 +140,7 @@ rootfs_python() {
   copy_programs /bin "$(readlink -f /bin/dash)"
   ln -s dash bin/sh
   # shellcheck disable=SC2016
-  printf '#!/bin/sh\nexec python3 -c "import socket, sys; print(socket.gethostbyname(sys.argv[1]))" "$1"\n' >usr/bin/nslookup
+  printf '#!/bin/sh\nexec python3 -c "import socket, sys; print(socket.getaddrinfo(sys.argv[1], None)[0][4][0])" "$1"\n' >usr/bin/nslookup
   chmod 755 usr/bin/nslookup
   library=/usr/lib/${python##*/}
   mkdir -p usr/lib

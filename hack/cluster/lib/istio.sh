@@ -19,15 +19,18 @@ install_istio() {
 
 # helm_istio CHARTS [OPTIONS FOR ISTIOD]
 helm_istio() {
-  local charts=$1
+  local charts=$1 dual_stack=()
   shift
+  if [ "$IP_FAMILY" = dual ]; then
+    dual_stack=(--set-string pilot.env.ISTIO_DUAL_STACK=true --set-string meshConfig.defaultConfig.proxyMetadata.ISTIO_DUAL_STACK=true)
+  fi
   helm upgrade --install istio-base "$charts/base" -n istio-system --create-namespace &&
     helm upgrade --install istiod "$charts/istio-control/istio-discovery" -n istio-system \
-      -f "$CLUSTER_DIR/manifests/istio-values.yaml" "$@"
+      -f "$CLUSTER_DIR/manifests/istio-values.yaml" "${dual_stack[@]}" "$@"
 }
 
 wait_for_istio() {
   logged "istiod ready" "$LOGS/istiod-rollout.log" kubectl -n istio-system rollout status deployment/istiod --timeout=180s
 }
 
-helm() { "$ISTIO/bin/helm" --kubeconfig "$KUBECONFIG_ADMIN" "$@"; }
+helm() { "$TOOLS_BIN/helm" --kubeconfig "$KUBECONFIG_ADMIN" "$@"; }

@@ -2,6 +2,7 @@
 # The node: its bridge, containerd, the kubelet, kube-proxy, and DNS for the pods.
 
 make_bridge() {
+  local family options=()
   sysctl -qw net.ipv4.ip_forward=1
   [ "$IP_FAMILY" = ipv4 ] || sysctl -qw net.ipv6.conf.all.forwarding=1
   # Without this an answer between two pods by way of a Service keeps the wrong source address.
@@ -10,21 +11,22 @@ make_bridge() {
   if ip link show "$BRIDGE" >/dev/null 2>&1; then return; fi
   # Without an address of its own a bridge takes one of its ports', which come and go, and neighbours keep the old one.
   ip link add "$BRIDGE" address 02:00:0a:f4:00:01 type bridge
-  if [ "$IP_FAMILY" = ipv6 ]; then
-    # Without a port, the bridge would never find out that the address is not taken.
-    ip addr add "$NODE_IP/$NODE_PREFIX" dev "$BRIDGE" nodad
-  else
-    ip addr add "$NODE_IP/$NODE_PREFIX" dev "$BRIDGE"
-  fi
+  for family in "${FAMILIES[@]}"; do
+    # Without a port, the bridge would never find out that an address of IPv6 is not taken.
+    if [ "$family" = ipv6 ]; then options=(nodad); fi
+    ip addr add "${NODE_IPS[$family]}/${NODE_PREFIXES[$family]}" dev "$BRIDGE" "${options[@]}"
+  done
   ip link set "$BRIDGE" up
 }
 
 # Docker, beside others, sets the policy of FORWARD to DROP. Before kube-proxy starts, so that its chains come first.
 accept_forwarding() {
-  local command=iptables
-  if [ "$IP_FAMILY" = ipv6 ]; then command=ip6tables; fi
-  if "$command" -w -C FORWARD -j "$FORWARD_CHAIN" 2>/dev/null; then return; fi
-  "$command-restore" -w --noflush <<RULES
+  local command family
+  for family in "${FAMILIES[@]}"; do
+    command=iptables
+    if [ "$family" = ipv6 ]; then command=ip6tables; fi
+    if "$command" -w -C FORWARD -j "$FORWARD_CHAIN" 2>/dev/null; then continue; fi
+    "$command-restore" -w --noflush <<RULES
 *filter
 :$FORWARD_CHAIN - [0:0]
 -A $FORWARD_CHAIN -i $BRIDGE -j ACCEPT
@@ -32,6 +34,7 @@ accept_forwarding() {
 -I FORWARD -j $FORWARD_CHAIN
 COMMIT
 RULES
+  done
 }
 
 start_containerd() {
@@ -69,7 +72,7 @@ configure_cni() {
   cat >"$STATE/cni/10-istio-aux.conflist" <<JSON
 {"cniVersion": "0.4.0", "name": "istio-aux", "plugins": [{
   "type": "bridge", "bridge": "$BRIDGE", "isGateway": true, "ipMasq": false, "hairpinMode": true,
-  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [[{"subnet": "$POD_CIDR"}]], "routes": [{"dst": "$ANY_ADDRESS/0"}]}
+  "ipam": {"type": "host-local", "dataDir": "$STATE/cni/addresses", "ranges": [$(each '[{"subnet": "%s"}]' POD_CIDRS)], "routes": [$(each '{"dst": "%s/0"}' ANY_ADDRESSES)]}
 }$chained]}
 JSON
 }
@@ -98,14 +101,14 @@ tlsCertFile: $PKI/kubelet.crt
 tlsPrivateKeyFile: $PKI/kubelet.key
 YAML
   start_daemon kubelet "$K8S_BIN/kubelet" --config="$STATE/kubelet/config.yaml" --kubeconfig="$PKI/kubelet.kubeconfig" \
-    --hostname-override="$NODE" --node-ip="$NODE_IP" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2 \
+    --hostname-override="$NODE" --node-ip="$(each %s NODE_IPS)" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2 \
     "${NATIVE_SIDECARS_GATE[@]}"
   # kube-proxy ends itself when its configuration is written again.
   [ -f "$STATE/kube-proxy/config.yaml" ] || cat >"$STATE/kube-proxy/config.yaml" <<YAML
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: iptables
-clusterCIDR: "$POD_CIDR"
+clusterCIDR: "$(each %s POD_CIDRS)"
 hostnameOverride: $NODE
 clientConnection: {kubeconfig: $PKI/kube-proxy.kubeconfig}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
@@ -132,5 +135,5 @@ start_dns() {
 }
 COREFILE
   kubectl apply --server-side -f "$CLUSTER_DIR/manifests/coredns-rbac.yaml" >/dev/null
-  start_daemon coredns "$ISTIO/bin/coredns" -conf "$STATE/coredns/Corefile"
+  start_daemon coredns "$TOOLS_BIN/coredns" -conf "$STATE/coredns/Corefile"
 }

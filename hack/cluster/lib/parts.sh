@@ -15,7 +15,7 @@ part_ldflags() {
 # What is kept of a module's source beside its binaries: MODULE DIRECTORY pairs.
 part_extras() {
   case $1 in
-    istio) echo istio.io/istio manifests/charts; echo istio.io/istio tools/packaging/common ;;
+    istio | istio-1.*) echo istio.io/istio manifests/charts; echo istio.io/istio tools/packaging/common ;;
     gateway-api) echo sigs.k8s.io/gateway-api config/crd/standard ;;
     cert-manager) echo github.com/cert-manager/cert-manager deploy ;;
     training-operator) echo github.com/kubeflow/training-operator manifests ;;
@@ -25,7 +25,8 @@ part_extras() {
 }
 
 build_parts() {
-  [ -d "$CLUSTER_DIR/parts/kubernetes-$KUBERNETES" ] || fail "there is no part 'kubernetes-$KUBERNETES'" "KUBERNETES takes one of: $(known_kubernetes)"
+  [ -d "$CLUSTER_DIR/parts/kubernetes-$KUBERNETES" ] || fail "there is no part 'kubernetes-$KUBERNETES'" "KUBERNETES takes one of: $(known_versions kubernetes)"
+  [ -d "$CLUSTER_DIR/parts/$ISTIO_PART" ] || fail "there is no part '$ISTIO_PART'" "ISTIO_VERSION takes one of: 1.31 $(known_versions istio)"
   build_each_part "${PARTS[@]}"
   find_parts
 }
@@ -58,11 +59,13 @@ download_modules() {
 
 find_parts() {
   K8S_BIN=$(part_directory "kubernetes-$KUBERNETES")/bin
-  ISTIO=$(part_directory istio)
+  ISTIO=$(part_directory "$ISTIO_PART")
+  TOOLS_BIN=$(part_directory istio)/bin
   if [ -n "$CONTAINERD_PART" ]; then PATH=$(part_directory "$CONTAINERD_PART")/bin:$PATH; fi
 }
 
-known_kubernetes() { local f; for f in "$CLUSTER_DIR"/parts/kubernetes-*; do printf '%s ' "${f##*kubernetes-}"; done; }
+# known_versions PART
+known_versions() { local f; for f in "$CLUSTER_DIR/parts/$1"-[1-9]*; do printf '%s ' "${f##*-}"; done; }
 
 build_part() {
   set -e

@@ -8,8 +8,8 @@ make_pki() {
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 365 -subj /CN=istio-aux-cluster \
     -keyout "$PKI/ca.key" -out "$PKI/ca.crt" 2>/dev/null
   certificate apiserver /CN=kube-apiserver \
-    "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:$KUBERNETES_IP,IP:$NODE_IP"
-  certificate kubelet "/O=system:nodes/CN=system:node:$NODE" "DNS:$NODE,IP:$NODE_IP"
+    "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:$KUBERNETES_IP,$(each IP:%s NODE_IPS)"
+  certificate kubelet "/O=system:nodes/CN=system:node:$NODE" "DNS:$NODE,$(each IP:%s NODE_IPS)"
   certificate admin /O=system:masters/CN=admin DNS:admin
   certificate controller-manager /CN=system:kube-controller-manager DNS:controller-manager
   certificate scheduler /CN=system:kube-scheduler DNS:scheduler

