@@ -19,7 +19,8 @@ port = int(os.environ["MASTER_PORT"])
 def connected():
     """The master's connections to all workers, or a worker's to the master."""
     if rank == 0:
-        server = socket.create_server(("", port))
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
         return [greeted(server.accept()[0].makefile("rw")) for _ in range(ranks - 1)]
     until = time.monotonic() + 120
     while True:
