@@ -18,7 +18,7 @@ pub fn until_said(script: &str, pattern: &str) -> String {
     )
 }
 
-/// Gives the Service `web` an address of each family that its pods have, and returns a script that asks it by each, and what that says.
+/// Gives the Service `web` an address of each family that its pods have, and returns a script that asks it by each, for a minute, and what that says.
 pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
     let web = service("web", 80, 8080);
     ns.patch(&web, json!({"spec": {"ipFamilyPolicy": "PreferDualStack"}})).await;
@@ -31,8 +31,9 @@ pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
     let asked = addresses
         .iter()
         .map(|address| if address.contains(':') { format!("[{address}]") } else { address.to_string() });
-    let script: Vec<_> = asked.map(|address| greets(&format!("{address}:80"))).collect();
-    (script.join("; "), format!("{GREETING}\n 200").repeat(addresses.len()))
+    let script: Vec<_> = asked.map(|address| greets(&address)).collect();
+    let expected = format!("{GREETING}\n 200").repeat(addresses.len());
+    (until_said(&script.join("; "), &format!("'{expected}'")), expected)
 }
 
 /// Runs a pod to its end, and returns the output of its container `main`.

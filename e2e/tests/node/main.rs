@@ -8,7 +8,7 @@ mod services;
 mod stand_ins;
 mod upgrade;
 
-use e2e::clients::{greets, greets_by_each_address, until_said};
+use e2e::clients::{greets, greets_by_each_address};
 use e2e::command::{printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::wait_for_rollout;
@@ -105,7 +105,6 @@ async fn service_is_reached_by_its_address_of_each_family() {
     let ns = &scenario("node-families", &[MESH]).await;
     failures::living_pods(ns).await;
     let (script, expected) = greets_by_each_address(ns).await;
-    let script = until_said(&script, &format!("'{expected}'"));
     let spec = pod_spec("Never", &[shell("main", &script)]);
     assert_eq!(ended(ns, beside(client_job("client", &spec))).await.1, expected);
 }
