@@ -3,12 +3,15 @@
 
 IMAGES=(pause payload proxyv2 pilot)
 
-# What an image is made from, hashed: its recipe, the parts in it, the Debian packages in it.
+# What an image is made from, hashed: its recipe and those that recipes call, the parts in it, the Debian packages in it.
 image_hash() {
   {
-    declare -f "rootfs_$1" rootfs_busybox copy_programs copy_libraries
-    cat "$REPO/deploy/images/pack" "$REPO/e2e/clients/spark/entrypoint"
-    case $1 in proxyv2 | pilot) part_directory "$ISTIO_PART"; echo "$ENVOY_WHEEL" ;; spark) echo "$PYSPARK" ;; esac
+    declare -f "rootfs_$1" rootfs_busybox rootfs_payload rootfs_python certificates_and_tmp copy_programs copy_libraries
+    cat "$REPO/deploy/images/pack"
+    case $1 in
+      proxyv2 | pilot) part_directory "$ISTIO_PART"; echo "$ENVOY_WHEEL" ;;
+      spark) echo "$PYSPARK"; cat "$REPO/e2e/clients/spark/entrypoint" ;;
+    esac
     dpkg-query -W busybox-static catatonit curl iptables libc6 ca-certificates 2>/dev/null
   } | sha256sum | cut -c1-16
 }
