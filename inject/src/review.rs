@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use json_patch::{Patch, PatchOperation};
-use serde::Deserialize;
-use serde_json::json;
+use json_patch::PatchOperation;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
@@ -98,7 +97,9 @@ pub struct Answered {
 pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered, Error> {
     let began = Instant::now();
     let (request, pod) = read(entry, body)?;
-    let unchanged = |warnings: &[String]| respond(&request.uid, &Patch::default(), warnings, None, None);
+    let unchanged = |warnings: &[String]| {
+        respond(AdmissionResponse { uid: &request.uid, allowed: true, warnings, ..Default::default() })
+    };
     let (body, outcome) = match &pod {
         Ok(Some(pod)) => {
             let decision = entry.decide(pod, settings);
@@ -109,11 +110,7 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
                 [PatchOperation::Remove(_)] if entry == Entry::Ended => Outcome::Withdrawn,
                 _ => Outcome::Patched(decision.mode),
             };
-            // The API server keeps the first value of an audit annotation, and logs a warning for another when it calls again.
-            let audited = !(decision.patch.is_empty() && decision.mode.has_shim());
-            let audited = audited.then_some(&decision);
-            let denial = decision.denial.as_deref();
-            (respond(&request.uid, &decision.patch, &decision.warnings, denial, audited), outcome)
+            (response_to(&request.uid, &decision).and_then(respond), outcome)
         }
         Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
@@ -161,30 +158,63 @@ impl<O> AdmissionRequest<O> {
     }
 }
 
-/// Returns the review with its response, which denies the pod where there is a message for that. The API server writes a
-/// decision's mode and reason into its audit log.
-fn respond(
-    uid: &str,
-    patch: &Patch,
-    warnings: &[String],
-    denial: Option<&str>,
-    decision: Option<&Decision>,
-) -> Result<Vec<u8>, serde_json::Error> {
-    let mut response = json!({"uid": uid, "allowed": denial.is_none()});
-    if let Some(message) = denial {
-        response["status"] = json!({"message": message});
-    }
+/// The review with its response, as it is written.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReviewResponse<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: AdmissionResponse<'a>,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AdmissionResponse<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    warnings: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit_annotations: Option<AuditAnnotations>,
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    message: &'a str,
+}
+
+/// Is what the API server writes into its audit log.
+#[derive(Serialize)]
+struct AuditAnnotations {
+    mode: &'static str,
+    reason: &'static str,
+}
+
+/// Returns the review with its response.
+fn respond(response: AdmissionResponse) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(&ReviewResponse { api_version: API_VERSION, kind: KIND, response })
+}
+
+/// Returns the response to a decision, which denies the pod where there is a message for that.
+fn response_to<'a>(uid: &'a str, decision: &'a Decision) -> Result<AdmissionResponse<'a>, serde_json::Error> {
+    let Decision { patch, mode, reason, warnings, denial } = decision;
+    let mut response = AdmissionResponse { uid, allowed: denial.is_none(), warnings, ..AdmissionResponse::default() };
+    response.status = denial.as_deref().map(|message| Status { message });
     if !patch.is_empty() {
-        response["patchType"] = "JSONPatch".into();
-        response["patch"] = BASE64_STANDARD.encode(serde_json::to_vec(patch)?).into();
+        response.patch_type = Some("JSONPatch");
+        response.patch = Some(BASE64_STANDARD.encode(serde_json::to_vec(patch)?));
     }
-    if !warnings.is_empty() {
-        response["warnings"] = warnings.into();
+    // The API server keeps the first value of an audit annotation, and logs a warning for another when it calls again.
+    if !(patch.is_empty() && mode.has_shim()) {
+        response.audit_annotations = Some(AuditAnnotations { mode: mode.as_str(), reason });
     }
-    if let Some(Decision { mode, reason, .. }) = decision {
-        response["auditAnnotations"] = json!({"mode": mode.as_str(), "reason": reason});
-    }
-    serde_json::to_vec(&json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}))
+    Ok(response)
 }
 
 fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {
@@ -206,7 +236,7 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     fn settings() -> Settings {
         Settings::new("shim:1")

@@ -1,7 +1,7 @@
 //! A container as a decision sees it: see [`super::pod`].
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use contract::names::SHIM_BINARY;
 use serde::Deserialize;
@@ -56,7 +56,7 @@ pub struct Resources {
 }
 
 /// Quantities by the name of their resource, as they are written: numbers or strings.
-type Quantities = Option<HashMap<String, Box<RawValue>>>;
+type Quantities = Option<BTreeMap<String, Box<RawValue>>>;
 
 impl Resources {
     pub(crate) fn request(&self, name: &str) -> Option<Cow<'_, str>> {
@@ -68,7 +68,7 @@ impl Resources {
     }
 }
 
-fn quantity<'q>(quantities: Option<&'q HashMap<String, Box<RawValue>>>, name: &str) -> Option<Cow<'q, str>> {
+fn quantity<'q>(quantities: Option<&'q BTreeMap<String, Box<RawValue>>>, name: &str) -> Option<Cow<'q, str>> {
     let raw = quantities?.get(name)?.get();
     // A number of JSON is a quantity, too.
     Some(if raw.starts_with('"') {

@@ -1,7 +1,7 @@
 //! A pod as a decision sees it: only the fields that it needs. Others are neither read nor written, so fields newer than
 //! this program survive.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use contract::names::{DEFAULT_STATUS_PORT, ISTIO_INJECT, PROXY_CONTAINER, SANDBOXED_RUNTIMES, STATUS_PORT_ANNOTATION};
 use contract::policy::RestartPolicy;
@@ -67,7 +67,7 @@ impl Status {
     }
 
     /// Returns the ends of containers that have started and do not run, init containers too, by name.
-    pub(crate) fn ends(&self) -> HashMap<&str, &Terminated> {
+    pub(crate) fn ends(&self) -> BTreeMap<&str, &Terminated> {
         let statuses = self.container_statuses.iter().chain(&self.init_container_statuses).flatten();
         statuses.filter_map(|status| Some((status.name.as_str(), status.state.terminated.as_ref()?))).collect()
     }
@@ -82,9 +82,9 @@ pub struct Metadata {
     /// The prefix of a name that the API server generates.
     pub generate_name: Option<String>,
     /// Labels; absent and null are the same.
-    pub labels: Option<HashMap<String, String>>,
+    pub labels: Option<BTreeMap<String, String>>,
     /// Annotations; absent and null are the same.
-    pub annotations: Option<HashMap<String, String>>,
+    pub annotations: Option<BTreeMap<String, String>>,
     owner_references: Option<Vec<OwnerReference>>,
 }
 
@@ -121,7 +121,7 @@ pub struct Spec {
     security_context: Option<SecurityContext>,
     /// Secrets with which nodes pull the pod's images.
     pub image_pull_secrets: Option<Vec<Named>>,
-    node_selector: Option<HashMap<String, String>>,
+    node_selector: Option<BTreeMap<String, String>>,
     os: Option<Os>,
 }
 

@@ -162,8 +162,11 @@ impl<'p> PatchBuilder<'p> {
 
     /// Creates a parent, unless it exists in the pod or was created before.
     fn ensure(&mut self, path: &[&str], exists: bool, empty: Value) {
+        if exists {
+            return;
+        }
         let pointer = pointer(path);
-        if !exists && !self.created.contains(&pointer) {
+        if !self.created.contains(&pointer) {
             self.created.push(pointer);
             self.add(path, empty);
         }
