@@ -296,6 +296,17 @@ pub fn try_agent(words: &[&str]) -> Output {
     run("kubectl", &[&AGENT[..], &exec, words].concat(), "")
 }
 
+/// Returns why the agent is not ready, by the command of its probe; `None` where it is.
+pub fn unready() -> Option<String> {
+    let output = try_agent(&["ready", &format!("--cni-conf-dir={}", value("ownDir"))]);
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Returns a field of the agent's `DaemonSet`.
+pub fn daemon_set(path: &str) -> String {
+    kubectl(&[&AGENT[..], &["get", DAEMON_SET, "--output", &format!("jsonpath={{{path}}}")]].concat())
+}
+
 /// Returns the agent's log since its start.
 pub fn agent_log() -> String {
     kubectl(&[&AGENT[..], &["logs", DAEMON_SET, "--container=agent"]].concat())
@@ -364,12 +375,14 @@ impl NextImage {
     pub fn install() -> Self {
         let name = format!("{}-next", proxy_image());
         ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]);
-        Self::install_other(name)
+        let next = Self::begin(name);
+        wait_for_rollout(AGENT[1], DAEMON_SET);
+        next
     }
 
-    /// Upgrades to an image.
+    /// Begins to upgrade to an image.
     #[must_use]
-    pub fn install_other(name: String) -> Self {
+    pub fn begin(name: String) -> Self {
         set_proxy_image(&name);
         Self { name }
     }
@@ -378,6 +391,7 @@ impl NextImage {
 impl Drop for NextImage {
     fn drop(&mut self) {
         set_proxy_image(&proxy_image());
+        wait_for_rollout(AGENT[1], DAEMON_SET);
     }
 }
 
@@ -386,5 +400,4 @@ fn set_proxy_image(name: &str) {
     let chart = "helm/istio-aux-node";
     let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", &set];
     printed(&run("helm", &words, ""));
-    wait_for_rollout(AGENT[1], DAEMON_SET);
 }

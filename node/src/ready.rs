@@ -13,10 +13,11 @@ use crate::handler;
 /// Limits each of the two checks; together they are shorter than the probe's timeout.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Fails unless the agent takes requests of the plugin, and containerd has the runtime class's handler as it should be.
+/// Fails unless the agent takes requests and upgrades the node's proxies, and containerd has the runtime class's handler as it
+/// should be.
 pub async fn check(containerd: &Containerd, run_dir: &Path, cni_conf_dir: &str) -> Result<()> {
     let deadline = Instant::now() + CHECK_TIMEOUT;
-    cni::agent::call(&protocol::socket(run_dir), &Request::Status, deadline).map_err(Error::new)?;
+    cni::agent::call(&protocol::socket(run_dir), &Request::Rollout, deadline).map_err(Error::new)?;
     let configuration = timeout(CHECK_TIMEOUT, containerd.configuration()).await;
     handler::check(&configuration.context("containerd does not respond")??, cni_conf_dir)
 }

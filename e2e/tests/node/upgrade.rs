@@ -120,21 +120,24 @@ async fn upgrade_breaks_and_refuses_no_connection() {
 }
 
 #[tokio::test]
-async fn failed_upgrade_leaves_the_serving_proxies() {
+async fn failed_upgrade_stops_the_rollout_and_leaves_the_serving_proxies() {
     let ns = &scenario("node-upgrade-fails", &[MESH]).await;
     living_pods(ns).await;
     let serving = node::root_of(&node::proxy_image());
     // It has no pilot-agent.
-    let next = NextImage::install_other(payload_image());
-    let proxies = proxies_of(ns, &serving);
-    let sandboxes: Vec<_> = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str()).collect();
-    ns.until("a failure of each", async || {
-        let log = node::agent_log();
-        let has_failed = |id: &&str| log.lines().any(|line| line.contains(*id) && line.contains("UpgradeFailed"));
-        sandboxes.iter().all(has_failed).then_some(())
-    })
-    .await;
+    let next = NextImage::begin(payload_image());
+    let failures = format!("the proxy of {}/", ns.name());
+    let is_said = |reason: &String| reason.contains(&failures) && reason.contains("cannot be upgraded (1 others)");
+    ns.until("a failure of each", async || node::unready().filter(is_said)).await;
+    let is_unavailable = async || (node::daemon_set(".status.numberUnavailable") == "1").then_some(());
+    ns.until("a rollout that waits", is_unavailable).await;
+    assert_eq!(node::daemon_set(".status.updatedNumberScheduled"), "1");
     assert_eq!(states(ns, &serving), ["running", "running"]);
     assert!(states(ns, &node::root_of(&next.name)).is_empty(), "nothing is left of what did not start");
     assert_heard(ns, "after an upgrade that failed").await;
+    // The image that served: the rollout ends.
+    drop(next);
+    assert_eq!(node::unready(), None);
+    assert_eq!(states(ns, &serving), ["running", "running"]);
+    assert_heard(ns, "after the rollback").await;
 }

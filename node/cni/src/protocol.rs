@@ -35,6 +35,9 @@ pub enum Request {
     },
     /// Respond: the agent takes requests.
     Status,
+    /// Respond with an error where a rollout of this agent must not go on: an upgrade of a proxy has failed, or none has ended yet.
+    /// Its probe asks, and no plugin.
+    Rollout,
     /// Ask the runtime at once which sandboxes it has, and begin to end the proxies of others.
     Collect,
 }

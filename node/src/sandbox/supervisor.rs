@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::look::{Held, Look, Verdict, verdict};
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::status::pod_of;
 
 /// Starts, upgrades and removes proxies. Each future may be dropped at any point, and the call made again.
 pub trait Proxies: Send + Sync + 'static {
@@ -46,7 +47,14 @@ impl Supervisor {
     /// Starts the task, which ends with the last handle. `count` gets the label of each event that has one.
     pub fn spawn(proxies: Arc<impl Proxies>, count: impl Fn(&'static str) + Send + 'static) -> Self {
         let (messages, mut inbox) = mpsc::unbounded_channel();
-        let mut machines = Machines { proxies, count, messages: messages.downgrade(), entries: HashMap::new() };
+        let mut machines = Machines {
+            proxies,
+            count,
+            messages: messages.downgrade(),
+            entries: HashMap::new(),
+            has_looked: false,
+            has_upgraded: false,
+        };
         tokio::spawn(async move {
             while let Some(message) = inbox.recv().await {
                 machines.handle(message);
@@ -82,6 +90,8 @@ struct Entry {
     deletes: Vec<oneshot::Sender<Response>>,
     effect: u64,
     task: Option<JoinHandle<()>>,
+    /// The reason why its last upgrade failed.
+    upgrade_failure: Option<Error>,
 }
 
 struct Machines<P, C> {
@@ -89,6 +99,10 @@ struct Machines<P, C> {
     count: C,
     messages: mpsc::WeakUnboundedSender<Message>,
     entries: HashMap<String, Entry>,
+    /// True once the outdated proxies are known.
+    has_looked: bool,
+    /// True once a proxy was upgraded.
+    has_upgraded: bool,
 }
 
 impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
@@ -113,6 +127,9 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
             }
             Message::Request(Request::Status | Request::Collect, reply) => {
                 let _ = reply.send(Response { error: None });
+            }
+            Message::Request(Request::Rollout, reply) => {
+                let _ = reply.send(Response { error: self.reason_to_stop_rollout() });
             }
             Message::Look(look) => self.reconcile(&look),
             // An effect that was stopped may have reported before, about an earlier state.
@@ -149,6 +166,23 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 _ => {}
             }
         }
+        self.has_looked = true;
+    }
+
+    /// Returns why the next node must not get this agent yet, if it must not.
+    fn reason_to_stop_rollout(&self) -> Option<String> {
+        if !self.has_looked {
+            return Some("the agent has not looked at the node's proxies yet".to_owned());
+        }
+        let failures =
+            self.entries.values().filter_map(|entry| Some((&entry.sandbox, entry.upgrade_failure.as_ref()?)));
+        if let Some((sandbox, reason)) = failures.clone().min_by_key(|(sandbox, _)| &sandbox.id) {
+            let others = failures.count() - 1;
+            return Some(format!("the proxy of {} cannot be upgraded ({others} others): {reason}", pod_of(sandbox)));
+        }
+        let is_upgrading = |entry: &Entry| matches!(entry.state, State::Upgrading { .. });
+        let waits = !self.has_upgraded && self.entries.values().any(is_upgrading);
+        waits.then(|| "no proxy of this node is upgraded yet".to_owned())
     }
 
     fn entry(&mut self, sandbox: Sandbox) -> &mut Entry {
@@ -164,6 +198,14 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         }
         tracing::info!(sandbox = id, ?event, from = ?before, to = ?state, "sandbox");
         entry.state = state;
+        match event {
+            Event::Upgraded => {
+                entry.upgrade_failure = None;
+                self.has_upgraded = true;
+            }
+            Event::UpgradeFailed(reason) => entry.upgrade_failure = Some(reason.clone()),
+            _ => {}
+        }
         for action in actions {
             self.carry_out(id, action);
         }

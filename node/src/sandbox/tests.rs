@@ -258,6 +258,16 @@ impl Fixture {
             }
         }
     }
+
+    async fn next_calls(&mut self, prefix: &str, count: usize) {
+        for _ in 0..count {
+            self.next_call(prefix).await;
+        }
+    }
+
+    async fn reason_to_stop_rollout(&self) -> String {
+        self.supervisor.request(Request::Rollout).await.error.unwrap_or_default()
+    }
 }
 
 /// Returns a look; the outdated are among its sandboxes.
@@ -445,6 +455,34 @@ async fn failed_upgrade_keeps_proxy_and_is_retried() {
     assert_eq!(fixture.supervisor.request(Request::Check { id: "served".into() }).await, DONE);
     fixture.end.send_replace(true);
     fixture.assert_calls(&["start served"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rollout_goes_on_once_a_proxy_is_upgraded_and_while_none_fails() {
+    let mut fixture = fixture();
+    let ids = ["over", "served"];
+    assert!(fixture.reason_to_stop_rollout().await.contains("not looked"));
+    fixture.supervisor.reconcile(look(&ids.map(|id| (id, Word::Lives)), &ids));
+    fixture.next_calls("upgrade", 2).await;
+    assert_eq!(fixture.reason_to_stop_rollout().await, "no proxy of this node is upgraded yet");
+    fixture.upgrade.send_replace(Some(Err(Error::new("the next one does not start"))));
+    fixture.next_calls("maintain", 2).await;
+    let reason = fixture.reason_to_stop_rollout().await;
+    assert!(reason.ends_with(" (1 others): the next one does not start"), "{reason}");
+    // It is so while they are tried again.
+    fixture.upgrade.send_replace(None);
+    fixture.next_calls("upgrade", 2).await;
+    assert_eq!(fixture.reason_to_stop_rollout().await, reason);
+    fixture.upgrade.send_replace(Some(Ok(())));
+    fixture.next_calls("maintain", 2).await;
+    assert_eq!(fixture.reason_to_stop_rollout().await, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rollout_goes_on_where_nothing_is_to_be_upgraded() {
+    let fixture = fixture();
+    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
+    assert_eq!(fixture.reason_to_stop_rollout().await, "");
 }
 
 #[tokio::test(start_paused = true)]
