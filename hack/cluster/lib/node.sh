@@ -53,6 +53,7 @@ state = "$RUN/containerd"
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+    $OPTIONS_OF_RUNC
 $(runtime_of_node_proxy)
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "$CNI_BIN"
@@ -85,7 +86,7 @@ kind: KubeletConfiguration
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $PKI/ca.crt}}
 authorization: {mode: Webhook}
 containerRuntimeEndpoint: unix://$CONTAINERD_SOCKET
-cgroupDriver: cgroupfs
+cgroupDriver: $CGROUP_DRIVER
 cgroupsPerQOS: true
 enforceNodeAllocatable: []
 failCgroupV1: false

@@ -15,6 +15,7 @@ add_node_proxy() {
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.istio-aux]
     runtime_type = "io.containerd.runc.v2"
     cni_conf_dir = "$NODE_PROXY_CNI"
+    $OPTIONS_OF_RUNC
 TOML
   if ! grep -qF "$NODE_PROXY_CNI" "$STATE/containerd/config.toml"; then
     stop_daemons containerd

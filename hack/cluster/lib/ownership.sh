@@ -41,4 +41,4 @@ our_kind_of_chains() {
   done
 }
 
-our_kind_of_cgroups() { find /sys/fs/cgroup -maxdepth 2 -type d -name kubepods 2>/dev/null || :; }
+our_kind_of_cgroups() { find /sys/fs/cgroup -maxdepth 2 -type d -name 'kubepods*' 2>/dev/null || :; }

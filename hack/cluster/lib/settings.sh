@@ -22,6 +22,11 @@ NATIVE_SIDECARS_OF_STATE=$STATE/native-sidecars
 NATIVE_SIDECARS=${NATIVE_SIDECARS:-$(cat "$NATIVE_SIDECARS_OF_STATE" 2>/dev/null || echo enabled)}
 NATIVE_SIDECARS_GATE=()
 if [ "$NATIVE_SIDECARS" = disabled ]; then NATIVE_SIDECARS_GATE=(--feature-gates=SidecarContainers=false); fi
+# The driver of the kubelet and of containerd, cgroupfs or systemd: the latter where systemd is process 1 (hack/with-systemd).
+CGROUP_DRIVER_OF_STATE=$STATE/cgroup-driver
+CGROUP_DRIVER=${CGROUP_DRIVER:-$(cat "$CGROUP_DRIVER_OF_STATE" 2>/dev/null || echo cgroupfs)}
+OPTIONS_OF_RUNC=
+if [ "$CGROUP_DRIVER" = systemd ]; then OPTIONS_OF_RUNC='options = {SystemdCgroup = true}'; fi
 # The version of Istio: the one that is asked for, else that of the cluster that is up. Helm and CoreDNS are always those of part istio.
 ISTIO_OF_STATE=$STATE/istio-version
 ISTIO_VERSION=${ISTIO_VERSION:-$(cat "$ISTIO_OF_STATE" 2>/dev/null || echo 1.31)}
