@@ -27,6 +27,7 @@ part_extras() {
 build_parts() {
   [ -d "$CLUSTER_DIR/parts/kubernetes-$KUBERNETES" ] || fail "there is no part 'kubernetes-$KUBERNETES'" "KUBERNETES takes one of: $(known_versions kubernetes)"
   [ -d "$CLUSTER_DIR/parts/$ISTIO_PART" ] || fail "there is no part '$ISTIO_PART'" "ISTIO_VERSION takes one of: 1.31 $(known_versions istio)"
+  [ -z "$CONTAINERD_PART" ] || [ -d "$CLUSTER_DIR/parts/$CONTAINERD_PART" ] || fail "there is no part '$CONTAINERD_PART'" "CONTAINERD takes one of: $(known_versions containerd)"
   build_each_part "${PARTS[@]}"
   find_parts
 }

@@ -37,15 +37,18 @@ if [ "$ISTIO_VERSION" != 1.31 ]; then
   ISTIO_PART=istio-$ISTIO_VERSION
   PARTS+=("$ISTIO_PART")
 fi
-# Kubernetes 1.36 needs containerd 2; before it, Debian's serves.
-CONTAINERD_PART=
+# containerd's version, 1.7 if asked for. Kubernetes 1.36 needs 2; before it, Debian's serves.
+CONTAINERD_OF_STATE=$STATE/containerd-version
+CONTAINERD=${CONTAINERD:-$(cat "$CONTAINERD_OF_STATE" 2>/dev/null || :)}
+CONTAINERD_PART=${CONTAINERD:+containerd-$CONTAINERD}
 # An image that is loaded is used, also after a pod has pulled the same one from the component pages' registry (KEP-2535).
 VERIFICATION_OF_IMAGES=
 if [ "$KUBERNETES" = 1.36 ]; then
   VERIFICATION_OF_IMAGES='imagePullCredentialsVerificationPolicy: NeverVerify'
+  [ -z "$CONTAINERD" ] || fail "Kubernetes 1.36 needs containerd 2, and $CONTAINERD was asked for" "KUBERNETES=1.34 CONTAINERD=$CONTAINERD"
   CONTAINERD_PART=containerd
-  PARTS+=("$CONTAINERD_PART")
 fi
+if [ -n "$CONTAINERD_PART" ]; then PARTS+=("$CONTAINERD_PART"); fi
 
 NODE=node1
 BRIDGE=istio-aux0
