@@ -171,6 +171,14 @@ impl ProxyProcess {
     }
 }
 
+/// Returns containerd's major version, by its own client.
+#[must_use]
+pub fn containerds_major() -> u32 {
+    let version = printed(&run("ctr", &["--version"], ""));
+    let number = version.split_whitespace().last().unwrap_or_default().trim_start_matches('v');
+    number.split('.').next().and_then(|major| major.parse().ok()).unwrap_or_else(|| panic!("a version: {version}"))
+}
+
 /// Returns how containerd confines a container by default, by its own client.
 #[must_use]
 pub fn containerds_default() -> Value {

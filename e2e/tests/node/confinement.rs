@@ -35,6 +35,15 @@ fn spec_is_confined_as_containerd_confines() {
     let ours = include_str!("../../../node/src/proxy/containerd-default.json");
     let ours: Value = serde_json::from_str(ours).expect("it is JSON");
     let mut theirs = containerds_default();
+    // The data is containerd 2's. An older one masks less, and filters other system calls.
+    if node::containerds_major() < 2 {
+        let paths = |spec: &Value, part: &str| spec[part].as_array().cloned().unwrap_or_default();
+        for part in ["maskedPaths", "readonlyPaths"] {
+            let (ours, theirs) = (paths(&ours, part), paths(&theirs, part));
+            assert!(!theirs.is_empty() && theirs.iter().all(|path| ours.contains(path)), "{part}: {theirs:?}");
+        }
+        return;
+    }
     theirs["seccomp"].as_object_mut().expect("it filters system calls").remove("architectures");
     for part in ["maskedPaths", "readonlyPaths", "seccomp"] {
         assert_eq!(ours[part], theirs[part], "{part}");
