@@ -18,7 +18,8 @@ pub fn until_said(script: &str, pattern: &str) -> String {
     )
 }
 
-/// Gives the Service `web` an address of each family that its pods have, and returns a script that asks it by each, for a minute, and what that says.
+/// Gives the Service `web` an address of each family that its pods have, and returns a script that asks it by each, for a
+/// minute, and what that says.
 pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
     let web = service("web", 80, 8080);
     ns.patch(&web, json!({"spec": {"ipFamilyPolicy": "PreferDualStack"}})).await;
