@@ -35,6 +35,7 @@ fn end_is_final_by_itself_only_where_the_policy_says_so() {
         ("succeeded under Never", Never, vec![started(MAIN, "a"), ended("a", 0)], true),
         ("failed under Never", Never, vec![started(MAIN, "a"), ended("a", 1)], true),
         ("the highest code that no signal makes", Never, vec![started(MAIN, "a"), ended("a", 127)], true),
+        ("a code that is neither", Never, vec![started(MAIN, "a"), ended("a", 128)], false),
         ("ended by the lowest signal", Never, vec![started(MAIN, "a"), ended("a", 129)], false),
         ("unknown code under Never", Never, vec![started(MAIN, "a"), ended("a", None)], true),
         (
@@ -128,6 +129,16 @@ fn proxy_may_run_until_its_last_start_is_seen_to_end() {
     for (name, events, may_run) in cases {
         assert_eq!(pod(RestartPolicy::OnFailure, &events).proxy_may_run(), may_run, "{name}");
     }
+}
+
+#[test]
+fn event_is_news_once() {
+    let mut pod = pod(RestartPolicy::Never, &[]);
+    for event in [started(MAIN, "a"), ended("a", 0)] {
+        assert_eq!(pod.apply(&event), Some(0), "{event:?}");
+        assert_eq!(pod.apply(&event), None, "{event:?}");
+    }
+    assert_eq!(pod.apply(&started("other", "b")), None);
 }
 
 #[test]
