@@ -66,7 +66,7 @@ pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies>
     for (node, answer) in answers {
         match answer {
             Ok(proxies) => all.proxies.extend(proxies.into_iter().map(|proxy| Proxy { node: node.clone(), ..proxy })),
-            Err(error) => all.unreadable.push(format!("node {node}: {error:#}")),
+            Err(error) => all.unreadable.push(format!("node {node}: {}", api::describe_error(error.as_ref()))),
         }
     }
     all.proxies.sort_by(|one, other| (&one.pod, &one.state).cmp(&(&other.pod, &other.state)));
@@ -91,4 +91,22 @@ async fn ask(client: &Client, agent: &Value) -> Result<Vec<Proxy>> {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::fake::{Answer, client};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn agent_that_does_not_run_yet_is_named_with_the_servers_message() {
+        let agent = json!({"metadata": {"namespace": "aux", "name": "agent-1"}, "spec": {"nodeName": "node1"}});
+        let message = "container not found (\"agent\")";
+        let exec = Answer::failure("GET /api/v1/namespaces/aux/pods/agent-1/exec?", 500, message);
+        let (client, _) = client([Answer::list("GET /api/v1/pods?", &[agent]), exec]);
+        let all = list(&client, None).await.unwrap();
+        assert_eq!(all.unreadable, [format!("node node1: its agent cannot be asked: {message}")]);
+    }
 }
