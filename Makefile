@@ -193,6 +193,12 @@ test-node: install ## Run the scenarios with proxies beside pods (experimental: 
 	@$(call ADD,training-operator python)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
 
+.PHONY: test-two-nodes
+test-two-nodes: override WITH += node second-node
+test-two-nodes: install ## Run the scenarios with proxies beside pods of two nodes: a second kubelet in namespaces of this machine
+	@hack/ensure rust
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test two_nodes -- --test-threads 1
+
 .PHONY: test-node-load
 test-node-load: test-node ## Create and delete 200 such pods while the agent is killed and containerd restarted, and 200 at once
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node,soak --test soak node:: -- --nocapture --test-threads 1

@@ -1,4 +1,6 @@
-//! The one node from outside: its proxies and its agent.
+//! The node from outside: its proxies and its agent.
+
+mod chart;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +11,14 @@ use serde_json::Value;
 
 use crate::cluster::restart;
 use crate::command::{printed, run};
-use crate::kubectl::{kubectl, wait_for_rollout};
 
-const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
+pub use chart::{
+    NextImage, WithoutAgent, agent, agent_log, daemon_set, kill_agent, proxies_in, proxy_image, root_of, select_nodes,
+    set_value, try_agent, unready,
+};
+
 /// The socket of the one-node cluster's containerd.
 const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";
-const DAEMON_SET: &str = "daemonset/istio-aux-node";
 
 /// Returns the directory of the one-node cluster's state.
 pub(crate) fn state_directory() -> PathBuf {
@@ -44,6 +48,16 @@ fn ctr_in(namespace: &str, words: &[&str]) -> String {
 
 fn try_ctr_in(namespace: &str, words: &[&str]) -> Output {
     run("ctr", &[&["-a", SOCKET, "-n", namespace], words].concat(), "")
+}
+
+/// Gives an image a second name on each node.
+pub fn tag_on_each_node(image: &str, name: &str) {
+    let tag = ["-a", SOCKET, "-n", "k8s.io", "images", "tag", "--force", image, name];
+    printed(&run("ctr", &tag, ""));
+    let namespaces =
+        fs::read_to_string(state_directory().join("pid/node2")).expect("the component second-node is there");
+    let process = namespaces.split_whitespace().next().unwrap_or_default();
+    printed(&run("nsenter", &[&["--target", process, "--mount", "--", "ctr"], &tag[..]].concat(), ""));
 }
 
 /// Kills the containers of this name in the pods of a namespace.
@@ -291,121 +305,4 @@ pub fn kill_proxies() {
     for id in ctr(&["tasks", "ls", "-q"]).lines() {
         ctr(&["tasks", "kill", "--all", "--signal", "SIGKILL", id]);
     }
-}
-
-/// Runs the agent's program beside the agent.
-pub fn agent(words: &[&str]) -> String {
-    printed(&try_agent(words))
-}
-
-/// Runs the agent's program beside the agent, whatever its exit status.
-pub fn try_agent(words: &[&str]) -> Output {
-    let exec = ["exec", DAEMON_SET, "--container=agent", "--", "/istio-aux-node"];
-    run("kubectl", &[&AGENT[..], &exec, words].concat(), "")
-}
-
-/// Returns why the agent is not ready, by the command of its probe; `None` where it is.
-pub fn unready() -> Option<String> {
-    let output = try_agent(&["ready", &format!("--cni-conf-dir={}", value("ownDir"))]);
-    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-/// Returns a field of the agent's `DaemonSet`.
-pub fn daemon_set(path: &str) -> String {
-    kubectl(&[&AGENT[..], &["get", DAEMON_SET, "--output", &format!("jsonpath={{{path}}}")]].concat())
-}
-
-/// Returns the agent's log since its start.
-pub fn agent_log() -> String {
-    kubectl(&[&AGENT[..], &["logs", DAEMON_SET, "--container=agent"]].concat())
-}
-
-/// Keeps the agent off the node until it is dropped.
-pub struct WithoutAgent;
-
-impl WithoutAgent {
-    /// Ends the agent.
-    #[must_use]
-    pub fn begin() -> Self {
-        select_nodes(r#"{"istio-aux.io/none": "yes"}"#);
-        let wait = ["wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--timeout=60s"];
-        kubectl(&[&AGENT[..], &wait].concat());
-        Self
-    }
-}
-
-impl Drop for WithoutAgent {
-    fn drop(&mut self) {
-        select_nodes(r#"{"istio-aux.io/none": null}"#);
-        wait_for_rollout(AGENT[1], DAEMON_SET);
-    }
-}
-
-fn select_nodes(selector: &str) {
-    let patch = format!(r#"{{"spec": {{"template": {{"spec": {{"nodeSelector": {selector}}}}}}}}}"#);
-    kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=merge", "--patch", &patch]].concat());
-}
-
-/// Deletes the agent's pod without grace; the `DaemonSet` makes another.
-pub fn kill_agent() {
-    let words = ["delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--grace-period=0", "--force"];
-    kubectl(&[&AGENT[..], &words].concat());
-}
-
-/// Returns a namespace's proxies, as the agent knows them.
-#[must_use]
-pub fn proxies_in(namespace: &str) -> Vec<Value> {
-    let mut proxies: Vec<Value> = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
-    let prefix = format!("{namespace}/");
-    proxies.retain(|proxy| proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&prefix)));
-    proxies
-}
-
-/// Returns the image of the mesh's proxies.
-pub fn proxy_image() -> String {
-    value("proxyImage")
-}
-
-/// Returns the name that the agent gives an image's directory.
-pub fn root_of(image: &str) -> String {
-    image.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_")
-}
-
-/// Keeps another image of the proxies installed, by the chart's `proxyImage`, until it is dropped.
-pub struct NextImage {
-    /// The image's name.
-    pub name: String,
-}
-
-impl NextImage {
-    /// Upgrades to the same image under another name.
-    #[must_use]
-    pub fn install() -> Self {
-        let name = format!("{}-next", proxy_image());
-        ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]);
-        let next = Self::begin(name);
-        wait_for_rollout(AGENT[1], DAEMON_SET);
-        next
-    }
-
-    /// Begins to upgrade to an image.
-    #[must_use]
-    pub fn begin(name: String) -> Self {
-        set_proxy_image(&name);
-        Self { name }
-    }
-}
-
-impl Drop for NextImage {
-    fn drop(&mut self) {
-        set_proxy_image(&proxy_image());
-        wait_for_rollout(AGENT[1], DAEMON_SET);
-    }
-}
-
-fn set_proxy_image(name: &str) {
-    let set = format!("proxyImage={name}");
-    let chart = "helm/istio-aux-node";
-    let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", &set];
-    printed(&run("helm", &words, ""));
 }

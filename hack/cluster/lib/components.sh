@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python clients spark cert-manager istio-cni node pages kubernetes-e2e istio-suites)
+COMPONENTS=(training-operator python clients spark cert-manager istio-cni node second-node pages kubernetes-e2e istio-suites)
 
 require_components() {
   local component
@@ -46,6 +46,7 @@ add_component() {
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
     node) add_node_proxy; return ;;
+    second-node) add_second_node; return ;;
     pages) add_pages; return ;;
     kubernetes-e2e) add_kubernetes_e2e; return ;;
     istio-suites) add_istio_suites; return ;;

@@ -8,8 +8,10 @@ end_cluster() {
   fi
   [ "$(cat "$OWNER")" = "$STATE" ] || fail "the cluster that is up belongs to $(cat "$OWNER")" "end it with: make cluster-down in $(dirname "$(cat "$OWNER")")"
   say "ending the cluster"
+  end_second_node
   stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns registry
   end_pods
+  if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
   stop_daemons containerd kube-apiserver etcd
   end_shims
   unmount_ours
@@ -35,7 +37,6 @@ end_pods() {
       containers "$namespace" containers rm "$task" >/dev/null 2>&1 || :
     done
   done
-  if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
 }
 
 # A containerd that is restarted while it creates a task may forget its shim. Ours are recognised by the socket in their arguments.

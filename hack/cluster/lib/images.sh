@@ -190,8 +190,11 @@ certificates_and_tmp() {
   cp -L /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/
 }
 
-# load_archive ARCHIVE: into containerd, for the kubelet.
-load_archive() { ctr -a "$CONTAINERD_SOCKET" -n k8s.io images import "$1"; }
+# load_archive ARCHIVE: into containerd of each node, for the kubelet.
+load_archive() {
+  containers k8s.io images import "$1"
+  if has_second_node; then on_second_node ctr -a "$CONTAINERD_SOCKET" -n k8s.io images import "$1"; fi
+}
 
 load_images() {
   local image

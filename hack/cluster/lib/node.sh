@@ -80,6 +80,8 @@ JSON
 
 start_node() {
   mkdir -p "$STATE/kubelet" "$STATE/kube-proxy"
+  kubeconfig "$NODE" "$STATE/kubelet/kubeconfig"
+  kubeconfig kube-proxy "$STATE/kube-proxy/kubeconfig"
   cat >"$STATE/kubelet/config.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -93,15 +95,16 @@ failCgroupV1: false
 failSwapOn: false
 clusterDNS: ["$NODE_IP"]
 clusterDomain: cluster.local
+$CONFIGURATION_OF_KUBELET
 resolvConf: ""
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%, nodefs.inodesFree: 1%}
 imageGCHighThresholdPercent: 100
 $VERIFICATION_OF_IMAGES
 maxPods: 240
-tlsCertFile: $PKI/kubelet.crt
-tlsPrivateKeyFile: $PKI/kubelet.key
+tlsCertFile: $PKI/$NODE.crt
+tlsPrivateKeyFile: $PKI/$NODE.key
 YAML
-  start_daemon kubelet "$K8S_BIN/kubelet" --config="$STATE/kubelet/config.yaml" --kubeconfig="$PKI/kubelet.kubeconfig" \
+  start_daemon kubelet "$K8S_BIN/kubelet" --config="$STATE/kubelet/config.yaml" --kubeconfig="$STATE/kubelet/kubeconfig" \
     --hostname-override="$NODE" --node-ip="$(each %s NODE_IPS)" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2 \
     "${NATIVE_SIDECARS_GATE[@]}"
   # kube-proxy ends itself when its configuration is written again.
@@ -111,7 +114,7 @@ kind: KubeProxyConfiguration
 mode: iptables
 clusterCIDR: "$(each %s POD_CIDRS)"
 hostnameOverride: $NODE
-clientConnection: {kubeconfig: $PKI/kube-proxy.kubeconfig}
+clientConnection: {kubeconfig: $STATE/kube-proxy/kubeconfig}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 YAML
   start_daemon kube-proxy "$K8S_BIN/kube-proxy" --config="$STATE/kube-proxy/config.yaml"

@@ -18,6 +18,7 @@ add_node_proxy() {
     $OPTIONS_OF_RUNC
 TOML
   if ! grep -qF "$NODE_PROXY_CNI" "$STATE/containerd/config.toml"; then
+    if has_second_node; then fail "containerd of the second node lacks the handler" "make cluster-down, and add second-node after node"; fi
     stop_daemons containerd
     start_containerd
   fi

@@ -9,7 +9,7 @@ make_pki() {
     -keyout "$PKI/ca.key" -out "$PKI/ca.crt" 2>/dev/null
   certificate apiserver /CN=kube-apiserver \
     "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:$KUBERNETES_IP,$(each IP:%s NODE_IPS)"
-  certificate kubelet "/O=system:nodes/CN=system:node:$NODE" "DNS:$NODE,$(each IP:%s NODE_IPS)"
+  make_pki_of_node
   certificate admin /O=system:masters/CN=admin DNS:admin
   certificate controller-manager /CN=system:kube-controller-manager DNS:controller-manager
   certificate scheduler /CN=system:kube-scheduler DNS:scheduler
@@ -18,10 +18,12 @@ make_pki() {
   openssl genrsa -out "$PKI/service-accounts.key" 2048 2>/dev/null
   openssl rsa -in "$PKI/service-accounts.key" -pubout -out "$PKI/service-accounts.pub" 2>/dev/null
   local client
-  for client in kubelet admin controller-manager scheduler kube-proxy coredns; do kubeconfig "$client"; done
+  for client in admin controller-manager scheduler coredns; do kubeconfig "$client" "$PKI/$client.kubeconfig"; done
   cp "$PKI/admin.kubeconfig" "$KUBECONFIG_ADMIN"
   touch "$PKI/complete"
 }
+
+make_pki_of_node() { certificate "$NODE" "/O=system:nodes/CN=system:node:$NODE" "DNS:$NODE,$(each IP:%s NODE_IPS)"; }
 
 # certificate NAME SUBJECT NAMES
 certificate() {
@@ -30,9 +32,9 @@ certificate() {
     -extfile <(printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$3") 2>/dev/null
 }
 
-# kubeconfig NAME: with the certificates inside, so that the file can be carried about.
+# kubeconfig NAME FILE: with the certificates inside, so that the file can be carried about.
 kubeconfig() {
-  cat >"$PKI/$1.kubeconfig" <<YAML
+  cat >"$2" <<YAML
 apiVersion: v1
 kind: Config
 current-context: istio-aux
@@ -44,5 +46,5 @@ users:
 - name: $1
   user: {client-certificate-data: $(base64 -w 0 "$PKI/$1.crt"), client-key-data: $(base64 -w 0 "$PKI/$1.key")}
 YAML
-  chmod 600 "$PKI/$1.kubeconfig"
+  chmod 600 "$2"
 }

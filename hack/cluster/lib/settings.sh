@@ -37,15 +37,15 @@ if [ "$ISTIO_VERSION" != 1.31 ]; then
   ISTIO_PART=istio-$ISTIO_VERSION
   PARTS+=("$ISTIO_PART")
 fi
-# containerd's version, 1.7 if asked for. Kubernetes 1.36 needs 2; before it, Debian's serves.
+# containerd's version, 1.7 if asked for. Since 1.36 Kubernetes needs 2; before it, Debian's serves.
 CONTAINERD_OF_STATE=$STATE/containerd-version
 CONTAINERD=${CONTAINERD:-$(cat "$CONTAINERD_OF_STATE" 2>/dev/null || :)}
 CONTAINERD_PART=${CONTAINERD:+containerd-$CONTAINERD}
 # An image that is loaded is used, also after a pod has pulled the same one from the component pages' registry (KEP-2535).
 VERIFICATION_OF_IMAGES=
-if [ "$KUBERNETES" = 1.36 ]; then
+if [ "${KUBERNETES#1.}" -ge 36 ]; then
   VERIFICATION_OF_IMAGES='imagePullCredentialsVerificationPolicy: NeverVerify'
-  [ -z "$CONTAINERD" ] || fail "Kubernetes 1.36 needs containerd 2, and $CONTAINERD was asked for" "KUBERNETES=1.34 CONTAINERD=$CONTAINERD"
+  [ -z "$CONTAINERD" ] || fail "Kubernetes $KUBERNETES needs containerd 2, and $CONTAINERD was asked for" "KUBERNETES=1.34 CONTAINERD=$CONTAINERD"
   CONTAINERD_PART=containerd
 fi
 if [ -n "$CONTAINERD_PART" ]; then PARTS+=("$CONTAINERD_PART"); fi
@@ -86,6 +86,23 @@ ISTIO_CNI_RUN=$RUN/istio-cni
 NODE_PROXY_MARK=$STATE/components/node
 NODE_PROXY_CNI=$STATE/cni-node-proxy
 IMAGE_PREFIX=docker.io/istio-aux-cluster
+
+# The second node (second_node.sh), and both ends of the link between the nodes. Its kubelet, and what starts it, run with ON_SECOND_NODE.
+SECOND_NODE=node2
+SECOND_NODE_IP=10.244.1.1
+SECOND_POD_CIDR=10.244.1.0/24
+SECOND_STATE=$STATE/$SECOND_NODE
+LINK=istio-aux1
+LINK_IPS=(10.244.255.1 10.244.255.2)
+CONFIGURATION_OF_KUBELET=
+if [ -n "${ON_SECOND_NODE:-}" ]; then
+  NODE=$SECOND_NODE
+  NODE_IPS=([ipv4]=$SECOND_NODE_IP)
+  POD_CIDRS=([ipv4]=$SECOND_POD_CIDR)
+  API=https://$NODE_IP:6443
+  CONFIGURATION_OF_KUBELET="cgroupRoot: /kubepods-$NODE
+registerWithTaints: [{key: istio-aux.io/second-node, effect: NoSchedule}]"
+fi
 
 # Each part's directory in the cache has the hash of what it is built from in its name.
 part_directory() { printf '%s/parts/%s-%s' "$CACHE" "$1" "$(part_hash "$1")"; }

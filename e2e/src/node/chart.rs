@@ -1,0 +1,134 @@
+//! The node agent from outside: its program, its `DaemonSet`, and the chart's values.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use super::{ctr_of_kubelet, value};
+use crate::command::{printed, run};
+use crate::kubectl::{kubectl, wait_for_rollout};
+
+const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
+const DAEMON_SET: &str = "daemonset/istio-aux-node";
+
+/// Runs the agent's program beside the agent.
+pub fn agent(words: &[&str]) -> String {
+    printed(&try_agent(words))
+}
+
+/// Runs the agent's program beside the agent, whatever its exit status.
+pub fn try_agent(words: &[&str]) -> Output {
+    let exec = ["exec", DAEMON_SET, "--container=agent", "--", "/istio-aux-node"];
+    run("kubectl", &[&AGENT[..], &exec, words].concat(), "")
+}
+
+/// Returns why the agent is not ready, by the command of its probe; `None` where it is.
+pub fn unready() -> Option<String> {
+    let output = try_agent(&["ready", &format!("--cni-conf-dir={}", value("ownDir"))]);
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Returns a field of the agent's `DaemonSet`.
+pub fn daemon_set(path: &str) -> String {
+    kubectl(&[&AGENT[..], &["get", DAEMON_SET, "--output", &format!("jsonpath={{{path}}}")]].concat())
+}
+
+/// Returns the agent's log since its start.
+pub fn agent_log() -> String {
+    kubectl(&[&AGENT[..], &["logs", DAEMON_SET, "--container=agent"]].concat())
+}
+
+/// Keeps the agent off the node until it is dropped.
+pub struct WithoutAgent;
+
+impl WithoutAgent {
+    /// Ends the agent.
+    #[must_use]
+    pub fn begin() -> Self {
+        select_nodes(r#"{"istio-aux.io/none": "yes"}"#);
+        let wait = ["wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--timeout=60s"];
+        kubectl(&[&AGENT[..], &wait].concat());
+        Self
+    }
+}
+
+impl Drop for WithoutAgent {
+    fn drop(&mut self) {
+        select_nodes(r#"{"istio-aux.io/none": null}"#);
+        wait_for_rollout(AGENT[1], DAEMON_SET);
+    }
+}
+
+/// Sets node labels that the agent's pods ask for, beside those they have asked for.
+pub fn select_nodes(selector: &str) {
+    let patch = format!(r#"{{"spec": {{"template": {{"spec": {{"nodeSelector": {selector}}}}}}}}}"#);
+    kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=merge", "--patch", &patch]].concat());
+}
+
+/// Deletes the agent's pod without grace; the `DaemonSet` makes another.
+pub fn kill_agent() {
+    let words = ["delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--grace-period=0", "--force"];
+    kubectl(&[&AGENT[..], &words].concat());
+}
+
+/// Returns a namespace's proxies, as the agent knows them.
+#[must_use]
+pub fn proxies_in(namespace: &str) -> Vec<Value> {
+    let mut proxies: Vec<Value> = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
+    let prefix = format!("{namespace}/");
+    proxies.retain(|proxy| proxy["pod"].as_str().is_some_and(|pod| pod.starts_with(&prefix)));
+    proxies
+}
+
+/// Returns the image of the mesh's proxies.
+pub fn proxy_image() -> String {
+    value("proxyImage")
+}
+
+/// Returns the name that the agent gives an image's directory.
+pub fn root_of(image: &str) -> String {
+    image.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_")
+}
+
+/// Keeps another image of the proxies installed, by the chart's `proxyImage`, until it is dropped.
+pub struct NextImage {
+    /// The image's name.
+    pub name: String,
+}
+
+impl NextImage {
+    /// Upgrades to the same image under another name.
+    #[must_use]
+    pub fn install() -> Self {
+        let name = format!("{}-next", proxy_image());
+        ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]);
+        let next = Self::begin(name);
+        wait_for_rollout(AGENT[1], DAEMON_SET);
+        next
+    }
+
+    /// Begins to upgrade to an image.
+    #[must_use]
+    pub fn begin(name: String) -> Self {
+        set_proxy_image(&name);
+        Self { name }
+    }
+}
+
+impl Drop for NextImage {
+    fn drop(&mut self) {
+        set_proxy_image(&proxy_image());
+        wait_for_rollout(AGENT[1], DAEMON_SET);
+    }
+}
+
+fn set_proxy_image(name: &str) {
+    set_value(&format!("proxyImage={name}"));
+}
+
+/// Sets one of the chart's values, `NAME=VALUE`.
+pub fn set_value(assignment: &str) {
+    let chart = "helm/istio-aux-node";
+    let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", assignment];
+    printed(&run("helm", &words, ""));
+}
