@@ -1,5 +1,8 @@
 //! Carries out what the state machines decide. One task owns them all; effects run as tasks of their own and report events.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
