@@ -5,7 +5,8 @@ make_bridge() {
   local family options=()
   sysctl -qw net.ipv4.ip_forward=1
   [ "$IP_FAMILY" = ipv4 ] || sysctl -qw net.ipv6.conf.all.forwarding=1
-  # Without this an answer between two pods by way of a Service keeps the wrong source address.
+  # Without this an answer between two pods by way of a Service keeps the wrong source address. Most kernels have it as a module.
+  modprobe br_netfilter 2>/dev/null || :
   [ ! -d /proc/sys/net/bridge ] || sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1
   accept_forwarding
   if ip link show "$BRIDGE" >/dev/null 2>&1; then return; fi
