@@ -328,6 +328,19 @@ mod tests {
     }
 
     #[test]
+    fn creation_of_a_pod_withdraws_no_report() {
+        let mut copied = a_pod();
+        copied["spec"]["restartPolicy"] = json!("Always");
+        copied["metadata"]["annotations"] =
+            json!({"istio-aux.io/ended": "main=0", "istio-aux.io/mode": "off", "other": "x"});
+        let body = review(&copied).to_string();
+        let answered = answer(Entry::Injection, body.as_bytes(), &settings()).unwrap();
+        assert_eq!(answered.outcome, Outcome::Patched(Mode::Off));
+        let patch = patch_of(&serde_json::from_slice::<Value>(&answered.body).unwrap()["response"]);
+        assert_eq!(patch, json!([{"op": "remove", "path": "/metadata/annotations/istio-aux.io~1ended"}]));
+    }
+
+    #[test]
     fn denied_pod_gets_the_message_and_no_patch() {
         let mut pod = a_pod();
         pod["spec"]["hostNetwork"] = json!(true);

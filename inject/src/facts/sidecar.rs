@@ -75,3 +75,25 @@ struct InjectionStatus {
     containers: Option<Vec<String>>,
     init_containers: Option<Vec<String>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn proxy_among_the_init_containers_is_native_only_if_it_restarts_always() {
+        let of = |policy: Option<&str>| {
+            let status = r#"{"initContainers": ["istio-init", "istio-proxy"], "containers": null}"#;
+            let pod = json!({
+                "metadata": {"annotations": {"sidecar.istio.io/status": status}},
+                "spec": {"containers": [], "initContainers": [{"name": "istio-proxy", "restartPolicy": policy}]},
+            });
+            Sidecar::of(&serde_json::from_value(pod).unwrap())
+        };
+        assert_eq!(of(Some("Always")), Sidecar::Native);
+        assert_eq!(of(Some("OnFailure")), Sidecar::Customised);
+        assert_eq!(of(None), Sidecar::Customised);
+    }
+}
