@@ -56,6 +56,8 @@ make_initramfs() {
     if [ -e "kernel/$part" ]; then cp -r --parents "kernel/$part" "$root/lib/modules/$release"; fi
   done
   cd "$root" || return
+  # Those of a directory of the caller's.
+  find . -name '*.ko.xz' -exec busybox unxz {} +
   busybox depmod -b . "$release"
   find . | busybox cpio -o -H newc 2>/dev/null >"$root.cpio"
 }
