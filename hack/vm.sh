@@ -19,7 +19,7 @@ download_kernel() {
       '*/kernel/lib/*' '*/kernel/net/*' '*/kernel/drivers/virtio/*' '*/kernel/drivers/block/virtio_blk*' '*/kernel/drivers/net/veth*' \
       '*/kernel/drivers/net/dummy*'
   rm ./*.deb
-  find . -name '*.ko.xz' -exec unxz {} +
+  find . -name '*.ko.xz' -exec busybox unxz {} +
   busybox depmod -b . "$(basename lib/modules/*)"
 }
 
@@ -70,5 +70,29 @@ run_vm() {
     "${@:3}" </dev/null
 }
 
-# show_console FILE: copies a console without the carriage returns that end its lines, to FILE, too.
-show_console() { sed -u 's/\r*$//' | tee "$1"; }
+# prepare_vm: sets WORK, a directory that is removed at the script's end, with a virtual machine that still runs.
+VM=
+prepare_vm() {
+  WORK=$(mktemp -d)
+  trap 'end_vm 2>/dev/null || true' EXIT
+  trap 'exit 130' INT TERM HUP
+}
+
+end_vm() {
+  if [ -n "$VM" ]; then kill "$VM" && wait "$VM"; fi
+  rm -rf "$WORK"
+}
+
+# boot_vm ARGUMENT…: runs a virtual machine to its end (run_vm), and shows its console. WORK/console keeps that.
+boot_vm() {
+  local reader
+  # The console's lines end with a carriage return.
+  exec 3> >(sed -u 's/\r*$//' | tee "$WORK/console")
+  reader=$!
+  run_vm "$@" >&3 &
+  VM=$!
+  exec 3>&-
+  wait "$VM" || say "the virtual machine ended with $?"
+  VM=
+  wait "$reader"
+}
