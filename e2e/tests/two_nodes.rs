@@ -92,13 +92,6 @@ fn agents() -> Vec<(String, String, bool)> {
     agents.collect()
 }
 
-/// Returns what an agent says about its readiness.
-fn reason(agent: &str) -> String {
-    let probe = format!("--cni-conf-dir={}", node::value("ownDir"));
-    let exec = ["-n", "istio-aux-node", "exec", agent, "-c", "agent", "--", "/istio-aux-node", "ready", &probe];
-    String::from_utf8_lossy(&run("kubectl", &exec, "").stderr).into_owned()
-}
-
 #[tokio::test]
 async fn pods_of_each_node_reach_a_strict_server_of_the_other() {
     for nodes in [NODES, ["node2", "node1"]] {
@@ -148,7 +141,8 @@ async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
     let serving = running(&node::proxy_image());
     // It has no pilot-agent.
     let next = NextImage::begin(payload_image());
-    let failed = async || agents().into_iter().find(|(name, ..)| reason(name).contains("cannot be upgraded"));
+    let is_said = |agent: &str| node::unready_in(agent).is_some_and(|reason| reason.contains("cannot be upgraded"));
+    let failed = async || agents().into_iter().find(|(name, ..)| is_said(name));
     let (_, stopped_at, _) = ns.until("an upgrade that failed", failed).await;
     let stops = async || (node::daemon_set(".status.numberUnavailable") == "1").then_some(());
     ns.until("a rollout that waits", stops).await;

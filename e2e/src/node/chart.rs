@@ -18,13 +18,22 @@ pub fn agent(words: &[&str]) -> String {
 
 /// Runs the agent's program beside the agent, whatever its exit status.
 pub fn try_agent(words: &[&str]) -> Output {
-    let exec = ["exec", DAEMON_SET, "--container=agent", "--", "/istio-aux-node"];
+    try_agent_in(DAEMON_SET, words)
+}
+
+fn try_agent_in(pod: &str, words: &[&str]) -> Output {
+    let exec = ["exec", pod, "--container=agent", "--", "/istio-aux-node"];
     run("kubectl", &[&AGENT[..], &exec, words].concat(), "")
 }
 
 /// Returns why the agent is not ready, by the command of its probe; `None` where it is.
 pub fn unready() -> Option<String> {
-    let output = try_agent(&["ready", &format!("--cni-conf-dir={}", value("ownDir"))]);
+    unready_in(DAEMON_SET)
+}
+
+/// Returns why the agent of a pod is not ready; `None` where it is.
+pub fn unready_in(pod: &str) -> Option<String> {
+    let output = try_agent_in(pod, &["ready", &format!("--cni-conf-dir={}", value("ownDir"))]);
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 

@@ -14,7 +14,7 @@ use crate::command::{printed, run};
 
 pub use chart::{
     NextImage, WithoutAgent, agent, agent_log, daemon_set, kill_agent, proxies_in, proxy_image, root_of, select_nodes,
-    set_value, try_agent, unready,
+    set_value, try_agent, unready, unready_in,
 };
 
 /// The socket of the one-node cluster's containerd.
@@ -52,12 +52,13 @@ fn try_ctr_in(namespace: &str, words: &[&str]) -> Output {
 
 /// Gives an image a second name on each node.
 pub fn tag_on_each_node(image: &str, name: &str) {
-    let tag = ["-a", SOCKET, "-n", "k8s.io", "images", "tag", "--force", image, name];
-    printed(&run("ctr", &tag, ""));
+    let tag = ["images", "tag", "--force", image, name];
+    ctr_of_kubelet(&tag);
     let namespaces =
         fs::read_to_string(state_directory().join("pid/node2")).expect("the component second-node is there");
     let process = namespaces.split_whitespace().next().unwrap_or_default();
-    printed(&run("nsenter", &[&["--target", process, "--mount", "--", "ctr"], &tag[..]].concat(), ""));
+    let ctr = ["--target", process, "--mount", "--", "ctr", "-a", SOCKET, "-n", "k8s.io"];
+    printed(&run("nsenter", &[&ctr[..], &tag].concat(), ""));
 }
 
 /// Kills the containers of this name in the pods of a namespace.
