@@ -76,7 +76,7 @@ impl StartAfterArgs {
 }
 
 fn option(name: &str, value: &str) -> String {
-    format!("--{name}={value}")
+    ["--", name, "=", value].concat()
 }
 
 impl WatchArgs {

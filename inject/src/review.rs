@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use json_patch::PatchOperation;
+use json_patch::{Patch, PatchOperation};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -14,6 +14,10 @@ use crate::{Decision, Entry, Mode, Settings};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
+/// Is enough for the patch of most pods, in bytes. Buffers that grow are copied.
+const PATCH_CAPACITY: usize = 3 << 10;
+/// Is enough for what is around the patch in most responses, in bytes.
+const RESPONSE_CAPACITY: usize = 512;
 
 /// The bytes are not an admission review that can be answered.
 #[derive(Debug, thiserror::Error)]
@@ -177,7 +181,7 @@ struct AdmissionResponse<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
+    patch: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -198,7 +202,10 @@ struct AuditAnnotations {
 
 /// Returns the review with its response.
 fn respond(response: AdmissionResponse) -> Result<Vec<u8>, serde_json::Error> {
-    serde_json::to_vec(&ReviewResponse { api_version: API_VERSION, kind: KIND, response })
+    let patch = response.patch.as_ref().map_or(0, |patch| patch.get().len());
+    let mut body = Vec::with_capacity(patch + RESPONSE_CAPACITY);
+    serde_json::to_writer(&mut body, &ReviewResponse { api_version: API_VERSION, kind: KIND, response })?;
+    Ok(body)
 }
 
 /// Returns the response to a decision, which denies the pod where there is a message for that.
@@ -208,13 +215,24 @@ fn response_to<'a>(uid: &'a str, decision: &'a Decision) -> Result<AdmissionResp
     response.status = denial.as_deref().map(|message| Status { message });
     if !patch.is_empty() {
         response.patch_type = Some("JSONPatch");
-        response.patch = Some(BASE64_STANDARD.encode(serde_json::to_vec(patch)?));
+        response.patch = Some(encode(patch)?);
     }
     // The API server keeps the first value of an audit annotation, and logs a warning for another when it calls again.
     if !(patch.is_empty() && mode.has_shim()) {
         response.audit_annotations = Some(AuditAnnotations { mode: mode.as_str(), reason });
     }
     Ok(response)
+}
+
+/// Returns a patch in Base64, as a string of JSON. Base64 has nothing that JSON escapes, so it is not searched for that.
+fn encode(patch: &Patch) -> Result<Box<RawValue>, serde_json::Error> {
+    let mut json = Vec::with_capacity(PATCH_CAPACITY);
+    serde_json::to_writer(&mut json, patch)?;
+    let mut text = String::with_capacity(json.len().div_ceil(3) * 4 + 2);
+    text.push('"');
+    BASE64_STANDARD.encode_string(&json, &mut text);
+    text.push('"');
+    RawValue::from_string(text)
 }
 
 fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {

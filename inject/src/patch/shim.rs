@@ -24,7 +24,7 @@ pub(super) struct Shim<'a> {
 impl Shim<'_> {
     /// Returns the shim's own container.
     pub(super) fn native_sidecar(&self, watch: &WatchArgs) -> Value {
-        let mut container = self.container(SHIM_CONTAINER, &watch.to_args(), &annotations_mount());
+        let mut container = self.container(SHIM_CONTAINER, watch.to_args(), annotations_mount());
         container["restartPolicy"] = "Always".into();
         container
     }
@@ -32,19 +32,20 @@ impl Shim<'_> {
     /// Returns the init container that copies the binary into the volume of [`binary_mount`].
     pub(super) fn installer(&self) -> Value {
         let mount = json!({"name": SHIM_VOLUME, "mountPath": BINARY_DIR});
-        self.container(INSTALL_CONTAINER, &[INSTALL.to_owned(), BINARY_DIR.to_owned()], &mount)
+        self.container(INSTALL_CONTAINER, vec![INSTALL.to_owned(), BINARY_DIR.to_owned()], mount)
     }
 
-    fn container(&self, name: &str, args: &[String], mount: &Value) -> Value {
+    fn container(&self, name: &str, args: Vec<String>, mount: Value) -> Value {
         let mut container = json!({
             "name": name,
             "image": self.settings.shim_image,
             "imagePullPolicy": self.settings.pull_policy.as_str(),
-            "args": args,
-            // The API server mounts the account's token into every container that has nothing there.
-            "volumeMounts": [mount, {"name": mount["name"], "mountPath": TOKEN_DIR, "readOnly": true}],
-            "securityContext": self.security_context(),
         });
+        container["args"] = args.into();
+        // The API server mounts the account's token into every container that has nothing there.
+        let no_token = json!({"name": mount["name"], "mountPath": TOKEN_DIR, "readOnly": true});
+        container["volumeMounts"] = vec![mount, no_token].into();
+        container["securityContext"] = self.security_context();
         if let Some(resources) = self.resources {
             container["resources"] = json!(resources);
         }
@@ -78,8 +79,10 @@ impl Shim<'_> {
 
 /// Returns the volume with the pod's annotations, which the kubelet keeps up to date.
 pub(super) fn annotations_volume() -> Value {
-    let items = json!([{"path": ANNOTATIONS_FILE, "fieldRef": {"fieldPath": "metadata.annotations"}}]);
-    json!({"name": ANNOTATIONS_VOLUME, "downwardAPI": {"items": items}})
+    json!({
+        "name": ANNOTATIONS_VOLUME,
+        "downwardAPI": {"items": [{"path": ANNOTATIONS_FILE, "fieldRef": {"fieldPath": "metadata.annotations"}}]},
+    })
 }
 
 /// Returns the mount of the annotations.
