@@ -1,4 +1,5 @@
-//! Outages of the webhook: no replica runs, replicas swallow the API server's packets, or it does not trust them. And of istiod.
+//! Outages of the webhook: no replica runs, replicas swallow the API server's packets, they answer by errors, or it does not trust
+//! them. And of istiod.
 
 use std::collections::BTreeMap;
 
@@ -99,6 +100,46 @@ impl Drop for SilentReplicas {
     }
 }
 
+/// Changes how the API server calls each webhook.
+fn change_client_configs(mut change: impl FnMut(&mut Value)) {
+    for name in CONFIGURATIONS {
+        let words = ["get", "mutatingwebhookconfiguration", name, "--output=json"];
+        let mut configuration: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
+        for webhook in configuration["webhooks"].as_array_mut().expect("it has webhooks") {
+            change(&mut webhook["clientConfig"]);
+        }
+        printed(&run("kubectl", &["replace", "--filename=-"], &configuration.to_string()));
+    }
+}
+
+/// Has the webhook answer each review with an error until it is dropped, as it does when a decision panics.
+pub struct FailingWebhook(());
+
+/// Comes before each path, which the webhook then does not know.
+const UNKNOWN: &str = "/unknown";
+
+impl FailingWebhook {
+    /// Has the API server call paths that the webhook does not know.
+    #[must_use]
+    pub fn begin() -> Self {
+        change_paths(|path| format!("{UNKNOWN}{path}"));
+        Self(())
+    }
+}
+
+impl Drop for FailingWebhook {
+    fn drop(&mut self) {
+        change_paths(|path| path.trim_start_matches(UNKNOWN).to_owned());
+    }
+}
+
+fn change_paths(change: impl Fn(&str) -> String) {
+    change_client_configs(|client_config| {
+        let path = &mut client_config["service"]["path"];
+        *path = change(path.as_str().expect("it is a path")).into();
+    });
+}
+
 /// Has the API server trust another CA until it is dropped. The webhook may not mend that meanwhile.
 pub struct UntrustedWebhook {
     binding: Value,
@@ -111,15 +152,8 @@ impl UntrustedWebhook {
         let words = ["get", "clusterrolebinding", "istio-aux", "--output=json"];
         let binding: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
         kubectl(&["delete", "clusterrolebinding", "istio-aux"]);
-        let other = other_ca();
-        for name in CONFIGURATIONS {
-            let words = ["get", "mutatingwebhookconfiguration", name, "--output=json"];
-            let mut configuration: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
-            for webhook in configuration["webhooks"].as_array_mut().expect("it has webhooks") {
-                webhook["clientConfig"]["caBundle"] = json!(other);
-            }
-            printed(&run("kubectl", &["replace", "--filename=-"], &configuration.to_string()));
-        }
+        let other = json!(other_ca());
+        change_client_configs(|client_config| client_config["caBundle"] = other.clone());
         Self { binding }
     }
 }

@@ -7,7 +7,7 @@ use e2e::admission::until_drained;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{annotated, job, pod, pod_spec, shell, tf_job};
-use e2e::outage::{NoReplica, SilentReplicas, UntrustedWebhook, is_trusted};
+use e2e::outage::{FailingWebhook, NoReplica, SilentReplicas, UntrustedWebhook, is_trusted};
 use e2e::stand_ins::step;
 use e2e::{Namespace, scenario};
 use futures::{StreamExt, stream};
@@ -91,6 +91,12 @@ async fn outage_refuses_only_pods_that_would_not_complete() {
         refuses_only_what_would_hang(ns, "failed calling webhook").await;
     }
     ns.try_dry_run(completing("one")).await.expect("the API server reaches a Deployment that is available");
+    {
+        let _failing = FailingWebhook::begin();
+        ns.until("the errors to count", async || ns.try_dry_run(completing("one")).await.err()).await;
+        refuses_only_what_would_hang(ns, "could not find the requested resource").await;
+    }
+    ns.until("a pod to be admitted again", async || ns.try_dry_run(completing("one")).await.ok()).await;
     {
         let _untrusted = UntrustedWebhook::begin();
         ns.until("the other CA to count", async || ns.try_dry_run(completing("one")).await.err()).await;
