@@ -66,7 +66,7 @@ fn by_policy() -> bool {
 
 /// Returns true if the cluster has native sidecars.
 fn has_native_sidecars() -> bool {
-    std::env::var_os("NATIVE_SIDECARS").is_none_or(|value| value != "disabled")
+    !std::env::var("FEATURE_GATES").is_ok_and(|gates| gates.contains("SidecarContainers=false"))
 }
 
 /// Returns the modes in which containers see each other's processes.

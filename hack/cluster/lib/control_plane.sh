@@ -8,13 +8,12 @@ start_control_plane() {
     --advertise-client-urls "http://$etcd" --listen-peer-urls "http://$etcd_peer"
   # Streaming lists (KEP-3157) need an etcd that reports progress, which Debian's does not: the API server then ends each such watch
   # with an error (kubernetes/kubernetes#125667), and a controller built with client-go 0.35 sees changes up to half a minute late.
-  local feature_gates=WatchList=false policies=()
+  local gates=WatchList=false,$FEATURE_GATES policies=()
   # Beta in 1.34, where it takes a flag; on by default in 1.36.
   if [ "$KUBERNETES" = 1.34 ]; then
-    feature_gates+=,MutatingAdmissionPolicy=true
+    gates+=,MutatingAdmissionPolicy=true
     policies=(--runtime-config=admissionregistration.k8s.io/v1beta1=true)
   fi
-  if [ "$NATIVE_SIDECARS" = disabled ]; then feature_gates+=,SidecarContainers=false; fi
   audit_policy >"$STATE/audit.yaml"
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
   start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
@@ -24,7 +23,7 @@ start_control_plane() {
     --kubelet-preferred-address-types=InternalIP \
     --kubelet-client-certificate="$PKI/admin.crt" --kubelet-client-key="$PKI/admin.key" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$PKI/service-accounts.pub" \
-    --service-account-signing-key-file="$PKI/service-accounts.key" --feature-gates="$feature_gates" "${policies[@]}" \
+    --service-account-signing-key-file="$PKI/service-accounts.key" --feature-gates="$gates" "${policies[@]}" \
     --audit-policy-file="$STATE/audit.yaml" --audit-log-path="$LOGS/audit.log" --audit-log-maxsize=1000 --audit-log-maxbackup=1
   wait_for_daemon kube-apiserver 90 kubectl get --raw /readyz
   start_daemon kube-controller-manager "$K8S_BIN/kube-controller-manager" --bind-address=127.0.0.1 --leader-elect=false \
@@ -33,7 +32,7 @@ start_control_plane() {
     --service-account-private-key-file="$PKI/service-accounts.key" --root-ca-file="$PKI/ca.crt" \
     --cluster-signing-cert-file="$PKI/ca.crt" --cluster-signing-key-file="$PKI/ca.key"
   start_daemon kube-scheduler "$K8S_BIN/kube-scheduler" --kubeconfig="$PKI/scheduler.kubeconfig" --bind-address=127.0.0.1 --leader-elect=false \
-    "${NATIVE_SIDECARS_GATE[@]}"
+    --feature-gates="$FEATURE_GATES"
 }
 
 # Logs the requests to the API server but those of the tests themselves. bench and soak count them.

@@ -107,7 +107,7 @@ tlsPrivateKeyFile: $PKI/$NODE.key
 YAML
   start_daemon kubelet "$K8S_BIN/kubelet" --config="$STATE/kubelet/config.yaml" --kubeconfig="$STATE/kubelet/kubeconfig" \
     --hostname-override="$NODE" --node-ip="$(each %s NODE_IPS)" --root-dir="$STATE/kubelet/root" --cert-dir="$STATE/kubelet/pki" -v=2 \
-    "${NATIVE_SIDECARS_GATE[@]}"
+    --feature-gates="$FEATURE_GATES"
   # kube-proxy ends itself when its configuration is written again.
   [ -f "$STATE/kube-proxy/config.yaml" ] || cat >"$STATE/kube-proxy/config.yaml" <<YAML
 apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -17,11 +17,10 @@ KUBERNETES=${KUBERNETES:-$(cat "$KUBERNETES_OF_STATE" 2>/dev/null || echo 1.36)}
 # The addresses of pods and Services, ipv4, ipv6 or dual: as asked for, else as in the cluster that is up.
 IP_FAMILY_OF_STATE=$STATE/ip-family
 IP_FAMILY=${IP_FAMILY:-$(cat "$IP_FAMILY_OF_STATE" 2>/dev/null || echo ipv4)}
-# Native sidecars (KEP-753), enabled or disabled: Kubernetes 1.29 to 1.32 can disable them by a feature gate.
-NATIVE_SIDECARS_OF_STATE=$STATE/native-sidecars
-NATIVE_SIDECARS=${NATIVE_SIDECARS:-$(cat "$NATIVE_SIDECARS_OF_STATE" 2>/dev/null || echo enabled)}
-NATIVE_SIDECARS_GATE=()
-if [ "$NATIVE_SIDECARS" = disabled ]; then NATIVE_SIDECARS_GATE=(--feature-gates=SidecarContainers=false); fi
+# Feature gates of the API server, the scheduler and the kubelet beside their defaults: EventedPLEG=true, or SidecarContainers=false,
+# which Kubernetes 1.29 to 1.32 have.
+FEATURE_GATES_OF_STATE=$STATE/feature-gates
+FEATURE_GATES=${FEATURE_GATES:-$(cat "$FEATURE_GATES_OF_STATE" 2>/dev/null || :)}
 # The driver of the kubelet and of containerd, cgroupfs or systemd: the latter where systemd is process 1 (hack/with-systemd).
 CGROUP_DRIVER_OF_STATE=$STATE/cgroup-driver
 CGROUP_DRIVER=${CGROUP_DRIVER:-$(cat "$CGROUP_DRIVER_OF_STATE" 2>/dev/null || echo cgroupfs)}
