@@ -72,8 +72,6 @@ pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
 
 /// Name of Istio's proxy container.
 pub const PROXY_CONTAINER: &str = "istio-proxy";
-/// User and group ID of Istio's proxy, whose connections are not redirected to it.
-pub const PROXY_UID: u32 = 1337;
 /// Pod label, or annotation, that enables or disables Istio's injection.
 pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 /// Pod annotation, written by Istio's injector: the names that it has rendered, in JSON.

@@ -9,12 +9,6 @@ pub struct RaisedLimit {
 }
 
 impl RaisedLimit {
-    /// Lets each user have as many inotify instances as a hundred proxies take (docs/node.md).
-    #[must_use]
-    pub fn of_inotify_instances() -> Self {
-        Self::raise("/proc/sys/fs/inotify/max_user_instances", "8192")
-    }
-
     /// Lets as many packets wait for a core as a bridge of a hundred pods makes of one broadcast, again and again. Where there are
     /// more, they are dropped, and pods do not find each other.
     #[must_use]

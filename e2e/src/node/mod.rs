@@ -83,14 +83,26 @@ pub fn proxies() -> Vec<String> {
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
 }
 
-/// Returns owner, group and mode of the agent's directory, and of all directories and files of certificates.
+/// Returns owner, group and mode of the agent's directory, and of all directories and files of certificates. The group of a proxy is
+/// `proxy`.
 pub fn owners() -> Vec<String> {
     let found =
         run("find", &[RUN, "(", "-path", RUN, "-o", "-path", "*/certificate*", ")", "-printf", "%U:%G %m\\n"], "");
-    let mut owners: Vec<_> = printed(&found).lines().map(str::to_owned).collect();
+    let named = |line: &str| {
+        let group = line.split([':', ' ']).nth(1).expect("it is printed");
+        let is_proxys = group.parse::<u32>().is_ok_and(is_user_of_proxy);
+        if is_proxys { line.replace(group, "proxy") } else { line.to_owned() }
+    };
+    let mut owners: Vec<_> = printed(&found).lines().map(named).collect();
     owners.sort_unstable();
     owners.dedup();
     owners
+}
+
+/// Returns true if this user or group is of the proxies' range.
+#[must_use]
+pub fn is_user_of_proxy(id: u32) -> bool {
+    (7 << 28..1 << 31).contains(&id)
 }
 
 /// Returns the certificates of a namespace's proxies, sorted.
@@ -182,7 +194,8 @@ impl ProxyProcess {
     #[must_use]
     pub fn rules(self) -> Vec<String> {
         let rules = printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "iptables-save", "-t", "nat"], ""));
-        rules.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect()
+        let user = self.status("Uid").split('\t').next().expect("it has one").to_owned();
+        rules.lines().filter(|line| line.starts_with("-A ")).map(|line| line.replace(&user, "proxy")).collect()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::clients::greets;
-use e2e::cluster::MESH;
+use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::kubectl;
-use e2e::manifests::{GREETING, pod, pod_spec, shell};
+use e2e::manifests::{GREETING, job, pod, pod_spec, shell};
 use e2e::node::{self, ProxyProcess, SmallDisk, containerds_default};
 use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
@@ -61,9 +61,8 @@ async fn proxy_of_a_long_name_is_confined() {
     let (_, name) = pod.split_once('/').expect("it has a namespace");
     let payloads = score(&ns.exec(name, "main", &["cat", "/proc/self/oom_score_adj"]));
     for process in [pilot_agent, envoy] {
-        let status = ["Seccomp", "NoNewPrivs", "CapEff", "Uid"].map(|name| process.status(name));
-        let user = "1337\t1337\t1337\t1337";
-        assert_eq!(status, ["2", "1", "0000000000000000", user]);
+        let status = ["Seccomp", "NoNewPrivs", "CapEff"].map(|name| process.status(name));
+        assert_eq!(status, ["2", "1", "0000000000000000"]);
         assert!(
             score(&process.file("oom_score_adj")) > payloads,
             "without memory it ends before its payload: {payloads}"
@@ -72,7 +71,41 @@ async fn proxy_of_a_long_name_is_confined() {
     }
     let command = envoy.file("cmdline");
     assert!(command.contains("--concurrency 2"), "{command}");
-    assert_eq!(node::owners(), ["0:0 700", "0:1337 440", "0:1337 750"], "the proxies write none of the agent's files");
+    assert_eq!(
+        node::owners(),
+        ["0:0 700", "0:proxy 440", "0:proxy 750"],
+        "the proxies write none of the agent's files"
+    );
+}
+
+#[tokio::test]
+async fn proxy_has_a_user_of_its_own() {
+    let ns = &scenario("node-users", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let mut users = Vec::new();
+    for name in ["first", "second"] {
+        let pod = living_job(ns, beside(client_job(name, &sleeper()))).await;
+        let ids = ProxyProcess::of(&pod).map(|process| ["Uid", "Gid"].map(|name| process.status(name)).join("\t"));
+        users.extend(ids.join("\t").split('\t').map(|id| id.parse::<u32>().expect("it is a number")));
+    }
+    let [first, second] = [users[0], users[users.len() / 2]];
+    assert!(node::is_user_of_proxy(first) && node::is_user_of_proxy(second) && first != second, "{users:?}");
+    users.dedup();
+    assert_eq!(users, [first, second], "real, effective, saved and that of the file system, and the groups");
+}
+
+#[tokio::test]
+async fn payload_of_istios_user_is_in_the_mesh() {
+    let ns = &scenario("node-istios-user", &[MESH, OPT_IN]).await;
+    strict_server(ns).await;
+    let mut spec = pod_spec("Never", &[shell("main", &greets("web"))]);
+    spec["securityContext"] = json!({"runAsUser": 1337, "runAsGroup": 1337});
+    let mut control = job("sidecar", &spec);
+    control["spec"]["backoffLimit"] = json!(0);
+    let (_, sidecar) = ended(ns, control).await;
+    assert!(sidecar.trim_end().ends_with("000"), "Istio's sidecar takes its connections for its own: {sidecar}");
+    let (_, inside) = ended(ns, beside(client_job("beside", &spec))).await;
+    assert_eq!(inside, format!("{GREETING}\n 200"));
 }
 
 #[tokio::test]

@@ -127,8 +127,7 @@ done"#;
 
 #[tokio::test]
 async fn thousand_upgrades_refuse_and_break_no_connection() {
-    let _limits =
-        [RaisedLimit::of_inotify_instances(), RaisedLimit::of_waiting_packets(), RaisedLimit::of_neighbours()];
+    let _limits = [RaisedLimit::of_waiting_packets(), RaisedLimit::of_neighbours()];
     let ns = &scenario("node-upgrades", &[BESIDE]).await;
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
     let mut objects: Vec<Value> = streaming_server(STREAM).into_iter().chain([client]).collect();

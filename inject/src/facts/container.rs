@@ -40,12 +40,11 @@ pub struct Container {
     pub(crate) env: Option<Vec<EnvVar>>,
 }
 
-/// `securityContext`, of a container or of the pod.
+/// `securityContext`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SecurityContext {
+struct SecurityContext {
     run_as_user: Option<i64>,
-    run_as_group: Option<i64>,
 }
 
 /// `resources`.
@@ -143,16 +142,6 @@ impl Container {
     /// Returns the user of its security context.
     pub(crate) fn run_as_user(&self) -> Option<i64> {
         self.security_context.as_ref()?.run_as_user
-    }
-
-    /// Returns true if its user or its group is this one. The pod's security context has what its own leaves out.
-    pub(super) fn runs_as(&self, id: i64, of_pod: Option<&SecurityContext>) -> bool {
-        let fields: [fn(&SecurityContext) -> Option<i64>; 2] =
-            [|context| context.run_as_user, |context| context.run_as_group];
-        fields.into_iter().any(|field| {
-            let own = self.security_context.as_ref().and_then(field);
-            own.or_else(|| of_pod.and_then(field)) == Some(id)
-        })
     }
 
     /// Returns an environment variable that it sets itself.

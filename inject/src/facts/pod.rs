@@ -8,7 +8,6 @@ use contract::policy::RestartPolicy;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::container::SecurityContext;
 pub use super::container::{Container, ExitCodes, Lifecycle, Resources, RestartPolicyRule, VolumeMount};
 
 /// A pod.
@@ -118,7 +117,6 @@ pub struct Spec {
     pub host_network: Option<bool>,
     /// False if the pod is in a user namespace of its own (KEP-127).
     pub host_users: Option<bool>,
-    security_context: Option<SecurityContext>,
     /// Secrets with which nodes pull the pod's images.
     pub image_pull_secrets: Option<Vec<Named>>,
     node_selector: Option<BTreeMap<String, String>>,
@@ -202,12 +200,6 @@ impl Pod {
     /// Returns all containers but ephemeral ones, which no new pod has.
     pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(self.spec.init_containers.iter().flatten())
-    }
-
-    /// Returns the first container whose user or group is this one.
-    pub(crate) fn container_running_as(&self, id: i64) -> Option<&Container> {
-        let of_pod = self.spec.security_context.as_ref();
-        self.all_containers().find(|container| container.runs_as(id, of_pod))
     }
 }
 

@@ -5,13 +5,13 @@ mod probes;
 
 use contract::names::{
     AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, NOT_AMBIENT,
-    PROXY_CONTAINER, PROXY_UID, TLS_MODE_LABEL,
+    PROXY_CONTAINER, TLS_MODE_LABEL,
 };
 use json_patch::Patch;
 
 use crate::Decision;
 use crate::patch::PatchBuilder;
-use crate::pod::{Container, Pod};
+use crate::pod::Pod;
 
 /// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
 #[must_use]
@@ -37,16 +37,13 @@ fn move_unless_opted_out(pod: &Pod, injection: Option<&str>) -> Decision {
         return Decision::without_shim(Patch::default(), "the pod opted out, by sidecar.istio.io/inject");
     }
     if let Some(reason) = obstacle(pod) {
-        let message = format!("no proxy on the node for this pod: {reason}");
+        let message = format!("istio-aux: no proxy on the node for this pod: {reason}");
+        let decision = Decision::without_shim(Patch::default(), reason);
         if has_class {
             let next = format!("change that, or remove runtimeClassName {NODE_RUNTIME_CLASS}");
-            return denied(reason, &format!("{message}; {next}"));
+            return Decision { denial: Some(format!("{message}; {next}")), ..decision };
         }
-        let warnings = vec![format!("istio-aux: {message}")];
-        return Decision { warnings, ..Decision::without_shim(Patch::default(), reason) };
-    }
-    if let Some(container) = pod.container_running_as(PROXY_UID.into()) {
-        return denied("a container runs as the proxy's user or group", &reserved_id(container));
+        return Decision { warnings: vec![message], ..decision };
     }
     let mut patch = PatchBuilder::new(pod);
     if !has_class {
@@ -67,19 +64,6 @@ fn move_unless_opted_out(pod: &Pod, injection: Option<&str>) -> Decision {
         "the pod uses the proxy on its node"
     };
     Decision { warnings, ..Decision::without_shim(patch, reason) }
-}
-
-fn denied(reason: &'static str, message: &str) -> Decision {
-    Decision { denial: Some(format!("istio-aux: {message}")), ..Decision::without_shim(Patch::default(), reason) }
-}
-
-/// Returns the message about a container whose connections Istio's rules take for the proxy's own.
-fn reserved_id(container: &Container) -> String {
-    // The API server has not checked the name yet.
-    let name: String = container.name.chars().take(63).collect();
-    format!(
-        "container {name:?} runs as user or group {PROXY_UID}, which Istio reserves for its proxy: it would bypass the proxy; use another runAsUser and runAsGroup"
-    )
 }
 
 /// Returns the reason why a pod cannot have its proxy on the node.
@@ -134,11 +118,6 @@ mod tests {
         });
         merge(&mut pod, change);
         pod
-    }
-
-    fn merged(mut value: Value, change: &Value) -> Value {
-        merge(&mut value, change);
-        value
     }
 
     pub(super) fn decided(pod: Value) -> (Value, Decision) {
@@ -256,39 +235,6 @@ mod tests {
             let (after, decision) = crate::decided(move_completing_pods_proxy_to_node, before.clone());
             assert_eq!(after["spec"]["runtimeClassName"] == "istio-aux", is_moved, "{}: {before}", decision.reason);
             assert_eq!(after == before, !is_moved, "{after}");
-        }
-    }
-
-    #[test]
-    fn payload_with_the_proxys_user_denies_the_pod() {
-        let context = |field: &str, id: i64| json!({"securityContext": {field: id}});
-        let main = |context: Value| json!({"spec": {"containers": [merged(json!({"name": "main"}), &context)]}});
-        let init = |context: Value| json!({"spec": {"initContainers": [merged(json!({"name": "first"}), &context)]}});
-        let of_pod = |context: Value| json!({"spec": context});
-        let both = |pods: Value, own: Value| merged(main(own), &of_pod(pods));
-        let cases = [
-            (main(context("runAsUser", 1337)), Some("main")),
-            (main(context("runAsGroup", 1337)), Some("main")),
-            (init(context("runAsUser", 1337)), Some("first")),
-            (of_pod(context("runAsUser", 1337)), Some("main")),
-            (of_pod(context("runAsGroup", 1337)), Some("main")),
-            (both(context("runAsUser", 1337), context("runAsGroup", 5)), Some("main")),
-            (both(context("runAsUser", 1337), context("runAsUser", 5)), None),
-            (both(context("runAsUser", 5), context("runAsUser", 1337)), Some("main")),
-            (of_pod(context("fsGroup", 1337)), None),
-            (main(context("runAsUser", 1336)), None),
-        ];
-        for (change, container) in cases {
-            let pod = a_pod(&change);
-            match container {
-                None => assert_eq!(decided(pod).1.denial, None, "{change}"),
-                Some(name) => assert_eq!(
-                    denied(&pod).1,
-                    format!(
-                        "istio-aux: container \"{name}\" runs as user or group 1337, which Istio reserves for its proxy: it would bypass the proxy; use another runAsUser and runAsGroup"
-                    )
-                ),
-            }
         }
     }
 

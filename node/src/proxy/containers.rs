@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cni::protocol::Sandbox;
 use serde_json::Value;
 
-use super::ids::{cgroup_name, redirect_id, sandbox_id};
+use super::ids::{cgroup_name, redirect_id, sandbox_id, user_of};
 use super::ports::Ports;
 use super::spec::{self, Layout};
 use super::{Node, cgroup};
@@ -23,10 +23,10 @@ impl Node {
     pub(super) async fn redirect_ports(&self, revision: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
         let files = self.files(&sandbox.id);
         let what = "the rules for the proxy's ports";
-        let has_jumps = files.has_jumps();
+        let (user, has_jumps) = (user_of(&sandbox.id), files.has_jumps());
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
-                let rules = files.write_rules(&Ports::rules(revision, is_ipv6, has_jumps)).context(what)?;
+                let rules = files.write_rules(&Ports::rules(revision, user, is_ipv6, has_jumps)).context(what)?;
                 self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, pod, &rules, is_ipv6, layout))
                     .await?;
             }

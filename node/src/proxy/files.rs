@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cni::protocol::{Dns, Sandbox};
-use contract::names::PROXY_UID;
 use serde_json::json;
 
-use super::ids::revision_of;
+use super::ids::{revision_of, user_of};
 use crate::certificate::{WorkloadCertificate, now, renewal_due, renewal_due_in, validity};
 use crate::injector::{self, Rendered};
 use crate::pod::PodFacts;
@@ -22,6 +21,8 @@ use crate::pod::PodFacts;
 pub(crate) struct SandboxFiles {
     /// The directory's path.
     pub(super) directory: PathBuf,
+    /// The user and group of its proxies.
+    user: u32,
 }
 
 /// Returns the directory of all sandboxes' directories.
@@ -32,7 +33,7 @@ pub(super) fn all(run_dir: &Path) -> PathBuf {
 impl SandboxFiles {
     /// Names the directory of a sandbox, which need not exist yet.
     pub(crate) fn of(run_dir: &Path, id: &str) -> Self {
-        Self { directory: all(run_dir).join(id) }
+        Self { directory: all(run_dir).join(id), user: user_of(id) }
     }
 
     /// Writes the pod's metadata for pilot-agent, and the resolver's configuration.
@@ -56,8 +57,8 @@ impl SandboxFiles {
     pub(super) fn write_certificate(&self, certificate: &WorkloadCertificate) -> io::Result<()> {
         let directory = self.directory.join("certificate");
         fs::create_dir_all(&directory)?;
-        for_proxy(&directory, 0o750)?;
-        let for_proxy = |file: &Path| for_proxy(file, 0o440);
+        for_group(self.user, &directory, 0o750)?;
+        let for_proxy = |file: &Path| for_group(self.user, file, 0o440);
         replace(&directory, "key.pem", &certificate.key, for_proxy)?;
         replace(&directory, "root-cert.pem", &certificate.root, for_proxy)?;
         replace(&directory, "cert-chain.pem", &certificate.chain, for_proxy)
@@ -153,10 +154,10 @@ fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> 
     fs::rename(temporary, directory.join(name))
 }
 
-/// Lets the proxy read what is root's: root writes below by path, where a proxy could otherwise put symbolic links.
-fn for_proxy(path: &Path, mode: u32) -> io::Result<()> {
+/// Lets the group of a proxy read what is root's: root writes below by path, where a proxy could otherwise put symbolic links.
+fn for_group(group: u32, path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    chown(path, Some(0), Some(PROXY_UID))
+    chown(path, Some(0), Some(group))
 }
 
 /// Renders a resolver's configuration, as container runtimes do; `None` without a name server. A value that is no single word would

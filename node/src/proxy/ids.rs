@@ -1,8 +1,20 @@
-//! The ids of a sandbox' containers: `SANDBOX-proxy-REVISION` and `SANDBOX-redirect`.
+//! The ids of a sandbox' containers, `SANDBOX-proxy-REVISION` and `SANDBOX-redirect`, and the user of its proxies.
 
 /// Separates the sandbox' id and the proxy's revision in a container's id.
 const PROXY_INFIX: &str = "-proxy-";
 const REDIRECT_SUFFIX: &str = "-redirect";
+/// Is the least user of a proxy: from here to runc's last one, 2147483647, systemd knows of no use (its `UIDS-GIDS.md`).
+const LEAST_USER: u32 = 7 << 28;
+/// Is how many digits of a sandbox' id make the user of its proxies.
+const DIGITS_OF_USER: usize = 7;
+
+/// Returns the user of a sandbox' proxies, which is their group, too. The id is random, and of later than the pod's spec. So no container
+/// is given this user: the rules that let the proxy's connections pass let no payload's pass, and what the kernel limits for each user is
+/// the sandbox' own.
+pub(super) fn user_of(sandbox: &str) -> u32 {
+    let digits = sandbox.get(..DIGITS_OF_USER).unwrap_or(sandbox);
+    LEAST_USER + u32::from_str_radix(digits, 16).unwrap_or_default()
+}
 
 pub(super) fn proxy_id(sandbox: &str, revision: u32) -> String {
     format!("{sandbox}{PROXY_INFIX}{revision}")
@@ -44,6 +56,19 @@ mod tests {
         let sandbox = "0123456789abcdef".repeat(4);
         assert_eq!(cgroup_name(&proxy_id(&sandbox, 2)), "istio-aux-proxy-2-0123456789ab");
         assert_eq!(cgroup_name(&redirect_id(&sandbox)), "istio-aux-redirect-0123456789ab");
+    }
+
+    #[test]
+    fn proxys_user_is_of_a_range_without_other_use() {
+        let users = [
+            ("0000000", 1_879_048_192),
+            ("fffffff", 2_147_483_647),
+            ("0000001", 1_879_048_193),
+            ("no id", 1_879_048_192),
+        ];
+        for (digits, user) in users {
+            assert_eq!(user_of(&format!("{digits}{}", "a".repeat(57))), user, "{digits}");
+        }
     }
 
     #[test]

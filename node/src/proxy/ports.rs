@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use contract::names::{DEFAULT_STATUS_PORT, ENVOY_ADMIN_PORT, PROXY_UID};
+use contract::names::{DEFAULT_STATUS_PORT, ENVOY_ADMIN_PORT};
 
 /// Holds the ports of one proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +43,9 @@ impl Ports {
         }
     }
 
-    /// Returns the rules for `iptables-restore --noflush` that redirect the standard ports to the proxy of a revision, and the
+    /// Returns the rules for `iptables-restore --noflush` that redirect the standard ports to the proxy of a revision and user, and the
     /// jumps to these rules unless they exist.
-    pub(super) fn rules(revision: u32, is_ipv6: bool, has_jumps: bool) -> String {
+    pub(super) fn rules(revision: u32, user: u32, is_ipv6: bool, has_jumps: bool) -> String {
         let ports = Self::of(revision);
         let mut rules = format!("*nat\n:{CHAIN} - [0:0]\n");
         if ports != STANDARD {
@@ -63,7 +63,7 @@ impl Ports {
             let localhost = if is_ipv6 { "::1" } else { "127.0.0.1" };
             let _ = writeln!(rules, "-I PREROUTING -j {CHAIN}");
             // A proxy that does not serve yet probes its own readiness port; the agent probes it by another address (`netns.rs`).
-            let not_proxies = format!("-m owner ! --uid-owner {PROXY_UID}");
+            let not_proxies = format!("-m owner ! --uid-owner {user}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
         rules + "COMMIT\n"
@@ -87,12 +87,13 @@ mod tests {
 
     #[test]
     fn standard_ports_are_redirected_to_serving_proxy() {
-        let rules = [(1, false), (2, true), (3, true)].map(|(revision, has)| Ports::rules(revision, false, has));
+        let rules =
+            [(1, false), (2, true), (3, true)].map(|(revision, has)| Ports::rules(revision, 1_879_048_192, false, has));
         insta::assert_snapshot!(rules.join("---\n"));
     }
 
     #[test]
     fn ipv6_rules_have_ipv6_localhost() {
-        assert!(Ports::rules(1, true, false).contains("-I OUTPUT -d ::1 -o lo"));
+        assert!(Ports::rules(1, 1_879_048_192, true, false).contains("-I OUTPUT -d ::1 -o lo"));
     }
 }

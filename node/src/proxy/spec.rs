@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT, PROXY_UID};
+use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
 use serde_json::{Map, Value, json};
 
+use super::ids::user_of;
 use super::ports::Ports;
 use crate::injector::{Program, value_after};
 use crate::pod::PodFacts;
@@ -43,6 +44,8 @@ pub(super) struct Layout<'a> {
 
 /// Returns the proxy's spec.
 pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports: Ports, layout: Layout) -> Value {
+    let user = user_of(&sandbox.id);
+    let writable = |destination| writable(destination, user);
     let mut mounts = system_mounts();
     mounts.extend(["/tmp", "/etc/istio/proxy", "/var/lib/istio/data"].map(writable));
     mounts.extend(["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"].map(writable));
@@ -51,14 +54,14 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
     let environment = environment(pod, &program.environment, ports);
-    container(sandbox, pod, layout, PROXY_UID, &[], &pilot_agent(&program.args), environment, &mounts)
+    container(sandbox, pod, layout, user, &[], &pilot_agent(&program.args), environment, &mounts)
 }
 
 /// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
 pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, layout: Layout) -> Value {
     let mut args = pilot_agent(&program.args);
     if let Some(user) = value_after(&mut args, "-u") {
-        *user = PROXY_UID.to_string();
+        *user = user_of(&sandbox.id).to_string();
     }
     network_tool(sandbox, pod, layout, &args, program.environment.clone(), None)
 }
@@ -217,8 +220,8 @@ fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {
     json!({"destination": destination, "type": kind, "source": kind, "options": options})
 }
 
-fn writable(destination: &str) -> Value {
-    let (uid, gid) = (format!("uid={PROXY_UID}"), format!("gid={PROXY_UID}"));
+fn writable(destination: &str, user: u32) -> Value {
+    let (uid, gid) = (format!("uid={user}"), format!("gid={user}"));
     mount(destination, "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", "size=64m", &uid, &gid])
 }
 
