@@ -8,7 +8,7 @@ const LEAST_USER: u32 = 7 << 28;
 /// Is how many digits of a sandbox' id make the user of its proxies.
 const DIGITS_OF_USER: usize = 7;
 
-/// Returns the user of a sandbox' proxies, which is their group, too. The id is random, and of later than the pod's spec. So no container
+/// Returns the user of a sandbox' proxies, which is their group, too. The id is random, and drawn after the pod's spec. So no container
 /// is given this user: the rules that let the proxy's connections pass let no payload's pass, and what the kernel limits for each user is
 /// the sandbox' own.
 pub(super) fn user_of(sandbox: &str) -> u32 {

@@ -60,8 +60,11 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
 /// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
 pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, layout: Layout) -> Value {
     let mut args = pilot_agent(&program.args);
-    if let Some(user) = value_after(&mut args, "-u") {
-        *user = user_of(&sandbox.id).to_string();
+    let user = user_of(&sandbox.id).to_string();
+    match value_after(&mut args, "-u") {
+        Some(rendered) => *rendered = user,
+        // By default it would be Istio's own, which this proxy does not have.
+        None => args.extend(["-u".to_owned(), user]),
     }
     network_tool(sandbox, pod, layout, &args, program.environment.clone(), None)
 }
@@ -304,6 +307,13 @@ mod tests {
         let mut spec = redirect(&sandbox(), &pod(), &program, layout());
         spec["linux"].as_object_mut().unwrap().remove("seccomp").unwrap();
         insta::assert_json_snapshot!(spec);
+    }
+
+    #[test]
+    fn redirection_without_a_user_is_for_the_proxys() {
+        let spec = redirect(&sandbox(), &pod(), &program(&["istio-iptables"], &[]), layout());
+        let user = user_of(&sandbox().id).to_string();
+        assert_eq!(spec["process"]["args"], json!([PILOT_AGENT, "istio-iptables", "-u", user]));
     }
 
     #[test]
