@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use inject::review::{self, Answered, Outcome};
 use inject::{Entry, Settings};
@@ -49,37 +50,39 @@ pub(super) struct AdmissionHandler {
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl AdmissionHandler {
-    async fn mutate(&self, entry: Entry, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
-        if let Some(other) = other_media_type(request.headers()) {
-            self.metrics.refused();
-            let line = format!("the body is {other}; this path takes {JSON}\n");
-            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, line);
-        }
-        let mut body = request.into_body();
-        let read = timeout(BODY_READ_TIMEOUT, read_body(&mut body, &guard)).await;
+impl Handler for AdmissionHandler {
+    async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
+        let (head, mut body) = request.into_parts();
+        let entry = requested_entry(&head);
+        // The body of a rejected request is read, too: a client that is still sending may not get the response (`broken pipe`).
+        let limit = if entry.is_ok() { BODY_LIMIT } else { 0 };
+        let read = timeout(BODY_READ_TIMEOUT, read_body(&mut body, limit, &guard)).await;
         let too_slow = || format!("the body took longer than {BODY_READ_TIMEOUT:?}\n");
-        match read.unwrap_or_else(|_| Err((StatusCode::REQUEST_TIMEOUT, too_slow()))) {
-            Ok(body) => {
+        let read = read.unwrap_or_else(|_| Err((StatusCode::REQUEST_TIMEOUT, too_slow())));
+        let rejection = match (entry, read) {
+            (Ok(entry), Ok(body)) => {
                 guard.mark_complete();
-                respond(&self.metrics, entry, guard, || review::answer(entry, &body, &self.settings.load()))
+                return respond(&self.metrics, entry, guard, || review::answer(entry, &body, &self.settings.load()));
             }
-            Err((status, line)) => {
-                self.metrics.refused();
-                text(status, line)
-            }
-        }
+            (Err(response), _) => *response,
+            (_, Err((status, line))) => text(status, line),
+        };
+        self.metrics.refused();
+        rejection
     }
 }
 
-impl Handler for AdmissionHandler {
-    async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
-        match (request.method(), entry_of(request.uri().path())) {
-            (&Method::POST, Some(entry)) => self.mutate(entry, request, guard).await,
-            (_, Some(_)) => method_not_allowed("POST"),
-            (_, None) => not_found(request.uri().path(), EXISTING_PATHS),
+/// Returns the entry that a request is for, or the response if it cannot be a review.
+fn requested_entry(head: &Parts) -> Result<Entry, Box<Response<Full<Bytes>>>> {
+    let path = head.uri.path();
+    Err(Box::new(match (entry_of(path), other_media_type(&head.headers)) {
+        (None, _) => not_found(path, EXISTING_PATHS),
+        _ if head.method != Method::POST => method_not_allowed("POST"),
+        (_, Some(other)) => {
+            text(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("the body is {other}; this path takes {JSON}\n"))
         }
-    }
+        (Some(entry), None) => return Ok(entry),
+    }))
 }
 
 /// Makes a response of an answer, and counts the review. A panic fails this request and no other.
@@ -118,9 +121,9 @@ fn entry_of(path: &str) -> Option<Entry> {
     Entry::ALL.into_iter().find(|entry| entry.as_str() == name)
 }
 
-/// Reads a body. Memory is reserved as the buffer grows, whatever length the client announced. Returns status and text of the
-/// response if the body cannot be read.
-async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>, (StatusCode, String)> {
+/// Reads a body of at most `limit` bytes, and discards a larger one. Memory is reserved as the buffer grows, whatever length
+/// the client announced. Returns status and text of the response if the body cannot be read.
+async fn read_body(body: &mut Incoming, limit: usize, guard: &RequestGuard) -> Result<Vec<u8>, (StatusCode, String)> {
     let aborted = |error: hyper::Error| (StatusCode::BAD_REQUEST, format!("the body cannot be read: {error}\n"));
     let (mut buffer, mut length) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -129,20 +132,20 @@ async fn read_body(body: &mut Incoming, guard: &RequestGuard) -> Result<Vec<u8>,
         if length > BODY_DISCARD_LIMIT {
             break;
         }
-        if length > BODY_LIMIT {
+        if length > limit {
             buffer = Vec::new();
             guard.record_memory(0);
             continue;
         }
         if length > buffer.capacity() {
-            let capacity = length.next_power_of_two().clamp(UNCOUNTED_MEMORY_LIMIT, BODY_LIMIT);
+            let capacity = length.next_power_of_two().clamp(UNCOUNTED_MEMORY_LIMIT, limit);
             guard.reserve(capacity).await;
             buffer.reserve_exact(capacity - buffer.len());
         }
         buffer.extend_from_slice(&data);
     }
-    if length > BODY_LIMIT {
-        return Err((StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes\n")));
+    if length > limit {
+        return Err((StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes\n")));
     }
     Ok(buffer)
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::WAIT_TIMEOUT;
-use super::server::{Server, exchange_with, review, try_connect};
+use super::server::{self, Server, exchange_with, review, try_connect};
 
 const JSON: &str = "content-type: application/json";
 /// Head of a request whose body is as large as the server allows.
@@ -59,6 +59,38 @@ fn bad_requests_get_a_clear_answer() {
     let not_found = "there is no \"/elsewhere\" here; there is /mutate";
     check("another path", server.send("POST", "/elsewhere", b""), 404, not_found);
     check("another method", server.send("GET", "/mutate", b""), 405, "this path takes POST");
+}
+
+#[test]
+fn rejected_request_is_read_whole_and_keeps_its_connection() {
+    let server = Server::start();
+    let body = vec![b' '; 2 << 20];
+    let review = review().to_string();
+    let send = |stream: &mut server::Tls, target: &str, media_type: &str, body: &[u8], end: &str| {
+        let length = body.len();
+        let head =
+            format!("{target} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).expect("the server reads it");
+        let mut answer = Vec::new();
+        while !String::from_utf8_lossy(&answer).contains(end) {
+            let mut buffer = [0; 4096];
+            let length = stream.read(&mut buffer).expect("the server answers");
+            assert_ne!(length, 0, "closed after {:?}", String::from_utf8_lossy(&answer));
+            answer.extend_from_slice(&buffer[..length]);
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    for (target, media_type, status, end) in [
+        ("POST /elsewhere", "application/json", "404", "/out-of-mesh\n"),
+        ("PUT /mutate", "application/json", "405", "this path takes POST\n"),
+        ("POST /mutate", "text/plain", "415", "this path takes application/json\n"),
+    ] {
+        let mut stream = server.connect();
+        let answer = send(&mut stream, target, media_type, &body, end);
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{target}: {answer}");
+        let answer = send(&mut stream, "POST /mutate", "application/json", review.as_bytes(), r#""allowed":true"#);
+        assert_eq!(answer.split(' ').nth(1), Some("200"), "after {target}: {answer}");
+    }
 }
 
 #[test]
