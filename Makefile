@@ -32,6 +32,7 @@ ifeq ($(CLUSTER),current)
   FEATURES := kubeflow
   # That cluster has the images and the node agent of its own.
   INSTALL_NODE :=
+  INSTALL_AND_TEST_JOBS := install
 else
   IN_CLUSTER := $(CLUSTER_COMMAND) run
   # The name under which the images are loaded.
@@ -39,6 +40,7 @@ else
   UP := boot
   ADD = $(CLUSTER_COMMAND) add $(1)
   FEATURES := one-node,kubeflow,node
+  INSTALL_AND_TEST_JOBS := test-jobs
   INSTALL_NODE = deploy/images/build node && $(IN_CLUSTER) hack/install-node
   export PYTHON_IMAGE := docker.io/istio-aux-cluster/python:1
   export CLIENTS_IMAGE := docker.io/istio-aux-cluster/clients:1
@@ -86,11 +88,11 @@ named-context:
 	fi; \
 	echo "using context '$$context' of KUBECONFIG"
 
-# The cluster boots while the charts' and the charm's tests run, which nothing measures.
+# The cluster boots, and Kubernetes' tests mostly wait, while the charts' and the charm's tests run.
 .PHONY: test
 test: test-rust ## Run the gate: all tests of Rust, the charts and the charm, and the scenarios
-	@. hack/say.sh; trap end_behind EXIT; NICENESS=0 start_behind target/log/install.log $(MAKE) install; \
-	  $(MAKE) test-charts test-charm; finish_behind "istio-aux on its cluster"; cat target/log/install.log; trap - EXIT
+	@. hack/say.sh; trap end_behind EXIT; NICENESS=0 start_behind target/log/install.log $(MAKE) $(INSTALL_AND_TEST_JOBS); \
+	  $(MAKE) test-charts test-charm; finish_behind "istio-aux on its cluster, and Kubernetes' tests of Jobs"; cat target/log/install.log; trap - EXIT
 	@$(MAKE) scenarios-on-cluster
 
 .PHONY: test-all
@@ -215,6 +217,12 @@ conformance: install ## Run Kubernetes' own e2e tests with and without a mesh, a
 	@$(call ADD,kubernetes-e2e)
 	@$(IN_CLUSTER) hack/conformance $(COLUMNS)
 	@$(if $(FOCUS)$(filter-out $(COLUMNS),$(ALL_COLUMNS)),,cargo run --locked --quiet --package e2e --bin conformance conformance)
+
+.PHONY: test-jobs
+test-jobs: install ## Run Kubernetes' own tests of Jobs with istio-aux: all must pass
+	@hack/ensure rust
+	@$(call ADD,kubernetes-e2e)
+	@PASS=all FOCUS='\[sig-apps\] Job ' $(IN_CLUSTER) hack/conformance shim
 
 .PHONY: istio-suites
 istio-suites: override WITH += node
