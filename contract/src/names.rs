@@ -147,8 +147,21 @@ pub const NODE: &str = "node";
 pub const NODE_RUNTIME_CLASS: &str = "istio-aux";
 /// Pod annotation: the original probes, which pilot-agent makes in the kubelet's place, in the JSON that it reads.
 pub const PROBES_ANNOTATION: &str = "istio-aux.io/probes";
-/// The largest length of that annotation: it becomes an environment variable, which Linux limits to 128 KiB.
-pub const PROBES_ANNOTATION_LIMIT: usize = 64 * 1024;
+/// Pod annotation: what `prometheus.io/` had for the application, which pilot-agent scrapes in Prometheus' place, in the JSON
+/// that it reads.
+pub const SCRAPES_ANNOTATION: &str = "istio-aux.io/prometheus";
+/// The largest length of these two: they become environment variables, which Linux limits to 128 KiB.
+pub const PASSED_ANNOTATION_LIMIT: usize = 64 * 1024;
+/// Pod annotation: `false` keeps Prometheus from scraping the pod.
+pub const SCRAPE_ANNOTATION: &str = "prometheus.io/scrape";
+/// Pod annotation: the port that Prometheus scrapes.
+pub const SCRAPE_PORT_ANNOTATION: &str = "prometheus.io/port";
+/// Pod annotation: the path that Prometheus scrapes.
+pub const SCRAPE_PATH_ANNOTATION: &str = "prometheus.io/path";
+/// Pod annotation of Istio's: several ports and paths of the application, in place of one of `prometheus.io/` each.
+pub const SCRAPE_TARGETS_ANNOTATION: &str = "prometheus.istio.io/scrape-targets";
+/// Pod annotation of Istio's: `false` leaves Prometheus' scrapes as they are.
+pub const MERGE_METRICS_ANNOTATION: &str = "prometheus.istio.io/merge-metrics";
 /// Pod annotation of Istio's: `false` leaves the probes as they are.
 pub const REWRITE_PROBES_ANNOTATION: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 /// Pod label of Istio's: peers use mutual TLS.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use cni::protocol::Sandbox;
-use contract::names::{ISTIO_INJECT, PROXY_CONTAINER};
+use contract::names::{ISTIO_INJECT, MERGE_METRICS_ANNOTATION, PROXY_CONTAINER, SCRAPE_TARGETS_ANNOTATION};
 use contract::quantity;
 use hyper::{Request, header};
 use json_patch::Patch;
@@ -23,7 +23,7 @@ use crate::error::{Context, Error, Result};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Istio's annotations that a pod may set for its proxy on the node. Istio's injector validates the first six, which become
 /// firewall rules (`pkg/kube/inject/validate.go`).
-const ANNOTATIONS: [&str; 16] = [
+const ANNOTATIONS: [&str; 15] = [
     "traffic.sidecar.istio.io/includeOutboundIPRanges",
     "traffic.sidecar.istio.io/excludeOutboundIPRanges",
     "traffic.sidecar.istio.io/includeInboundPorts",
@@ -37,9 +37,8 @@ const ANNOTATIONS: [&str; 16] = [
     "sidecar.istio.io/statsInclusionSuffixes",
     "sidecar.istio.io/statsInclusionRegexps",
     "sidecar.istio.io/extraStatTags",
-    "prometheus.io/scrape",
-    "prometheus.io/port",
-    "prometheus.io/path",
+    SCRAPE_TARGETS_ANNOTATION,
+    MERGE_METRICS_ANNOTATION,
 ];
 const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
 /// The keys that a pod may set there: none names a program, a file, another control plane, another CA or a port of the agent's.

@@ -1,7 +1,8 @@
 //! A pod whose proxy runs on its node (docs/node.md): it gets the runtime class of the node agent, and the labels of a pod in
-//! the mesh. Its containers keep all but their probes.
+//! the mesh. Its containers keep all but their probes, and Prometheus scrapes the proxy.
 
 mod probes;
+mod scrapes;
 
 use contract::names::{
     AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, NOT_AMBIENT,
@@ -12,6 +13,28 @@ use json_patch::Patch;
 use crate::Decision;
 use crate::patch::PatchBuilder;
 use crate::pod::Pod;
+
+/// The limit of all annotations of an object, in bytes of keys and values (apimachinery's `TotalAnnotationSizeLimitB`).
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// The values that Go's `strconv.ParseBool` parses as false.
+const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
+
+/// What a pod's annotations may grow by, in bytes.
+struct Room(usize);
+
+impl Room {
+    fn of(pod: &Pod) -> Self {
+        let present = pod.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+        let present: usize = present.into_iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
+        Self(ANNOTATIONS_LIMIT.saturating_sub(present))
+    }
+
+    /// Takes what these annotations need, or nothing and returns false.
+    fn take(&mut self, annotations: &[(&str, &str)]) -> bool {
+        let needed = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        self.0.checked_sub(needed).map(|rest| self.0 = rest).is_some()
+    }
+}
 
 /// Gives a pod its proxy on the node. Deciding again on the patched pod changes nothing.
 #[must_use]
@@ -56,7 +79,10 @@ fn move_unless_opted_out(pod: &Pod, injection: Option<&str>) -> Decision {
     patch.default_label(TLS_MODE_LABEL, "istio");
     patch.default_label(CANONICAL_NAME_LABEL, &canonical_name(pod));
     patch.default_label(CANONICAL_REVISION_LABEL, canonical_revision(pod));
-    let warnings = probes::send_to_pilot_agent(pod, &mut patch).into_iter().map(str::to_owned).collect();
+    let mut room = Room::of(pod);
+    let probes = probes::send_to_pilot_agent(pod, &mut patch, &mut room);
+    let scrapes = scrapes::send_to_pilot_agent(pod, &mut patch, &mut room);
+    let warnings = [probes, scrapes].into_iter().flatten().map(str::to_owned).collect();
     let patch = patch.finish();
     let reason = if patch.is_empty() {
         "the pod uses the proxy on its node already"
@@ -125,14 +151,19 @@ mod tests {
     }
 
     #[test]
-    fn pod_gets_only_the_runtime_class_and_labels() {
+    fn pod_gets_only_the_runtime_class_labels_and_scrapes_of_the_proxy() {
         let (mut pod, _) = decided(a_pod(&json!({})));
         let labels = json!({
             "sidecar.istio.io/inject": "false", "security.istio.io/tlsMode": "istio", "istio.io/dataplane-mode": "none",
             "service.istio.io/canonical-name": "step", "service.istio.io/canonical-revision": "latest",
         });
         assert_eq!((&pod["spec"]["runtimeClassName"], &pod["metadata"]["labels"]), (&json!("istio-aux"), &labels));
-        merge(&mut pod, &json!({"spec": {"runtimeClassName": null}, "metadata": {"labels": null}}));
+        let annotations: Vec<_> = pod["metadata"]["annotations"].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(annotations, ["prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"]);
+        merge(
+            &mut pod,
+            &json!({"spec": {"runtimeClassName": null}, "metadata": {"labels": null, "annotations": null}}),
+        );
         assert_eq!(pod, a_pod(&json!({})));
     }
 

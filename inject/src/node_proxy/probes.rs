@@ -1,21 +1,18 @@
 //! The kubelet's probes of a pod that takes mutual TLS only. They are sent to pilot-agent, as Istio's injector does. The node
 //! agent passes the original probes to it, from an annotation.
 
-use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT, REWRITE_PROBES_ANNOTATION};
+use contract::names::{DEFAULT_STATUS_PORT, PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, REWRITE_PROBES_ANNOTATION};
 use serde_json::{Map, Value, json};
 
+use super::{FALSE, Room};
 use crate::patch::PatchBuilder;
 use crate::pod::{Container, Pod};
 
-/// The limit of all annotations of an object, in bytes of keys and values (apimachinery's `TotalAnnotationSizeLimitB`).
-const ANNOTATIONS_LIMIT: usize = 256 * 1024;
-/// The values that Go's `strconv.ParseBool` parses as false.
-const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
 /// The API server's own default, without which pilot-agent gives a probe no time.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 1;
 
 /// Sends the probes to pilot-agent. Returns a warning where that cannot be done.
-pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option<&'static str> {
+pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mut Room) -> Option<&'static str> {
     if pod.annotation(REWRITE_PROBES_ANNOTATION).is_some_and(|value| FALSE.contains(&value)) {
         return None;
     }
@@ -33,10 +30,7 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder) -> Option
     let mut originals: Map<_, _> = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     originals.extend(probes.iter().map(|(.., probe)| (probe.path.clone(), probe.original.clone())));
     let originals = Value::Object(originals).to_string();
-    let others = pod.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
-    let others: usize = others.into_iter().flatten().map(|(key, value)| key.len() + value.len()).sum();
-    let all = others + PROBES_ANNOTATION.len() + originals.len();
-    if originals.len() > PROBES_ANNOTATION_LIMIT || all > ANNOTATIONS_LIMIT {
+    if originals.len() > PASSED_ANNOTATION_LIMIT || !room.take(&[(PROBES_ANNOTATION, &originals)]) {
         return Some("istio-aux: probes left unchanged: they are too long for an annotation");
     }
     patch.annotation(PROBES_ANNOTATION, &originals);
@@ -99,6 +93,7 @@ fn port(port: &Value, container: &Container) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ANNOTATIONS_LIMIT;
     use super::super::tests::{a_pod, decided};
     use super::*;
 
@@ -171,7 +166,10 @@ mod tests {
             let before = with_probes(&probes);
             let (pod, decision) = decided(before.clone());
             assert_eq!(pod["spec"]["containers"], before["spec"]["containers"]);
-            assert_eq!((&pod["metadata"]["annotations"], decision.warnings.len()), (&Value::Null, 0));
+            assert_eq!(
+                (&pod["metadata"]["annotations"][PROBES_ANNOTATION], decision.warnings.len()),
+                (&Value::Null, 0)
+            );
         }
     }
 
@@ -184,7 +182,7 @@ mod tests {
             let (pod, decision) = decided(kept.clone());
             assert_eq!((&pod["spec"]["containers"], decision.warnings.len()), (&kept["spec"]["containers"], 0));
         }
-        let long = with_probes(&probe(&"a".repeat(PROBES_ANNOTATION_LIMIT)));
+        let long = with_probes(&probe(&"a".repeat(PASSED_ANNOTATION_LIMIT)));
         let mut full = with_probes(&probe("/"));
         full["metadata"]["annotations"] = json!({"other": "a".repeat(ANNOTATIONS_LIMIT - 100)});
         for before in [long, full] {

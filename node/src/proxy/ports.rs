@@ -43,6 +43,11 @@ impl Ports {
         }
     }
 
+    /// Returns true for the port at which pilot-agent serves, with any revision.
+    pub(super) fn has_pilot_agent(port: u16) -> bool {
+        (0..SETS).any(|revision| Self::of(revision).status == port)
+    }
+
     /// Returns the rules for `iptables-restore --noflush` that redirect the standard ports to the proxy of a revision and user, and the
     /// jumps to these rules unless they exist.
     pub(super) fn rules(revision: u32, user: u32, is_ipv6: bool, has_jumps: bool) -> String {

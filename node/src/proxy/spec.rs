@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::{PROBES_ANNOTATION, PROBES_ANNOTATION_LIMIT};
+use contract::names::{PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, SCRAPES_ANNOTATION};
 use serde_json::{Map, Value, json};
 
 use super::ids::user_of;
@@ -109,7 +109,8 @@ fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports
         ("ENVOY_PROMETHEUS_PORT", Some(ports.metrics.to_string())),
         // The pilot-agent of Istio 1.22 serves istioctl on one more port, which two proxies of a pod cannot share.
         ("PROXY_XDS_DEBUG_VIA_AGENT", Some("false".to_owned())),
-        ("ISTIO_KUBE_APP_PROBERS", probes(pod).map(str::to_owned)),
+        ("ISTIO_KUBE_APP_PROBERS", probes(pod).cloned()),
+        ("ISTIO_PROMETHEUS_ANNOTATIONS", scrapes(pod).or(rendered.get("ISTIO_PROMETHEUS_ANNOTATIONS")).cloned()),
         ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
     ];
     let mut variables = rendered.clone();
@@ -123,12 +124,26 @@ fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports
 }
 
 /// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
-fn probes(pod: &PodFacts) -> Option<&str> {
+fn probes(pod: &PodFacts) -> Option<&String> {
     let text = pod.annotations.get(PROBES_ANNOTATION)?;
     let probes: Option<Map<String, Value>> = serde_json::from_str(text).ok();
     let is_usable = probes.is_some_and(|probes| probes.keys().all(|path| path.starts_with("/app-health/")));
-    if !is_usable || text.len() > PROBES_ANNOTATION_LIMIT {
-        tracing::warn!("the annotation {PROBES_ANNOTATION} of a pod is not the webhook's, and is left out");
+    passed(PROBES_ANNOTATION, text, is_usable)
+}
+
+/// Returns what pilot-agent scrapes of the application; `None` for what would make it exit: no JSON, or a port of its own.
+fn scrapes(pod: &PodFacts) -> Option<&String> {
+    let text = pod.annotations.get(SCRAPES_ANNOTATION)?;
+    let scrapes: Option<BTreeMap<String, String>> = serde_json::from_str(text).ok();
+    let port = scrapes.map(|scrapes| scrapes.get("port").map_or(Ok(80), |port| port.parse::<u16>()));
+    let is_usable = port.is_some_and(|port| port.is_ok_and(|port| !Ports::has_pilot_agent(port)));
+    passed(SCRAPES_ANNOTATION, text, is_usable)
+}
+
+/// Returns the text of an annotation that the webhook has written for pilot-agent. A pod may have written another.
+fn passed<'a>(name: &str, text: &'a String, is_usable: bool) -> Option<&'a String> {
+    if !is_usable || text.len() > PASSED_ANNOTATION_LIMIT {
+        tracing::warn!("the annotation {name} of a pod is not the webhook's, and is left out");
         return None;
     }
     Some(text)
@@ -294,10 +309,27 @@ mod tests {
 
     #[test]
     fn probes_of_other_origin_are_left_out() {
-        let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PROBES_ANNOTATION_LIMIT));
+        let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
         for text in ["", "[]", r#"{"/other": {}}"#, long.as_str()] {
             let annotations = BTreeMap::from([(PROBES_ANNOTATION.to_owned(), text.to_owned())]);
             assert_eq!(probes(&PodFacts { annotations, ..pod() }), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn scrapes_are_the_webhooks_or_else_istiods() {
+        let rendered = BTreeMap::from([("ISTIO_PROMETHEUS_ANNOTATIONS".to_owned(), "istiod's".to_owned())]);
+        let given = |text: &str| {
+            let annotations = BTreeMap::from([(SCRAPES_ANNOTATION.to_owned(), text.to_owned())]);
+            let variables = environment(&PodFacts { annotations, ..pod() }, &rendered, Ports::of(0));
+            variables["ISTIO_PROMETHEUS_ANNOTATIONS"].clone()
+        };
+        for text in [r#"{"path":"/m","port":"8080"}"#, r#"{"scrape":"true"}"#] {
+            assert_eq!(given(text), text);
+        }
+        let long = format!(r#"{{"path": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
+        for text in ["", "[]", r#"{"port": 1}"#, r#"{"port": "web"}"#, r#"{"port": "15120"}"#, long.as_str()] {
+            assert_eq!(given(text), "istiod's", "{text}");
         }
     }
 

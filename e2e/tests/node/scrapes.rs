@@ -1,0 +1,52 @@
+//! Prometheus' scrapes of pods that take mutual TLS only and have their proxy beside them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use e2e::cluster::BESIDE;
+use e2e::command::run;
+use e2e::kubectl::wait_for_rollout;
+use e2e::manifests::{deployment, pod_spec, shell, strict, with_memory};
+use e2e::{Namespace, scenario};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+/// Returns a server of one metric.
+fn application(name: &str, annotations: &Value) -> Value {
+    let serve = "echo jobs_done_total 42 >/memory/metrics; exec httpd -f -p 8080 -h /memory";
+    let mut deployment = deployment(name, &with_memory(pod_spec("Always", &[shell("main", serve)])));
+    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
+    deployment
+}
+
+/// Returns what Prometheus gets outside of the mesh, where a pod's annotations say.
+async fn scraped(ns: &Namespace, name: &str) -> String {
+    let pod = ns.pod_with(&format!("app={name}")).await;
+    let said = |key: &str| pod.annotations().get(key).expect("Prometheus finds it").as_str();
+    assert_eq!(said("prometheus.io/scrape"), "true");
+    let address: IpAddr = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).unwrap().parse().unwrap();
+    let address = SocketAddr::new(address, said("prometheus.io/port").parse().unwrap());
+    let url = format!("http://{address}{}", said("prometheus.io/path"));
+    String::from_utf8_lossy(&run("curl", &["-sg", "--max-time", "10", &url], "").stdout).into_owned()
+}
+
+#[tokio::test]
+async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
+    let ns = &scenario("node-scrapes", &[BESIDE]).await;
+    let scrape =
+        json!({"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"});
+    let mut kept = scrape.clone();
+    kept["prometheus.istio.io/merge-metrics"] = json!("false");
+    let several = json!({"prometheus.istio.io/scrape-targets": "8080:/metrics"});
+    let cases = [("control", &kept), ("scraped", &scrape), ("several", &several), ("no-metrics", &json!({}))];
+    ns.create_objects(cases.iter().map(|(name, annotations)| application(name, annotations)).chain([strict()])).await;
+    for (name, _) in cases {
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
+    }
+    let refused = async || scraped(ns, "control").await.is_empty().then_some(());
+    ns.until("the end of plaintext", refused).await;
+    for (name, has_metrics) in [("scraped", true), ("several", true), ("no-metrics", false)] {
+        let text = scraped(ns, name).await;
+        assert!(text.contains("envoy_server_uptime") || text.contains("envoy_cluster_"), "{name}: {text}");
+        assert_eq!(text.contains("jobs_done_total 42"), has_metrics, "{name}: {text}");
+    }
+}

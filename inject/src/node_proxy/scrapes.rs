@@ -1,0 +1,112 @@
+//! Prometheus' scrapes of a pod that takes mutual TLS only. They are sent to pilot-agent, which merges the application's metrics
+//! with the proxy's, as Istio's injector does. The node agent passes the original port and path to it, from an annotation.
+
+use contract::names::{
+    DEFAULT_STATUS_PORT, MERGE_METRICS_ANNOTATION, PASSED_ANNOTATION_LIMIT, SCRAPE_ANNOTATION, SCRAPE_PATH_ANNOTATION,
+    SCRAPE_PORT_ANNOTATION, SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION,
+};
+use serde_json::{Map, Value};
+
+use super::{FALSE, Room};
+use crate::patch::PatchBuilder;
+use crate::pod::Pod;
+
+/// Where pilot-agent serves what it has merged.
+const MERGED: &str = "/stats/prometheus";
+
+/// Sends the scrapes to pilot-agent. Returns a warning where that cannot be done.
+pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mut Room) -> Option<&'static str> {
+    let status_port = DEFAULT_STATUS_PORT.to_string();
+    let opted_out = |key| pod.annotation(key).is_some_and(|value| FALSE.contains(&value));
+    let port = pod.annotation(SCRAPE_PORT_ANNOTATION);
+    if opted_out(SCRAPE_ANNOTATION) || opted_out(MERGE_METRICS_ANNOTATION) || port == Some(&status_port) {
+        return None;
+    }
+    if port.is_some_and(|port| port.parse().unwrap_or(0_u16) == 0) {
+        return Some("istio-aux: prometheus.io/port is no port: Prometheus is not sent to the proxy");
+    }
+    let keys = [("scrape", SCRAPE_ANNOTATION), ("path", SCRAPE_PATH_ANNOTATION), ("port", SCRAPE_PORT_ANNOTATION)];
+    let given = keys.into_iter().filter_map(|(name, key)| Some((name.to_owned(), pod.annotation(key)?.into())));
+    let given: Map<String, Value> = given.collect();
+    // Istio's own annotation takes precedence, and its injector reads it.
+    let is_original = !given.is_empty() && pod.annotation(SCRAPE_TARGETS_ANNOTATION).is_none();
+    let originals = is_original.then(|| Value::Object(given).to_string());
+    let mut annotations =
+        vec![(SCRAPE_ANNOTATION, "true"), (SCRAPE_PORT_ANNOTATION, &status_port), (SCRAPE_PATH_ANNOTATION, MERGED)];
+    annotations.extend(originals.as_deref().map(|originals| (SCRAPES_ANNOTATION, originals)));
+    if originals.as_ref().is_some_and(|text| text.len() > PASSED_ANNOTATION_LIMIT) || !room.take(&annotations) {
+        return Some("istio-aux: Prometheus is not sent to the proxy: its annotations are too long");
+    }
+    for (key, value) in annotations {
+        patch.annotation(key, value);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::{a_pod, decided};
+    use super::*;
+
+    fn annotated(annotations: &Value) -> Value {
+        a_pod(&json!({"metadata": {"annotations": annotations}}))
+    }
+
+    #[test]
+    fn prometheus_is_sent_to_pilot_agent_which_gets_the_original() {
+        let given = json!({"prometheus.io/port": "8080", "prometheus.io/path": "/m"});
+        let (pod, decision) = decided(annotated(&given));
+        let expected = json!({
+            "prometheus.io/scrape": "true", "prometheus.io/port": "15020", "prometheus.io/path": "/stats/prometheus",
+            "istio-aux.io/prometheus": r#"{"path":"/m","port":"8080"}"#,
+        });
+        assert_eq!((&pod["metadata"]["annotations"], decision.warnings.len()), (&expected, 0));
+    }
+
+    #[test]
+    fn proxy_of_an_application_without_metrics_is_scraped_too() {
+        let (pod, _) = decided(a_pod(&json!({})));
+        let annotations = pod["metadata"]["annotations"].as_object().unwrap();
+        assert_eq!((annotations.len(), &annotations["prometheus.io/port"]), (3, &json!("15020")));
+    }
+
+    #[test]
+    fn several_targets_are_left_to_istios_injector() {
+        let given = json!({"prometheus.io/port": "1", "prometheus.istio.io/scrape-targets": "1:/a,2:/b"});
+        let (pod, _) = decided(annotated(&given));
+        let annotations = pod["metadata"]["annotations"].as_object().unwrap();
+        assert_eq!((annotations.len(), &annotations["prometheus.io/port"]), (4, &json!("15020")));
+    }
+
+    #[test]
+    fn pods_that_opt_out_or_have_no_port_are_scraped_as_before() {
+        let opted_out = [
+            json!({"prometheus.io/scrape": "false", "prometheus.io/port": "1"}),
+            json!({"prometheus.istio.io/merge-metrics": "false", "prometheus.io/port": "1"}),
+            json!({"prometheus.io/port": "15020"}),
+        ];
+        for given in opted_out {
+            let (pod, decision) = decided(annotated(&given));
+            assert_eq!((&pod["metadata"]["annotations"], decision.warnings.len()), (&given, 0));
+        }
+        for port in ["", "web", "0", "65536"] {
+            let given = json!({"prometheus.io/port": port});
+            let (pod, decision) = decided(annotated(&given));
+            assert_eq!(pod["metadata"]["annotations"], given);
+            assert!(decision.warnings.concat().contains("prometheus.io/port is no port"), "{:?}", decision.warnings);
+        }
+    }
+
+    #[test]
+    fn annotations_never_exceed_the_limit_of_the_api_server() {
+        let long = "a".repeat(PASSED_ANNOTATION_LIMIT);
+        let full = "a".repeat(super::super::ANNOTATIONS_LIMIT - 50);
+        for given in [json!({"prometheus.io/path": long}), json!({"other": full})] {
+            let (pod, decision) = decided(annotated(&given));
+            assert!(pod["metadata"]["annotations"] == given, "{:.100}", pod["metadata"]["annotations"].to_string());
+            assert!(decision.warnings.concat().contains("annotations are too long"), "{:?}", decision.warnings);
+        }
+    }
+}
