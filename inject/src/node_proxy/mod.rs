@@ -6,7 +6,7 @@ mod scrapes;
 
 use contract::names::{
     AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, NOT_AMBIENT,
-    PROXY_CONTAINER, TLS_MODE_LABEL,
+    PASSED_ANNOTATION_LIMIT, PROXY_CONTAINER, TLS_MODE_LABEL,
 };
 use json_patch::Patch;
 
@@ -19,7 +19,12 @@ const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 /// The values that Go's `strconv.ParseBool` parses as false.
 const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
 
-/// What a pod's annotations may grow by, in bytes.
+/// Returns true if an annotation's value is one that Istio's injector parses as false.
+fn is_false(pod: &Pod, annotation: &str) -> bool {
+    pod.annotation(annotation).is_some_and(|value| FALSE.contains(&value))
+}
+
+/// The number of bytes by which a pod's annotations may grow.
 struct Room(usize);
 
 impl Room {
@@ -29,10 +34,15 @@ impl Room {
         Self(ANNOTATIONS_LIMIT.saturating_sub(present))
     }
 
-    /// Takes what these annotations need, or nothing and returns false.
+    /// Takes what these annotations need. Takes nothing and returns false if that is too much, or if one is too long to be passed to
+    /// pilot-agent.
     fn take(&mut self, annotations: &[(&str, &str)]) -> bool {
-        let needed = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-        self.0.checked_sub(needed).map(|rest| self.0 = rest).is_some()
+        let needed: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let fits = needed <= self.0 && annotations.iter().all(|(_, value)| value.len() <= PASSED_ANNOTATION_LIMIT);
+        if fits {
+            self.0 -= needed;
+        }
+        fits
     }
 }
 

@@ -1,10 +1,10 @@
 //! The kubelet's probes of a pod that takes mutual TLS only. They are sent to pilot-agent, as Istio's injector does. The node
 //! agent passes the original probes to it, from an annotation.
 
-use contract::names::{DEFAULT_STATUS_PORT, PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, REWRITE_PROBES_ANNOTATION};
+use contract::names::{DEFAULT_STATUS_PORT, PROBES_ANNOTATION, REWRITE_PROBES_ANNOTATION};
 use serde_json::{Map, Value, json};
 
-use super::{FALSE, Room};
+use super::{Room, is_false};
 use crate::patch::PatchBuilder;
 use crate::pod::{Container, Pod};
 
@@ -13,7 +13,7 @@ const DEFAULT_TIMEOUT_SECONDS: u64 = 1;
 
 /// Sends the probes to pilot-agent. Returns a warning where that cannot be done.
 pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mut Room) -> Option<&'static str> {
-    if pod.annotation(REWRITE_PROBES_ANNOTATION).is_some_and(|value| FALSE.contains(&value)) {
+    if is_false(pod, REWRITE_PROBES_ANNOTATION) {
         return None;
     }
     let init = pod.spec.init_containers.as_deref().unwrap_or_default();
@@ -30,7 +30,7 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mu
     let mut originals: Map<_, _> = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     originals.extend(probes.iter().map(|(.., probe)| (probe.path.clone(), probe.original.clone())));
     let originals = Value::Object(originals).to_string();
-    if originals.len() > PASSED_ANNOTATION_LIMIT || !room.take(&[(PROBES_ANNOTATION, &originals)]) {
+    if !room.take(&[(PROBES_ANNOTATION, &originals)]) {
         return Some("istio-aux: probes left unchanged: they are too long for an annotation");
     }
     patch.annotation(PROBES_ANNOTATION, &originals);
@@ -93,6 +93,8 @@ fn port(port: &Value, container: &Container) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use contract::names::PASSED_ANNOTATION_LIMIT;
+
     use super::super::ANNOTATIONS_LIMIT;
     use super::super::tests::{a_pod, decided};
     use super::*;

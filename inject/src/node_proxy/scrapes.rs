@@ -2,24 +2,23 @@
 //! with the proxy's, as Istio's injector does. The node agent passes the original port and path to it, from an annotation.
 
 use contract::names::{
-    DEFAULT_STATUS_PORT, MERGE_METRICS_ANNOTATION, PASSED_ANNOTATION_LIMIT, SCRAPE_ANNOTATION, SCRAPE_PATH_ANNOTATION,
-    SCRAPE_PORT_ANNOTATION, SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION,
+    DEFAULT_STATUS_PORT, MERGE_METRICS_ANNOTATION, SCRAPE_ANNOTATION, SCRAPE_PATH_ANNOTATION, SCRAPE_PORT_ANNOTATION,
+    SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION,
 };
 use serde_json::{Map, Value};
 
-use super::{FALSE, Room};
+use super::{Room, is_false};
 use crate::patch::PatchBuilder;
 use crate::pod::Pod;
 
-/// Where pilot-agent serves what it has merged.
+/// The path at which pilot-agent serves the merged metrics.
 const MERGED: &str = "/stats/prometheus";
 
 /// Sends the scrapes to pilot-agent. Returns a warning where that cannot be done.
 pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mut Room) -> Option<&'static str> {
     let status_port = DEFAULT_STATUS_PORT.to_string();
-    let opted_out = |key| pod.annotation(key).is_some_and(|value| FALSE.contains(&value));
     let port = pod.annotation(SCRAPE_PORT_ANNOTATION);
-    if opted_out(SCRAPE_ANNOTATION) || opted_out(MERGE_METRICS_ANNOTATION) || port == Some(&status_port) {
+    if is_false(pod, SCRAPE_ANNOTATION) || is_false(pod, MERGE_METRICS_ANNOTATION) || port == Some(&status_port) {
         return None;
     }
     if port.is_some_and(|port| port.parse().unwrap_or(0_u16) == 0) {
@@ -34,7 +33,7 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mu
     let mut annotations =
         vec![(SCRAPE_ANNOTATION, "true"), (SCRAPE_PORT_ANNOTATION, &status_port), (SCRAPE_PATH_ANNOTATION, MERGED)];
     annotations.extend(originals.as_deref().map(|originals| (SCRAPES_ANNOTATION, originals)));
-    if originals.as_ref().is_some_and(|text| text.len() > PASSED_ANNOTATION_LIMIT) || !room.take(&annotations) {
+    if !room.take(&annotations) {
         return Some("istio-aux: Prometheus is not sent to the proxy: its annotations are too long");
     }
     for (key, value) in annotations {
@@ -45,6 +44,7 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mu
 
 #[cfg(test)]
 mod tests {
+    use contract::names::PASSED_ANNOTATION_LIMIT;
     use serde_json::json;
 
     use super::super::tests::{a_pod, decided};
