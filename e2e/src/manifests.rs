@@ -110,6 +110,13 @@ pub fn annotated(mut object: Value, key: &str, value: &str) -> Value {
     object
 }
 
+/// Sets all annotations of a Deployment's pods.
+#[must_use]
+pub fn with_annotations(mut deployment: Value, annotations: &Value) -> Value {
+    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
+    deployment
+}
+
 /// Marks a pod whose container `istio-proxy` stands in for one that Istio's injector has rendered.
 pub fn injected(pod: Value) -> Value {
     annotated(pod, ISTIO_STATUS_ANNOTATION, &json!({"containers": [PROXY_CONTAINER]}).to_string())

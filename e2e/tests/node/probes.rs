@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::cluster::BESIDE;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{container, deployment, pod_spec, strict};
+use e2e::manifests::{container, deployment, pod_spec, strict, with_annotations};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -16,9 +16,7 @@ fn probed(name: &str, readiness: &Value, annotations: &Value) -> Value {
     serve["readinessProbe"]["periodSeconds"] = json!(1);
     serve["livenessProbe"] = json!({"tcpSocket": {"port": 8080}, "periodSeconds": 1});
     serve["startupProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60});
-    let mut deployment = deployment(name, &pod_spec("Always", &[serve]));
-    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
-    deployment
+    with_annotations(deployment(name, &pod_spec("Always", &[serve])), annotations)
 }
 
 /// Returns a server of gRPC's health checks: this node's etcd.
@@ -29,9 +27,7 @@ fn probed_over_grpc(name: &str, annotations: &Value) -> Value {
     serve["volumeMounts"] = json!([{"name": "etcd", "mountPath": "/etcd"}]);
     let mut spec = pod_spec("Always", &[serve]);
     spec["volumes"] = json!([{"name": "etcd", "hostPath": {"path": "/usr/bin/etcd", "type": "File"}}]);
-    let mut deployment = deployment(name, &spec);
-    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
-    deployment
+    with_annotations(deployment(name, &spec), annotations)
 }
 
 /// Asserts that no pod of a Deployment is ready for a while, though its container runs.

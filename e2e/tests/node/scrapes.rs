@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use e2e::cluster::BESIDE;
 use e2e::command::run;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{deployment, pod_spec, shell, strict, with_memory};
+use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
 use e2e::{Namespace, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -13,9 +13,7 @@ use serde_json::{Value, json};
 /// Returns a server of one metric.
 fn application(name: &str, annotations: &Value) -> Value {
     let serve = "echo jobs_done_total 42 >/memory/metrics; exec httpd -f -p 8080 -h /memory";
-    let mut deployment = deployment(name, &with_memory(pod_spec("Always", &[shell("main", serve)])));
-    deployment["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
-    deployment
+    with_annotations(deployment(name, &with_memory(pod_spec("Always", &[shell("main", serve)]))), annotations)
 }
 
 /// Returns what Prometheus gets outside of the mesh, where a pod's annotations say.
