@@ -220,7 +220,6 @@ conformance: install ## Run Kubernetes' own e2e tests with and without a mesh, a
 
 .PHONY: test-jobs
 test-jobs: install ## Run Kubernetes' own tests of Jobs with istio-aux: all must pass
-	@hack/ensure rust
 	@$(call ADD,kubernetes-e2e)
 	@PASS=all FOCUS='\[sig-apps\] Job ' $(IN_CLUSTER) hack/conformance shim
 
