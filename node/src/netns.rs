@@ -1,14 +1,22 @@
-//! Requests to proxies from inside their pods' network namespaces, on threads that are used for nothing else.
+//! HTTP requests to proxies from inside their pods' network namespaces, by sockets that are opened there.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
 use nix::sched::{CloneFlags, setns};
+use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::{Context, Error, Result};
 
@@ -17,8 +25,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limits a check of a proxy that serves, which may have little of a busy node's time.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a response that are read.
-const RESPONSE_LIMIT: usize = 4096;
+const READ_BUFFER_LIMIT: usize = 16 << 10;
+/// Bytes of one line of a response.
+const LINE_LIMIT: usize = 16 << 10;
 
 /// Holds a pod's network namespace, whatever becomes of the process by which it was found.
 #[derive(Debug, Clone)]
@@ -59,117 +68,128 @@ impl Network {
     }
 
     /// Returns when the proxy with this port is ready.
-    pub async fn wait_until_ready(&self, readiness_port: u16, timeout: Duration) -> Result<()> {
-        let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
-        self.enter(move |is_cancelled| poll(address, Instant::now() + timeout, is_cancelled)).await
+    pub async fn wait_until_ready(&self, readiness_port: u16, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.ask_readiness(readiness_port, REQUEST_TIMEOUT).await {
+                Err(_) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
+                result => return result,
+            }
+        }
     }
 
     /// Fails unless the proxy with this port is ready.
     pub async fn check(&self, readiness_port: u16) -> Result<()> {
-        let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
-        self.enter(move |_| ask_readiness(address, CHECK_TIMEOUT)).await
+        self.ask_readiness(readiness_port, CHECK_TIMEOUT).await
     }
 
     /// Closes an Envoy's listeners by its admin interface. Connections that wait to be accepted go to another process that
     /// listens on the same port (`tcp_migrate_req`, Linux 5.14). Accepted ones go on; HTTP ones until their next response.
     pub async fn drain(&self, admin_port: u16) -> Result<()> {
-        let address = SocketAddr::from((self.endpoints.admin, admin_port));
-        self.enter(move |_| {
-            if let Err(error) = fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1") {
-                tracing::warn!(%error, "no tcp_migrate_req: connections that wait to be accepted are refused");
-            }
-            // The first closes HTTP connections and leaves the listeners open.
-            for what in ["POST /drain_listeners?graceful&skip_exit", "POST /drain_listeners"] {
-                let (status, _) = ask_admin(address, what)?;
-                if status != 200 {
-                    return Err(Error::new(format_args!("Envoy responds {status} to {what}")));
-                }
-            }
-            Ok(())
-        })
-        .await
+        if let Err(error) = self.enter(|| fs::write("/proc/sys/net/ipv4/tcp_migrate_req", "1")).await {
+            tracing::warn!(%error, "no tcp_migrate_req: connections that wait to be accepted are refused");
+        }
+        // The first closes HTTP connections and leaves the listeners open.
+        for path in ["/drain_listeners?graceful&skip_exit", "/drain_listeners"] {
+            self.ask_admin(admin_port, &Method::POST, path, |_| ()).await?;
+        }
+        Ok(())
     }
 
     /// Returns the number of connections that an Envoy serves. Envoy counts them every 5 s.
     pub async fn connections(&self, admin_port: u16) -> Result<u64> {
-        let address = SocketAddr::from((self.endpoints.admin, admin_port));
-        self.enter(move |_| {
-            let (_, text) = ask_admin(address, "GET /stats?filter=server.total_connections")?;
-            let count =
-                text.lines().find_map(|line| line.strip_prefix("server.total_connections: ")?.trim().parse().ok());
-            count.context("Envoy does not count its connections")
-        })
-        .await
+        let mut count = None;
+        let read = |line: &str| {
+            count = count.or(line.strip_prefix("server.total_connections: ").and_then(|count| count.parse().ok()));
+        };
+        self.ask_admin(admin_port, &Method::GET, "/stats?filter=server.total_connections", read).await?;
+        count.context("Envoy does not count its connections")
+    }
+
+    async fn ask_readiness(&self, port: u16, limit: Duration) -> Result<()> {
+        let address = SocketAddr::from((self.endpoints.readiness, port));
+        let status = self.request(address, &Method::GET, "/healthz/ready", limit, |_| ()).await;
+        match status.context("the proxy is not ready")? {
+            StatusCode::OK => Ok(()),
+            status => Err(Error::new(format_args!("the proxy is not ready: it responds {status}"))),
+        }
+    }
+
+    async fn ask_admin(&self, port: u16, method: &Method, path: &str, line: impl FnMut(&str)) -> Result<()> {
+        let address = SocketAddr::from((self.endpoints.admin, port));
+        match self.request(address, method, path, REQUEST_TIMEOUT, line).await.context("Envoy")? {
+            StatusCode::OK => Ok(()),
+            status => Err(Error::new(format_args!("Envoy responds {status} to {path}"))),
+        }
+    }
+
+    /// Sends a request, gives each line of the response, and returns the status.
+    async fn request(
+        &self,
+        address: SocketAddr,
+        method: &Method,
+        path: &str,
+        limit: Duration,
+        line: impl FnMut(&str),
+    ) -> Result<StatusCode> {
+        let open = move || if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() };
+        let exchange = async { exchange(self.enter(open).await?, address, method, path, line).await };
+        timeout(limit, exchange).await.unwrap_or_else(|_| Err(Error::new(format_args!("no response in {limit:?}"))))
     }
 
     /// Runs `work` in the namespace, on a thread of its own.
-    async fn enter<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&dyn Fn() -> bool) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
+    async fn enter<T: Send + 'static>(&self, work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T> {
         let namespace = Arc::clone(&self.namespace);
         let (sender, receiver) = oneshot::channel();
         let thread = thread::Builder::new().spawn(move || {
             let entered = setns(&namespace, CloneFlags::CLONE_NEWNET);
-            let result = entered.context("setns").and_then(|()| work(&|| sender.is_closed()));
             // The caller may have stopped waiting.
-            let _ = sender.send(result);
+            let _ = sender.send(entered.context("setns").and_then(|()| Ok(work()?)));
         });
         thread.context("a thread for the pod's network namespace")?;
         receiver.await.context("the thread in the pod's network namespace")?
     }
 }
 
-fn poll(address: SocketAddr, deadline: Instant, is_cancelled: impl Fn() -> bool) -> Result<()> {
-    loop {
-        let Err(error) = ask_readiness(address, REQUEST_TIMEOUT) else { return Ok(()) };
-        if is_cancelled() || Instant::now() >= deadline {
-            return Err(error);
-        }
-        thread::sleep(POLL_INTERVAL);
-    }
+async fn exchange(
+    socket: TcpSocket,
+    address: SocketAddr,
+    method: &Method,
+    path: &str,
+    line: impl FnMut(&str),
+) -> Result<StatusCode> {
+    let stream = socket.connect(address).await?;
+    let mut http = http1::Builder::new();
+    let (mut sender, connection) = http.max_buf_size(READ_BUFFER_LIMIT).handshake(TokioIo::new(stream)).await?;
+    let request = Request::builder().method(method).uri(path).header(HOST, "localhost").body(Empty::<Bytes>::new())?;
+    let response = async move {
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        give_lines(body, line).await?;
+        Ok(head.status)
+    };
+    // Its errors are the response's, too.
+    let (response, _) = tokio::join!(response, connection);
+    response
 }
 
-fn ask_readiness(address: SocketAddr, timeout: Duration) -> Result<()> {
-    let status = request(address, "GET /healthz/ready", timeout).map(|(status, _)| status);
-    match status.context("the proxy is not ready")? {
-        200 => Ok(()),
-        status => Err(Error::new(format_args!("the proxy is not ready: it responds {status}"))),
-    }
-}
-
-fn ask_admin(address: SocketAddr, what: &str) -> Result<(u16, String)> {
-    request(address, what, REQUEST_TIMEOUT).context("Envoy")
-}
-
-/// Sends a request, and returns the status and the response as text.
-fn request(address: SocketAddr, what: &str, timeout: Duration) -> io::Result<(u16, String)> {
-    let deadline = Instant::now() + timeout;
-    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
-    stream.set_write_timeout(Some(time_left(deadline)?))?;
-    stream.write_all(format!("{what} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
-    let (mut response, mut part) = (Vec::new(), [0; 1024]);
-    while response.len() < RESPONSE_LIMIT {
-        stream.set_read_timeout(Some(time_left(deadline)?))?;
-        match stream.read(&mut part)? {
-            0 => break,
-            length => response.extend_from_slice(&part[..length]),
+async fn give_lines(mut body: Incoming, mut line: impl FnMut(&str)) -> Result<()> {
+    let mut rest = Vec::new();
+    while let Some(frame) = body.frame().await {
+        rest.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data));
+        let complete = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        String::from_utf8_lossy(&rest[..complete]).lines().for_each(&mut line);
+        rest.drain(..complete);
+        if rest.len() > LINE_LIMIT {
+            return Err(Error::new("a line is too long"));
         }
     }
-    let response = String::from_utf8_lossy(&response).into_owned();
-    let status = response.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no HTTP response"))?;
-    Ok((status, response))
-}
-
-/// Returns the time until the deadline, which is an error once it has passed.
-fn time_left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    String::from_utf8_lossy(&rest).lines().for_each(line);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;
@@ -205,19 +225,41 @@ mod tests {
         }
     }
 
-    #[test]
-    fn response_in_parts_is_read_as_a_whole() {
-        let address = server(vec!["HTTP/1.1 200 OK\r\n\r\n", "a", "b"], Duration::from_millis(5));
-        let response = request(address, "GET /", Duration::from_secs(10)).unwrap();
-        assert_eq!(response, (200, "HTTP/1.1 200 OK\r\n\r\nab".to_owned()));
+    /// Asks a server of these parts, and returns the status and the lines.
+    async fn asked(parts: Vec<&'static str>, limit: Duration) -> Result<(StatusCode, Vec<String>)> {
+        let address = server(parts, Duration::from_millis(20));
+        let mut lines = Vec::new();
+        let socket = TcpSocket::new_v4().unwrap();
+        let exchange = exchange(socket, address, &Method::GET, "/", |line| lines.push(line.to_owned()));
+        let status = timeout(limit, exchange).await.context("late")??;
+        Ok((status, lines))
     }
 
-    #[test]
-    fn dripping_response_ends_at_the_deadline() {
-        let address = server(vec!["x"; 200], Duration::from_millis(20));
-        let (began, timeout) = (Instant::now(), Duration::from_millis(200));
-        let error = request(address, "GET /", timeout).unwrap_err();
-        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{error}");
-        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    #[tokio::test]
+    async fn response_in_parts_is_read_by_lines() {
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for parts in [
+            vec!["HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", "a\nb", "c\nd"],
+            vec![chunked, "3\r\na\nb\r\n4\r\nc\nd\n\r\n", "0\r\n\r\n"],
+        ] {
+            let lines = ["a", "bc", "d"].map(str::to_owned).to_vec();
+            assert_eq!(asked(parts, Duration::from_secs(10)).await.unwrap(), (StatusCode::OK, lines));
+        }
+    }
+
+    #[tokio::test]
+    async fn line_without_an_end_is_an_error() {
+        let head = "HTTP/1.1 200 OK\r\n\r\n";
+        let part: &str = "x".repeat(LINE_LIMIT).leak();
+        let error = asked(vec![head, part, part], Duration::from_secs(10)).await.unwrap_err();
+        assert_eq!(error.to_string(), "a line is too long");
+    }
+
+    #[tokio::test]
+    async fn dripping_response_ends_at_the_deadline() {
+        let mut parts = vec!["HTTP/1.1 200 OK\r\n\r\n"];
+        parts.extend(["x"; 200]);
+        let error = asked(parts, Duration::from_millis(200)).await.unwrap_err();
+        assert!(error.to_string().starts_with("late"), "{error}");
     }
 }
