@@ -33,6 +33,7 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     let events = EventCounts::new(&Event::LABELS);
     let exporter = Exporter {
         events: events.clone(),
+        ended: Arc::clone(&node.ended),
         containerd: node.containerd.clone(),
         run_dir: run_dir.clone(),
         image: node.image(),

@@ -7,6 +7,7 @@ pub mod agent;
 mod api;
 pub mod certificate;
 pub mod containerd;
+pub mod ended_counters;
 pub mod error;
 pub mod handler;
 pub mod identities;

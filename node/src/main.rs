@@ -5,6 +5,7 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -150,6 +151,7 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         identities: Identities::default(),
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
         starts: Turns::new(STARTS_OF_A_CORE * cores),
+        ended: Arc::default(),
     };
     agent::run(node, args.cni, args.metrics_port).await.map(|never| match never {})
 }

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::containerd::Containerd;
+use crate::ended_counters::EndedCounters;
 use crate::status;
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -61,19 +62,20 @@ impl EventCounts {
     pub fn count(&self, event: &'static str) {
         self.0.get_or_create(&EventLabels { event }).inc();
     }
+}
 
-    /// Renders all metrics. Gauges that could not be read are left out.
-    fn text(&self, gauges: Option<Gauges>) -> String {
-        let mut registry = Registry::with_prefix("istio_aux_node");
-        registry.register("proxy_events", "What happened to proxies", self.0.clone());
-        if let Some(gauges) = gauges {
-            register(&mut registry, gauges);
-        }
-        let mut text = String::new();
-        // Writing to a String cannot fail.
-        let _ = encode(&mut text, &registry);
-        text
+/// Renders all metrics. Gauges that could not be read are left out.
+fn text(events: &EventCounts, ended: &EndedCounters, gauges: Option<Gauges>) -> String {
+    let mut registry = Registry::with_prefix("istio_aux_node");
+    registry.register("proxy_events", "What happened to proxies", events.0.clone());
+    ended.register(&mut registry);
+    if let Some(gauges) = gauges {
+        register(&mut registry, gauges);
     }
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = encode(&mut text, &registry);
+    text
 }
 
 /// Holds what is read from the node at a scrape.
@@ -94,6 +96,8 @@ pub struct Gauges {
 pub struct Exporter {
     /// What the agent has counted.
     pub events: EventCounts,
+    /// What proxies had counted when they ended.
+    pub ended: Arc<EndedCounters>,
     /// containerd.
     pub containerd: Containerd,
     /// The directory of the proxies' files.
@@ -141,7 +145,7 @@ impl Exporter {
         if request.uri().path() == "/metrics" {
             let read = status::gauges(&self.containerd, &self.run_dir, &self.image);
             let gauges = timeout(READ_TIMEOUT, read).await.ok().and_then(Result::ok);
-            *response.body_mut() = self.events.text(gauges);
+            *response.body_mut() = text(&self.events, &self.ended, gauges);
             response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(CONTENT));
         } else {
             *response.status_mut() = StatusCode::NOT_FOUND;
@@ -200,7 +204,7 @@ mod tests {
         for (gauges, expected) in [(None, vec![]), without_renewal, (Some(gauges), all)] {
             let events = EventCounts::new(&LABELS);
             events.count("exited");
-            let text = events.text(gauges);
+            let text = text(&events, &EndedCounters::default(), gauges);
             for event in [r#"proxy_events_total{event="exited"} 1"#, r#"proxy_events_total{event="started"} 0"#] {
                 assert!(text.contains(event), "{text}");
             }
@@ -213,8 +217,9 @@ mod tests {
     async fn only_metrics_path_is_served() {
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         let containerd = Containerd::at(Path::new("/no/such/socket")).unwrap();
-        let (events, run_dir, image) = (EventCounts::new(&LABELS), PathBuf::new(), String::new());
-        tokio::spawn(Exporter { events, containerd, run_dir, image }.serve(Some(port)));
+        let (events, ended) = (EventCounts::new(&LABELS), Arc::default());
+        let exporter = Exporter { events, ended, containerd, run_dir: PathBuf::new(), image: String::new() };
+        tokio::spawn(exporter.serve(Some(port)));
         let ask = async |path: &str| {
             let mut stream = loop {
                 if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {

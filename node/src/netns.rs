@@ -14,7 +14,10 @@ use hyper::header::HOST;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::sched::{CloneFlags, setns};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rtnetlink::LinkUnspec;
 use tokio::net::TcpSocket;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,6 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limits a check of a proxy that serves, which may have little of a busy node's time.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The number of the loopback interface in every network namespace.
+const LOOPBACK: u32 = 1;
 const READ_BUFFER_LIMIT: usize = 16 << 10;
 /// Bytes of one line of a response.
 const LINE_LIMIT: usize = 16 << 10;
@@ -104,6 +109,29 @@ impl Network {
         };
         self.ask_admin(admin_port, &Method::GET, "/stats?filter=server.total_connections", read).await?;
         count.context("Envoy does not count its connections")
+    }
+
+    /// Sets the loopback interface up, which containerd sets down before its plugins remove the network.
+    pub async fn raise_loopback(&self) -> Result<()> {
+        let runtime = Handle::current();
+        let open = move || {
+            let _entered = runtime.enter();
+            rtnetlink::new_connection()
+        };
+        let (connection, netlink, _) = self.enter(open).await?;
+        let raise = async move {
+            let message = LinkUnspec::new_with_index(LOOPBACK).up().build();
+            netlink.link().set(message).execute().await.context("the loopback interface")
+        };
+        let raised = async { tokio::join!(raise, connection).0 };
+        timeout(REQUEST_TIMEOUT, raised).await.context("the loopback interface")?
+    }
+
+    /// Gives each line of the counters that match Envoy's `filter`, in Prometheus' text format.
+    pub async fn counters(&self, admin_port: u16, filter: &str, line: impl FnMut(&str)) -> Result<()> {
+        let filter = utf8_percent_encode(filter, NON_ALPHANUMERIC);
+        let path = format!("/stats/prometheus?usedonly&type=Counters&filter={filter}");
+        self.ask_admin(admin_port, &Method::GET, &path, line).await
     }
 
     async fn ask_readiness(&self, port: u16, limit: Duration) -> Result<()> {

@@ -45,6 +45,9 @@ pub struct Settings {
     /// Seconds for which a proxy that was upgraded may serve its connections
     #[arg(long, default_value_t = 3600)]
     pub drain_timeout: u64,
+    /// The counters of a proxy that are kept when it ends, as a regular expression of Envoy's `/stats?filter=`; none by default
+    #[arg(long, value_name = "REGEX")]
+    pub ended_counters: Option<String>,
 }
 
 /// Holds the paths of the container runtime's CNI files.

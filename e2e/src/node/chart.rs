@@ -1,8 +1,9 @@
 //! The node agent from outside: its program, its `DaemonSet`, and the chart's values.
 
+use std::net::SocketAddr;
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ctr_of_kubelet, value};
 use crate::command::{printed, run};
@@ -127,6 +128,39 @@ impl NextImage {
 impl Drop for NextImage {
     fn drop(&mut self) {
         set_proxy_image(&proxy_image());
+        wait_for_rollout(AGENT[1], DAEMON_SET);
+    }
+}
+
+/// Keeps the agent's metrics served until it is dropped. The chart's `monitoring` needs kinds that this cluster does not have.
+pub struct WithMetrics;
+
+impl WithMetrics {
+    const PORT: u16 = 15096;
+
+    /// Starts the agent with metrics, and with the counters of ended proxies that match.
+    #[must_use]
+    pub fn begin(ended_counters: &str) -> Self {
+        let args = [format!("--metrics-port={}", Self::PORT), format!("--ended-counters={ended_counters}")];
+        let add = |arg| json!({"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": arg});
+        let patch = Value::from_iter(args.map(add)).to_string();
+        kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=json", "--patch", &patch]].concat());
+        wait_for_rollout(AGENT[1], DAEMON_SET);
+        Self
+    }
+
+    /// Returns the samples.
+    #[must_use]
+    pub fn samples(&self) -> Vec<String> {
+        let address = kubectl(&["get", "nodes", "--output", "jsonpath={.items[0].status.addresses[0].address}"]);
+        let url = format!("http://{}/metrics", SocketAddr::new(address.parse().expect("it is an address"), Self::PORT));
+        printed(&run("curl", &["-sSfg", &url], "")).lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for WithMetrics {
+    fn drop(&mut self) {
+        set_value("monitoring.enabled=false");
         wait_for_rollout(AGENT[1], DAEMON_SET);
     }
 }

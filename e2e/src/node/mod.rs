@@ -1,6 +1,7 @@
 //! The node from outside: its proxies and its agent.
 
 mod chart;
+mod ended;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,9 +14,10 @@ use crate::cluster::restart;
 use crate::command::{printed, run};
 
 pub use chart::{
-    NextImage, WithoutAgent, agent, agent_log, daemon_set, kill_agent, proxies_in, proxy_image, root_of, select_nodes,
-    set_value, try_agent, unready, unready_in,
+    NextImage, WithMetrics, WithoutAgent, agent, agent_log, daemon_set, kill_agent, proxies_in, proxy_image, root_of,
+    select_nodes, set_value, try_agent, unready, unready_in,
 };
+pub use ended::requests_are_counted;
 
 /// The socket of the one-node cluster's containerd.
 const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";

@@ -1,4 +1,4 @@
-//! Prometheus' scrapes of pods that take mutual TLS only and have their proxy beside them.
+//! Prometheus' scrapes of pods that take mutual TLS only and have their proxy beside them, and of their node's agent.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,6 +6,8 @@ use e2e::cluster::BESIDE;
 use e2e::command::run;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
+use e2e::namespace::WAIT_TIMEOUT;
+use e2e::node::requests_are_counted;
 use e2e::{Namespace, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -47,4 +49,10 @@ async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
         assert!(text.contains("envoy_server_uptime") || text.contains("envoy_cluster_"), "{name}: {text}");
         assert_eq!(text.contains("jobs_done_total 42"), has_metrics, "{name}: {text}");
     }
+}
+
+#[tokio::test]
+async fn agent_counts_the_requests_of_pods_that_no_scrape_has_seen() {
+    let ns = &scenario("node-ended", &[BESIDE]).await;
+    requests_are_counted(ns, 10, 3, WAIT_TIMEOUT).await;
 }

@@ -126,6 +126,14 @@ while sleep 0; do
 done"#;
 
 #[tokio::test]
+async fn hundreds_of_short_pods_are_counted_whole() {
+    let ns = &scenario("node-counted", &[BESIDE]).await;
+    let began = Instant::now();
+    node::requests_are_counted(ns, 300, 12, LIMIT).await;
+    println!("3,000 requests of 300 pods were counted in {:?}", began.elapsed());
+}
+
+#[tokio::test]
 async fn thousand_upgrades_refuse_and_break_no_connection() {
     let _limits = [RaisedLimit::of_waiting_packets(), RaisedLimit::of_neighbours()];
     let ns = &scenario("node-upgrades", &[BESIDE]).await;

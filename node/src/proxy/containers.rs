@@ -64,9 +64,10 @@ impl Node {
         Ok(self.containerd.start(id, labels, &spec, &self.settings.logger, &log).await?)
     }
 
-    /// Returns the ids of a sandbox' containers.
-    pub(super) async fn containers(&self, sandbox: &str) -> Result<Vec<String>> {
-        let all = self.containerd.list(&[&format!("id~=^{sandbox}-")]).await?;
-        Ok(all.into_keys().filter(|id| sandbox_id(id) == sandbox).collect())
+    /// Returns the labels of a sandbox' containers, by their ids.
+    pub(super) async fn containers(&self, sandbox: &str) -> Result<HashMap<String, HashMap<String, String>>> {
+        let mut found = self.containerd.list(&[&format!("id~=^{sandbox}-")]).await?;
+        found.retain(|id, _| sandbox_id(id) == sandbox);
+        Ok(found)
     }
 }

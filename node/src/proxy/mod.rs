@@ -7,6 +7,7 @@ mod ids;
 mod liveness;
 mod look;
 mod ports;
+mod remove;
 mod retire;
 mod serve;
 mod spec;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cni::logger::rotated;
@@ -29,6 +31,7 @@ use self::ids::proxy_id;
 pub(crate) use self::ids::sandbox_of_proxy;
 pub(crate) use self::look::pods_without_proxy;
 use crate::containerd::Containerd;
+use crate::ended_counters::EndedCounters;
 use crate::error::{Context, Result};
 use crate::identities::Identities;
 use crate::netns::Network;
@@ -54,6 +57,8 @@ pub struct Node {
     pub upgrades: Semaphore,
     /// Limits the starts at a time, which would delay each other until none is ready in time.
     pub starts: Turns,
+    /// What proxies had counted when they ended.
+    pub ended: Arc<EndedCounters>,
 }
 
 impl Node {
@@ -116,8 +121,9 @@ impl Proxies for Node {
     }
 
     async fn remove(&self, id: &str) -> Result<()> {
-        for container in self.containers(id).await? {
-            self.containerd.remove(&container).await?;
+        let sandbox = self.files(id).sandbox();
+        for (container, labels) in self.containers(id).await? {
+            self.remove_container(&container, &labels, sandbox.as_ref()).await?;
         }
         self.files(id).remove().context("the sandbox' files")?;
         remove_log(&self.settings.paths.log_dir, id).context("the proxy's log")
@@ -176,6 +182,7 @@ mod tests {
             identities: Identities::default(),
             upgrades: Semaphore::new(1),
             starts: Turns::new(1),
+            ended: Arc::default(),
         }
     }
 }

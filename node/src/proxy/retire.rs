@@ -29,18 +29,18 @@ impl Node {
 
     async fn try_retire(&self, sandbox: &Sandbox) -> Result<()> {
         let serving = self.serving(&sandbox.id);
-        let others = self.containers(&sandbox.id).await?;
-        let others: Vec<_> = others.into_iter().filter(|id| *id != serving).collect();
+        let mut others = self.containers(&sandbox.id).await?;
+        others.remove(&serving);
         if others.is_empty() {
             return Ok(());
         }
         let pod = read_pod(&self.client, sandbox).await?;
         self.redirect_ports(self.files(&sandbox.id).revision().unwrap_or_default(), sandbox, &pod).await?;
-        for id in others {
+        for (id, labels) in others {
             if let Some(revision) = revision_of(&id) {
                 self.drain(&id, revision, sandbox).await?;
             }
-            self.containerd.remove(&id).await?;
+            self.remove_container(&id, &labels, Some(sandbox)).await?;
         }
         Ok(())
     }

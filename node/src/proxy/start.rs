@@ -1,6 +1,5 @@
 //! The start of a sandbox' proxy: its files, its container, and its readiness.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
@@ -8,8 +7,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::ids::proxy_id;
 use super::ports::Ports;
+use super::remove::labels;
 use super::spec::{self, Layout};
-use super::{Node, RETRY_DELAY, ROOT_LABEL};
+use super::{Node, RETRY_DELAY};
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
 use crate::pod::{PodFacts, read_pod};
@@ -99,7 +99,7 @@ impl Node {
         pod: &PodFacts,
         rendered: &Rendered,
     ) -> Result<()> {
-        let labels = HashMap::from([(ROOT_LABEL.to_owned(), self.image())]);
+        let labels = labels(self.image(), sandbox, pod, rendered);
         let ports = Ports::of(revision);
         let spec = |layout: Layout| spec::proxy(sandbox, pod, &rendered.proxy, ports, layout);
         self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await.map(drop)

@@ -44,7 +44,7 @@ impl Node {
     /// Fails while a proxy of three upgrades ago still serves connections: it would receive its successor's probes.
     async fn refuse_taken_ports(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
         let containers = self.containers(&sandbox.id).await?;
-        let mut others = containers.iter().filter_map(|id| revision_of(id));
+        let mut others = containers.keys().filter_map(|id| revision_of(id));
         if others.any(|other| Ports::of(other) == Ports::of(revision)) {
             return Err(Error::new("a proxy of three upgrades ago still serves connections, on the same ports"));
         }

@@ -1,0 +1,48 @@
+//! The counters of proxies that have ended, in the agent's metrics.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::WithMetrics;
+use crate::kubectl::wait_for_rollout;
+use crate::manifests::{job, pod_spec, server, shell, with_annotations};
+use crate::{Namespace, has_condition};
+
+/// Fails unless the agent has counted each of the ten requests of so many pods, which end with the last one: those that their
+/// proxies sent, and those that the proxy of their server received.
+pub async fn requests_are_counted(ns: &Namespace, pods: u32, at_a_time: u32, limit: Duration) {
+    // Envoy has none of Istio's metrics here.
+    let metrics = WithMetrics::begin("bound_.*downstream_rq_total");
+    let counted = json!({"proxy.istio.io/config": "proxyStatsMatcher: {inclusionRegexps: ['http.*']}"});
+    let [strict, service, web] = server().try_into().expect("there are three");
+    let web = with_annotations(web, &counted);
+    ns.create_objects([strict, service, web.clone()]).await;
+    wait_for_rollout(ns.name(), "deployment/web");
+    let ask = "for number in $(seq 10); do curl -sSf -o /dev/null http://web/ || exit 1; done";
+    let mut clients = job("short", &pod_spec("Never", &[shell("main", ask)]));
+    (clients["spec"]["completions"], clients["spec"]["parallelism"]) = (json!(pods), json!(at_a_time));
+    clients["spec"]["template"]["metadata"] = json!({"annotations": counted});
+    ns.create_object(clients.clone()).await;
+    let is_complete = async || has_condition(&ns.get(&clients).await, "Complete").then_some(());
+    ns.until_within(limit, "the end of all", is_complete).await;
+    assert_eq!(ns.pods_with("job-name=short").await.len(), pods as usize, "none has failed");
+    ns.delete(&web).await;
+
+    let found = async || {
+        let samples = metrics.samples();
+        let found = ["short", "web"].map(|workload| values(ns, workload, &samples));
+        found.iter().all(|values| !values.is_empty() && !values.contains(&0)).then_some(found)
+    };
+    // A series is 0 for two minutes, so that Prometheus counts what it begins with.
+    let expected = vec![u64::from(pods) * 10];
+    assert_eq!(ns.until("the requests", found).await, [expected.clone(), expected]);
+}
+
+/// Returns the values of the requests' series of a workload.
+fn values(ns: &Namespace, workload: &str, samples: &[String]) -> Vec<u64> {
+    let labels = format!(r#"namespace="{}",workload="{workload}",service_account="default","#, ns.name());
+    let prefix = format!("istio_aux_node_ended_envoy_http_downstream_rq_total{{{labels}");
+    let samples = samples.iter().filter_map(|sample| sample.strip_prefix(&prefix));
+    samples.filter_map(|sample| sample.rsplit(' ').next()?.parse().ok()).collect()
+}
