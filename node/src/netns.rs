@@ -112,7 +112,7 @@ impl Network {
     }
 
     /// Sets the loopback interface up, which containerd sets down before its plugins remove the network.
-    pub async fn raise_loopback(&self) -> Result<()> {
+    async fn raise_loopback(&self) -> Result<()> {
         let runtime = Handle::current();
         let open = move || {
             let _entered = runtime.enter();
@@ -129,6 +129,7 @@ impl Network {
 
     /// Gives each line of the counters that match Envoy's `filter`, in Prometheus' text format.
     pub async fn counters(&self, admin_port: u16, filter: &str, line: impl FnMut(&str)) -> Result<()> {
+        self.raise_loopback().await?;
         let filter = utf8_percent_encode(filter, NON_ALPHANUMERIC);
         let path = format!("/stats/prometheus?usedonly&type=Counters&filter={filter}");
         self.ask_admin(admin_port, &Method::GET, &path, line).await

@@ -4,6 +4,7 @@ mod cgroup;
 mod containers;
 mod files;
 mod ids;
+mod labels;
 mod liveness;
 mod look;
 mod ports;
@@ -14,7 +15,7 @@ mod spec;
 mod start;
 mod upgrade;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::files::SandboxFiles;
 use self::ids::proxy_id;
 pub(crate) use self::ids::sandbox_of_proxy;
+pub(crate) use self::labels::image_of;
 pub(crate) use self::look::pods_without_proxy;
 use crate::containerd::Containerd;
 use crate::ended_counters::EndedCounters;
@@ -39,8 +41,6 @@ use crate::sandbox::Proxies;
 use crate::settings::Settings;
 use crate::turns::Turns;
 
-/// The label that names the image a proxy was started from.
-const ROOT_LABEL: &str = "istio-aux.io/proxy-root";
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Holds the connections and settings, and manages the proxies of its pods.
@@ -128,11 +128,6 @@ impl Proxies for Node {
         self.files(id).remove().context("the sandbox' files")?;
         remove_log(&self.settings.paths.log_dir, id).context("the proxy's log")
     }
-}
-
-/// Names the image of the proxy whose container has these labels.
-pub(crate) fn image_of(labels: &HashMap<String, String>) -> String {
-    labels.get(ROOT_LABEL).cloned().unwrap_or_default()
 }
 
 /// Returns the log file of a sandbox' proxy.

@@ -6,8 +6,8 @@ use cni::protocol::Sandbox;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ids::proxy_id;
+use super::labels::labels;
 use super::ports::Ports;
-use super::remove::labels;
 use super::spec::{self, Layout};
 use super::{Node, RETRY_DELAY};
 use crate::error::{Context, Error, Result};
