@@ -133,7 +133,9 @@ impl Drop for NextImage {
 }
 
 /// Keeps the agent's metrics served until it is dropped. The chart's `monitoring` needs kinds that this cluster does not have.
-pub struct WithMetrics;
+pub struct WithMetrics {
+    url: String,
+}
 
 impl WithMetrics {
     const PORT: u16 = 15096;
@@ -141,20 +143,22 @@ impl WithMetrics {
     /// Starts the agent with metrics, and with the counters of ended proxies that match.
     #[must_use]
     pub fn begin(ended_counters: &str) -> Self {
+        let address = kubectl(&["get", "nodes", "--output", "jsonpath={.items[0].status.addresses[0].address}"]);
+        let address = SocketAddr::new(address.parse().expect("it is an address"), Self::PORT);
         let args = [format!("--metrics-port={}", Self::PORT), format!("--ended-counters={ended_counters}")];
         let add = |arg| json!({"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": arg});
         let patch = Value::from_iter(args.map(add)).to_string();
         kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=json", "--patch", &patch]].concat());
+        // Where the agent does not become ready, dropping it takes the patch back.
+        let metrics = Self { url: format!("http://{address}/metrics") };
         wait_for_rollout(AGENT[1], DAEMON_SET);
-        Self
+        metrics
     }
 
     /// Returns the samples.
     #[must_use]
     pub fn samples(&self) -> Vec<String> {
-        let address = kubectl(&["get", "nodes", "--output", "jsonpath={.items[0].status.addresses[0].address}"]);
-        let url = format!("http://{}/metrics", SocketAddr::new(address.parse().expect("it is an address"), Self::PORT));
-        printed(&run("curl", &["-sSfg", &url], "")).lines().map(str::to_owned).collect()
+        printed(&run("curl", &["-sSfg", &self.url], "")).lines().map(str::to_owned).collect()
     }
 }
 

@@ -9,8 +9,8 @@ use crate::kubectl::wait_for_rollout;
 use crate::manifests::{job, pod_spec, server, shell, with_annotations};
 use crate::{Namespace, has_condition};
 
-/// Fails unless the agent has counted each of the ten requests of so many pods, which end with the last one: those that their
-/// proxies sent, and those that the proxy of their server received.
+/// Fails unless the agent has counted ten requests of each of `pods` pods, which end after their last request: those that the pods'
+/// proxies sent, and those that their server's proxy received.
 pub async fn requests_are_counted(ns: &Namespace, pods: u32, at_a_time: u32, limit: Duration) {
     // Envoy has none of Istio's metrics here.
     let metrics = WithMetrics::begin("bound_.*downstream_rq_total");
