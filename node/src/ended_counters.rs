@@ -10,12 +10,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Time for which a new series is 0, longer than the interval of scrapes: Prometheus' `increase` does not count the value with
-/// which a series begins.
+/// Time for which a new series is 0, which is to be longer than the interval of scrapes: Prometheus' `increase` does not count the
+/// value with which a series begins.
 const ZERO_FOR: Duration = Duration::from_mins(2);
 /// Time for which a series is kept after its last change.
 const KEPT_FOR: Duration = Duration::from_hours(1);
-/// Limits the series. What is beyond is added to one series for each counter, without labels.
+/// Limits the series. What is beyond is added to one series for each counter, without labels, of which there may be a hundred.
 const SERIES_LIMIT: usize = 2000;
 /// Limits the series of one proxy: a payload may listen in place of its proxy.
 const SERIES_OF_PROXY_LIMIT: usize = 100;
