@@ -53,7 +53,7 @@ struct Labels {
 pub struct Counts(HashMap<(String, Kind), u64>);
 
 impl Counts {
-    /// Takes a line of Prometheus' text format. Comments, and what is no counter, are left out.
+    /// Takes a line of Prometheus' text format. What is no sample of a counter whose name ends in `_total` is left out.
     pub fn take(&mut self, line: &str) {
         let Some((name, kind, value)) = sample(line) else { return };
         let key = (name.to_owned(), kind);
@@ -103,6 +103,11 @@ impl EndedCounters {
             series.value = series.value.saturating_add(value);
             series.changed = now;
         }
+    }
+
+    /// Lets a container be counted again: its id is used again by a proxy that is started in its place.
+    pub fn removed(&self, proxy: &str) {
+        self.sums().counted.remove(proxy);
     }
 
     fn sums(&self) -> MutexGuard<'_, Sums> {
@@ -164,7 +169,8 @@ fn sample(line: &str) -> Option<(&str, Kind, u64)> {
     }
     let value = rest.trim().parse().ok()?;
     let length = name.len() + kind.reporter.len() + kind.response_code.len();
-    (!name.is_empty() && length <= KEY_LIMIT).then_some((name, kind, value))
+    // Envoy has counters `X` beside `X_total`, which would be one name in OpenMetrics.
+    (name.ends_with("_total") && length <= KEY_LIMIT).then_some((name, kind, value))
 }
 
 /// Returns the text up to a quotation mark that is not escaped, and what follows the mark.
@@ -193,6 +199,7 @@ istio_requests_total{reporter="source",source_workload="train",destination_servi
 
 istio_tcp_sent_bytes_total{reporter="destination",request_protocol="a \"b\\, c="} 512
 envoy_cluster_upstream_rq{} 4
+envoy_cluster_upstream_rq_total{} 5
 "#;
 
     fn owner(workload: &str) -> Owner {
@@ -224,7 +231,7 @@ envoy_cluster_upstream_rq{} 4
             .collect();
         sums.sort_unstable();
         let expected = [
-            ("envoy_cluster_upstream_rq", "", "", 4),
+            ("envoy_cluster_upstream_rq_total", "", "", 5),
             ("istio_requests_total", "source", "200", 10),
             ("istio_requests_total", "source", "503", 1),
             ("istio_tcp_sent_bytes_total", "destination", "", 512),
@@ -233,21 +240,22 @@ envoy_cluster_upstream_rq{} 4
     }
 
     #[test]
-    fn text_that_is_no_sample_counts_nothing() {
-        let endless = format!("a{{{}", "b=\"c\",".repeat(1000));
-        let long = format!("a{{reporter=\"{}\"}} 1", "x".repeat(KEY_LIMIT));
+    fn text_that_is_no_sample_of_a_counter_counts_nothing() {
+        let endless = format!("a_total{{{}", "b=\"c\",".repeat(1000));
+        let long = format!("a_total{{reporter=\"{}\"}} 1", "x".repeat(KEY_LIMIT));
         for line in [
             "",
             "#",
             "# HELP a b",
-            "a",
-            "a{",
-            "a{b",
-            "a{b=\"c",
-            "a{b=\"c\"}",
-            "a{} x",
-            "a{} -1",
-            "a{} 1.5",
+            "a_total",
+            "a_total{",
+            "a_total{b",
+            "a_total{b=\"c",
+            "a_total{b=\"c\"}",
+            "a_total{} x",
+            "a_total{} -1",
+            "a_total{} 1.5",
+            "a{} 1",
             "{} 1",
             &endless,
             &long,
@@ -266,8 +274,6 @@ envoy_cluster_upstream_rq{} 4
             vec![format!("ended_istio_requests_total{{{labels}}} {value}")]
         };
         assert_eq!(shown(&counters), [""; 0]);
-        // The end of a proxy is repeated until it succeeds.
-        add("one");
         add("one");
         assert_eq!(shown(&counters), sample(0));
         tokio::time::advance(ZERO_FOR).await;
@@ -278,6 +284,20 @@ envoy_cluster_upstream_rq{} 4
         assert_eq!(shown(&counters), sample(20));
         tokio::time::advance(Duration::from_mins(1)).await;
         assert_eq!(shown(&counters), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn proxy_is_counted_once_until_its_container_is_removed() {
+        let counters = EndedCounters::default();
+        let add = || counters.add("sandbox-proxy-1", &owner("train"), counts("istio_requests_total{} 10"));
+        // The end of a proxy is repeated until it succeeds.
+        add();
+        add();
+        // An id is used again, such as after an upgrade that failed.
+        counters.removed("sandbox-proxy-1");
+        add();
+        tokio::time::advance(ZERO_FOR).await;
+        assert!(shown(&counters)[0].ends_with(" 20"), "{:?}", shown(&counters));
     }
 
     #[tokio::test(start_paused = true)]

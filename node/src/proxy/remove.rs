@@ -24,7 +24,9 @@ impl Node {
         {
             tracing::warn!(container = id, %error, "what a proxy had counted could not be read before its end");
         }
-        Ok(self.containerd.remove(id).await?)
+        self.containerd.remove(id).await?;
+        self.ended.removed(id);
+        Ok(())
     }
 
     async fn count(&self, id: &str, owner: &Owner, sandbox: &Sandbox, filter: &str) -> Result<()> {
