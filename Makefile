@@ -203,6 +203,7 @@ test-two-nodes: install ## Run the scenarios with proxies beside pods of two nod
 
 .PHONY: test-node-load
 test-node-load: test-node ## Create and delete 200 such pods while the agent is killed and containerd restarted, and 200 at once
+	@$(call ADD,istio-suites)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node,soak --test soak node:: -- --nocapture --test-threads 1
 
 .PHONY: soak
@@ -225,11 +226,11 @@ test-jobs: install ## Run Kubernetes' own tests of Jobs with istio-aux: all must
 
 .PHONY: istio-suites
 istio-suites: override WITH += node
-istio-suites: install ## Run Istio's own integration tests with its sidecar and beside the pod, and write docs/conformance.md (PILOT='^TestX$$' SECURITY= for some)
+istio-suites: install ## Run Istio's own integration tests with its sidecar and beside the pod, and write docs/conformance.md (PILOT='^TestX$$' SECURITY= TELEMETRY= for some)
 	@hack/ensure rust
 	@$(call ADD,istio-suites)
 	@$(IN_CLUSTER) hack/istio-suites sidecar node
-	@$(if $(filter-out undefined,$(origin PILOT) $(origin SECURITY)),,cargo run --locked --quiet --package e2e --bin conformance istio-suites)
+	@$(if $(filter-out undefined,$(origin PILOT) $(origin SECURITY) $(origin TELEMETRY)),,cargo run --locked --quiet --package e2e --bin conformance istio-suites)
 
 .PHONY: test-matrix
 test-matrix: ## Run the scenarios for each way of installing, and what takes minutes and changes seldom (WAYS="helm ipv6 release")

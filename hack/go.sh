@@ -21,10 +21,10 @@ ensure_go() {
   export PATH=$home/go/bin:$PATH
 }
 
-# build_go_tools MODULE INTO LDFLAGS: the static programs that a Go module of tools names, the same in every directory. GOGC=400
+# build_go_tools MODULE INTO LDFLAGS [OPTION…]: the static programs that a Go module of tools names, the same in every directory. GOGC=400
 # takes a tenth less CPU time than Go's own (crypto/tls and what it needs: 18.1 against 20.8 s). Debug information is not compiled,
 # because -w leaves it out of a program anyway.
-build_go_tools() { go_compile build "$@" tool; }
+build_go_tools() { go_compile build "${@:1:3}" tool "${@:4}"; }
 
 # build_go_tests MODULE INTO LDFLAGS PACKAGE TAGS: the tests of a package of another module, as one program.
 build_go_tests() { go_compile test "${@:1:4}" -c -tags "$5"; }

@@ -45,7 +45,12 @@ const SUITES: [Suite; 2] = [
         ours: &["node"],
         control: None,
         compared_with: "with Istio's sidecar",
-        targets: &["target/istio-suites/COLUMN-pilot.log", "target/istio-suites/COLUMN-security.log"],
+        targets: &[
+            "target/istio-suites/COLUMN-pilot.log",
+            "target/istio-suites/COLUMN-security.log",
+            "target/istio-suites/COLUMN-api.log",
+            "target/istio-suites/COLUMN-policy.log",
+        ],
         read: go_test,
     },
 ];

@@ -4,7 +4,7 @@
 
 part_hash() {
   local directory=$CLUSTER_DIR/parts/$1
-  { cat "$directory"/go.{mod,sum}; cat "$directory/tests" 2>/dev/null || :; find "$directory" -name '*.go' -print0 | sort -z | xargs -0 cat; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
+  { cat "$directory"/go.{mod,sum}; cat "$directory"/{tests,tags} 2>/dev/null || :; find "$directory" -name '*.go' -print0 | sort -z | xargs -0 cat; part_ldflags "$1"; part_extras "$1"; } | sha256sum | cut -c1-16
 }
 
 part_ldflags() {
@@ -75,7 +75,7 @@ build_part() {
   mkdir -p "$directory/bin"
   cd "$CLUSTER_DIR/parts/$part"
   # A part may be files only.
-  if grep -q '^tool' go.mod; then build_go_tools . "$directory/bin" "$(part_ldflags "$part")"; fi
+  if grep -q '^tool' go.mod; then build_go_tools . "$directory/bin" "$(part_ldflags "$part")" -tags "$(cat tags 2>/dev/null)"; fi
   if [ -f tests ]; then
     while read -r package tags; do build_go_tests . "$directory/bin" "$(part_ldflags "$part")" "$package" "$tags"; done <tests
   fi

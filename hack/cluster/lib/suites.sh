@@ -51,17 +51,23 @@ add_istio_suites() {
   local part recipe image program
   part=$(part_directory istio-suites)
   ln -sfn "$part" "$STATE/istio-suites"
-  recipe=$({ part_hash istio-suites; cat "$REPO/deploy/images/pack"; declare -f rootfs_app rootfs_server; } | sha256sum | cut -c1-16)
+  recipe=$({ part_hash istio-suites; cat "$REPO/deploy/images/pack"; declare -f rootfs_{app,server,busybox}; } | sha256sum | cut -c1-16)
   add_image app "$CACHE/images/app-$recipe.tar" rootfs_app
   while read -r image program; do
     add_image "$image" "$CACHE/images/$program-$recipe.tar" rootfs_server "$part/bin/$program"
   done <<IMAGES
 ext-authz extauthz
-$(grep -ho '[^ ]*/jwt-server:.*' "$part/source/samples/jwt-server/jwt-server.yaml") src
+$(image_in samples/jwt-server/jwt-server.yaml jwt-server) src
+$(image_in pkg/test/framework/components/registryredirector/registry_redirector_server.yaml fake-registry) imageregistry
+$(image_in samples/addons/prometheus.yaml prom/prometheus) prometheus
 IMAGES
+  add_image docker.io/library/busybox:1.28 "$CACHE/images/busybox-$recipe.tar" rootfs_busybox
   logged "install Istio's ingress gateway" "$LOGS/ingress-gateway.log" helm upgrade --install istio-ingressgateway "$ISTIO/source/manifests/charts/gateway" \
     -n istio-system --set service.type=NodePort,labels.istio=ingressgateway,imagePullPolicy=IfNotPresent --wait --timeout=3m
 }
+
+# image_in FILE NAME: the image of that name in a file of Istio's.
+image_in() { grep -oE "[a-z.]+/([a-z]+/)?$2:[a-z0-9.]+" "$(part_directory istio-suites)/source/$1"; }
 
 # shellcheck disable=SC2329
 rootfs_app() {
