@@ -134,7 +134,7 @@ impl Drop for NextImage {
 
 /// Keeps the agent's metrics served until it is dropped. The chart's `monitoring` needs kinds that this cluster does not have.
 pub struct WithMetrics {
-    url: String,
+    address: SocketAddr,
 }
 
 impl WithMetrics {
@@ -150,15 +150,24 @@ impl WithMetrics {
         let patch = Value::from_iter(args.map(add)).to_string();
         kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=json", "--patch", &patch]].concat());
         // Where the agent does not become ready, dropping it takes the patch back.
-        let metrics = Self { url: format!("http://{address}/metrics") };
+        let metrics = Self { address };
         wait_for_rollout(AGENT[1], DAEMON_SET);
         metrics
+    }
+
+    /// Returns the address and port that Prometheus scrapes.
+    #[must_use]
+    pub fn target(&self) -> String {
+        self.address.to_string()
     }
 
     /// Returns the samples.
     #[must_use]
     pub fn samples(&self) -> Vec<String> {
-        printed(&run("curl", &["-sSfg", &self.url], "")).lines().map(str::to_owned).collect()
+        printed(&run("curl", &["-sSfg", &format!("http://{}/metrics", self.address)], ""))
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 }
 

@@ -9,11 +9,14 @@ use crate::kubectl::wait_for_rollout;
 use crate::manifests::{job, pod_spec, server, shell, with_annotations};
 use crate::{Namespace, has_condition};
 
+/// Matches the counters that are asked for: Envoy has none of Istio's metrics here.
+pub const COUNTERS: &str = "bound_.*downstream_rq_total";
+/// Names them in the agent's metrics.
+pub const METRIC: &str = "istio_aux_node_ended_envoy_http_downstream_rq_total";
+
 /// Fails unless the agent has counted ten requests of each of `pods` pods, which end after their last request: those that the pods'
 /// proxies sent, and those that their server's proxy received.
-pub async fn requests_are_counted(ns: &Namespace, pods: u32, at_a_time: u32, limit: Duration) {
-    // Envoy has none of Istio's metrics here.
-    let metrics = WithMetrics::begin("bound_.*downstream_rq_total");
+pub async fn requests_are_counted(metrics: &WithMetrics, ns: &Namespace, pods: u32, at_a_time: u32, limit: Duration) {
     let counted = json!({"proxy.istio.io/config": "proxyStatsMatcher: {inclusionRegexps: ['http.*']}"});
     let [strict, service, web] = server().try_into().expect("there are three");
     let web = with_annotations(web, &counted);
@@ -42,7 +45,7 @@ pub async fn requests_are_counted(ns: &Namespace, pods: u32, at_a_time: u32, lim
 /// Returns the values of the requests' series of a workload.
 fn values(ns: &Namespace, workload: &str, samples: &[String]) -> Vec<u64> {
     let labels = format!(r#"namespace="{}",workload="{workload}",service_account="default","#, ns.name());
-    let prefix = format!("istio_aux_node_ended_envoy_http_downstream_rq_total{{{labels}");
+    let prefix = format!("{METRIC}{{{labels}");
     let samples = samples.iter().filter_map(|sample| sample.strip_prefix(&prefix));
     samples.filter_map(|sample| sample.rsplit(' ').next()?.parse().ok()).collect()
 }

@@ -1,7 +1,8 @@
 //! The node from outside: its proxies and its agent.
 
 mod chart;
-mod ended;
+pub mod ended;
+mod prometheus;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,7 @@ pub use chart::{
     NextImage, WithMetrics, WithoutAgent, agent, agent_log, daemon_set, kill_agent, proxies_in, proxy_image, root_of,
     select_nodes, set_value, try_agent, unready, unready_in,
 };
-pub use ended::requests_are_counted;
+pub use prometheus::Prometheus;
 
 /// The socket of the one-node cluster's containerd.
 const SOCKET: &str = "/run/istio-aux-cluster/containerd.sock";

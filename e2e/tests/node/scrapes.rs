@@ -7,7 +7,7 @@ use e2e::command::run;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
 use e2e::namespace::WAIT_TIMEOUT;
-use e2e::node::requests_are_counted;
+use e2e::node::{WithMetrics, ended};
 use e2e::{Namespace, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -54,5 +54,6 @@ async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
 #[tokio::test]
 async fn agent_counts_the_requests_of_pods_that_no_scrape_has_seen() {
     let ns = &scenario("node-ended", &[BESIDE]).await;
-    requests_are_counted(ns, 10, 3, WAIT_TIMEOUT).await;
+    let metrics = WithMetrics::begin(ended::COUNTERS);
+    ended::requests_are_counted(&metrics, ns, 10, 3, WAIT_TIMEOUT).await;
 }

@@ -8,7 +8,7 @@ use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::in_background;
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
-use e2e::node::{self, NextImage, kill_agent};
+use e2e::node::{self, NextImage, Prometheus, WithMetrics, ended, kill_agent};
 use e2e::raised_limit::RaisedLimit;
 use e2e::{LOST, Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
@@ -129,8 +129,18 @@ done"#;
 async fn hundreds_of_short_pods_are_counted_whole() {
     let ns = &scenario("node-counted", &[BESIDE]).await;
     let began = Instant::now();
-    node::requests_are_counted(ns, 300, 12, LIMIT).await;
+    let metrics = WithMetrics::begin(ended::COUNTERS);
+    let prometheus = Prometheus::scraping(&metrics);
+    ended::requests_are_counted(&metrics, ns, 300, 12, LIMIT).await;
     println!("3,000 requests of 300 pods were counted in {:?}", began.elapsed());
+    for workload in ["short", "web"] {
+        let series = format!("{}{{namespace=\"{}\",workload=\"{workload}\"}}", ended::METRIC, ns.name());
+        let scraped = async || prometheus.value(&series).filter(|value| value != "0");
+        assert_eq!(ns.until("a scrape", scraped).await, "3000");
+        // Prometheus extrapolates from the last scrape to now.
+        let increase = prometheus.value(&format!("floor(increase({series}[1h]))")).and_then(|value| value.parse().ok());
+        assert!(increase.is_some_and(|increase: u32| (3_000..3_600).contains(&increase)), "{increase:?}");
+    }
 }
 
 #[tokio::test]
