@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use e2e::cluster::BESIDE;
 use e2e::command::run;
-use e2e::kubectl::wait_for_rollout;
+use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
 use e2e::namespace::WAIT_TIMEOUT;
 use e2e::node::{WithMetrics, ended};
 use e2e::{Namespace, scenario};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -23,10 +24,26 @@ async fn scraped(ns: &Namespace, name: &str) -> String {
     let pod = ns.pod_with(&format!("app={name}")).await;
     let said = |key: &str| pod.annotations().get(key).expect("Prometheus finds it").as_str();
     assert_eq!(said("prometheus.io/scrape"), "true");
-    let address: IpAddr = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).unwrap().parse().unwrap();
-    let address = SocketAddr::new(address, said("prometheus.io/port").parse().unwrap());
-    let url = format!("http://{address}{}", said("prometheus.io/path"));
+    let url = format!("http://{}{}", at(&pod, said("prometheus.io/port").parse().unwrap()), said("prometheus.io/path"));
     String::from_utf8_lossy(&run("curl", &["-sg", "--max-time", "10", &url], "").stdout).into_owned()
+}
+
+fn at(pod: &Pod, port: u16) -> SocketAddr {
+    let address: IpAddr = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).unwrap().parse().unwrap();
+    SocketAddr::new(address, port)
+}
+
+/// Returns the status with which each of Istio's ports for metrics responds outside of the mesh, or 000, and whether it asks for a
+/// certificate.
+async fn responses(ns: &Namespace, name: &str) -> [(String, bool); 4] {
+    let pod = ns.pod_with(&format!("app={name}")).await;
+    [("http", 15090), ("http", 15020), ("https", 15091), ("https", 15092)].map(|(scheme, port)| {
+        let url = format!("{scheme}://{}/stats/prometheus", at(&pod, port));
+        let words = ["--max-time", "10", "-vgk", "-o", "/dev/null", "-w", "%{http_code}", &url];
+        let output = run("curl", &words, "");
+        let [status, trace] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        (status, trace.contains("Request CERT"))
+    })
 }
 
 #[tokio::test]
@@ -49,6 +66,34 @@ async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
         assert!(text.contains("envoy_server_uptime") || text.contains("envoy_cluster_"), "{name}: {text}");
         assert_eq!(text.contains("jobs_done_total 42"), has_metrics, "{name}: {text}");
     }
+}
+
+#[tokio::test]
+async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
+    let ns = &scenario("node-secure-scrapes", &[BESIDE]).await;
+    ns.create_object(application("control", &json!({}))).await;
+    wait_for_rollout(ns.name(), "deployment/control");
+    ns.create_object(json!({
+        "apiVersion": "networking.istio.io/v1beta1",
+        "kind": "ProxyConfig",
+        "metadata": {"name": "secure-metrics"},
+        "spec": {"environmentVariables": {
+            "ENVOY_SECURE_METRICS_PORT": "15091",
+            "ENVOY_SECURE_MERGED_METRICS_PORT": "15092",
+            "METRICS_LOCALHOST_ACCESS_ONLY": "true",
+        }},
+    }))
+    .await;
+    let configurations = ["exec", "--namespace=istio-system", "deployment/istiod", "--"];
+    let configurations = [&configurations[..], &["pilot-discovery", "request", "GET", "debug/configz"]].concat();
+    let is_known = async || kubectl(&configurations).contains(ns.name()).then_some(());
+    ns.until("istiod to have it", is_known).await;
+    ns.create_object(application("secure", &json!({}))).await;
+    wait_for_rollout(ns.name(), "deployment/secure");
+    let expected =
+        |statuses: [&str; 4], asks| [0, 1, 2, 3].map(|index| (statuses[index].to_owned(), asks && index > 1));
+    assert_eq!(responses(ns, "control").await, expected(["200", "200", "000", "000"], false));
+    assert_eq!(responses(ns, "secure").await, expected(["000", "403", "000", "000"], true));
 }
 
 #[tokio::test]
