@@ -142,6 +142,14 @@ mod tests {
     }
 
     #[test]
+    fn probes_that_only_resemble_pilot_agents_are_sent_to_it() {
+        for get in [json!({"path": "/app-health/main/readyz", "port": 80}), json!({"path": "/", "port": 15020})] {
+            let (pod, _) = decided(with_probes(&json!({"readinessProbe": {"httpGet": get}})));
+            assert_eq!(originals(&pod)["/app-health/main/readyz"]["httpGet"], get);
+        }
+    }
+
+    #[test]
     fn probes_of_a_later_container_are_added() {
         let probe = json!({"tcpSocket": {"port": 9}});
         let sidecar = json!([{"name": "helper", "restartPolicy": "Always", "startupProbe": probe}]);

@@ -126,8 +126,9 @@ mod tests {
 
     #[test]
     fn long_annotation_is_unsupported() {
-        let text = "a: 1\n".repeat(ANNOTATION_LENGTH_LIMIT / 5 + 1);
-        assert_eq!(edit(Some(&text)), Err(UnsupportedAnnotation::TooLong));
+        let of = |length: usize| format!("a: {}", "b".repeat(length - 3));
+        assert_eq!(edit(Some(&of(ANNOTATION_LENGTH_LIMIT + 1))), Err(UnsupportedAnnotation::TooLong));
+        assert!(edit(Some(&of(ANNOTATION_LENGTH_LIMIT))).is_ok());
     }
 
     #[test]
