@@ -132,7 +132,7 @@ impl Drop for NextImage {
     }
 }
 
-/// Keeps the agent's metrics served until it is dropped. The chart's `monitoring` needs kinds that this cluster does not have.
+/// Keeps the chart's `monitoring` enabled until it is dropped.
 pub struct WithMetrics {
     address: SocketAddr,
 }
@@ -140,17 +140,22 @@ pub struct WithMetrics {
 impl WithMetrics {
     const PORT: u16 = 15096;
 
-    /// Starts the agent with metrics, and with the counters of ended proxies that match.
+    /// Enables it, with the counters of ended proxies that match.
     #[must_use]
     pub fn begin(ended_counters: &str) -> Self {
         let address = kubectl(&["get", "nodes", "--output", "jsonpath={.items[0].status.addresses[0].address}"]);
         let address = SocketAddr::new(address.parse().expect("it is an address"), Self::PORT);
-        let args = [format!("--metrics-port={}", Self::PORT), format!("--ended-counters={ended_counters}")];
-        let add = |arg| json!({"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": arg});
-        let patch = Value::from_iter(args.map(add)).to_string();
-        kubectl(&[&AGENT[..], &["patch", "daemonset", "istio-aux-node", "--type=json", "--patch", &patch]].concat());
-        // Where the agent does not become ready, dropping it takes the patch back.
+        let kinds = Value::from_iter(MONITORING.map(custom_kind));
+        printed(&run(
+            "kubectl",
+            &["apply", "--filename=-"],
+            &json!({"apiVersion": "v1", "kind": "List", "items": kinds}).to_string(),
+        ));
+        let names = MONITORING.map(|kind| format!("customresourcedefinition/{}", crd_name(kind)));
+        kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &names[0], &names[1]]);
+        // Where the agent does not become ready, dropping it takes this back.
         let metrics = Self { address };
+        set_value(&format!("monitoring.enabled=true,monitoring.endedCounters={ended_counters}"));
         wait_for_rollout(AGENT[1], DAEMON_SET);
         metrics
     }
@@ -159,6 +164,14 @@ impl WithMetrics {
     #[must_use]
     pub fn target(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Returns what the chart's `PodMonitor` says of the agent's metrics.
+    #[must_use]
+    pub fn endpoint(&self) -> Value {
+        let words = ["get", "podmonitors.monitoring.coreos.com", "istio-aux-node", "--output=json"];
+        let monitor: Value = serde_json::from_str(&kubectl(&[&AGENT[..], &words].concat())).expect("it is JSON");
+        monitor["spec"]["podMetricsEndpoints"][0].clone()
     }
 
     /// Returns the samples.
@@ -175,7 +188,32 @@ impl Drop for WithMetrics {
     fn drop(&mut self) {
         set_value("monitoring.enabled=false");
         wait_for_rollout(AGENT[1], DAEMON_SET);
+        let names = MONITORING.map(crd_name);
+        kubectl(&["delete", "customresourcedefinition", &names[0], &names[1]]);
     }
+}
+
+/// The Prometheus operator's kinds that the chart has objects of.
+const MONITORING: [&str; 2] = ["PodMonitor", "PrometheusRule"];
+
+fn crd_name(kind: &str) -> String {
+    format!("{}s.monitoring.coreos.com", kind.to_lowercase())
+}
+
+/// Returns a kind that takes any object: this cluster has no Prometheus operator.
+fn custom_kind(kind: &str) -> Value {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": crd_name(kind)},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": format!("{}s", kind.to_lowercase())},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
+        },
+    })
 }
 
 fn set_proxy_image(name: &str) {

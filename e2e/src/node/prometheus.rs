@@ -19,7 +19,7 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// Runs the program of the component `istio-suites`, with what the Prometheus operator makes of the chart's `PodMonitor`: the target's
-    /// namespace is the agent's, and honour goes to the labels of the agent's metrics.
+    /// label `namespace` is the agent's.
     ///
     /// # Panics
     ///
@@ -28,9 +28,11 @@ impl Prometheus {
     pub fn scraping(metrics: &WithMetrics) -> Self {
         let data = TempDir::new().expect("a directory");
         let configuration = data.path().join("prometheus.yml");
+        let endpoint = metrics.endpoint();
         let scrape = json!({
             "job_name": "istio-aux-node",
-            "honor_labels": true,
+            "metrics_path": endpoint["path"],
+            "honor_labels": endpoint["honorLabels"],
             "scrape_interval": "30s",
             "static_configs": [{"targets": [metrics.target()], "labels": {"namespace": "istio-aux-node"}}],
         });

@@ -100,5 +100,5 @@ async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
 async fn agent_counts_the_requests_of_pods_that_no_scrape_has_seen() {
     let ns = &scenario("node-ended", &[BESIDE]).await;
     let metrics = WithMetrics::begin(ended::COUNTERS);
-    ended::requests_are_counted(&metrics, ns, 10, 3, WAIT_TIMEOUT).await;
+    let _next = ended::requests_are_counted(&metrics, ns, 10, 3, WAIT_TIMEOUT).await;
 }
