@@ -161,6 +161,15 @@ mod tests {
     }
 
     #[test]
+    fn annotations_take_the_room_that_the_api_server_has_left() {
+        let others = "a".repeat(262_144 - "other".len() - 100);
+        let pod = a_pod(&json!({"metadata": {"annotations": {"other": others}}})).to_string();
+        let mut room = Room::of(&serde_json::from_str(&pod).unwrap());
+        let mut takes = |length: usize| room.take(&[("a", &"b".repeat(length - 1))]);
+        assert_eq!([50, 51, 50, 1].map(&mut takes), [true, false, true, false]);
+    }
+
+    #[test]
     fn pod_gets_only_the_runtime_class_labels_and_scrapes_of_the_proxy() {
         let (mut pod, _) = decided(a_pod(&json!({})));
         let labels = json!({
