@@ -300,29 +300,6 @@ mod tests {
         assert_eq!(response["auditAnnotations"], audit);
     }
 
-    #[test]
-    fn audit_tells_a_customised_proxy_from_none() {
-        let mut pod = a_pod();
-        pod["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "istio-proxy"}));
-        let response = response(Entry::Injection, &review(&pod));
-        let reason = "Istio's injector has not rendered the pod's istio-proxy (yet)";
-        assert_eq!(response["auditAnnotations"]["reason"], reason);
-    }
-
-    #[test]
-    fn pod_that_waits_for_its_proxy_keeps_a_warning() {
-        let mut pod = a_pod();
-        let status = |pod: &Value| {
-            let patch = patch_of(&response(Entry::Injection, &review(pod)));
-            let status = |change: &Value| change["path"] == "/metadata/annotations/istio-aux.io~1status";
-            patch.as_array().unwrap().iter().find(|change| status(change)).map(|change| change["value"].to_string())
-        };
-        assert_eq!(status(&pod), None);
-        pod["metadata"]["annotations"] = json!({"proxy.istio.io/config": "["});
-        let status = status(&pod).unwrap();
-        assert!(status.contains("cannot add holdApplicationUntilProxyStarts"), "{status}");
-    }
-
     /// Returns a review of an update of the pod's status.
     fn status_review(object: &Value) -> Value {
         let mut review = review(object);

@@ -72,6 +72,22 @@ fn hold_annotation_is_added_before_istio() {
 }
 
 #[test]
+fn reason_tells_a_customised_proxy_from_none() {
+    let mut pod = json_of(BEFORE_ISTIO);
+    assert_eq!(decided(&pod).reason, "istio-proxy is not in the pod (yet)");
+    pod["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "istio-proxy"}));
+    assert_eq!(decided(&pod).reason, "Istio's injector has not rendered the pod's istio-proxy (yet)");
+}
+
+#[test]
+fn pod_that_waits_for_its_proxy_keeps_a_warning() {
+    let status = |pod: &Value| patched(pod)["metadata"]["annotations"]["istio-aux.io/status"].to_string();
+    assert_eq!(status(&json_of(BEFORE_ISTIO)), "null");
+    let status = status(&noted(BEFORE_ISTIO, "proxy.istio.io/config", "["));
+    assert!(status.contains("cannot add holdApplicationUntilProxyStarts"), "{status}");
+}
+
+#[test]
 fn shim_is_added_after_istio() {
     insta::assert_json_snapshot!(decided(&json_of(CLASSIC_PROXY)).patch);
 }
