@@ -216,3 +216,19 @@ pub fn tf_job(name: &str, workers: u32, restart_policy: &str, script: &str) -> V
         }}},
     })
 }
+
+/// Returns the definition of a kind of namespaced objects that takes any: their own controller is not in the cluster.
+pub fn kind_of_any_object(group: &str, version: &str, kind: &str) -> Value {
+    let singular = kind.to_lowercase();
+    let plural = format!("{singular}s");
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version = json!({"name": version, "served": true, "storage": true, "schema": schema});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced", "versions": [version],
+            "names": {"kind": kind, "plural": plural, "singular": singular},
+        },
+    })
+}

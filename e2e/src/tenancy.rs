@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Namespace;
 use crate::cluster::Label;
 use crate::kubectl::{apply, kubectl, wait_for_rollout};
-use crate::manifests::{container, deployment, pod_spec, service};
+use crate::manifests::{container, deployment, kind_of_any_object, pod_spec, service};
 use crate::rendered::overlay;
 
 /// The namespace, and the Deployment, of the controller.
@@ -25,7 +25,7 @@ pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         if !is_found("customresourcedefinition", "poddefaults.kubeflow.org") {
-            apply(&[pod_default_kind()]);
+            apply(&[kind_of_any_object("kubeflow.org", "v1alpha1", "PodDefault")]);
         }
         apply(&overlay("overlays/tenancy").into_values().collect::<Vec<_>>());
         kubectl(&["-n", CONTROLLER.0, "rollout", "restart", DEPLOYMENT]);
@@ -61,20 +61,6 @@ pub async fn until_event(ns: &Namespace, reason: &str) -> String {
 /// Returns true if the cluster has the object.
 pub fn is_found(kind: &str, name: &str) -> bool {
     !kubectl(&["get", kind, name, "--ignore-not-found", "--output=name"]).is_empty()
-}
-
-/// Returns Kubeflow's kind `PodDefault`, as far as an API server needs it.
-fn pod_default_kind() -> Value {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": schema});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "poddefaults.kubeflow.org"},
-        "spec": {
-            "group": "kubeflow.org", "scope": "Namespaced", "versions": [version],
-            "names": {"kind": "PodDefault", "plural": "poddefaults", "singular": "poddefault"},
-        },
-    })
 }
 
 /// Returns what Kubeflow Pipelines' own role for editors allows by the API server of Kubernetes (kubeflow/manifests,

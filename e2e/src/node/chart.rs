@@ -2,12 +2,16 @@
 
 use std::net::SocketAddr;
 use std::process::Output;
+use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{ctr_of_kubelet, value};
+use crate::Namespace;
 use crate::command::{printed, run};
-use crate::kubectl::{kubectl, wait_for_rollout};
+use crate::kubectl::{Applied, kubectl, wait_for_rollout};
+use crate::manifests::kind_of_any_object;
+use crate::namespace::name_of;
 
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 const DAEMON_SET: &str = "daemonset/istio-aux-node";
@@ -90,6 +94,17 @@ pub fn proxies_in(namespace: &str) -> Vec<Value> {
     proxies
 }
 
+/// Waits until a namespace has so many proxies, and all of them serve and are of this image.
+pub async fn until_all_serve(ns: &Namespace, count: usize, image: &str, limit: Duration) {
+    let root = root_of(image);
+    ns.until_within(limit, &format!("all proxies to be of {image}, and no other"), async || {
+        let proxies = proxies_in(ns.name());
+        let serves = |proxy: &Value| proxy["image"] == root.as_str() && proxy["state"] == "running";
+        (proxies.len() == count && proxies.iter().all(serves)).then_some(())
+    })
+    .await;
+}
+
 /// Returns the image of the mesh's proxies.
 pub fn proxy_image() -> String {
     value("proxyImage")
@@ -135,6 +150,8 @@ impl Drop for NextImage {
 /// Keeps the chart's `monitoring` enabled until it is dropped.
 pub struct WithMetrics {
     address: SocketAddr,
+    /// Go after the chart's objects of them.
+    _kinds: Applied,
 }
 
 impl WithMetrics {
@@ -145,16 +162,15 @@ impl WithMetrics {
     pub fn begin(ended_counters: &str) -> Self {
         let address = kubectl(&["get", "nodes", "--output", "jsonpath={.items[0].status.addresses[0].address}"]);
         let address = SocketAddr::new(address.parse().expect("it is an address"), Self::PORT);
-        let kinds = Value::from_iter(MONITORING.map(custom_kind));
-        printed(&run(
-            "kubectl",
-            &["apply", "--filename=-"],
-            &json!({"apiVersion": "v1", "kind": "List", "items": kinds}).to_string(),
-        ));
-        let names = MONITORING.map(|kind| format!("customresourcedefinition/{}", crd_name(kind)));
-        kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &names[0], &names[1]]);
+        let kinds =
+            ["PodMonitor", "PrometheusRule"].map(|kind| kind_of_any_object("monitoring.coreos.com", "v1", kind));
+        let applied = Applied::new(&kinds);
+        for kind in kinds {
+            let name = format!("customresourcedefinition/{}", name_of(&kind));
+            kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &name]);
+        }
         // Where the agent does not become ready, dropping it takes this back.
-        let metrics = Self { address };
+        let metrics = Self { address, _kinds: applied };
         set_value(&format!("monitoring.enabled=true,monitoring.endedCounters={ended_counters}"));
         wait_for_rollout(AGENT[1], DAEMON_SET);
         metrics
@@ -188,32 +204,7 @@ impl Drop for WithMetrics {
     fn drop(&mut self) {
         set_value("monitoring.enabled=false");
         wait_for_rollout(AGENT[1], DAEMON_SET);
-        let names = MONITORING.map(crd_name);
-        kubectl(&["delete", "customresourcedefinition", &names[0], &names[1]]);
     }
-}
-
-/// The Prometheus operator's kinds that the chart has objects of.
-const MONITORING: [&str; 2] = ["PodMonitor", "PrometheusRule"];
-
-fn crd_name(kind: &str) -> String {
-    format!("{}s.monitoring.coreos.com", kind.to_lowercase())
-}
-
-/// Returns a kind that takes any object: this cluster has no Prometheus operator.
-fn custom_kind(kind: &str) -> Value {
-    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": crd_name(kind)},
-        "spec": {
-            "group": "monitoring.coreos.com",
-            "names": {"kind": kind, "plural": format!("{}s", kind.to_lowercase())},
-            "scope": "Namespaced",
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
-        },
-    })
 }
 
 fn set_proxy_image(name: &str) {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{NextImage, WithMetrics, proxies_in, root_of};
+use super::{NextImage, WithMetrics, proxies_in, until_all_serve};
 use crate::kubectl::wait_for_rollout;
 use crate::manifests::{job, pod_spec, server, shell, with_annotations};
+use crate::namespace::WAIT_TIMEOUT;
 use crate::{Namespace, has_condition};
 
 /// Matches the counters that are asked for: Envoy has none of Istio's metrics here.
@@ -31,12 +32,7 @@ pub async fn requests_are_counted(
     run_clients(ns, "before", 1, 1, limit).await;
     // The agent, which is replaced too, forgets the clients' requests.
     let next = NextImage::install();
-    let root = root_of(&next.name);
-    let is_next = async || {
-        let proxies = proxies_in(ns.name());
-        (proxies.len() == 1 && proxies[0]["image"] == root.as_str()).then_some(())
-    };
-    ns.until("the server's next proxy", is_next).await;
+    until_all_serve(ns, 1, &next.name, WAIT_TIMEOUT).await;
     run_clients(ns, "short", pods, at_a_time, limit).await;
     ns.delete(&web).await;
     ns.until("the end of all proxies", async || proxies_in(ns.name()).is_empty().then_some(())).await;

@@ -1,8 +1,6 @@
 //! The token for pipelines beside Kubeflow's `PodDefault` webhook, for which a program on this machine stands in.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_TOKEN_VOLUME};
@@ -12,6 +10,7 @@ use e2e::manifests::{pod, pod_spec, shell};
 use e2e::tenancy::TOKEN;
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// A label by which another `PodDefault` adds the same token.
 const OTHER_LABEL: &str = "other-pod-default";
@@ -20,15 +19,15 @@ const WEBHOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stand-ins/pod-defaul
 /// The stand-in, which serves pods of one namespace until this is dropped.
 struct Webhook {
     process: Child,
-    directory: PathBuf,
+    _directory: TempDir,
     _configuration: Applied,
 }
 
 impl Webhook {
     fn start(ns: &Namespace) -> Self {
-        let directory = std::env::temp_dir().join(ns.name());
-        fs::create_dir_all(&directory).expect("the directory is made");
-        let [key, certificate] = ["key.pem", "certificate.pem"].map(|file| directory.join(file).display().to_string());
+        let directory = TempDir::new().expect("the directory is made");
+        let path = |file| directory.path().join(file).display().to_string();
+        let [key, certificate] = ["key.pem", "certificate.pem"].map(path);
         let words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=stand-in"];
         let words = [&words[..], &["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", &key, "-out", &certificate]];
         printed(&run_offline("openssl", &words.concat()));
@@ -56,7 +55,7 @@ impl Webhook {
             "metadata": {"name": "poddefaults-e2e"},
             "webhooks": webhooks,
         });
-        Self { process, directory, _configuration: Applied::new(&[configuration]) }
+        Self { process, _directory: directory, _configuration: Applied::new(&[configuration]) }
     }
 }
 
@@ -64,7 +63,6 @@ impl Drop for Webhook {
     fn drop(&mut self) {
         drop(self.process.kill());
         drop(self.process.wait());
-        drop(fs::remove_dir_all(&self.directory));
     }
 }
 

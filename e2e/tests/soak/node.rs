@@ -164,13 +164,7 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
         // Dropped, it has the first image installed again.
         next = if next.is_none() { Some(NextImage::install()) } else { None };
         let wanted = next.as_ref().map_or(&first, |next: &NextImage| &next.name);
-        let root = node::root_of(wanted);
-        ns.until_within(LIMIT, &format!("all proxies to be of {wanted}, and no other"), async || {
-            let proxies = node::proxies_in(ns.name());
-            let serves = |proxy: &Value| proxy["image"] == root.as_str() && proxy["state"] == "running";
-            (proxies.len() == LIVING && proxies.iter().all(serves)).then_some(())
-        })
-        .await;
+        node::until_all_serve(ns, LIVING, wanted, LIMIT).await;
     }
     let took = began.elapsed();
     let (mut whole, mut broken) = (0, Vec::new());
