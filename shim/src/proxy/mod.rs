@@ -124,12 +124,13 @@ impl ProxyShutdown {
         self.in_flight.as_ref().map(|in_flight| in_flight.request.poll_fd())
     }
 
-    /// Returns the time at which [`advance`](Self::advance) has something to do.
-    pub(crate) fn deadline(&self, proxy_runs: bool) -> Option<Duration> {
+    /// Returns the time at which [`advance`](Self::advance) has something to do, or, for the proxy's parent, a signal is due.
+    pub(crate) fn deadline(&self, proxy_runs: bool, is_parent: bool) -> Option<Duration> {
         if let Some(in_flight) = &self.in_flight {
             return Some(in_flight.request.deadline);
         }
-        self.open_targets(proxy_runs).map(|(_, target)| target.next).chain(self.signal_at.map(|(at, _)| at)).min()
+        let signal = self.signal_at.filter(|_| is_parent).map(|(at, _)| at);
+        self.open_targets(proxy_runs).map(|(_, target)| target.next).chain(signal).min()
     }
 
     /// Returns the signal that the proxy gets now: its ports are closed, or it was asked and has not ended in time.

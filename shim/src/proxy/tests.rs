@@ -54,7 +54,7 @@ fn proxy_is_asked_once_no_data_is_on_its_way() {
         queues::tests::write(directory.path(), "01", queues);
         let at = began + look * FLUSH_PAUSE;
         shutdown.advance(true, at);
-        assert!(shutdown.is_requested() || shutdown.deadline(true) == Some(at + FLUSH_PAUSE));
+        assert!(shutdown.is_requested() || shutdown.deadline(true, true) == Some(at + FLUSH_PAUSE));
     }
     assert!(shutdown.is_requested());
 }
@@ -133,6 +133,18 @@ fn proxy_that_does_not_end_gets_sigterm_and_then_sigkill() {
             assert_eq!(shutdown.due_signal(due), Some(signal), "{answer}");
         }
     }
+}
+
+#[test]
+fn signal_wakes_the_proxys_parent_only() {
+    let (closed, refusing) = listen();
+    drop(closed);
+    let mut shutdown = shutdown_of(&[], &[refusing]);
+    let began = now();
+    seconds_until(&mut shutdown, |shutdown| shutdown.is_requested() && shutdown.in_flight.is_none());
+    let [parent, sidecar] = [true, false].map(|is_parent| shutdown.deadline(true, is_parent).unwrap());
+    assert!(parent < began + RETRY_BACKOFF_MIN, "its ports are closed");
+    assert!(sidecar >= began + RETRY_BACKOFF_MIN, "the next request");
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl Watcher {
                     log::info("sent a signal to istio-proxy", &[("signal", &signal)]);
                     child.signal(signal);
                 }
-                deadline = self.shutdown.deadline(runs);
+                deadline = self.shutdown.deadline(runs, child.is_some());
             } else {
                 self.shutdown.forget_flush();
             }
