@@ -1,12 +1,12 @@
 //! Reads `/proc` of a pod with a shared PID namespace: which processes are containers, and their names.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::str::SplitWhitespace;
 use std::time::Duration;
 
-use nix::libc::{EINVAL, ENOENT, ESRCH};
+use nix::libc::{ENOENT, ESRCH};
 
 /// Names a start of a container, by the path of its termination log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Procfs {
 
     /// Returns the container of a process; `None` while its mounts are missing or gone.
     pub(crate) fn instance_of(&self, pid: i32) -> Option<ContainerInstance> {
-        instance_in(&self.mounts_of(&pid.to_string()).ok()?)
+        self.instance(&pid.to_string())
     }
 
     /// Returns a process' start time, in clock ticks since boot; `None` if it has been reaped.
@@ -122,7 +122,7 @@ impl Procfs {
 
     /// Returns the instance of this process' own container; `None` if `/proc` does not show containers' names here.
     pub(crate) fn own_instance(&self) -> Option<ContainerInstance> {
-        instance_in(&self.mounts_of("self").ok()?)
+        self.instance("self")
     }
 
     fn stat(&self, pid: i32) -> io::Result<Option<Stat>> {
@@ -138,16 +138,10 @@ impl Procfs {
         }
     }
 
-    /// Reads a process' mount table; empty if it has none.
-    fn mounts_of(&self, process: &str) -> io::Result<String> {
-        let mut mounts = Vec::new();
-        match File::open(self.root.join(process).join("mountinfo")) {
-            Ok(file) => file.take(MOUNTINFO_LIMIT).read_to_end(&mut mounts)?,
-            // The process is exiting, or has been reaped.
-            Err(error) if [Some(EINVAL), Some(ENOENT), Some(ESRCH)].contains(&error.raw_os_error()) => 0,
-            Err(error) => return Err(error),
-        };
-        Ok(String::from_utf8_lossy(&mounts).into_owned())
+    /// Returns the container whose mounts a process has; `None` where it is exiting, or has been reaped.
+    fn instance(&self, process: &str) -> Option<ContainerInstance> {
+        let mounts = File::open(self.root.join(process).join("mountinfo")).ok()?.take(MOUNTINFO_LIMIT);
+        instance_in(BufReader::new(mounts))
     }
 }
 
@@ -186,8 +180,10 @@ fn state_and_ticks(stat: &[u8]) -> Option<(u8, u64)> {
 
 /// Returns the container with these mounts. The kubelet mounts the termination log from
 /// `…/pods/POD-UID/containers/NAME/ID` for any `terminationMessagePath`.
-fn instance_in(mountinfo: &str) -> Option<ContainerInstance> {
-    mountinfo.lines().find_map(|line| {
+fn instance_in(mounts: impl BufRead) -> Option<ContainerInstance> {
+    // Line by line: the table may be as large as the shim's memory.
+    mounts.split(b'\n').map_while(Result::ok).find_map(|line| {
+        let line = String::from_utf8_lossy(&line);
         let mut parts = line.split(' ').nth(3)?.rsplit('/');
         let (id, container) = (parts.next()?, parts.next()?);
         let shape = parts.next()? == "containers" && parts.nth(1)? == "pods";
@@ -266,7 +262,7 @@ mod tests {
             ("nothing", "", None),
         ];
         for (name, mounts, expected) in cases {
-            assert_eq!(instance_in(mounts), expected, "{name}");
+            assert_eq!(instance_in(mounts.as_bytes()), expected, "{name}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Asks the kernel whether data is on its way through the pod's TCP connections.
 
-use std::fs;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// The states in which a connection may hold data, as the kernel writes them. A FIN counts as a byte until it is acknowledged in those
@@ -15,8 +16,9 @@ const ENDED: [&str; 3] = ["08", "09", "0B"];
 pub(super) fn hold_data(directory: &Path) -> bool {
     ["tcp", "tcp6"].iter().any(|file| {
         // A kernel without IPv6 has no `tcp6`.
-        let listed = fs::read_to_string(directory.join(file)).unwrap_or_default();
-        listed.lines().skip(1).any(holds_data)
+        let Ok(file) = File::open(directory.join(file)) else { return false };
+        // Line by line: a payload may leave a hundred thousand connections behind.
+        BufReader::new(file).lines().skip(1).map_while(Result::ok).any(|line| holds_data(&line))
     })
 }
 
@@ -32,6 +34,8 @@ fn holds_data(line: &str) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::fs;
+
     use super::*;
 
     const HEADER: &str =
