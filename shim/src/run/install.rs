@@ -11,6 +11,11 @@ const NAME: &str = "aux-shim";
 /// Copies this program into a directory, whole or not at all.
 pub(crate) fn run(directory: &Path) -> io::Result<()> {
     let part = directory.join("aux-shim.part");
+    // One of an earlier attempt is writable for nobody.
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     fs::copy("/proc/self/exe", &part)?;
     // Executable for every user, writable for none.
     fs::set_permissions(&part, Permissions::from_mode(0o555))?;
@@ -24,6 +29,9 @@ mod tests {
     #[test]
     fn installed_copy_is_whole_and_executable() {
         let directory = tempfile::tempdir().unwrap();
+        let part = directory.path().join("aux-shim.part");
+        fs::write(&part, "half").unwrap();
+        fs::set_permissions(part, Permissions::from_mode(0o555)).unwrap();
         for _ in 0..2 {
             run(directory.path()).unwrap();
         }
