@@ -92,7 +92,8 @@ impl PodState {
         let container = |role| {
             move |name: &String| {
                 let final_end = match args.restart_policy {
-                    _ if args.may_restart.contains(name) => FinalEnd::Reported,
+                    // The kubelet starts the proxy again after a failed probe, or with another image, under any policy.
+                    _ if role == Role::Proxy || args.may_restart.contains(name) => FinalEnd::Reported,
                     RestartPolicy::Never => FinalEnd::Any,
                     RestartPolicy::OnFailure => FinalEnd::Success,
                     RestartPolicy::Always => FinalEnd::Reported,
