@@ -7,6 +7,10 @@ use contract::names::SHIM_BINARY;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::bounded;
+
+/// The number of words of a command up to which a pod is changed.
+pub(super) const WORD_LIMIT: usize = 10_000;
 /// The image of a proxy, or gateway, that Istio's injector is to fill in.
 const AUTO_IMAGE: &str = "auto";
 
@@ -26,6 +30,7 @@ pub struct Container {
     pub(crate) ports: Option<Box<RawValue>>,
     resize_policy: Option<Vec<ResizePolicy>>,
     /// Its command, where the image's own is not used.
+    #[serde(default, deserialize_with = "bounded::optional_list::<_, _, WORD_LIMIT>")]
     pub command: Option<Vec<String>>,
     /// The arguments of its command.
     pub args: Option<Vec<String>>,

@@ -1,5 +1,6 @@
 //! The facts about a pod, read in one pass. Plans are made from them, and patches are rendered from plans.
 
+mod bounded;
 mod container;
 pub mod pod;
 mod sidecar;

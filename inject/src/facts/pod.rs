@@ -8,7 +8,12 @@ use contract::policy::RestartPolicy;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::bounded;
+use super::container::WORD_LIMIT;
 pub use super::container::{Container, ExitCodes, Lifecycle, Resources, RestartPolicyRule, VolumeMount};
+
+/// The number of containers, init containers included, up to which a pod is changed.
+const CONTAINER_LIMIT: usize = 500;
 
 /// A pod.
 #[derive(Debug, Clone, Deserialize)]
@@ -99,8 +104,10 @@ struct OwnerReference {
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
     /// The regular containers.
+    #[serde(deserialize_with = "bounded::list::<_, _, CONTAINER_LIMIT>")]
     pub containers: Vec<Container>,
     /// Init containers and native sidecars.
+    #[serde(default, deserialize_with = "bounded::optional_list::<_, _, CONTAINER_LIMIT>")]
     pub init_containers: Option<Vec<Container>>,
     /// The pod's volumes.
     pub volumes: Option<Vec<Named>>,
@@ -197,6 +204,17 @@ impl Pod {
         Some(config.status_port.unwrap_or(DEFAULT_STATUS_PORT))
     }
 
+    /// Returns why the pod is left alone for its size, which bounds the time and the memory of a decision.
+    pub(crate) fn excess(&self) -> Option<&'static str> {
+        if self.all_containers().count() > CONTAINER_LIMIT {
+            Some("it has more than 500 containers")
+        } else if self.all_containers().any(|container| container.command.iter().flatten().count() > WORD_LIMIT) {
+            Some("it has a command of more than 10000 words")
+        } else {
+            None
+        }
+    }
+
     /// Returns all containers but ephemeral ones, which no new pod has.
     pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Container> {
         self.spec.containers.iter().chain(self.spec.init_containers.iter().flatten())
@@ -263,6 +281,18 @@ mod tests {
             let text = format!(r#"{{"metadata": {{"annotations": {{"key": {raw} }}}}, "spec": {{"containers": []}}}}"#);
             assert_eq!(pod(&text).unwrap().annotation("key"), Some(value), "{raw}");
         }
+    }
+
+    #[test]
+    fn lists_are_read_up_to_their_limits() {
+        let words = format!(r#"{{"name": "main", "command": [{}""]}}"#, r#""","#.repeat(50_000));
+        let read = pod(&format!(r#"{{"spec": {{"containers": [{words}]}}}}"#)).unwrap();
+        assert_eq!(read.spec.containers[0].command.as_ref().map(Vec::len), Some(WORD_LIMIT + 1));
+        assert_eq!(read.excess(), Some("it has a command of more than 10000 words"));
+        let containers = format!(r#"[{}{{"name": "main"}}]"#, r#"{"name": ""},"#.repeat(50_000));
+        let read = pod(&format!(r#"{{"spec": {{"containers": {containers}, "initContainers": null}}}}"#)).unwrap();
+        assert_eq!(read.spec.containers.len(), CONTAINER_LIMIT + 1);
+        assert_eq!(read.excess(), Some("it has more than 500 containers"));
     }
 
     #[test]

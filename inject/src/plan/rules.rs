@@ -14,9 +14,6 @@ use super::{Change, Plan, argo, katib, mode, quit, resources, restarts, wait_for
 use crate::facts::{Facts, Sidecar};
 use crate::{Mode, Settings};
 
-/// A pod with more containers is unchanged, which bounds the time of a decision.
-const CONTAINER_COUNT_LIMIT: usize = 500;
-
 const OPTED_OUT_BY_LABEL: &str = "the pod opted out, by its label istio-aux.io/injection";
 const OPTED_OUT_BY_MODE: &str = "the pod opted out, by istio-aux.io/mode";
 
@@ -157,10 +154,8 @@ fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
         Some("hostNetwork pods get no Istio sidecar")
     } else if spec.is_windows() {
         Some("Windows pods get no Istio sidecar")
-    } else if facts.pod.all_containers().count() > CONTAINER_COUNT_LIMIT {
-        Some("it has more than 500 containers")
     } else {
-        None
+        facts.pod.excess()
     }
 }
 

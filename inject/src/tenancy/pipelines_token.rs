@@ -28,6 +28,9 @@ pub fn add_pipelines_token(pod: &Pod) -> Decision {
     if pod.spec.restart_policy().is_none() && pod.label(NOTEBOOK_LABEL).is_none() {
         return Decision::without_shim(Patch::default(), "the pod does not run to completion, and is not a notebook");
     }
+    if let Some(reason) = pod.excess() {
+        return Decision::without_shim(Patch::default(), reason);
+    }
     let mut patch = PatchBuilder::new(pod);
     let mut gets_token = false;
     for (index, _) in pod.spec.containers.iter().enumerate().filter(|(_, container)| wants_token(container)) {

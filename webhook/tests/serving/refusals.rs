@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::{Value, json};
 
 use super::WAIT_TIMEOUT;
 use super::server::{self, Server, exchange_with, review, try_connect};
@@ -148,10 +149,36 @@ fn send_most_of_a_body(stream: &mut (impl Read + Write), progress: &AtomicUsize)
     stream.read(&mut [0; 1024]).map(drop)
 }
 
+/// Memory limit of the Deployment, 128Mi, in KiB.
+const MEMORY_LIMIT: usize = 128 << 10;
+
+#[test]
+fn pods_of_many_small_parts_fit_into_memory() {
+    // Nearly as large as a body may be.
+    let many = |part: Value| Value::from(vec![part.clone(); (4 << 20) / (part.to_string().len() + 1) - 1_000]);
+    for (pointer, part) in [
+        ("/spec/containers", json!({"name": ""})),
+        ("/spec/containers/0/command", json!("")),
+        ("/spec/containers/0/args", json!("")),
+        ("/spec/containers/0/env", json!({"name": ""})),
+        ("/spec/containers/0/volumeMounts", json!({"name": "", "mountPath": ""})),
+        ("/spec/volumes", json!({"name": ""})),
+        ("/metadata/ownerReferences", json!({"kind": "", "name": ""})),
+    ] {
+        let server = Server::start();
+        let mut review = review();
+        let object = &mut review["request"]["object"];
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[field] = many(part);
+        let (status, _) = server.mutate(review.to_string());
+        let peak = peak_memory(server.pid());
+        assert!(status == 200 && peak < MEMORY_LIMIT, "{pointer}: {status}, {peak} KiB");
+        println!("{pointer}: {peak} KiB");
+    }
+}
+
 #[test]
 fn unfinished_bodies_neither_block_nor_fill_memory() {
-    /// Memory limit of the Deployment, 128Mi, in KiB.
-    const MEMORY_LIMIT: usize = 128 << 10;
     let server = Server::start();
     let (config, address) = (server.client_config(None), server.admission.clone());
     let (stopped, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
