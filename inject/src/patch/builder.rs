@@ -1,5 +1,7 @@
 //! The operations of a JSON Patch for one pod. Missing parents are created; nothing else of the pod is touched.
 
+use std::collections::HashSet;
+
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, MoveOperation, Patch, PatchOperation, RemoveOperation};
 use serde_json::{Value, json};
@@ -11,7 +13,7 @@ pub(crate) struct PatchBuilder<'p> {
     pod: &'p Pod,
     operations: Vec<PatchOperation>,
     /// The parents that an operation has created.
-    created: Vec<PointerBuf>,
+    created: HashSet<PointerBuf>,
     /// The names of init containers and volumes that an operation has added.
     named: Vec<String>,
     /// The container that becomes the first.
@@ -20,7 +22,7 @@ pub(crate) struct PatchBuilder<'p> {
 
 impl<'p> PatchBuilder<'p> {
     pub(crate) fn new(pod: &'p Pod) -> Self {
-        Self { pod, operations: Vec::new(), created: Vec::new(), named: Vec::new(), front: None }
+        Self { pod, operations: Vec::new(), created: HashSet::new(), named: Vec::new(), front: None }
     }
 
     pub(crate) fn finish(mut self) -> Patch {
@@ -166,8 +168,7 @@ impl<'p> PatchBuilder<'p> {
             return;
         }
         let pointer = pointer(path);
-        if !self.created.contains(&pointer) {
-            self.created.push(pointer);
+        if self.created.insert(pointer) {
             self.add(path, empty);
         }
     }

@@ -41,9 +41,11 @@ fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut
         let is_delayed = container.is_run_by_shim(contract::args::START_AFTER);
         !is_delayed && container.has_command() && args(container).any(|arg| arg.contains(KATIB_COMPLETED_MARKER))
     };
-    for (index, _) in spec.containers.iter().enumerate().filter(|(_, container)| is_training(container)) {
+    let trainings = spec.containers.iter().enumerate().filter(|(_, container)| is_training(container));
+    let mut trainings = trainings.map(|(index, _)| index).peekable();
+    if trainings.peek().is_some() {
         let resources = resources::for_shim(facts, &settings.resources, &mut plan.warnings);
-        plan.changes.push(Change::StartAfterCollector { index, resources });
+        plan.changes.extend(trainings.map(|index| Change::StartAfterCollector { index, resources: resources.clone() }));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a namespace asks for, by its labels and its annotation. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use contract::names::{
     DISABLED, ENABLED, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE, PIPELINES_ROLE_ANNOTATION,
@@ -50,12 +50,12 @@ pub fn wish(labels: &Map, annotations: &Map) -> Wish {
 
 /// Returns the service accounts of a list that is separated by commas, each once. `Err` is one line.
 pub fn accounts_of(list: &str) -> Result<Vec<String>, String> {
-    let mut accounts: Vec<String> = Vec::new();
+    let (mut accounts, mut known) = (Vec::new(), HashSet::new());
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         if !is_name(name) {
             return Err(format!("{name:?} is no name of a service account; it takes names such as trainer,loader"));
         }
-        if !accounts.iter().any(|other| other == name) {
+        if known.insert(name) {
             accounts.push(name.to_owned());
         }
     }
