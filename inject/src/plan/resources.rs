@@ -55,12 +55,21 @@ pub(super) fn for_shim(
         // A quota of CPU limits rejects pods with a container that has none.
         limit("cpu", CPU_LIMIT);
     }
-    if !is_guaranteed(facts.pod) {
-        return Some(ResourceRequirements { requests, limits });
+    let is_guaranteed = is_guaranteed(facts.pod);
+    if is_guaranteed {
+        // Each container of a Guaranteed pod has limits, and requests that equal them.
+        limit("memory", requests.get("memory").map_or(GUARANTEED_MEMORY_LIMIT, String::as_str));
     }
-    // Each container of a Guaranteed pod has limits, and requests that equal them.
-    limit("memory", requests.get("memory").map_or(GUARANTEED_MEMORY_LIMIT, String::as_str));
-    Some(ResourceRequirements { requests: limits.clone(), limits })
+    // The API server rejects a request that is larger than its limit.
+    for (name, request) in &requests {
+        if let Some(limit) = limits.get_mut(name)
+            && quantity::parse(request) > quantity::parse(limit)
+        {
+            limit.clone_from(request);
+        }
+    }
+    let requests = if is_guaranteed { limits.clone() } else { requests };
+    Some(ResourceRequirements { requests, limits })
 }
 
 /// Returns true if every container has a limit for CPU.
@@ -106,6 +115,9 @@ mod tests {
         let (resources, warnings) = annotated("memory=32Mi", "memory=32Mi, cpu=50m");
         let expected = json!({"requests": {"cpu": "1m", "memory": "32Mi"}, "limits": {"memory": "32Mi", "cpu": "50m"}});
         assert_eq!((resources, warnings), (Some(expected), vec![]));
+        let (resources, _) = annotated("memory=32Mi", "");
+        let expected = json!({"requests": {"cpu": "1m", "memory": "32Mi"}, "limits": {"memory": "32Mi"}});
+        assert_eq!(resources, Some(expected), "no request is larger than its limit");
         let (resources, warnings) = annotated("memory=lots,cpu=2m", "");
         let expected = json!({"requests": {"memory": "4Mi", "cpu": "2m"}, "limits": {"memory": "16Mi"}});
         assert_eq!(resources, Some(expected));
