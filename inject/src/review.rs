@@ -14,6 +14,8 @@ use crate::{Decision, Entry, Mode, Settings};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
+/// The characters of an object's name in the log: the longest valid name has as many.
+const NAME_LIMIT: usize = 253;
 /// Is enough for the patch of most pods, in bytes. Buffers that grow are copied.
 const PATCH_CAPACITY: usize = 3 << 10;
 /// Is enough for what is around the patch in most responses, in bytes.
@@ -240,8 +242,8 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
         entry = entry.as_str(),
         uid = request.uid,
         namespace = request.namespace,
-        name = pod.display_name(),
-        owner = pod.owner().unwrap_or_default(),
+        name = shortened(pod.display_name()),
+        owner = shortened(&pod.owner().unwrap_or_default()),
         mode = decision.mode.as_str(),
         operations = decision.patch.len(),
         reason = decision.reason,
@@ -251,10 +253,21 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
     );
 }
 
+/// Returns the beginning of a name, which the API server has not validated yet.
+fn shortened(name: &str) -> &str {
+    name.char_indices().nth(NAME_LIMIT).map_or(name, |(end, _)| &name[..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn name_in_the_log_is_as_long_as_a_valid_one() {
+        assert_eq!(shortened("train-0"), "train-0");
+        assert_eq!(shortened(&"ä".repeat(1_000)).chars().count(), NAME_LIMIT);
+    }
 
     fn settings() -> Settings {
         Settings::new("shim:1")

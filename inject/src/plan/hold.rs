@@ -57,7 +57,9 @@ fn parse(text: &str) -> Result<Map<String, Value>, UnsupportedAnnotation> {
     if let Ok(config) = serde_json::from_str(text) {
         return Ok(config);
     }
-    serde_saphyr::from_str(text).map_err(|error| {
+    // Its aliases may repeat what they refer to.
+    let options = serde_saphyr::options! { budget: serde_saphyr::budget! { max_total_scalar_bytes: 2 * ANNOTATION_LENGTH_LIMIT } };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let reason = error.to_string();
         UnsupportedAnnotation::NotAMapping(reason.lines().next().unwrap_or_default().to_owned())
     })
@@ -129,6 +131,8 @@ mod tests {
         let of = |length: usize| format!("a: {}", "b".repeat(length - 3));
         assert_eq!(edit(Some(&of(ANNOTATION_LENGTH_LIMIT + 1))), Err(UnsupportedAnnotation::TooLong));
         assert!(edit(Some(&of(ANNOTATION_LENGTH_LIMIT))).is_ok());
+        let aliases = format!("a: &a {}\nb: [{}]", "x".repeat(8_000), "*a, ".repeat(1_000));
+        assert!(matches!(edit(Some(&aliases)), Err(UnsupportedAnnotation::NotAMapping(_))));
     }
 
     #[test]
