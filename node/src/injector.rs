@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 use cni::protocol::Sandbox;
-use contract::names::{ISTIO_INJECT, MERGE_METRICS_ANNOTATION, PROXY_CONTAINER, SCRAPE_TARGETS_ANNOTATION};
+use contract::names::{
+    INJECTED_CONTAINERS, ISTIO_INJECT, MERGE_METRICS_ANNOTATION, PROXY_CONTAINER, SCRAPE_TARGETS_ANNOTATION,
+};
 use contract::quantity;
 use hyper::{Request, header};
 use json_patch::Patch;
@@ -53,6 +55,9 @@ const CONFIG_KEYS: [&str; 7] = [
 ];
 /// Istio's limit for one value. Linux' limit for one argument or variable is 128 KiB.
 const VALUE_LIMIT: usize = 64 * 1024;
+/// Limits the arguments and variables of a program together: a pod's annotations and a `ProxyConfig` may refer to others' values.
+const PROGRAM_LIMIT: usize = 512 * 1024;
+const TRUST_DOMAIN: &str = "TRUST_DOMAIN";
 /// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
 const ONLY_CHECKS: [&str; 2] = ["--run-validation", "--skip-rule-apply"];
 
@@ -86,7 +91,7 @@ impl Rendered {
     /// Returns the mesh's trust domain.
     #[must_use]
     pub fn trust_domain(&self) -> &str {
-        self.proxy.environment.get("TRUST_DOMAIN").map_or("cluster.local", String::as_str)
+        self.proxy.environment.get(TRUST_DOMAIN).map_or("cluster.local", String::as_str)
     }
 }
 
@@ -113,6 +118,15 @@ impl Injector {
 
 /// Returns the review of the pod as its creation would have sent it, with what the pod may say about its proxy.
 fn review(pod: &Pod) -> Result<Value> {
+    let spec = pod.spec.as_ref().context("it has no spec")?;
+    let mut own =
+        spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| container.name.as_str());
+    // Istio would take it for changes to its own, whose arguments run as root with rights to the pod's network.
+    if let Some(name) = own.find(|name| INJECTED_CONTAINERS.contains(name)) {
+        return Err(Error::new(format_args!(
+            "the pod has a container {name} of its own, which no proxy on the node gets"
+        )));
+    }
     let mut pod = pod.clone();
     pod.metadata.annotations = Some(annotations(&pod.metadata.annotations.unwrap_or_default()));
     // The webhook has opted the pod out of an ordinary sidecar.
@@ -142,12 +156,17 @@ pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, St
     let allowed = ANNOTATIONS.iter().filter_map(|name| all.get_key_value(*name));
     let allowed =
         allowed.filter(|(name, value)| is_plain(name, value)).map(|(name, value)| (name.clone(), value.clone()));
-    let config = all.get(CONFIG_ANNOTATION).and_then(|text| serde_saphyr::from_str::<Map<String, Value>>(text).ok());
-    let config = config.map(|mut config| {
+    let config = all.get(CONFIG_ANNOTATION).and_then(|text| proxy_config(text)).map(|mut config| {
         config.retain(|key, _| CONFIG_KEYS.contains(&key.as_str()));
         (CONFIG_ANNOTATION.to_owned(), Value::from(config).to_string())
     });
     allowed.chain(config).collect()
+}
+
+/// Parses the annotation; `None` where it is no mapping, or too large, by its aliases, too.
+fn proxy_config(text: &str) -> Option<Map<String, Value>> {
+    let options = serde_saphyr::options! { budget: serde_saphyr::budget! { max_total_scalar_bytes: VALUE_LIMIT } };
+    (text.len() <= VALUE_LIMIT).then(|| serde_saphyr::from_str_with_options(text, options).ok())?
 }
 
 /// Applies the injector's patch to the pod of the review.
@@ -188,19 +207,32 @@ pub(crate) fn value_after<'a>(args: &'a mut [String], option: &str) -> Option<&'
     args.get_mut(at + 1)
 }
 
-/// Returns a container's arguments and environment as the kubelet resolves them.
+/// Returns a container's arguments and environment as the kubelet resolves them. Values that are too long are left out. The trust
+/// domain is the mesh's, which comes first: a `ProxyConfig` of the pod's namespace may have another one after it.
 fn program(container: &Container, pod: &Pod, sandbox: &Sandbox) -> Result<Program> {
-    let mut environment = BTreeMap::new();
+    let (mut environment, mut size) = (BTreeMap::new(), 0);
     for variable in container.env.iter().flatten() {
-        if let Some(value) = resolve(variable, container, pod, sandbox)?
-            && value.len() <= VALUE_LIMIT
+        let is_mesh_wide = variable.name == TRUST_DOMAIN && environment.contains_key(TRUST_DOMAIN);
+        if !is_mesh_wide
+            && let Some(value) = resolve(variable, container, pod, sandbox)?
+            && let Some(value) = expand(&value, &environment)
         {
-            let value = expand(&value, &environment);
+            size = checked(size + value.len())?;
             environment.insert(variable.name.clone(), value);
         }
     }
-    let args = container.args.iter().flatten().map(|argument| expand(argument, &environment)).collect();
+    let mut args = Vec::new();
+    for argument in container.args.iter().flatten() {
+        let argument = expand(argument, &environment).context("an argument is longer than 64 KiB")?;
+        size = checked(size + argument.len())?;
+        args.push(argument);
+    }
     Ok(Program { args, environment })
+}
+
+/// Fails where the values of a program are larger than their limit.
+fn checked(size: usize) -> Result<usize> {
+    (size <= PROGRAM_LIMIT).then_some(size).context("its arguments and variables are larger than 512 KiB")
 }
 
 /// Returns a variable's value; `None` for a limit that the container does not have.
@@ -231,10 +263,10 @@ fn field_of(path: &str, pod: &Pod, sandbox: &Sandbox) -> Result<String> {
     Ok(pod.pointer(&format!("/{}", path.replace('.', "/"))).and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
-/// Expands `$(NAME)` as the kubelet does: unknown names stay, and `$$` is a `$`.
-fn expand(text: &str, environment: &BTreeMap<String, String>) -> String {
+/// Expands `$(NAME)` as the kubelet does: unknown names stay, and `$$` is a `$`. Returns `None` beyond the limit.
+fn expand(text: &str, environment: &BTreeMap<String, String>) -> Option<String> {
     let (mut expanded, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find('$') {
+    while let Some(at) = rest.find('$').filter(|_| expanded.len() <= VALUE_LIMIT) {
         expanded += &rest[..at];
         rest = &rest[at + 1..];
         if let Some(after) = rest.strip_prefix('$') {
@@ -250,7 +282,7 @@ fn expand(text: &str, environment: &BTreeMap<String, String>) -> String {
             expanded.push('$');
         }
     }
-    expanded + rest
+    (expanded.len() + rest.len() <= VALUE_LIMIT).then(|| expanded + rest)
 }
 
 #[cfg(test)]
@@ -344,6 +376,58 @@ mod tests {
         ] {
             let error = render(&answer).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn values_that_refer_to_others_are_bounded() {
+        let long = "x".repeat(VALUE_LIMIT);
+        let variables = |count: usize| -> Vec<Value> {
+            let repeated = (0..count).map(|number| json!({"name": format!("R{number}"), "value": "$(LONG)"}));
+            [json!({"name": "LONG", "value": long})].into_iter().chain(repeated).collect()
+        };
+        let redirect = init("istio-init", &["-m", "REDIRECT"]);
+        let rendered = |proxy: Value| render(&answer(&redirect, &proxy)).map_err(|error| error.to_string());
+        let twice = json!({"name": "istio-proxy", "env": [{"name": "T", "value": "$(LONG)$(LONG)"}]});
+        assert!(rendered(twice).unwrap().proxy.environment["T"].len() < VALUE_LIMIT, "LONG is not known");
+        for (proxy, expected) in [
+            (json!({"name": "istio-proxy", "env": variables(8)}), "larger than 512 KiB"),
+            (json!({"name": "istio-proxy", "env": variables(0), "args": ["$(LONG)$(LONG)"]}), "longer than 64 KiB"),
+            (json!({"name": "istio-proxy", "env": variables(0), "args": vec!["$(LONG)"; 8]}), "larger than 512 KiB"),
+        ] {
+            let error = rendered(proxy).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let mut many = variables(0);
+        many.push(json!({"name": "MANY", "value": "$(LONG)".repeat(1_000)}));
+        let proxy = rendered(json!({"name": "istio-proxy", "env": many})).unwrap().proxy;
+        assert_eq!(proxy.environment.keys().collect::<Vec<_>>(), ["LONG"], "longer than a variable may be");
+    }
+
+    #[test]
+    fn aliases_of_an_annotation_do_not_multiply_it() {
+        let config = format!("concurrency: &a {}\ntracing: [{}]", "x".repeat(30_000), "*a, ".repeat(90));
+        assert_eq!(annotations(&[(CONFIG_ANNOTATION.to_owned(), config)].into()), BTreeMap::new());
+    }
+
+    #[test]
+    fn proxy_config_changes_no_trust_domain() {
+        let mut proxy = proxy();
+        let variables = proxy["env"].as_array_mut().unwrap();
+        variables.push(json!({"name": TRUST_DOMAIN, "value": "other"}));
+        let rendered = render(&answer(&init("istio-init", &["-m", "REDIRECT"]), &proxy)).unwrap();
+        assert_eq!(rendered.trust_domain(), "td");
+    }
+
+    #[test]
+    fn container_of_istios_name_is_refused() {
+        for (field, name) in
+            [("containers", "istio-proxy"), ("initContainers", "istio-init"), ("initContainers", "istio-validation")]
+        {
+            let mut object = json!(pod(&json!({})));
+            object["spec"][field] = json!([{"name": name}]);
+            let error = review(&serde_json::from_value(object).unwrap()).unwrap_err().to_string();
+            assert!(error.contains(&format!("the pod has a container {name} of its own")), "{error}");
         }
     }
 

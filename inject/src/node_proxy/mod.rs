@@ -5,8 +5,8 @@ mod probes;
 mod scrapes;
 
 use contract::names::{
-    AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, ISTIO_INJECT, NODE_RUNTIME_CLASS, NOT_AMBIENT,
-    PASSED_ANNOTATION_LIMIT, PROXY_CONTAINER, TLS_MODE_LABEL,
+    AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, INJECTED_CONTAINERS, ISTIO_INJECT,
+    NODE_RUNTIME_CLASS, NOT_AMBIENT, PASSED_ANNOTATION_LIMIT, TLS_MODE_LABEL,
 };
 use json_patch::Patch;
 
@@ -113,8 +113,8 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
     if pod.spec.host_users == Some(false) {
         return Some("the pod is in a user namespace (hostUsers: false), where iptables cannot match the proxy's user");
     }
-    if pod.all_containers().any(|container| container.is_named(PROXY_CONTAINER)) {
-        return Some("the pod has a container istio-proxy");
+    if pod.all_containers().any(|container| INJECTED_CONTAINERS.iter().any(|name| container.is_named(name))) {
+        return Some("the pod has a container of Istio's: istio-proxy, istio-init or istio-validation");
     }
     if pod.label(ISTIO_INJECT).is_some_and(|inject| inject != "false") {
         return Some("the pod asks for Istio's sidecar, by its label sidecar.istio.io/inject");
@@ -122,7 +122,7 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
     if pod.label(AMBIENT_LABEL).is_some_and(|mode| mode != NOT_AMBIENT) {
         return Some("the pod asks for ambient mode, by its label istio.io/dataplane-mode");
     }
-    None
+    pod.excess()
 }
 
 /// Returns the service's name as Istio's injector forms it: a label's value, or else the workload's name.
@@ -197,13 +197,14 @@ mod tests {
     }
 
     /// Returns pods that cannot have the proxy, and the reason.
-    fn unsupported() -> [(Value, &'static str); 7] {
+    fn unsupported() -> [(Value, &'static str); 8] {
         let labels = |labels: Value| json!({"metadata": {"labels": labels}});
         [
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
             (json!({"spec": {"hostUsers": false}}), "hostUsers"),
             (json!({"spec": {"containers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
+            (json!({"spec": {"initContainers": [{"name": "istio-init"}]}}), "istio-init"),
             (labels(json!({"sidecar.istio.io/inject": "true"})), "sidecar.istio.io/inject"),
             (labels(json!({"sidecar.istio.io/inject": ""})), "sidecar.istio.io/inject"),
             (labels(json!({"istio.io/dataplane-mode": "ambient"})), "istio.io/dataplane-mode"),
