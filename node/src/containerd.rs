@@ -148,7 +148,7 @@ impl Containerd {
         let request = GetRequest { container_id: id.to_owned() };
         let task = found(self.tasks().get(request).await.map_err(call("read a task")))?;
         let process = task.and_then(|response| response.into_inner().process);
-        Ok(process.filter(|process| process.status() == TaskStatus::Running).map(|process| process.pid))
+        process.map_or(Ok(None), |process| pid_of(process.status(), process.pid))
     }
 
     /// Lists the sandboxes of a runtime handler. One whose network is being set up is not among them yet.
@@ -185,6 +185,16 @@ impl Containerd {
     }
 }
 
+/// Returns the PID of a process in this state; `None` where it does not run.
+fn pid_of(status: TaskStatus, pid: u32) -> Result<Option<u32>, Error> {
+    match status {
+        TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing => Ok(Some(pid)),
+        TaskStatus::Created | TaskStatus::Stopped => Ok(None),
+        // containerd has waited 2 s for the shim in vain: it may run.
+        TaskStatus::Unknown => Err(call("tell a task's state")(Status::unavailable("its shim has not answered"))),
+    }
+}
+
 fn call(what: &'static str) -> impl Fn(Status) -> Error {
     move |cause| Error::Call { what, cause }
 }
@@ -205,5 +215,21 @@ impl Interceptor for InNamespace {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
         Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_whose_state_is_unknown_has_not_ended() {
+        for running in [TaskStatus::Running, TaskStatus::Paused, TaskStatus::Pausing] {
+            assert_eq!(pid_of(running, 7).unwrap(), Some(7));
+        }
+        for ended in [TaskStatus::Created, TaskStatus::Stopped] {
+            assert_eq!(pid_of(ended, 7).unwrap(), None);
+        }
+        assert!(!pid_of(TaskStatus::Unknown, 7).unwrap_err().is_not_found());
     }
 }
