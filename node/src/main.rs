@@ -26,6 +26,8 @@ const API_TIMEOUT: Duration = Duration::from_secs(10);
 const UPGRADES_AT_A_TIME: usize = 2;
 /// A start needs a core for half a second, and waits for the API server, istiod and containerd besides.
 const STARTS_OF_A_CORE: usize = 2;
+/// A start that takes longer waits for something that others need not wait for, such as a network policy of its pod's.
+const TURN_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Parser)]
 #[command(name = "istio-aux-node", version, about = "Runs the Istio proxies of pods on the node (experimental)")]
@@ -150,7 +152,7 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         settings: args.settings,
         identities: Identities::default(),
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
-        starts: Turns::new(STARTS_OF_A_CORE * cores),
+        starts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
         ended: Arc::default(),
     };
     agent::run(node, args.cni, args.metrics_port).await.map(|never| match never {})

@@ -1,5 +1,6 @@
 //! Turns for work that many ask for at once and the node can do a few at a time, such as the start of a proxy.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -12,18 +13,20 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Turns {
     permits: Semaphore,
+    /// How long a turn lasts at most.
+    limit: Duration,
     /// Those that have a turn or wait for one.
     asked: AtomicUsize,
 }
 
 impl Turns {
-    /// Creates turns, so many at a time.
+    /// Creates turns, so many at a time. After `limit`, the next begins beside work that goes on.
     #[must_use]
-    pub fn new(at_a_time: usize) -> Self {
-        Self { permits: Semaphore::new(at_a_time), asked: AtomicUsize::new(0) }
+    pub fn new(at_a_time: usize, limit: Duration) -> Self {
+        Self { permits: Semaphore::new(at_a_time), limit, asked: AtomicUsize::new(0) }
     }
 
-    /// Waits for a turn and does the work in it. Fails if the turn does not come within `patience`.
+    /// Waits for a turn and begins the work in it. Fails if the turn does not come within `patience`.
     pub async fn take<T>(&self, patience: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
         let before = self.asked.fetch_add(1, Ordering::Relaxed);
         // The caller may drop this future at any point.
@@ -33,7 +36,12 @@ impl Turns {
                 "no turn to start within {patience:?}: {before} starts came before it"
             )));
         };
-        let _permit = permit?;
+        let permit = permit?;
+        let mut work = pin!(work);
+        if let Ok(result) = timeout(self.limit, &mut work).await {
+            return result;
+        }
+        drop(permit);
         work.await
     }
 }
@@ -59,7 +67,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn starts_at_once_get_turns_in_order() {
-        let (turns, began) = (Arc::new(Turns::new(2)), Instant::now());
+        let (turns, began) = (Arc::new(Turns::new(2, START)), Instant::now());
         let starts: Vec<_> = (0..10)
             .map(|_| {
                 let turns = Arc::clone(&turns);
@@ -83,9 +91,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn dropped_start_gives_its_turn_to_the_next() {
-        let turns = Turns::new(1);
+        let turns = Turns::new(1, START);
         assert!(timeout(START, turns.take(PATIENCE, std::future::pending::<Result<()>>())).await.is_err());
         assert_eq!(turns.take(PATIENCE, async { Ok(1) }).await, Ok(1));
         assert_eq!(turns.asked.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_that_hang_take_no_turn_for_long() {
+        let (turns, began) = (Turns::new(2, START), Instant::now());
+        let hang = || turns.take(PATIENCE, std::future::pending::<Result<()>>());
+        let next = turns.take(PATIENCE, async { Ok(began.elapsed()) });
+        tokio::select! {
+            biased;
+            never = futures::future::join(hang(), hang()) => panic!("{never:?}"),
+            elapsed = next => assert_eq!(elapsed, Ok(START)),
+        }
     }
 }
