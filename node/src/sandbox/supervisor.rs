@@ -207,6 +207,8 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 self.has_upgraded = true;
             }
             Event::UpgradeFailed(reason) => entry.upgrade_failure = Some(reason.clone()),
+            // Of the image to which it could not be upgraded.
+            Event::Started => entry.upgrade_failure = None,
             _ => {}
         }
         for action in actions {

@@ -312,6 +312,11 @@ async fn failed_upgrade_keeps_proxy_and_is_retried() {
     assert_eq!(fixture.supervisor.request(Request::Check { id: "served".into() }).await, DONE);
     fixture.end.send_replace(true);
     fixture.assert_calls(&["start served"]).await;
+    assert!(fixture.reason_to_stop_rollout().await.contains("the next one does not start"));
+    fixture.end.send_replace(false);
+    fixture.start.send_replace(Some(Ok(())));
+    fixture.assert_calls(&["the start is over", "maintain"]).await;
+    assert_eq!(fixture.reason_to_stop_rollout().await, "", "it was started from the next image");
 }
 
 #[tokio::test(start_paused = true)]
