@@ -112,13 +112,19 @@ impl SandboxFiles {
 
     /// Records the revision that serves from now on.
     pub(super) fn write_revision(&self, revision: u32) -> io::Result<()> {
+        fs::write(self.beginning(revision), "")?;
         replace(&self.directory, "revision", &revision.to_string(), |_| Ok(()))
     }
 
-    /// Returns the time since that revision began to serve.
-    pub(super) fn served_for(&self) -> Duration {
-        let written = fs::metadata(self.directory.join("revision")).and_then(|metadata| metadata.modified());
+    /// Returns the time since a revision was replaced by the next.
+    pub(super) fn replaced_for(&self, revision: u32) -> Duration {
+        let written = fs::metadata(self.beginning(revision.wrapping_add(1))).and_then(|metadata| metadata.modified());
         written.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
+    }
+
+    /// Returns the file that is as old as a revision's service.
+    fn beginning(&self, revision: u32) -> PathBuf {
+        self.directory.join(format!("revision-{revision}"))
     }
 
     /// Writes the rules that redirect the standard ports, for `iptables-restore`.
@@ -204,5 +210,19 @@ mod tests {
         assert_eq!((files.revision(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
         files.write_revision(1).unwrap();
         assert_eq!((files.revision(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));
+    }
+
+    #[test]
+    fn time_since_an_upgrade_is_not_changed_by_the_next() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let files = SandboxFiles::of(run_dir.path(), "abc");
+        fs::create_dir_all(&files.directory).unwrap();
+        let hour = Duration::from_hours(1);
+        files.write_revision(1).unwrap();
+        fs::File::open(files.beginning(1)).unwrap().set_modified(std::time::SystemTime::now() - hour).unwrap();
+        files.write_revision(2).unwrap();
+        assert!(files.replaced_for(0) >= hour);
+        assert!(files.replaced_for(1) < hour);
+        assert_eq!(files.replaced_for(2), Duration::ZERO, "it serves");
     }
 }

@@ -1,9 +1,11 @@
 //! The end of proxies that served before an upgrade.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
+use futures::future::join_all;
 use tokio::time::sleep;
 
 use super::Node;
@@ -21,7 +23,7 @@ impl Node {
     /// Ends each earlier proxy with its last connection, for as long as it is polled.
     pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
         while let Err(error) = self.try_retire(sandbox).await {
-            tracing::warn!(sandbox = sandbox.id, %error, "could not retire an earlier proxy");
+            tracing::warn!(sandbox = sandbox.id, %error, "could not retire earlier proxies");
             sleep(RETIRE_RETRY_DELAY).await;
         }
         std::future::pending().await
@@ -36,13 +38,22 @@ impl Node {
         }
         let pod = read_pod(&self.client, sandbox).await?;
         self.redirect_ports(self.files(&sandbox.id).revision().unwrap_or_default(), sandbox, &pod).await?;
-        for (id, labels) in others {
-            if let Some(revision) = revision_of(&id) {
-                self.drain(&id, revision, sandbox).await?;
+        // All at once: while the last connection of one is waited for, another is not to accept new ones.
+        join_all(others.iter().map(async |(id, labels)| {
+            while let Err(error) = self.retire(id, labels, sandbox).await {
+                tracing::warn!(container = id, %error, "could not retire an earlier proxy");
+                sleep(RETIRE_RETRY_DELAY).await;
             }
-            self.remove_container(&id, &labels, Some(sandbox)).await?;
-        }
+        }))
+        .await;
         Ok(())
+    }
+
+    async fn retire(&self, id: &str, labels: &HashMap<String, String>, sandbox: &Sandbox) -> Result<()> {
+        if let Some(revision) = revision_of(id) {
+            self.drain(id, revision, sandbox).await?;
+        }
+        self.remove_container(id, labels, Some(sandbox)).await
     }
 
     /// Returns when a proxy has no connections, or the drain timeout is over.
@@ -60,7 +71,7 @@ impl Node {
             if count == Ok(0) {
                 break;
             }
-            if self.files(&sandbox.id).served_for() >= Duration::from_secs(self.settings.drain_timeout) {
+            if self.files(&sandbox.id).replaced_for(revision) >= Duration::from_secs(self.settings.drain_timeout) {
                 tracing::warn!(container = id, connections = ?count, "a proxy before an upgrade is ended with its connections");
                 break;
             }
