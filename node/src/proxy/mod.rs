@@ -34,7 +34,7 @@ pub(crate) use self::labels::image_of;
 pub(crate) use self::look::pods_without_proxy;
 use crate::containerd::Containerd;
 use crate::ended_counters::EndedCounters;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::identities::Identities;
 use crate::netns::Network;
 use crate::sandbox::Proxies;
@@ -113,6 +113,10 @@ impl Proxies for Node {
     }
 
     async fn upgrade(&self, sandbox: &Sandbox) -> Result<()> {
+        let _permit = tokio::select! {
+            permit = self.upgrades.acquire() => permit?,
+            () = self.maintain(sandbox) => return Err(Error::new("the proxy ended before its upgrade")),
+        };
         self.start_successor(sandbox).await
     }
 
@@ -176,7 +180,7 @@ mod tests {
             settings: Settings::from_arg_matches(&matches).unwrap(),
             identities: Identities::default(),
             upgrades: Semaphore::new(1),
-            starts: Turns::new(1),
+            starts: Turns::new(1, Duration::MAX),
             ended: Arc::default(),
         }
     }

@@ -24,12 +24,8 @@ impl Node {
             self.until_ready(revision, sandbox).await?;
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")
         };
-        let in_turn = async {
-            let _permit = self.upgrades.acquire().await?;
-            self.in_time(sandbox, Box::pin(start)).await
-        };
         let result = tokio::select! {
-            started = in_turn => started,
+            started = self.in_time(sandbox, Box::pin(start)) => started,
             () = self.ended(&serving) => Err(Error::new("the proxy ended before the next one was ready")),
             never = self.keep_fresh(sandbox) => match never {},
         };
