@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 const LOOK_RETRY_DELAY: Duration = Duration::from_secs(5);
 const INSTALL_INTERVAL: Duration = Duration::from_secs(10);
 const ROOTS_INTERVAL: Duration = Duration::from_hours(1);
+const LOCK_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Runs until a part fails; metrics are served where a port is given.
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
@@ -42,6 +43,7 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     fs::create_dir_all(&run_dir)
         .and_then(|()| fs::set_permissions(&run_dir, Permissions::from_mode(0o700)))
         .context(run_dir.display())?;
+    let _only = only_agent(&run_dir).await?;
     let node = Arc::new(node);
     let supervisor = Supervisor::spawn(Arc::clone(&node), move |label| events.count(label));
     let socket = protocol::socket(&run_dir);
@@ -52,6 +54,17 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         never = exporter.serve(metrics_port) => match never {},
         never = keep_used_roots(&node.containerd, &node.settings.proxy_root) => match never {},
     }
+}
+
+/// Waits until no other agent manages this node's proxies, as one does whose pod was deleted by force or that a surge replaces.
+async fn only_agent(run_dir: &Path) -> Result<File> {
+    let path = run_dir.join("agent.lock");
+    let lock = File::create(&path).context(path.display())?;
+    while let Err(error) = lock.try_lock() {
+        tracing::warn!(%error, "another agent runs on this node");
+        sleep(LOCK_RETRY_DELAY).await;
+    }
+    Ok(lock)
 }
 
 /// Compares what runs with what should, again and again: an event may have been missed.

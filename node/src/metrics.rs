@@ -31,7 +31,9 @@ use crate::status;
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const CONNECTION_LIMIT: usize = 16;
 /// Limits the time of one connection, which has one request.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// Limits the time for its request: a silent client is not to keep others out.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limits the reading of the gauges. Prometheus waits for 10 s by default.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_BUFFER_LIMIT: usize = 16 << 10;
@@ -131,7 +133,8 @@ impl Exporter {
             let exporter = self.clone();
             tokio::spawn(async move {
                 let mut http = http1::Builder::new();
-                http.timer(TokioTimer::new()).max_buf_size(READ_BUFFER_LIMIT).keep_alive(false);
+                http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+                http.max_buf_size(READ_BUFFER_LIMIT).keep_alive(false);
                 let service = service_fn(|request| exporter.respond(request));
                 // An error of a connection concerns its client only.
                 let _ = timeout(CONNECTION_TIMEOUT, http.serve_connection(TokioIo::new(stream), service)).await;
@@ -161,7 +164,7 @@ fn register(registry: &mut Registry, gauges: Gauges) {
         gauge.set(value);
         registry.register(name, help, gauge);
     };
-    register("proxies", "Proxies on this node", gauges.proxies);
+    register("proxies", "Pods on this node that have a proxy", gauges.proxies);
     register("outdated_proxies", "Proxies of another image than new ones are", gauges.outdated);
     register("pods_without_proxy", "Pods of the runtime class that run outside of the mesh", gauges.pods_without_proxy);
     if let Some(due) = gauges.earliest_renewal {

@@ -43,7 +43,10 @@ pub fn remove_unused(directory: &Path, used: &BTreeSet<String>) -> io::Result<Ve
         let name = entry.file_name().to_string_lossy().into_owned();
         let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
         if !used.contains(&name) && age >= MIN_AGE {
-            fs::remove_dir_all(entry.path())?;
+            // What has its name is complete, also where the removal is interrupted.
+            let old = directory.join(format!("{name}.old"));
+            fs::rename(entry.path(), &old)?;
+            fs::remove_dir_all(old)?;
             removed.push(name);
         }
     }
