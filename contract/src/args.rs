@@ -40,7 +40,7 @@ pub const END_OF_OPTIONS: &str = "--";
 pub struct WatchArgs {
     /// Containers to wait for; at least one.
     pub awaited: Vec<String>,
-    /// Awaited containers, and the proxy, of whose end only the kubelet knows if it is final: it may start them again after any
+    /// Awaited containers of whose end only the kubelet knows if it is final: it may start them again after any
     /// exit code, because of a liveness or startup probe, a `resizePolicy`, or rules of their own.
     pub may_restart: Vec<String>,
     /// The pod's restart policy.

@@ -72,7 +72,7 @@ fn killed_container_is_final_only_if_reported() {
 #[test]
 fn container_that_its_probe_may_restart_is_final_only_if_reported() {
     let (pod, proxy) = pod_with_proxy();
-    let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &["--may-restart=main", "--may-restart=istio-proxy"]].concat());
+    let mut shim = pod.watch(&proxy, &[&ON_FAILURE[..], &["--may-restart=main"]].concat());
     for attempt in [1, 2] {
         let main = shim.payload(&pod, "main", 0);
         assert_eq!(proxy.requests(), NOTHING);

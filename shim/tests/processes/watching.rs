@@ -44,6 +44,23 @@ fn retried_container_keeps_proxy() {
 }
 
 #[test]
+fn proxy_that_is_started_again_after_code_0_is_asked() {
+    let pod = Pod::new();
+    let mut proxy = Proxy::new();
+    let mut shim = pod.watch(&proxy, &NEVER);
+    let mut first = pod.start("istio-proxy", "sleep 0.3");
+    shim.until_logged("container started container=istio-proxy");
+    let main = shim.payload(&pod, "main", 0);
+    first.wait();
+    shim.until_logged(&format!("istio-proxy ended before the awaited containers {}", code(0)));
+    proxy.start(&pod);
+    shim.until_logged_times(2, "container started container=istio-proxy");
+    main.finish();
+    shim.until_logged_times(2, "istio-proxy ended");
+    proxy.assert_quit_once(shim);
+}
+
+#[test]
 fn exec_session_is_not_a_container() {
     let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &NEVER);
