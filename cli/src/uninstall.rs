@@ -86,12 +86,7 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     if let Some(application) = label(CHARM_LABEL) {
         bail!("the installation is a charm's; next: juju remove-application {application}");
     }
-    let namespace = match (namespace, webhook_service(&configurations)) {
-        (Some(namespace), _) | (None, Some((namespace, _))) => namespace,
-        (None, None) => namespace_of_account(client).await?.unwrap_or_else(|| NAME.to_owned()),
-    };
-    // A release may have another name than the chart's.
-    let controller = format!("{}-tenancy", label(NAME_LABEL).unwrap_or(NAME));
+    let (namespace, controller) = names(client, namespace, &configurations, label(NAME_LABEL)).await?;
     let mut plan = Plan::default();
     let mut release = None;
     for manifest in manifests(&namespace, &controller)? {
@@ -139,10 +134,37 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     Ok(plan)
 }
 
-/// Returns the namespace of the account to which the webhook's rights are bound, where it has any.
-async fn namespace_of_account(client: &Client) -> Result<Option<String>> {
-    let binding = read::get(client, BINDING, None, NAME).await?.filter(is_ours);
-    Ok(binding.and_then(|binding| binding["subjects"][0]["namespace"].as_str().map(str::to_owned)))
+/// Returns the namespace of the installation, and the controller's name: a release may have another name than the chart's. Where an
+/// earlier run has deleted the configurations, the accounts with their rights tell both.
+async fn names(
+    client: &Client,
+    namespace: Option<String>,
+    configurations: &[Value],
+    release: Option<&str>,
+) -> Result<(String, String)> {
+    let usual = format!("{NAME}-tenancy");
+    let bound = if release.is_some() { None } else { account_with(client, &usual).await? };
+    let namespace = match (namespace, webhook_service(configurations)) {
+        (Some(namespace), _) | (None, Some((namespace, _))) => namespace,
+        (None, None) => {
+            let webhooks = account_with(client, NAME).await?;
+            webhooks.or(bound.clone()).map_or_else(|| NAME.to_owned(), |[namespace, _]| namespace)
+        }
+    };
+    let controller = match (release, bound) {
+        (Some(release), _) => format!("{release}-tenancy"),
+        (None, Some([_, name])) => name,
+        (None, None) => usual,
+    };
+    Ok((namespace, controller))
+}
+
+/// Returns namespace and name of the account to which the rights of this name are bound, where there are any.
+async fn account_with(client: &Client, rights: &str) -> Result<Option<[String; 2]>> {
+    let binding = read::get(client, BINDING, None, rights).await?.filter(is_ours);
+    let account = binding.map(|binding| binding["subjects"][0].clone()).unwrap_or_default();
+    let text = |field: &str| account[field].as_str().map(str::to_owned);
+    Ok(text("namespace").zip(text("name")).map(<[String; 2]>::from))
 }
 
 /// Returns what an installation may have, as the manifests of both profiles say, with the controller of this name.

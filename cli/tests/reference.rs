@@ -25,9 +25,10 @@ fn reference() -> String {
     for command in cli.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
         options(&mut text, "istio-aux ", command);
     }
-    let [webhook, controller] = [WebhookArgs::command(), ControllerArgs::command()];
-    options(&mut text, "", &webhook);
-    options(&mut text, "", &controller);
+    for mut program in [WebhookArgs::command(), ControllerArgs::command()] {
+        program.build();
+        options(&mut text, "", &program);
+    }
     metrics(&mut text);
     text
 }
@@ -58,8 +59,19 @@ fn table<'a>(text: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
     text.push_str("| option | default | what |\n| --- | --- | --- |\n");
     for argument in arguments {
         let help = argument.get_help().map(|help| help.to_string().replace('\n', " ")).unwrap_or_default();
-        let _ = writeln!(text, "| `{}` | {} | {help} |", spelled(argument), default(argument));
+        let _ = writeln!(text, "| `{}` | {} | {help}{} |", spelled(argument), default(argument), choices(argument));
     }
+}
+
+/// Returns the values that an argument takes, where they are listed.
+fn choices(argument: &Arg) -> String {
+    let values = argument.get_possible_values();
+    let values: Vec<_> = values.iter().map(|value| format!("`{}`", value.get_name())).collect();
+    if values.is_empty() || is_flag(argument) { String::new() } else { format!("; {}", values.join(", ")) }
+}
+
+fn is_flag(argument: &Arg) -> bool {
+    argument.get_num_args().is_some_and(|number| !number.takes_values())
 }
 
 /// Returns `-n, --name VALUE`, or the value alone if the argument has no name.
@@ -68,15 +80,13 @@ fn spelled(argument: &Arg) -> String {
     let short = argument.get_short().map(|short| format!("-{short}"));
     let long = argument.get_long().map(|long| format!("--{long}"));
     let name = short.into_iter().chain(long).collect::<Vec<_>>().join(", ");
-    let takes_value = argument.get_num_args().is_none_or(|number| number.takes_values());
-    let parts = [name, if takes_value { values } else { String::new() }];
+    let parts = [name, if is_flag(argument) { String::new() } else { values }];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 fn default(argument: &Arg) -> String {
     let values: Vec<_> = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    let is_flag = argument.get_num_args().is_some_and(|number| !number.takes_values());
-    if values.concat().is_empty() || is_flag { "–".to_owned() } else { format!("`{}`", values.join(",")) }
+    if values.concat().is_empty() || is_flag(argument) { "–".to_owned() } else { format!("`{}`", values.join(",")) }
 }
 
 fn metrics(text: &mut String) {

@@ -30,9 +30,15 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
     if policy == "Always" {
         bail!("its restartPolicy is Always: it does not run to completion");
     }
+    if !matches!(policy, "Never" | "OnFailure") {
+        bail!("its restartPolicy {policy} is not known: its containers may be started again");
+    }
     let containers: Vec<&Value> = pod["spec"]["containers"].as_array().into_iter().flatten().collect();
     if !containers.iter().any(|container| is_proxy(container)) {
         bail!("it has no ordinary container {PROXY_CONTAINER}");
+    }
+    if containers.iter().all(|container| is_proxy(container)) {
+        bail!("it has no container beside its {PROXY_CONTAINER}");
     }
     let mut since = String::new();
     for container in containers {
@@ -123,6 +129,11 @@ mod tests {
             (pod("Never", "/status/phase", json!("Succeeded")), "it has ended (Succeeded)"),
             (pod("Never", "/metadata/deletionTimestamp", json!("now")), "it is being deleted"),
             (pod("Never", "/spec/containers/0/name", json!("x")), "it has no ordinary container istio-proxy"),
+            (
+                pod("Never", "/spec/containers", json!([{"name": "istio-proxy"}])),
+                "it has no container beside its istio-proxy",
+            ),
+            (pod("Once", MAIN, ended(0)), "its restartPolicy Once is not known: its containers may be started again"),
         ];
         for (pod, expected) in cases {
             let result = check_stuck(&pod).map_or_else(|error| error.to_string(), |_| "stuck".to_owned());

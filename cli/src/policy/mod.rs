@@ -13,6 +13,9 @@ const PROXYS_USER: &str = include_str!("../../../deploy/helm/istio-aux/policy/pr
 
 /// Returns the objects in YAML. `Err` for a setting that would not stay a string of CEL.
 pub(crate) fn manifests(settings: &Settings, api_version: &str) -> Result<String> {
+    if settings.prefers_status {
+        bail!("--default-mode=status: a policy has no such setting; next: the annotation istio-aux.io/mode of pods");
+    }
     for (option, value) in [("--shim-image", &settings.shim_image), ("--proxy-command", &settings.proxy_command)] {
         if !value.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:@".contains(c)) {
             bail!("{option}: {value:?} has characters that no image and no path of a policy may have");
@@ -87,5 +90,12 @@ mod tests {
     fn value_that_ends_a_string_is_rejected() {
         let refused = manifests(&Settings::new("shim'+'"), "v1").unwrap_err().to_string();
         assert!(refused.starts_with("--shim-image: \"shim'+'\""), "{refused}");
+    }
+
+    #[test]
+    fn setting_that_a_policy_lacks_is_rejected() {
+        let settings = Settings { prefers_status: true, ..default_settings() };
+        let refused = manifests(&settings, "v1").unwrap_err().to_string();
+        assert!(refused.starts_with("--default-mode=status: a policy has no such setting"), "{refused}");
     }
 }

@@ -143,7 +143,7 @@ async fn webhook_stays_while_its_configuration_does() {
 async fn second_run_finds_the_namespace_by_the_binding() {
     let mut binding = object("ClusterRoleBinding", "istio-aux", None);
     binding["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
-    binding["subjects"] = json!([{"namespace": "aux"}]);
+    binding["subjects"] = json!([{"namespace": "aux", "name": "istio-aux"}]);
     let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istio-aux";
     let none = Answer::list(&format!("GET {CONFIGURATIONS}?"), &[]);
     let gone =
@@ -154,6 +154,27 @@ async fn second_run_finds_the_namespace_by_the_binding() {
     let writes = removed(answers.collect()).await.2.writes();
     assert!(writes.iter().any(|line| line.ends_with("namespaces/aux/deployments/istio-aux")), "{writes:?}");
     assert_eq!(writes.last().unwrap(), &format!("DELETE {bindings}"), "the last, so that a third would find it, too");
+}
+
+#[tokio::test]
+async fn second_run_finds_the_controller_by_its_binding() {
+    let mut binding = object("ClusterRoleBinding", "istio-aux-tenancy", None);
+    binding["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
+    binding["subjects"] = json!([{"namespace": "aux", "name": "mine-tenancy"}]);
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istio-aux";
+    let mut controller = object("Deployment", "mine-tenancy", Some("aux"));
+    controller["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": "mine-tenancy"}}});
+    let gone =
+        ["istio-aux", "zz-istio-aux"].map(|name| Answer::failure(&format!("GET {CONFIGURATIONS}/{name}"), 404, ""));
+    let answers = [
+        Answer::list(&format!("GET {CONFIGURATIONS}?"), &[]),
+        Answer::ok(&format!("GET {bindings}-tenancy"), binding),
+        Answer::failure(&format!("GET {bindings}"), 404, ""),
+        Answer::ok("GET /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", controller),
+    ];
+    let answers = answers.into_iter().chain(gone).chain(installed(|object| object));
+    let writes = removed(answers.collect()).await.2.writes();
+    assert_eq!(writes[0], "DELETE /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", "{writes:?}");
 }
 
 #[tokio::test]

@@ -24,7 +24,8 @@ pub(super) fn may_restart(
         if let Err(unknown) = &own {
             let name = &container.name;
             warnings.push(format_args!(
-                "container {name}: {unknown}, so istio-aux cannot tell when it has ended for good; next: istio-aux finish"
+                "container {name}: {unknown}, so istio-aux cannot tell when it has ended for good; next: once it has, \
+                 `pilot-agent request POST quitquitquit` in istio-proxy"
             ));
         }
         if restarts_all || is_ended_by_kubelet(container) || own != Ok(None) {

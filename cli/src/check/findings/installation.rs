@@ -15,6 +15,8 @@ use crate::installation::CLIENT_VERSION;
 
 /// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
+/// Is when the renewal of any CA is overdue, in seconds before its end.
+const OVERDUE_AT_MOST: i64 = 30 * 24 * 3600;
 
 pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let Some(configurations) = &snapshot.configurations else { return Vec::new() };
@@ -90,7 +92,7 @@ fn ca_bundle(ours: [Option<&Value>; 2], namespace: &str, now: i64) -> Option<Fin
     if left <= 0 {
         return problem("the CA that the API server trusts has expired".to_owned());
     }
-    if left < (end - begin) / OVERDUE_DIVISOR {
+    if left < ((end - begin) / OVERDUE_DIVISOR).min(OVERDUE_AT_MOST) {
         return problem(format!("the CA that the API server trusts expires in {}", span(left)));
     }
     Some(Finding::ok(Id::CaBundle, format!("the API server trusts the webhook's CA, for {} more", span(left))))

@@ -37,14 +37,14 @@ fn native_sidecars(istiod: &Value) -> Finding {
                 "{place} makes its proxies native sidecars ({NATIVE_SIDECARS_VARIABLE}): pods that run to completion end without a shim"
             ),
         ),
-        Some(_) => Finding::ok(
+        Some(value) if value != "auto" => Finding::ok(
             Id::NativeSidecars,
             format!(
                 "{place} makes its proxies ordinary containers ({NATIVE_SIDECARS_VARIABLE} is off): without istio-aux, \
                  pods that run to completion hang"
             ),
         ),
-        None => Finding::ok(
+        _ => Finding::ok(
             Id::NativeSidecars,
             format!(
                 "{place} decides by itself whether its proxies are native sidecars (since Istio 1.27, if all nodes have \

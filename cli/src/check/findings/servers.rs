@@ -34,10 +34,13 @@ pub(crate) fn nodes(snapshot: &Snapshot) -> Vec<Finding> {
 
 fn kubelets(snapshot: &Snapshot) -> Finding {
     let old = older(&snapshot.nodes, "kubeletVersion", |version| !version.has_native_sidecars());
-    if old.is_empty() || snapshot.server.is_some_and(|version| !version.has_native_sidecars()) {
+    let mut settings = snapshot.webhooks.iter().filter_map(|webhook| webhook.settings.as_ref());
+    let are_used =
+        snapshot.server.is_none_or(Version::has_native_sidecars) && settings.all(|settings| settings.native_sidecars);
+    if old.is_empty() || !are_used {
         return Finding::ok(
             Id::KubeletVersion,
-            format!("{} node(s): the kubelets fit the server", snapshot.nodes.len()),
+            format!("{} node(s): the kubelets fit the server and the webhook", snapshot.nodes.len()),
         );
     }
     let message = format!(
@@ -53,7 +56,7 @@ fn kernels(snapshot: &Snapshot) -> Finding {
         return Finding::ok(Id::KernelVersion, "the kernels report exit codes of sibling containers");
     }
     let message = "Linux before 6.15 does not report exit codes of sibling containers: pods with restartPolicy OnFailure \
-                   end a back-off later on";
+                   end by the kubelet's report, about a second later, on";
     Finding::info(Id::KernelVersion, format!("{message} {}", some(&old)))
 }
 

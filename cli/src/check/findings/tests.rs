@@ -207,6 +207,10 @@ fn native_sidecars_of_istiod_are_reported() {
             "ok native-sidecars: istio-system/istiod makes its proxies ordinary containers",
         ),
         (|s| set(s, &json!([])), "ok native-sidecars: istio-system/istiod decides by itself"),
+        (
+            |s| set(s, &json!([{"name": VARIABLE, "value": "auto"}])),
+            "ok native-sidecars: istio-system/istiod decides by itself",
+        ),
     ]);
 }
 
