@@ -128,15 +128,16 @@ class IstioAuxCharm(ops.CharmBase):
 
     def opt_out(self, namespace: str) -> bool:
         """Forgets such a namespace, and restores its labels. Returns true if it was one."""
-        opted_in, settings = self._opted_in, self.settings
-        was_opted_in = opted_in.pop(namespace, None) is not None
-        if was_opted_in and settings:
-            self._remember(settings, opted_in)
+        opted_in = self._opted_in
+        if was_opted_in := opted_in.pop(namespace, None) is not None:
+            self._remember(self.settings, opted_in)
         return was_opted_in
 
-    def _remember(self, settings: Settings, opted_in: dict[str, Labels]) -> str | None:
+    def _remember(self, settings: Settings | None, opted_in: dict[str, Labels]) -> str | None:
         """Keeps what actions opted in, and labels namespaces. Returns the reasons of those that are not labelled."""
         self._peer_data[_OPTED_IN] = json.dumps(opted_in)
+        if not settings or not settings.has_shim_image:
+            return None
         _, rejected = self.resources.label(self._wanted_labels(settings))
         return "; ".join(rejected) or None
 

@@ -10,7 +10,7 @@ from mesh import namespaces
 from settings import Settings
 
 NO_SHIM, NO_SIDECAR, NO_HOLD = "no-shim", "no-sidecar", "no-hold"
-_WITHOUT_SHIM, _WITHOUT_HOLD = ("off", "hold", "istio"), ("off",)
+_WITHOUT_SHIM, _WITHOUT_HOLD = ("off", "hold"), ("off",)
 """Values of the mode annotation for which the webhook adds no shim, or no startup hold."""
 
 

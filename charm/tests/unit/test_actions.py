@@ -190,6 +190,19 @@ def test_option_and_action_may_both_name_a_namespace(app: App, api: Api) -> None
     assert api.labels("team") == {}
 
 
+def test_disabling_labels_nothing_without_a_shim_image(app: App, api: Api) -> None:
+    api.put("Namespace", "other")
+    app.deploy(config={"namespaces": "other"})
+    app.act(0, "enable-namespace", namespace="team")
+    app.config = {"namespaces": "other"}
+    app.update(0)
+    app.act(0, "disable-namespace", namespace="team")
+    assert api.labels("other") == {}
+    app.config = dict(SHIM)
+    app.update(0)
+    assert api.labels("team") == {}, "it was forgotten"
+
+
 @pytest.mark.parametrize("before", [{}, {"istio-aux.io/injection": "disabled", "istio-injection": "no"}])
 def test_labels_before_are_restored_without_the_application(app: App, api: Api, before: dict[str, str]) -> None:
     api.put("Namespace", "team", metadata={"labels": before})

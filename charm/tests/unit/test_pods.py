@@ -55,6 +55,7 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
     ("unchanged by webhook", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/status": "{}"}), None),
     ("unchanged by user", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/mode": "hold"}), None),
     ("other mode still misses", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/mode": "status"}), "no-shim"),
+    ("Istio's, but not native", MESH, pod(MAIN, PROXY, annotations={"istio-aux.io/mode": "istio"}), "no-shim"),
     ("has succeeded", MESH, pod(MAIN, PROXY, phase="Succeeded"), None),
     ("has failed", MESH, pod(MAIN, PROXY, phase="Failed"), None),
     ("opted out", MESH, pod(MAIN, PROXY, labels={"istio-aux.io/injection": "disabled"}), None),
