@@ -125,11 +125,17 @@ impl NextImage {
     /// Upgrades to the same image under another name.
     #[must_use]
     pub fn install() -> Self {
-        let name = format!("{}-next", proxy_image());
-        ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &name]);
-        let next = Self::begin(name);
-        wait_for_rollout(AGENT[1], DAEMON_SET);
+        let mut next = Self { name: proxy_image() };
+        next.install_next();
         next
+    }
+
+    /// Upgrades to the same image under one more name.
+    pub fn install_next(&mut self) {
+        self.name += "-next";
+        ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &self.name]);
+        set_proxy_image(&self.name);
+        wait_for_rollout(AGENT[1], DAEMON_SET);
     }
 
     /// Begins to upgrade to an image.

@@ -36,10 +36,10 @@ fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
     ns.exec(&format!("deployment/{deployment}"), "main", &["sh", "-c", script])
 }
 
-/// Waits for the first line of the long response.
-async fn until_streaming(ns: &Namespace) {
+/// Waits for the first line of the long response that goes to a file.
+async fn until_streaming(ns: &Namespace, file: &str) {
     // The file is not there at first.
-    let seen = async || exec(ns, "client", "cat /memory/stream || true").contains(':').then_some(());
+    let seen = async || exec(ns, "client", &format!("cat /memory/{file} || true")).contains(':').then_some(());
     ns.until("a long response", seen).await;
 }
 
@@ -50,6 +50,14 @@ fn codes(ns: &Namespace) -> Vec<String> {
 /// Returns how many new connections there have been.
 fn connections(ns: &Namespace) -> usize {
     exec(ns, "client", "wc -l </memory/codes").trim().parse().expect("it is a number")
+}
+
+/// Waits until there have been so many new connections, and never long for the next one: how fast they come is the machine's matter.
+async fn until_connections(ns: &Namespace, expected: usize) {
+    let mut seen = connections(ns);
+    while seen < expected {
+        seen = ns.until("a new connection", async || Some(connections(ns)).filter(|&now| now > seen)).await;
+    }
 }
 
 /// Returns the namespace's proxies that are of an image.
@@ -74,15 +82,14 @@ async fn upgrade_breaks_and_refuses_no_connection() {
     wait_for_rollout(ns.name(), "deployment/web");
     wait_for_rollout(ns.name(), "deployment/client");
     let before = node::proxy_image();
-    until_streaming(ns).await;
+    until_streaming(ns, "stream").await;
     until_states(ns, &node::root_of(&before), &["running", "running"]).await;
 
     let next = NextImage::install();
     until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
     // They serve the long response still.
     until_states(ns, &node::root_of(&before), &["draining", "draining"]).await;
-    let seen = connections(ns);
-    ns.until("new connections", async || (connections(ns) >= CONNECTIONS.max(seen + 500)).then_some(())).await;
+    until_connections(ns, CONNECTIONS.max(connections(ns) + 500)).await;
     assert!(!exec(ns, "client", "ls /memory").contains("ended"), "the long response goes on");
     exec(ns, "web", "touch /memory/end");
     ns.until("its end", async || exec(ns, "client", "ls /memory").contains("ended").then_some(())).await;
@@ -92,8 +99,7 @@ async fn upgrade_breaks_and_refuses_no_connection() {
     // Back on the ordinary ports.
     drop(next);
     until_states(ns, &node::root_of(&before), &["running", "running"]).await;
-    let seen = connections(ns);
-    ns.until("new connections", async || (connections(ns) >= seen + 500).then_some(())).await;
+    until_connections(ns, connections(ns) + 500).await;
     let codes = codes(ns);
     let refused: Vec<_> = codes.iter().filter(|code| !code.starts_with("200 ")).collect();
     println!("{} new connections, {} refused", codes.len(), refused.len());
@@ -107,7 +113,7 @@ async fn upgrade_breaks_and_refuses_no_connection() {
     exec(ns, "client", "touch /memory/stop");
     let ask = "(curl -sSN http://web/cgi-bin/stream >/memory/stream; echo $? >/memory/broken) >/dev/null 2>&1 &";
     exec(ns, "client", &format!("rm /memory/stream; {ask}"));
-    until_streaming(ns).await;
+    until_streaming(ns, "stream").await;
     node::kill_proxies();
     let status = ns
         .until("its end", async || {
@@ -122,6 +128,47 @@ async fn upgrade_breaks_and_refuses_no_connection() {
         (exec(ns, "client", ask) == "200").then_some(())
     })
     .await;
+}
+
+/// Has a long response begin that goes to a file.
+async fn begin_stream(ns: &Namespace, file: &str) {
+    exec(ns, "client", &format!("curl -sSN http://web/cgi-bin/stream >/memory/{file} 2>&1 &"));
+    until_streaming(ns, file).await;
+}
+
+#[tokio::test]
+async fn no_proxy_before_the_last_upgrade_accepts_connections() {
+    let ns = &scenario("node-upgrades", &[BESIDE]).await;
+    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", "sleep 86400")])));
+    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
+    wait_for_rollout(ns.name(), "deployment/web");
+    wait_for_rollout(ns.name(), "deployment/client");
+    let before = node::root_of(&node::proxy_image());
+
+    // Each proxy has a long response of its own.
+    begin_stream(ns, "first").await;
+    let mut next = NextImage::install();
+    let between = node::root_of(&next.name);
+    until_states(ns, &between, &["running", "running"]).await;
+    begin_stream(ns, "second").await;
+    next.install_next();
+    until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
+    for earlier in [&before, &between] {
+        until_states(ns, earlier, &["draining", "draining"]).await;
+    }
+
+    // Their admin ports are 15000 and 15100, that of the proxy that serves is 15200.
+    let stopped = |port| exec(ns, "client", &format!("curl -sS 'localhost:{port}/stats?filter=listener_stopped'"));
+    for port in [15000, 15100] {
+        let has_stopped = async || (!stopped(port).contains("listener_stopped: 0")).then_some(());
+        ns.until(&format!("the proxy of port {port} to stop listening"), has_stopped).await;
+    }
+    assert_eq!(stopped(15200), "listener_manager.listener_stopped: 0\n");
+    exec(ns, "web", "touch /memory/end");
+    for (earlier, name) in [(&before, "first"), (&between, "second")] {
+        until_states(ns, earlier, &[]).await;
+        assert!(exec(ns, "client", &format!("cat /memory/{name}")).ends_with("whole\n"), "{name}");
+    }
 }
 
 #[tokio::test]

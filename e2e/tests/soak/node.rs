@@ -1,12 +1,14 @@
 //! Many pods with proxies beside them: they come and go while the agent is killed and containerd restarted, start all at once, or live
-//! while their proxies are upgraded. None is stuck, no proxy is left on the node, and no connection is refused or broken.
+//! while their proxies are upgraded. None is stuck, no proxy is left on the node, and no connection is refused or broken. And pods
+//! that live longer than certificates.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use contract::names::NODE_RUNTIME_CLASS;
 use e2e::cluster::{BESIDE, restart};
-use e2e::command::in_background;
+use e2e::command::{in_background, run};
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, Prometheus, WithMetrics, ended, kill_agent};
 use e2e::raised_limit::RaisedLimit;
@@ -186,4 +188,51 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
     for pod in ns.pods_with("app in (web, client)").await {
         assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
     }
+}
+
+/// Gives new certificates the shortest life that there is, 600 seconds, until it is dropped.
+struct ShortLife;
+
+impl ShortLife {
+    fn begin() -> Self {
+        Self::set(600);
+        Self
+    }
+
+    fn set(seconds: u32) {
+        node::set_value(&format!("certificateTtl={seconds}"));
+        wait_for_rollout("istio-aux-node", "daemonset/istio-aux-node");
+    }
+}
+
+impl Drop for ShortLife {
+    fn drop(&mut self) {
+        Self::set(86_400);
+    }
+}
+
+fn has_expired(certificate: &str) -> bool {
+    let output = run("openssl", &["x509", "-noout", "-checkend", "0"], certificate);
+    String::from_utf8_lossy(&output.stdout).contains("will expire")
+}
+
+#[tokio::test]
+async fn renewed_certificates_serve_after_the_first_expired() {
+    let ns = &scenario("node-renewal", &[BESIDE]).await;
+    let _short = ShortLife::begin();
+    let client = deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]));
+    // A request is a connection of its own from proxy to proxy, too.
+    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
+    for name in ["web", "client"] {
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
+    }
+    let ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://web/ || true";
+    let is_served = async || (ns.exec("deployment/client", "main", &["sh", "-c", ask]) == "200").then_some(());
+    ns.until("a response", is_served).await;
+    let first = node::certificates(ns.name());
+    let life = Instant::now();
+    ns.until_within(LIMIT, "the end of the first certificates", async || has_expired(&first[0]).then_some(())).await;
+    println!("the first certificates ended after {:?}", life.elapsed());
+    assert!(is_served().await.is_some(), "both proxies have certificates that are valid");
+    assert!(node::certificates(ns.name()).iter().all(|certificate| !first.contains(certificate)));
 }
