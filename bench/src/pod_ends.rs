@@ -20,7 +20,7 @@ use crate::watch_and_exec::Controller;
 struct Kind {
     name: &'static str,
     labels: &'static [Label],
-    annotation: Option<(&'static str, &'static str)>,
+    annotations: &'static [(&'static str, &'static str)],
     /// How the pod comes to its end.
     end: End,
 }
@@ -38,28 +38,30 @@ enum End {
 }
 
 impl Kind {
-    /// Returns a pod of this kind, whose only container runs a script, with a termination grace period in seconds.
-    fn pod(&self, name: &str, script: &str, grace: usize) -> Value {
+    /// Returns a pod of this kind, whose only container runs a script, with the termination grace period that pods have by default.
+    fn pod(&self, name: &str, script: &str) -> Value {
         let wrapped = WRAPPER.replace("SCRIPT", script);
         let main = shell("main", if self.end == End::ByScript { &wrapped } else { script });
         let mut spec = pod_spec("Never", &[main]);
-        spec["terminationGracePeriodSeconds"] = grace.into();
+        spec["terminationGracePeriodSeconds"] = 30.into();
         let object = pod(name, &spec);
-        self.annotation.into_iter().fold(object, |object, (key, value)| annotated(object, key, value))
+        self.annotations.iter().fold(object, |object, (key, value)| annotated(object, key, value))
     }
 }
 
-/// Stands around a payload, as users write it.
-const WRAPPER: &str = "until curl -fs -o /dev/null localhost:15021/healthz/ready; do sleep 1; done
+/// Stands around a payload, as users write it. It asks as often as a compiled one.
+const WRAPPER: &str = "until curl -fs -o /dev/null localhost:15021/healthz/ready; do sleep 0.1; done
 (SCRIPT); code=$?
 curl -fs -o /dev/null -X POST localhost:15020/quitquitquit
 exit $code";
 
 /// Has Istio's proxy come before the pod's containers.
 const HOLD: (&str, &str) = ("proxy.istio.io/config", "holdApplicationUntilProxyStarts: true");
-
-/// Is the pods' termination grace period, in seconds, unless another is asked for: native sidecars get a second to end.
-pub(crate) const DEFAULT_GRACE: usize = 1;
+/// Asks for Istio's own native sidecar.
+const NATIVE: (&str, &str) = ("sidecar.istio.io/nativeSidecar", "true");
+/// Has pilot-agent end once Envoy has no connection, in place of waiting for a fixed time.
+const EXIT_ON_ZERO: (&str, &str) =
+    ("proxy.istio.io/config", "proxyMetadata: {EXIT_ON_ZERO_ACTIVE_CONNECTIONS: 'true'}");
 
 /// Names the kind that needs image volumes, which are switched on for the whole run.
 const IMAGE_VOLUME: &str = "istio-aux-image-volume";
@@ -68,23 +70,28 @@ const COPYING: [&str; 1] = ["istio-aux-proxy"];
 /// Names the kind that needs the node agent.
 const NODE: &str = "istio-aux-node";
 
-const KINDS: [Kind; 11] = [
-    kind("no-mesh", &[], None),
-    Kind { end: End::Never, ..kind("mesh-without-help", &[MESH], None) },
-    Kind { end: End::Never, ..kind("mesh-with-hold", &[MESH], Some(HOLD)) },
-    Kind { end: End::ByScript, ..kind("shell-wrapper", &[MESH], None) },
-    Kind { end: End::ByController, ..kind("watch-and-exec", &[MESH], Some(HOLD)) },
-    kind("istio-native-sidecar", &[MESH], Some(("sidecar.istio.io/nativeSidecar", "true"))),
-    kind("istio-aux-native", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "native"))),
-    kind("istio-aux-proxy", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "proxy"))),
-    kind("istio-aux-status", &[MESH, OPT_IN], Some((MODE_ANNOTATION, "status"))),
-    kind(IMAGE_VOLUME, &[MESH, OPT_IN], None),
-    kind(NODE, &[BESIDE], None),
+const KINDS: [Kind; 12] = [
+    kind("no-mesh", &[], &[]),
+    Kind { end: End::Never, ..kind("mesh-without-help", &[MESH], &[]) },
+    Kind { end: End::Never, ..kind("mesh-with-hold", &[MESH], &[HOLD]) },
+    Kind { end: End::ByScript, ..kind("wrapper", &[MESH], &[]) },
+    Kind { end: End::ByController, ..kind("watch-and-exec", &[MESH], &[HOLD]) },
+    kind("istio-native-sidecar", &[MESH], &[NATIVE]),
+    kind("istio-native-exit-on-zero", &[MESH], &[NATIVE, EXIT_ON_ZERO]),
+    kind("istio-aux-native", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "native")]),
+    kind("istio-aux-proxy", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "proxy")]),
+    kind("istio-aux-status", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "status")]),
+    kind(IMAGE_VOLUME, &[MESH, OPT_IN], &[]),
+    kind(NODE, &[BESIDE], &[]),
 ];
 
 /// Returns a kind whose pods end by themselves.
-const fn kind(name: &'static str, labels: &'static [Label], annotation: Option<(&'static str, &'static str)>) -> Kind {
-    Kind { name, labels, annotation, end: End::Own }
+const fn kind(
+    name: &'static str,
+    labels: &'static [Label],
+    annotations: &'static [(&'static str, &'static str)],
+) -> Kind {
+    Kind { name, labels, annotations, end: End::Own }
 }
 
 /// Holds what one pod took: creation to its payload's first instruction, and payload's last to Succeeded.
@@ -110,7 +117,7 @@ fn has_node_agent() -> bool {
 }
 
 /// Runs so many rounds of a pod of each of these kinds, or of all, and writes how long they took.
-pub(crate) async fn run(rounds: usize, grace: usize, names: &[&str]) {
+pub(crate) async fn run(rounds: usize, names: &[&str]) {
     let kinds = chosen(names);
     let has = |names: &[&str]| kinds.iter().any(|kind| names.contains(&kind.name));
     assert!(!(has(&[IMAGE_VOLUME]) && has(&COPYING)), "{IMAGE_VOLUME} needs a run without {COPYING:?}");
@@ -121,7 +128,7 @@ pub(crate) async fn run(rounds: usize, grace: usize, names: &[&str]) {
         // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike. In another order in each round,
         // so that no kind always follows the same one.
         for index in shuffled(kinds.len(), &mut next) {
-            timings[index].push(time_in_namespace(kinds[index], round, grace).await);
+            timings[index].push(time_in_namespace(kinds[index], round).await);
         }
         eprintln!("round {} of {rounds}", round + 1);
     }
@@ -135,12 +142,9 @@ pub(crate) async fn run(rounds: usize, grace: usize, names: &[&str]) {
         requests: timings.iter().map(|timing| timing.cost.requests).collect(),
         syncs: timings.iter().map(|timing| timing.cost.syncs).collect(),
     });
-    let grace_option = format!("--grace={grace}");
-    let grace_words: Vec<&str> = (grace != DEFAULT_GRACE).then_some(&*grace_option).into_iter().collect();
     let version = client().await.apiserver_version().await.expect("the API server says its version");
     let results = Results {
-        command: [&["bench pod-ends", &rounds.to_string()], &grace_words[..], names].concat().join(" "),
-        grace,
+        command: [&["bench pod-ends", &rounds.to_string()], names].concat().join(" "),
         date: printed(&run_program("date", &["--utc", "+%F"], "")).trim().to_owned(),
         kubernetes: version.git_version.trim_start_matches('v').to_owned(),
         kinds: kinds.collect(),
@@ -158,20 +162,20 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 /// Times a pod in a namespace of its own, and waits until that is gone: what ends one pod is not to disturb the next.
-async fn time_in_namespace(kind: &Kind, round: usize, grace: usize) -> Timing {
+async fn time_in_namespace(kind: &Kind, round: usize) -> Timing {
     let ns = scenario(&format!("bench-{}", kind.name), kind.labels).await;
-    let timing = time_pod(&ns, kind, round, grace).await;
+    let timing = time_pod(&ns, kind, round).await;
     let namespace = ns.name().to_owned();
     drop(ns);
     wait_for_removal(&namespace);
     timing
 }
 
-async fn time_pod(ns: &Namespace, kind: &Kind, round: usize, grace: usize) -> Timing {
+async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {
     let _controller = if kind.end == End::ByController { Some(Controller::start(ns).await) } else { None };
     // The payload's last program prints the time in place of its shell.
     let script = format!("cat /proc/uptime; sleep {:.3}; exec cat /proc/uptime", 1.0 + sync_offset(round));
-    let object = kind.pod("one", &script, grace);
+    let object = kind.pod("one", &script);
     tokio::time::sleep(Duration::from_secs_f64(creation_offset(round))).await;
     let meter = Meter::start().await;
     let created = uptime();
