@@ -219,10 +219,11 @@ conformance: install ## Run Kubernetes' own e2e tests with and without a mesh, a
 	@$(IN_CLUSTER) hack/conformance $(COLUMNS)
 	@$(if $(FOCUS)$(filter-out $(COLUMNS),$(ALL_COLUMNS)),,cargo run --locked --quiet --package e2e --bin conformance conformance)
 
+# Those left out wait for four minutes each, and are about probes and updates: make conformance has them.
 .PHONY: test-kubernetes
 test-kubernetes: install ## Run Kubernetes' own tests of Jobs and pods with istio-aux: what passes by docs/conformance.md must pass
 	@$(call ADD,kubernetes-e2e)
-	@PASS=known PROCS=24 $(IN_CLUSTER) hack/conformance shim
+	@PASS=known WITHOUT='Probing container|issue 500 podspec updates' $(IN_CLUSTER) hack/conformance shim
 
 .PHONY: istio-suites
 istio-suites: override WITH += node
