@@ -132,3 +132,17 @@ async fn remove_unused_roots(containerd: &Containerd, root: PathBuf) -> Result<V
     });
     removal.await?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn second_agent_waits_for_the_first() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let first = only_agent(run_dir.path()).await.unwrap();
+        assert!(timeout(Duration::from_mins(1), only_agent(run_dir.path())).await.is_err());
+        drop(first);
+        assert!(only_agent(run_dir.path()).await.is_ok());
+    }
+}
