@@ -10,6 +10,11 @@ pub fn greets(host: &str) -> String {
     format!("curl -sS --max-time 20 -w ' %{{http_code}}' http://{host}/ 2>&1")
 }
 
+/// Returns a script that asks a server for its page, and prints the status alone, 000 where there is no response.
+pub fn asks_status(host: &str) -> String {
+    format!("curl -s -o /dev/null -w '%{{http_code}}' --max-time 5 http://{host}/ || true")
+}
+
 /// Returns a script that runs another until its output matches a pattern of the shell, for a minute, and prints the last output:
 /// proxies get a new configuration a moment after it is created.
 pub fn until_said(script: &str, pattern: &str) -> String {

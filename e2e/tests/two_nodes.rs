@@ -121,7 +121,7 @@ async fn absent_agent_of_a_node_delays_new_pods_of_that_node_only() {
     let ns = &scenario("two-nodes-agent-away", &[BESIDE]).await;
     server_and_client(ns, NODES).await;
     node::select_nodes(r#"{"kubernetes.io/hostname": "node1"}"#);
-    let end = Restored(|| node::select_nodes(r#"{"kubernetes.io/hostname": null}"#));
+    let end = node::Restored(|| node::select_nodes(r#"{"kubernetes.io/hostname": null}"#));
     ns.until("no agent on node2", async || agents().iter().all(|(_, node, _)| node == "node1").then_some(())).await;
     assert_heard(ns, "without the client's agent").await;
     ns.create_objects([asks("waits", "node2"), asks("ends", "node1")]).await;
@@ -172,7 +172,7 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     let before = node::proxy_image();
     let next = format!("{before}-next");
     node::tag_on_each_node(&before, &next);
-    let end = Restored(|| node::set_value(&format!("updateStrategy.type=RollingUpdate,proxyImage={before}")));
+    let end = node::Restored(|| node::set_value(&format!("updateStrategy.type=RollingUpdate,proxyImage={before}")));
     node::set_value(&format!("updateStrategy.type=OnDelete,proxyImage={next}"));
     let replace_agent_of = async |wanted: &str| {
         let agent = agents().into_iter().find(|(_, node, _)| node == wanted).expect("it has an agent").0;
@@ -191,15 +191,5 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     drop(end);
     for node in NODES {
         until_proxies(ns, node, &running(&before)).await;
-    }
-}
-
-/// Runs something when it is dropped, and waits until the agents run as they are specified then.
-struct Restored<F: Fn()>(F);
-
-impl<F: Fn()> Drop for Restored<F> {
-    fn drop(&mut self) {
-        (self.0)();
-        wait_for_rollout("istio-aux-node", "daemonset/istio-aux-node");
     }
 }

@@ -69,7 +69,7 @@ impl WithoutAgent {
 impl Drop for WithoutAgent {
     fn drop(&mut self) {
         select_nodes(r#"{"istio-aux.io/none": null}"#);
-        wait_for_rollout(AGENT[1], DAEMON_SET);
+        until_rolled_out();
     }
 }
 
@@ -134,22 +134,20 @@ impl NextImage {
     pub fn install_next(&mut self) {
         self.name += "-next";
         ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &self.name]);
-        set_proxy_image(&self.name);
-        wait_for_rollout(AGENT[1], DAEMON_SET);
+        roll_out(&with_proxy_image(&self.name));
     }
 
     /// Begins to upgrade to an image.
     #[must_use]
     pub fn begin(name: String) -> Self {
-        set_proxy_image(&name);
+        set_value(&with_proxy_image(&name));
         Self { name }
     }
 }
 
 impl Drop for NextImage {
     fn drop(&mut self) {
-        set_proxy_image(&proxy_image());
-        wait_for_rollout(AGENT[1], DAEMON_SET);
+        roll_out(&with_proxy_image(&proxy_image()));
     }
 }
 
@@ -177,8 +175,7 @@ impl WithMetrics {
         }
         // Where the agent does not become ready, dropping it takes this back.
         let metrics = Self { address, _kinds: applied };
-        set_value(&format!("monitoring.enabled=true,monitoring.endedCounters={ended_counters}"));
-        wait_for_rollout(AGENT[1], DAEMON_SET);
+        roll_out(&format!("monitoring.enabled=true,monitoring.endedCounters={ended_counters}"));
         metrics
     }
 
@@ -208,13 +205,32 @@ impl WithMetrics {
 
 impl Drop for WithMetrics {
     fn drop(&mut self) {
-        set_value("monitoring.enabled=false");
-        wait_for_rollout(AGENT[1], DAEMON_SET);
+        roll_out("monitoring.enabled=false");
     }
 }
 
-fn set_proxy_image(name: &str) {
-    set_value(&format!("proxyImage={name}"));
+/// Runs something when it is dropped, and waits until the agents run as they are specified then.
+pub struct Restored<F: Fn()>(pub F);
+
+impl<F: Fn()> Drop for Restored<F> {
+    fn drop(&mut self) {
+        (self.0)();
+        until_rolled_out();
+    }
+}
+
+fn until_rolled_out() {
+    wait_for_rollout(AGENT[1], DAEMON_SET);
+}
+
+fn with_proxy_image(name: &str) -> String {
+    format!("proxyImage={name}")
+}
+
+/// Sets one of the chart's values, and waits until the agents run with it.
+pub fn roll_out(assignment: &str) {
+    set_value(assignment);
+    until_rolled_out();
 }
 
 /// Sets one of the chart's values, `NAME=VALUE`.

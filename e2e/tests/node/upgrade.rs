@@ -1,5 +1,6 @@
 //! The upgrade of proxies while their pods live.
 
+use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, MESH};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
@@ -123,11 +124,7 @@ async fn upgrade_breaks_and_refuses_no_connection() {
     assert_ne!(status.trim(), "0", "it was broken");
     // After upgrades, too, a proxy that ends is started again.
     until_states(ns, &node::root_of(&before), &["running", "running"]).await;
-    ns.until("a response", async || {
-        let ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://web/ || true";
-        (exec(ns, "client", ask) == "200").then_some(())
-    })
-    .await;
+    ns.until("a response", async || (exec(ns, "client", &asks_status("web")) == "200").then_some(())).await;
 }
 
 /// Has a long response begin that goes to a file.

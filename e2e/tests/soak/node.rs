@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use contract::names::NODE_RUNTIME_CLASS;
+use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::{in_background, run};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
-use e2e::node::{self, NextImage, Prometheus, WithMetrics, ended, kill_agent};
+use e2e::node::{self, NextImage, Prometheus, Restored, WithMetrics, ended, kill_agent};
 use e2e::raised_limit::RaisedLimit;
 use e2e::{LOST, Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
@@ -190,27 +191,6 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
     }
 }
 
-/// Gives new certificates the shortest life that there is, 600 seconds, until it is dropped.
-struct ShortLife;
-
-impl ShortLife {
-    fn begin() -> Self {
-        Self::set(600);
-        Self
-    }
-
-    fn set(seconds: u32) {
-        node::set_value(&format!("certificateTtl={seconds}"));
-        wait_for_rollout("istio-aux-node", "daemonset/istio-aux-node");
-    }
-}
-
-impl Drop for ShortLife {
-    fn drop(&mut self) {
-        Self::set(86_400);
-    }
-}
-
 fn has_expired(certificate: &str) -> bool {
     let output = run("openssl", &["x509", "-noout", "-checkend", "0"], certificate);
     String::from_utf8_lossy(&output.stdout).contains("will expire")
@@ -219,15 +199,17 @@ fn has_expired(certificate: &str) -> bool {
 #[tokio::test]
 async fn renewed_certificates_serve_after_the_first_expired() {
     let ns = &scenario("node-renewal", &[BESIDE]).await;
-    let _short = ShortLife::begin();
+    // The shortest life that there is, in seconds, and then the chart's.
+    let _restored = Restored(|| node::set_value("certificateTtl=86400"));
+    node::roll_out("certificateTtl=600");
     let client = deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]));
     // A request is a connection of its own from proxy to proxy, too.
     ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
     for name in ["web", "client"] {
         wait_for_rollout(ns.name(), &format!("deployment/{name}"));
     }
-    let ask = "curl -s -o /dev/null -w '%{http_code}' --max-time 5 http://web/ || true";
-    let is_served = async || (ns.exec("deployment/client", "main", &["sh", "-c", ask]) == "200").then_some(());
+    let ask = asks_status("web");
+    let is_served = async || (ns.exec("deployment/client", "main", &["sh", "-c", &ask]) == "200").then_some(());
     ns.until("a response", is_served).await;
     let first = node::certificates(ns.name());
     let life = Instant::now();
