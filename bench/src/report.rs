@@ -49,6 +49,11 @@ fn results_dir() -> PathBuf {
 }
 
 impl Results {
+    /// Returns the times of the kind of this name, if it was measured.
+    fn kind(&self, name: &str) -> Option<&Times> {
+        self.kinds.iter().find(|kind| kind.name == name)
+    }
+
     /// Writes them in place of an earlier run's on the same Kubernetes; a trial's, below target/. Returns the file.
     pub(crate) fn write(&self) -> PathBuf {
         let rounds = self.kinds.iter().map(|kind| kind.starts.len()).max().unwrap_or_default();
@@ -87,7 +92,7 @@ pub(crate) fn run() {
 
 /// Returns a run's figures as Markdown.
 fn table(results: &Results) -> String {
-    let baseline = results.kinds.iter().find(|kind| kind.name == BASELINE).map(|kind| kind.ends.as_slice());
+    let baseline = results.kind(BASELINE).map(|kind| kind.ends.as_slice());
     let mut text = format!("`{}`, {}, Kubernetes {}:\n\n", results.command, results.date, results.kubernetes);
     text += "| | n | creation → first instruction: median, p95 | exit → Succeeded: median, p95 | its ratio to no mesh, 95 % | CPU | memory | API requests | kubelet's syncs |\n";
     text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
@@ -122,7 +127,7 @@ fn summary(results: &Results) -> String {
     let mut text = "| a pod with | starts after | ends after | API requests | CPU | memory |\n".to_owned();
     text += "| --- | --- | --- | --- | --- | --- |\n";
     let row = |(name, words)| {
-        let kind = results.kinds.iter().find(|kind| kind.name == name)?;
+        let kind = results.kind(name)?;
         let [start, end] = [&kind.starts, &kind.ends].map(|times| median(times));
         let end = end.map_or_else(|| "never".to_owned(), |end| format!("{end:.2} s"));
         let (cpu, memory) = (median_count(&kind.cpu)?, median_count(&kind.memory)?);
@@ -262,7 +267,7 @@ mod tests {
             |file: &Path| readme.contains(&file.with_extension("light.svg").file_name().unwrap().display().to_string());
         let (_, results) =
             all().into_iter().find(|(file, _)| is_shown(file)).expect("README has a figure of the results");
-        let ends = |name: &str| &results.kinds.iter().find(|kind| kind.name == name).unwrap().ends;
+        let ends = |name: &str| &results.kind(name).unwrap().ends;
         let summary = summary(&results);
         assert!(readme.contains(&summary), "next: put this into README.md:\n{summary}");
         assert_eq!(median(ends("mesh-with-hold")), None, "beside the mesh alone: never");
@@ -280,11 +285,11 @@ mod tests {
     #[test]
     fn proxy_beside_a_pod_starts_and_ends_as_its_page_says() {
         let page = fs::read_to_string(results_dir().join("../../docs/node.md")).unwrap();
-        let with_node = all().into_iter().filter(|(_, results)| results.kinds.iter().any(|kind| kind.name == NODE));
+        let with_node = all().into_iter().filter(|(_, results)| results.kind(NODE).is_some());
         let with_node: Vec<_> = with_node.collect();
         assert!(!with_node.is_empty(), "the claim has results");
         for (file, results) in with_node {
-            let of = |name: &str| results.kinds.iter().find(|kind| kind.name == name).unwrap();
+            let of = |name: &str| results.kind(name).unwrap();
             let later =
                 |times: fn(&Times) -> &[f64]| median(times(of(NODE))).unwrap() - median(times(of(BASELINE))).unwrap();
             let claim = format!(
