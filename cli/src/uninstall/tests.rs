@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 
 const CONFIGURATIONS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+const CLUSTER_BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/rolebindings?";
 
 fn object(kind: &str, name: &str, namespace: Option<&str>) -> Value {
@@ -35,13 +36,30 @@ fn binding(namespace: &str, manager: &str) -> Value {
     }})
 }
 
+fn deployment(name: &str) -> Value {
+    let mut deployment = object("Deployment", name, Some("aux"));
+    deployment["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": name}}});
+    deployment
+}
+
+/// Returns the answer with the `ClusterRoleBinding` of an account in namespace `aux`.
+fn cluster_binding(name: &str, account: &str) -> Answer {
+    let mut binding = object("ClusterRoleBinding", name, None);
+    binding["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
+    binding["subjects"] = json!([{"namespace": "aux", "name": account}]);
+    Answer::ok(&format!("GET {CLUSTER_BINDINGS}/{name}"), binding)
+}
+
+/// Returns the answers of a cluster without the configurations, which an earlier run has deleted: these, and those of `installed`.
+fn after_first_run(answers: Vec<Answer>) -> Vec<Answer> {
+    let none = Answer::list(&format!("GET {CONFIGURATIONS}?"), &[]);
+    let gone =
+        ["istio-aux", "zz-istio-aux"].map(|name| Answer::failure(&format!("GET {CONFIGURATIONS}/{name}"), 404, ""));
+    [none].into_iter().chain(answers).chain(gone).chain(installed(|object| object)).collect()
+}
+
 /// Returns the answers of a cluster with both configurations, webhook and controller in namespace `aux`, and two `RoleBindings`.
 fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
-    let controller = |name: &str| {
-        let mut controller = object("Deployment", name, Some("aux"));
-        controller["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": name}}});
-        controller
-    };
     let mut answers = vec![
         Answer::list(&format!("GET {CONFIGURATIONS}?"), &[configuration("istio-aux"), configuration("zz-istio-aux")]),
         Answer::list(&format!("GET {BINDINGS}"), &[binding("team", TENANCY_MANAGER), binding("other", "kubectl")]),
@@ -53,7 +71,7 @@ fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
     }
     for name in ["istio-aux-tenancy", "istio-aux"] {
         let path = format!("GET /apis/apps/v1/namespaces/aux/deployments/{name}");
-        answers.push(Answer::ok(&path, change(controller(name))));
+        answers.push(Answer::ok(&path, change(deployment(name))));
     }
     answers.push(Answer::ok("DELETE", json!({"kind": "Status", "status": "Success"})));
     answers
@@ -141,39 +159,22 @@ async fn webhook_stays_while_its_configuration_does() {
 
 #[tokio::test]
 async fn second_run_finds_the_namespace_by_the_binding() {
-    let mut binding = object("ClusterRoleBinding", "istio-aux", None);
-    binding["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
-    binding["subjects"] = json!([{"namespace": "aux", "name": "istio-aux"}]);
-    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istio-aux";
-    let none = Answer::list(&format!("GET {CONFIGURATIONS}?"), &[]);
-    let gone =
-        ["istio-aux", "zz-istio-aux"].map(|name| Answer::failure(&format!("GET {CONFIGURATIONS}/{name}"), 404, ""));
-    let tenancys = Answer::failure(&format!("GET {bindings}-tenancy"), 404, "");
-    let found = Answer::ok(&format!("GET {bindings}"), binding);
-    let answers = [none, tenancys, found].into_iter().chain(gone).chain(installed(|object| object));
-    let writes = removed(answers.collect()).await.2.writes();
+    let tenancys = Answer::failure(&format!("GET {CLUSTER_BINDINGS}/istio-aux-tenancy"), 404, "");
+    let found = cluster_binding("istio-aux", "istio-aux");
+    let writes = removed(after_first_run(vec![tenancys, found])).await.2.writes();
     assert!(writes.iter().any(|line| line.ends_with("namespaces/aux/deployments/istio-aux")), "{writes:?}");
-    assert_eq!(writes.last().unwrap(), &format!("DELETE {bindings}"), "the last, so that a third would find it, too");
+    let last = format!("DELETE {CLUSTER_BINDINGS}/istio-aux");
+    assert_eq!(writes.last().unwrap(), &last, "the last, so that a third would find it, too");
 }
 
 #[tokio::test]
 async fn second_run_finds_the_controller_by_its_binding() {
-    let mut binding = object("ClusterRoleBinding", "istio-aux-tenancy", None);
-    binding["apiVersion"] = "rbac.authorization.k8s.io/v1".into();
-    binding["subjects"] = json!([{"namespace": "aux", "name": "mine-tenancy"}]);
-    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istio-aux";
-    let mut controller = object("Deployment", "mine-tenancy", Some("aux"));
-    controller["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": "mine-tenancy"}}});
-    let gone =
-        ["istio-aux", "zz-istio-aux"].map(|name| Answer::failure(&format!("GET {CONFIGURATIONS}/{name}"), 404, ""));
-    let answers = [
-        Answer::list(&format!("GET {CONFIGURATIONS}?"), &[]),
-        Answer::ok(&format!("GET {bindings}-tenancy"), binding),
-        Answer::failure(&format!("GET {bindings}"), 404, ""),
-        Answer::ok("GET /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", controller),
+    let answers = vec![
+        cluster_binding("istio-aux-tenancy", "mine-tenancy"),
+        Answer::failure(&format!("GET {CLUSTER_BINDINGS}/istio-aux"), 404, ""),
+        Answer::ok("GET /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", deployment("mine-tenancy")),
     ];
-    let answers = answers.into_iter().chain(gone).chain(installed(|object| object));
-    let writes = removed(answers.collect()).await.2.writes();
+    let writes = removed(after_first_run(answers)).await.2.writes();
     assert_eq!(writes[0], "DELETE /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", "{writes:?}");
 }
 
@@ -185,8 +186,7 @@ async fn release_of_another_name_is_known_by_its_chart() {
         object
     };
     let listed = ["istio-aux", "zz-istio-aux"].map(|name| change(configuration(name)));
-    let mut controller = change(object("Deployment", "mine-tenancy", Some("aux")));
-    controller["spec"] = json!({"selector": {"matchLabels": {"app.kubernetes.io/name": "mine-tenancy"}}});
+    let controller = change(deployment("mine-tenancy"));
     let mut answers = vec![
         Answer::list(&format!("GET {CONFIGURATIONS}?"), &listed),
         Answer::ok("GET /apis/apps/v1/namespaces/aux/deployments/mine-tenancy", controller),
