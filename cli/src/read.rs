@@ -6,6 +6,9 @@ use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
 
+/// `ClusterRoleBindings`.
+pub(crate) const CLUSTER_ROLE_BINDINGS: Kind =
+    Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
 /// Limits the objects that one request returns.
 const PAGE_LIMIT: u32 = 500;
 

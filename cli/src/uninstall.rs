@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use contract::kind::{DEPLOYMENTS, Kind, POD_DEFAULTS, PODS, ROLE_BINDINGS};
+use contract::kind::{DEPLOYMENTS, POD_DEFAULTS, PODS, ROLE_BINDINGS};
 use contract::names::{MANAGED_BY_LABEL, SHIM_LABEL, TENANCY_MANAGER};
 use inject::args::default_settings;
 use inject::tenancy::objects::installation_of;
@@ -18,7 +18,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::check::{CONFIGURATION_NAME, UNFINISHED, webhook_service};
 use crate::installation::{all_objects, configurations};
-use crate::{policy, read};
+use crate::policy;
+use crate::read::{self, CLUSTER_ROLE_BINDINGS};
 
 /// The label of every object of the manifests.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
@@ -27,8 +28,6 @@ const NAME: &str = "istio-aux";
 const CHART_LABEL: &str = "helm.sh/chart";
 /// The label by which Juju knows what a charm has created.
 const CHARM_LABEL: &str = "app.juju.is/created-by";
-/// Is bound to the installation's account, and deleted last: it says in which namespace the rest is.
-const BINDING: Kind = Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
 /// The annotations by which Helm knows what belongs to a release.
 const RELEASE_NAME: &str = "meta.helm.sh/release-name";
 const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
@@ -110,7 +109,8 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
         }
     }
     plan.admission.sort_by_key(|object| ADMISSION_KINDS.iter().position(|kind| object["kind"] == *kind));
-    plan.others.sort_by_key(|object| object["kind"] == BINDING.name);
+    // It names the account, and so the namespace of the rest.
+    plan.others.sort_by_key(|object| object["kind"] == CLUSTER_ROLE_BINDINGS.name);
     for kind in [ROLE_BINDINGS, POD_DEFAULTS] {
         let selection = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={TENANCY_MANAGER}"));
         let mut listed = read::list_if_served(client, kind, None, &selection).await?;
@@ -144,13 +144,17 @@ async fn names(
 ) -> Result<(String, String)> {
     let usual = format!("{NAME}-tenancy");
     let bound = if release.is_some() { None } else { account_with(client, &usual).await? };
-    let namespace = match (namespace, webhook_service(configurations)) {
-        (Some(namespace), _) | (None, Some((namespace, _))) => namespace,
-        (None, None) => {
-            let webhooks = account_with(client, NAME).await?;
-            webhooks.or(bound.clone()).map_or_else(|| NAME.to_owned(), |[namespace, _]| namespace)
-        }
+    let installed_in = match webhook_service(configurations) {
+        Some((namespace, _)) => Some(namespace),
+        None => account_with(client, NAME).await?.or(bound.clone()).map(|[namespace, _]| namespace),
     };
+    // Objects of the cluster have no namespace: those of another installation would be deleted.
+    if let (Some(given), Some(installed_in)) = (&namespace, &installed_in)
+        && given != installed_in
+    {
+        bail!("the installation is in namespace {installed_in}, not in {given}; next: leave out --namespace");
+    }
+    let namespace = installed_in.or(namespace).unwrap_or_else(|| NAME.to_owned());
     let controller = match (release, bound) {
         (Some(release), _) => format!("{release}-tenancy"),
         (None, Some([_, name])) => name,
@@ -161,7 +165,7 @@ async fn names(
 
 /// Returns namespace and name of the account to which the rights of this name are bound, where there are any.
 async fn account_with(client: &Client, rights: &str) -> Result<Option<[String; 2]>> {
-    let binding = read::get(client, BINDING, None, rights).await?.filter(is_ours);
+    let binding = read::get(client, CLUSTER_ROLE_BINDINGS, None, rights).await?.filter(is_ours);
     let account = binding.map(|binding| binding["subjects"][0].clone()).unwrap_or_default();
     let text = |field: &str| account[field].as_str().map(str::to_owned);
     Ok(text("namespace").zip(text("name")).map(<[String; 2]>::from))

@@ -103,6 +103,18 @@ async fn objects_go_in_the_order_in_which_no_pod_is_refused() {
 }
 
 #[tokio::test]
+async fn another_namespace_than_the_installations_is_refused() {
+    let of_an_account = after_first_run(vec![cluster_binding("istio-aux", "istio-aux")]);
+    for answers in [installed(|object| object), of_an_account] {
+        let (client, requests) = client(answers);
+        let error = plan(&client, Some("istio-aux".to_owned())).await.unwrap_err().to_string();
+        assert!(error.starts_with("the installation is in namespace aux, not in istio-aux; next: "), "{error}");
+        assert!(requests.writes().is_empty());
+        assert!(plan(&client, Some("aux".to_owned())).await.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn helms_objects_are_left_to_helm_but_what_refuses_pods() {
     let (_, plan, requests) = removed(installed(|mut object| {
         object["metadata"]["annotations"] = json!({RELEASE_NAME: "mine", RELEASE_NAMESPACE: "aux"});
