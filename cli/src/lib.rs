@@ -18,4 +18,5 @@ mod policy;
 mod proxies;
 mod read;
 mod support_bundle;
+mod text;
 mod uninstall;

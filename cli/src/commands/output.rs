@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::text::one_line;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
     Text,
@@ -24,11 +26,16 @@ impl OutputArgs {
     /// Prints a result: as JSON or YAML, or as lines of text.
     pub(super) fn print(&self, result: &impl Serialize, text: &str) -> Result<()> {
         match self.output {
-            Output::Text => print(text),
+            Output::Text => print(&printable(text)),
             Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(result).context("cannot write")?)),
             Output::Yaml => print(&serde_saphyr::to_string(result).context("cannot write")?),
         }
     }
+}
+
+/// Returns lines of text without what a terminal would obey. JSON and YAML escape it.
+fn printable(text: &str) -> String {
+    text.lines().map(|line| one_line(line) + "\n").collect()
 }
 
 /// Prints a text. Ignores a reader that stops reading, such as `head`.
@@ -60,7 +67,13 @@ fn confirm(question: &str, answer: &mut impl BufRead) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::confirm;
+    use super::{confirm, printable};
+
+    #[test]
+    fn text_has_no_control_character_but_ends_of_lines() {
+        assert_eq!(printable("a\u{1b}[2J\r\nb\n"), "a\u{fffd}[2J\nb\n");
+        assert_eq!(printable(""), "");
+    }
 
     #[test]
     fn only_yes_agrees() {

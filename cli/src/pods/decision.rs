@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::opt_in::{label, opt_in};
+use crate::text::one_line;
 
 /// Holds a decision of the webhook, as it is recorded and printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -48,13 +49,14 @@ pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
     let status: Value = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let mode = status["mode"].as_str().or(label(pod, SHIM_LABEL))?;
     let reason = status["reason"].as_str().unwrap_or("no reason is recorded");
+    // The pod's owner may have written it.
     let list = |field: &str| {
         let words = status[field].as_array().into_iter().flatten().filter_map(Value::as_str);
-        words.map(str::to_owned).collect()
+        words.map(one_line).collect()
     };
     Some(Decision {
-        mode: mode.to_owned(),
-        reason: reason.to_owned(),
+        mode: one_line(mode),
+        reason: one_line(reason),
         waits_for: list("wait-for"),
         warnings: list("warnings"),
     })
