@@ -29,7 +29,7 @@ pub(super) async fn run(
     let mut names: Vec<&str> =
         in_mesh.filter_map(|namespace| namespace["metadata"]["name"].as_str()).take(NAMESPACES_LIMIT).collect();
     let has_webhook = snapshot.configurations.as_deref().and_then(webhook_service).is_some();
-    if names.is_empty() && checked.is_none() && (snapshot.has_policy || has_webhook) {
+    if names.is_empty() && checked.is_none() && (snapshot.has_policy == Some(true) || has_webhook) {
         names.push(client.default_namespace());
         pod["metadata"]["labels"] = json!({INJECTION_LABEL: ENABLED, ISTIO_INJECT: "true"});
     }
@@ -130,7 +130,7 @@ mod tests {
         let mut snapshot = Snapshot { namespaces: vec![json!({"metadata": {"name": "x"}})], ..Snapshot::default() };
         let settings = Settings::new("shim:1");
         assert!(run(&client, &snapshot, None, &settings).await.is_empty(), "istio-aux is not installed");
-        snapshot.has_policy = true;
+        snapshot.has_policy = Some(true);
         let findings = run(&client, &snapshot, None, &settings).await;
         let no_proxy = "dry run in default: Istio's injector adds no istio-proxy, so the pod gets no shim";
         assert_eq!(findings, [Finding::info(Id::DryRun, no_proxy)]);

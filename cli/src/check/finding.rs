@@ -90,9 +90,10 @@ pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Problem)
 }
 
-/// Returns true if stuck pods, which waiting does not end, are the only problems.
+/// Returns true if it is known what is installed, and stuck pods, which waiting does not end, are the only problems.
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
-    findings.iter().all(|finding| finding.severity != Severity::Problem || finding.id == Id::StuckPod)
+    let is_known = findings.iter().any(|finding| finding.id == Id::Installation);
+    is_known && findings.iter().all(|finding| finding.severity != Severity::Problem || finding.id == Id::StuckPod)
 }
 
 #[cfg(test)]
@@ -131,8 +132,13 @@ mod tests {
     #[test]
     fn only_problems_are_unhealthy_and_stuck_pods_are_ready() {
         let [stuck, other] = [Id::StuckPod, Id::CaBundle].map(|id| Finding::problem(id, "", ""));
-        let fine = vec![Finding::ok(Id::CaBundle, ""), Finding::info(Id::CaBundle, "")];
-        let cases = [(fine, true, true), (vec![stuck.clone()], false, true), (vec![stuck, other], false, false)];
+        let installed = Finding::ok(Id::Installation, "");
+        let cases = [
+            (vec![installed.clone(), Finding::info(Id::CaBundle, "")], true, true),
+            (vec![Finding::info(Id::Unreadable, "")], true, false),
+            (vec![installed.clone(), stuck.clone()], false, true),
+            (vec![installed, stuck, other], false, false),
+        ];
         for (findings, healthy, ready) in cases {
             assert_eq!((is_healthy(&findings), is_ready(&findings)), (healthy, ready), "{findings:?}");
         }

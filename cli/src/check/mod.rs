@@ -21,9 +21,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::time::sleep;
 
-use self::finding::Severity;
 pub(crate) use self::finding::{Finding, is_healthy, is_ready};
+use self::finding::{Id, Severity};
 pub(crate) use self::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, UNFINISHED, note, webhook_service};
+use crate::text::one_line;
 
 /// Is the time between two checks while readiness is awaited.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
@@ -48,7 +49,7 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> 
     let mut settings = scope.settings.clone().or_else(installed).unwrap_or_else(default_settings);
     // A server without native sidecars gets the shim in another mode.
     settings.native_sidecars &= snapshot.server.is_none_or(Version::has_native_sidecars);
-    snapshot.add_pods(client, scope, &settings).await;
+    snapshot.add_pods(client, scope, &settings).await?;
     let mut findings = findings::of(&snapshot, Timestamp::now().as_second());
     findings.extend(attempt::run(client, &snapshot, scope.namespace.as_deref(), &settings).await);
     findings.extend(pull_secrets::run(client, &snapshot.namespaces, &settings.pull_secrets).await);
@@ -86,23 +87,24 @@ pub(crate) async fn wait_until_ready(client: &Client, scope: &Scope, timeout: Du
     }
 }
 
-/// Returns the first problem, and the number of the others.
+/// Returns the first problem and the number of the others, or the first thing that cannot be read.
 fn first_problem(findings: &[Finding]) -> String {
-    let mut problems = findings.iter().filter(|finding| finding.severity == Severity::Problem);
-    let first = problems.next().map(|problem| problem.message.clone()).unwrap_or_default();
-    match problems.count() {
-        0 => first,
-        more => format!("{first} (and {more} more)"),
+    let problems: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Problem).collect();
+    let first = problems.first().copied().or_else(|| findings.iter().find(|finding| finding.id == Id::Unreadable));
+    let first = first.map(|finding| finding.message.clone()).unwrap_or_default();
+    match problems.len() {
+        0 | 1 => first,
+        all => format!("{first} (and {} more)", all - 1),
     }
 }
 
-/// Findings as text for a person.
+/// Findings as text for a person. Messages have words of pods, which their owners choose.
 pub(crate) fn render(findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { severity, message, remediation, link, .. } in findings {
-        let _ = writeln!(text, "{:<8} {message}", finding::name(severity));
+        let _ = writeln!(text, "{:<8} {}", finding::name(severity), one_line(message));
         if let Some(remediation) = remediation {
-            let _ = writeln!(text, "{:<8} next: {remediation}", "");
+            let _ = writeln!(text, "{:<8} next: {}", "", one_line(remediation));
         }
         if *severity == Severity::Problem {
             let _ = writeln!(text, "{:<8} see:  {link}", "");
@@ -114,7 +116,6 @@ pub(crate) fn render(findings: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::finding::Id;
     use crate::pods::fixtures::stuck_pod;
     use api::fake::{Answer, client};
 
@@ -124,6 +125,7 @@ mod tests {
             Finding::ok(Id::ServerVersion, "Kubernetes 1.34"),
             Finding::info(Id::Unreadable, "cannot read nodes"),
             Finding::problem(Id::StuckPod, "pod a/b is stuck", "istio-aux finish -n a b"),
+            Finding::ok(Id::PodDecision, "pod a/c: mode \u{1b}[2J\nok       the webhook is installed"),
         ];
         insta::assert_snapshot!(render(&findings), @r"
         ok       Kubernetes 1.34
@@ -131,6 +133,7 @@ mod tests {
         problem  pod a/b is stuck
                  next: istio-aux finish -n a b
                  see:  docs/troubleshooting.md#stuck-pod
+        ok       pod a/c: mode �[2J�ok       the webhook is installed
         ");
     }
 
@@ -160,6 +163,7 @@ mod tests {
     fn progress_shows_first_problem_and_count() {
         let problem = |message: &str| Finding::problem(Id::CaBundle, message, "");
         assert_eq!(first_problem(&[Finding::ok(Id::CaBundle, "ok"), problem("one")]), "one");
+        assert_eq!(first_problem(&[Finding::info(Id::Unreadable, "no rights")]), "no rights");
         assert_eq!(first_problem(&[problem("one"), problem("two"), problem("three")]), "one (and 2 more)");
     }
 }

@@ -28,7 +28,7 @@ fn state(snapshot: &Snapshot) -> Vec<Finding> {
     findings.extend(findings::nodes(snapshot));
     if let Some(configurations) = &snapshot.configurations {
         let is_ours = |configuration: &Value| configuration["metadata"]["name"] == CONFIGURATION_NAME;
-        let message = if snapshot.has_policy || configurations.iter().any(is_ours) {
+        let message = if snapshot.has_policy == Some(true) || configurations.iter().any(is_ours) {
             "istio-aux is installed already: installing again is an upgrade"
         } else {
             "istio-aux is not installed yet"

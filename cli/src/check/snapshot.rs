@@ -46,7 +46,7 @@ pub(super) struct Snapshot {
     /// Has all `MutatingWebhookConfigurations`.
     pub(super) configurations: Option<Vec<Value>>,
     /// Is true if the policy profile is installed.
-    pub(super) has_policy: bool,
+    pub(super) has_policy: Option<bool>,
     /// Has the slices of the Service that our configuration names.
     pub(super) endpoints: Option<Vec<Value>>,
     /// Has the webhook's pods.
@@ -80,10 +80,7 @@ pub(super) async fn take_without_pods(client: &Client) -> Result<Snapshot> {
         let webhooks = installation::webhooks(client, snapshot.configurations.as_deref().unwrap_or_default()).await;
         snapshot.webhooks = note(unreadable, webhooks).unwrap_or_default();
     }
-    for kind in POLICIES {
-        // A version that the server does not have is an error, and no policy.
-        snapshot.has_policy |= matches!(read::get(client, kind, None, POLICY).await, Ok(Some(_)));
-    }
+    snapshot.has_policy = note(unreadable, has_policy(client).await);
     let nodes = read::list(client, NODES, None, &ListParams::default()).await;
     snapshot.nodes = note(unreadable, nodes).unwrap_or_default();
     let istiods = ListParams::default().labels("app=istiod");
@@ -92,8 +89,8 @@ pub(super) async fn take_without_pods(client: &Client) -> Result<Snapshot> {
 }
 
 impl Snapshot {
-    /// Reads namespaces and pods as well.
-    pub(super) async fn add_pods(&mut self, client: &Client, scope: &Scope, settings: &Settings) {
+    /// Reads namespaces and pods as well. `Err` if the selector is none.
+    pub(super) async fn add_pods(&mut self, client: &Client, scope: &Scope, settings: &Settings) -> Result<()> {
         let unreadable = &mut self.unreadable;
         let namespace = scope.namespace.as_deref();
         let namespaces = match namespace {
@@ -109,7 +106,14 @@ impl Snapshot {
         let decide = namespace.and(self.namespaces.first()).map(|found| (found, settings));
         let selection = ListParams::default().labels(&scope.selector).fields(UNFINISHED);
         let listed = read::for_each(client, PODS, namespace, &selection, |pod| pods.add(&pod, decide)).await;
-        self.pods = note(unreadable, listed).map(|()| pods).unwrap_or_default();
+        if let Err(error) = &listed
+            && matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 400)
+        {
+            return listed;
+        }
+        // What was read before an error counts.
+        self.pods = pods;
+        note(unreadable, listed);
         if let (Some(name), [found]) = (namespace, self.namespaces.as_slice())
             && tenant::is_tenant(found)
         {
@@ -121,7 +125,18 @@ impl Snapshot {
             let agents = ListParams::default().labels(NODE_AGENT);
             self.node_agents = note(unreadable, read::list(client, DAEMON_SETS, None, &agents).await);
         }
+        Ok(())
     }
+}
+
+/// Returns true if the server has the policy, in one of its versions.
+async fn has_policy(client: &Client) -> Result<bool> {
+    for kind in POLICIES {
+        if read::get(client, kind, None, POLICY).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns what was read. An error is added to the list instead.

@@ -25,7 +25,7 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     };
     let namespace = text(ours, "/webhooks/0/clientConfig/service/namespace");
     let mut findings = Vec::new();
-    if snapshot.has_policy {
+    if snapshot.has_policy == Some(true) {
         let message = "webhook and policy are both installed: each skips pods that the other has changed";
         findings.push(Finding::info(Id::Installation, message));
     } else {
@@ -65,7 +65,9 @@ fn other_versions(snapshot: &Snapshot) -> Option<Finding> {
 }
 
 fn without_webhook(snapshot: &Snapshot, configurations: &[Value]) -> Vec<Finding> {
-    if snapshot.has_policy {
+    // Without the right to read policies there may be one.
+    let Some(has_policy) = snapshot.has_policy else { return Vec::new() };
+    if has_policy {
         let message = "the API server decides by itself, by the MutatingAdmissionPolicy istio-aux-run-to-completion";
         // Policies are evaluated before every webhook.
         return vec![Finding::ok(Id::Installation, message), order(configurations, "")];

@@ -43,7 +43,7 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
         })
         .collect();
     match &wish {
-        Wish::Objects { accounts, role } => findings.push(binding(place, tenant, role, accounts)),
+        Wish::Objects { accounts, role } => findings.extend(binding(place, tenant, role, accounts)),
         Wish::Unclear(reason) if findings.is_empty() => {
             let next =
                 format!("kubectl annotate namespace {place} --overwrite {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME");
@@ -59,19 +59,19 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     findings
 }
 
-/// Checks the `RoleBinding` that the namespace asks for.
-fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Finding {
+/// Checks the `RoleBinding` that the namespace asks for; `None` if it cannot be read.
+fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Option<Finding> {
     if accounts.is_empty() {
         let message = format!("namespace {place} has what its label {TENANCY_LABEL} asks for; no account is bound");
         let next =
             format!("to bind some: kubectl annotate namespace {place} {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME");
-        return Finding::info(Id::Tenancy, message).with_remediation(next);
+        return Some(Finding::info(Id::Tenancy, message).with_remediation(next));
     }
+    let bindings = tenant.role_bindings.as_ref()?;
     let desired = role_binding(place, role, accounts);
-    let bindings = tenant.role_bindings.iter().flatten();
-    let found = bindings.into_iter().find(|binding| name(binding) == ROLE_BINDING_NAME);
+    let found = bindings.iter().find(|binding| name(binding) == ROLE_BINDING_NAME);
     let is_kept = |found: &Value| ["roleRef", "subjects"].iter().all(|field| found[field] == desired[field]);
-    match found {
+    Some(match found {
         Some(found) if !is_kept(found) && installation_of(found).is_none() => Finding::problem(
             Id::Tenancy,
             format!("RoleBinding {ROLE_BINDING_NAME} in {place} is not managed by istio-aux; left unchanged"),
@@ -82,7 +82,7 @@ fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Fin
             format!("there is no ClusterRole {role}, so no account of {place} is bound to it"),
             "install what brings it: istio-aux with tenancy.enabled=true, or Kubeflow Pipelines for multiple users",
         ),
-        found if tenant.role_bindings.is_some() && !found.is_some_and(is_kept) => {
+        found if !found.is_some_and(is_kept) => {
             let has = if found.is_none() { "none" } else { "another" };
             Finding::problem(
                 Id::Tenancy,
@@ -94,7 +94,7 @@ fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Fin
             )
         }
         _ => Finding::ok(Id::Tenancy, format!("namespace {place} has what its label {TENANCY_LABEL} asks for")),
-    }
+    })
 }
 
 /// Finds why Kubeflow Pipelines answers 401 or 403.

@@ -48,6 +48,7 @@ fn healthy() -> Snapshot {
             injector("istio-sidecar-injector"),
             json!({"metadata": {"name": "zz-istio-aux"}, "webhooks": []}),
         ]),
+        has_policy: Some(false),
         endpoints: Some(vec![slice(2)]),
         namespaces: vec![labelled("team", &json!({"istio-aux.io/injection": "enabled", "istio-injection": "enabled"}))],
         ..Snapshot::default()
@@ -98,17 +99,26 @@ fn old_servers_and_kernels_are_found() {
 }
 
 #[test]
+fn policy_that_cannot_be_read_is_not_called_absent() {
+    let mut snapshot = healthy();
+    snapshot.configurations = Some(vec![injector("istio")]);
+    snapshot.has_policy = None;
+    let found = found(&snapshot);
+    assert!(found.iter().all(|finding| finding.id != Id::Installation), "{found:#?}");
+}
+
+#[test]
 fn missing_or_untrusted_installation_is_a_problem() {
     assert_found(&[
         (|s| s.configurations = Some(vec![injector("istio")]), "problem installation: istio-aux is not installed"),
         (
             |s| {
-                s.has_policy = true;
+                s.has_policy = Some(true);
                 s.configurations = Some(vec![injector("istio")]);
             },
             "ok installation: the API server decides by itself",
         ),
-        (|s| s.has_policy = true, "info installation: webhook and policy are both installed"),
+        (|s| s.has_policy = Some(true), "info installation: webhook and policy are both installed"),
         (
             |s| drop(s.configurations.as_mut().unwrap().pop()),
             "problem installation: there is no MutatingWebhookConfiguration zz-istio-aux",

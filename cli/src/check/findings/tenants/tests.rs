@@ -55,6 +55,13 @@ fn label_of(snapshot: &mut Snapshot, key: &str, value: Value) {
 }
 
 #[test]
+fn bindings_that_cannot_be_read_are_not_called_kept() {
+    let mut snapshot = healthy();
+    tenant(&mut snapshot).role_bindings = None;
+    assert_eq!(of(&snapshot), []);
+}
+
+#[test]
 fn healthy_tenant_has_one_ok_finding() {
     let found = of(&healthy());
     assert_eq!(found.len(), 1, "{found:#?}");
