@@ -9,7 +9,7 @@ use contract::kind::PODS;
 use contract::names::{BINARY_DIR, SHIM_BINARY, SHIM_UID};
 use inject::Settings;
 use kube::Client;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 
 use super::finding::{Finding, Id};
@@ -23,28 +23,37 @@ pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], setti
     let mut found = Vec::new();
     for (kind, node) in one_node_per_kind(nodes) {
         eprintln!("istio-aux: running the shim from an image volume on {node} …");
-        found.push(match try_on(client, namespace, &node, settings).await {
-            Ok(()) => {
-                Finding::ok(Id::ImageVolume, format!("{kind}: runs the shim from an image volume (tried on {node})"))
-            }
-            Err(error) => Finding::problem(
-                Id::ImageVolume,
-                format!(
-                    "{kind}: does not run the shim from an image volume (tried on {node}): {}",
-                    describe_error(error.as_ref())
-                ),
-                "keep --delivery=copy",
-            ),
+        let problem = |what: &str, error: anyhow::Error, next: &str| {
+            let reason = describe_error(error.as_ref());
+            Finding::problem(Id::ImageVolume, format!("{kind}: {what} (tried on {node}): {reason}"), next)
+        };
+        found.push(match create(client, namespace, &node, settings).await {
+            Err(error) => problem("an image volume could not be tried", error, "istio-aux check --probe -n NAMESPACE"),
+            Ok(pod) => match try_with(client, namespace, &pod).await {
+                Ok(()) => {
+                    let message = format!("{kind}: runs the shim from an image volume (tried on {node})");
+                    Finding::ok(Id::ImageVolume, message)
+                }
+                Err(error) => problem("does not run the shim from an image volume", error, "keep --delivery=copy"),
+            },
         });
+    }
+    if found.is_empty() {
+        let message = "no node is ready, or none can be read, so no image volume was tried";
+        found.push(Finding::problem(Id::ImageVolume, message, "kubectl get nodes"));
     }
     found
 }
 
-/// Returns the name of one Linux node of each kind: kubelet, runtime, system and architecture.
+/// Returns the name of one Linux node of each kind that is ready: kubelet, runtime, system and architecture.
 fn one_node_per_kind(nodes: &[Value]) -> BTreeMap<String, String> {
     let field = |node: &Value, field: &str| node["status"]["nodeInfo"][field].as_str().unwrap_or("?").to_owned();
     let fields = ["kubeletVersion", "containerRuntimeVersion", "operatingSystem", "architecture"];
-    let linux = nodes.iter().filter(|node| field(node, "operatingSystem") == "linux");
+    let is_ready = |node: &&Value| {
+        let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    };
+    let linux = nodes.iter().filter(|node| field(node, "operatingSystem") == "linux").filter(is_ready);
     linux
         .map(|node| {
             let kind = fields.map(|name| field(node, name)).join(", ");
@@ -60,9 +69,13 @@ fn pod(node: &str, settings: &Settings) -> Value {
         "spec": {
             "nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
             "terminationGracePeriodSeconds": 0,
+            "imagePullSecrets": settings.pull_secrets.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
             "containers": [{
                 "name": "probe", "image": settings.shim_image, "imagePullPolicy": settings.pull_policy.as_str(),
                 "command": [SHIM_BINARY, "--version"],
+                "resources": {
+                    "requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "16Mi"},
+                },
                 "volumeMounts": [{"name": "shim", "mountPath": BINARY_DIR, "readOnly": true}],
                 "securityContext": {
                     "runAsUser": SHIM_UID, "runAsGroup": SHIM_UID, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
@@ -76,17 +89,21 @@ fn pod(node: &str, settings: &Settings) -> Value {
     })
 }
 
-async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<()> {
-    let pods = api::objects(client, PODS, Some(namespace));
+async fn create(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<DynamicObject> {
     let object = serde_json::from_value(pod(node, settings))?;
-    let created = pods.create(&PostParams::default(), &object).await.context("the pod was rejected")?;
-    let name = created.metadata.name.unwrap_or_default();
+    let pods = api::objects(client, PODS, Some(namespace));
+    pods.create(&PostParams::default(), &object).await.context("the pod was rejected")
+}
+
+/// Waits for the end of a pod with an image volume, and deletes it.
+async fn try_with(client: &Client, namespace: &str, created: &DynamicObject) -> Result<()> {
+    let name = created.metadata.name.as_deref().unwrap_or_default();
     let ended = if created.data["spec"]["volumes"][0]["image"].is_null() {
         Err(anyhow!("the API server has no image volumes (on by default since Kubernetes 1.35)"))
     } else {
-        wait_for_end(client, namespace, &name).await
+        wait_for_end(client, namespace, name).await
     };
-    if let Err(error) = pods.delete(&name, &DeleteParams::default()).await {
+    if let Err(error) = api::objects(client, PODS, Some(namespace)).delete(name, &DeleteParams::default()).await {
         eprintln!("istio-aux: pod {name} was not deleted: {}", describe_error(&error));
     }
     ended
@@ -114,24 +131,45 @@ fn reported_reason(pod: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::Severity;
     use super::*;
+    use api::fake::{Answer, client};
+
+    fn node(name: &str, kubelet: &str, system: &str, ready: &str) -> Value {
+        json!({"metadata": {"name": name}, "status": {
+            "nodeInfo": {
+                "kubeletVersion": kubelet, "containerRuntimeVersion": "containerd://2.4.2", "operatingSystem": system,
+                "architecture": "amd64",
+            },
+            "conditions": [{"type": "Ready", "status": ready}],
+        }})
+    }
 
     #[test]
     fn one_node_of_each_kind_is_tried() {
-        let node = |name: &str, kubelet: &str, system: &str| {
-            json!({"metadata": {"name": name}, "status": {"nodeInfo": {
-                "kubeletVersion": kubelet, "containerRuntimeVersion": "containerd://2.4.2", "operatingSystem": system,
-                "architecture": "amd64",
-            }}})
-        };
         let nodes = [
-            node("a", "v1.36.3", "linux"),
-            node("b", "v1.36.3", "linux"),
-            node("c", "v1.35.0", "linux"),
-            node("d", "v1.36.3", "windows"),
+            node("a", "v1.36.3", "linux", "True"),
+            node("b", "v1.36.3", "linux", "Unknown"),
+            node("c", "v1.35.0", "linux", "True"),
+            node("d", "v1.36.3", "windows", "True"),
         ];
-        let kinds: Vec<String> = one_node_per_kind(&nodes).into_keys().collect();
-        let kind = |kubelet: &str| format!("nodes of {kubelet}, containerd://2.4.2, linux, amd64");
-        assert_eq!(kinds, ["v1.35.0", "v1.36.3"].map(kind));
+        let kinds: Vec<(String, String)> = one_node_per_kind(&nodes).into_iter().collect();
+        let kind = |(kubelet, name): (&str, &str)| {
+            (format!("nodes of {kubelet}, containerd://2.4.2, linux, amd64"), name.to_owned())
+        };
+        assert_eq!(kinds, [("v1.35.0", "c"), ("v1.36.3", "a")].map(kind));
+    }
+
+    #[tokio::test]
+    async fn pod_that_is_rejected_says_nothing_of_image_volumes() {
+        let settings = Settings { pull_secrets: vec!["pull".to_owned()], ..Settings::new("shim:1") };
+        let (client, requests) = client([Answer::forbidden("POST /api/v1/namespaces/team/pods?", "exceeded quota")]);
+        let found = run(&client, "team", &[node("a", "v1.36.3", "linux", "True")], &settings).await;
+        let line = "problem image-volume: nodes of v1.36.3, containerd://2.4.2, linux, amd64: an image volume could not be \
+                    tried (tried on a): the pod was rejected: exceeded quota";
+        assert_eq!(found.iter().map(Finding::line).collect::<Vec<_>>(), [line]);
+        assert!(requests.bodies()[0].contains(r#""imagePullSecrets":[{"name":"pull"}]"#), "{:?}", requests.bodies());
+        let none = run(&client, "team", &[node("a", "v1.36.3", "linux", "False")], &settings).await;
+        assert_eq!(none[0].severity, Severity::Problem, "{none:?}");
     }
 }
