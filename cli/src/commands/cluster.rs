@@ -1,12 +1,13 @@
 //! Connects to a cluster, by the options of every command that needs one.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use api::describe_error;
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use super::CliResult;
@@ -67,14 +68,23 @@ impl ClusterArgs {
             Some(file) => Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await,
             None => Config::from_kubeconfig(&options).await,
         };
-        // The kubelet sets the variable in every pod.
-        let is_in_cluster = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let is_set = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+        let asks_for_another = self.kubeconfig.is_some() || self.context.is_some() || is_set("KUBECONFIG");
         match config {
-            Err(_) if self.kubeconfig.is_none() && self.context.is_none() && is_in_cluster() => {
+            // The kubelet sets the variable in every pod. A kubeconfig that is there and cannot be used means another cluster.
+            Err(error) if !asks_for_another && is_missing(&error) && is_set("KUBERNETES_SERVICE_HOST") => {
                 Ok(Config::incluster()?)
             }
             config => Ok(config?),
         }
+    }
+}
+
+fn is_missing(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::FindPath => true,
+        KubeconfigError::ReadConfig(error, _) => error.kind() == ErrorKind::NotFound,
+        _ => false,
     }
 }
 
