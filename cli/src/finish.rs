@@ -25,6 +25,8 @@ use crate::read;
 
 /// Limits the pods that are finished at the same time.
 const CONCURRENCY_LIMIT: usize = 8;
+/// Limits the time between the end of a forwarded stream and its reason.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 const NO_ANSWER: &str = "pilot-agent cannot be asked";
 
 /// Selects the pods to finish.
@@ -105,6 +107,11 @@ async fn finish(client: &Client, pod: &StuckPod, limit: Duration) -> Result<Stri
     if pod.status_port == 0 {
         bail!("its status port is 0, so pilot-agent cannot be asked to quit; next: delete the pod");
     }
+    // It was listed before the caller agreed, and before other pods were finished.
+    let now = read::get(client, PODS, Some(&pod.namespace), &pod.name).await?;
+    if now.as_ref().context("it was deleted").and_then(check_stuck)?.uid != pod.uid {
+        bail!("another pod has its name now");
+    }
     let asked = timeout(limit, request_quit(client, pod)).await;
     asked.map_err(|_| anyhow!("pilot-agent did not answer within {limit:?}"))??;
     match wait_for_pod(client, &pod.namespace, &pod.name, limit).await? {
@@ -113,7 +120,7 @@ async fn finish(client: &Client, pod: &StuckPod, limit: Duration) -> Result<Stri
         }
         PodCompletion::Deleted => Ok("finished, and deleted since".to_owned()),
         PodCompletion::TimedOut(_) => {
-            bail!("its proxy was asked to quit, but the pod did not end within {limit:?}")
+            bail!("its proxy was asked to quit, but the pod did not end within {limit:?}; next: delete the pod")
         }
     }
 }
@@ -126,6 +133,7 @@ async fn request_quit(client: &Client, pod: &StuckPod) -> Result<()> {
     let mut forwarder = forwarder
         .with_context(|| format!("cannot forward port {port} (this needs get and create on pods/portforward)"))?;
     let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
+    let refusal = forwarder.take_error(port);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.context(NO_ANSWER)?;
     let connection = tokio::spawn(connection);
     let request = Request::builder()
@@ -136,10 +144,16 @@ async fn request_quit(client: &Client, pod: &StuckPod) -> Result<()> {
         .body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request).await;
     connection.abort();
+    // Without a server on the port, the kubelet says so beside the stream, which ends.
+    let refusal = match (&answer, refusal) {
+        (Err(_), Some(refusal)) => timeout(REFUSAL_TIMEOUT, refusal).await.ok().flatten(),
+        _ => None,
+    };
     forwarder.abort();
     match answer {
         Ok(answer) if answer.status().is_success() => Ok(()),
         Ok(answer) => bail!("pilot-agent answered {}", answer.status()),
+        Err(_) if let Some(refusal) = refusal => bail!("{NO_ANSWER}: {}; next: delete the pod", refusal.trim()),
         // pilot-agent may end before its response is complete.
         Err(error) if error.is_incomplete_message() => Ok(()),
         Err(error) => Err(error).context(NO_ANSWER),
@@ -152,6 +166,8 @@ mod tests {
     use crate::pods::fixtures::{stuck_pod, stuck_pod_with};
     use api::fake::{Answer, client};
     use serde_json::{Value, json};
+
+    const GET: &str = "GET /api/v1/namespaces/team/pods/hello";
 
     /// Returns a pod whose container still runs.
     fn running_pod() -> Value {
@@ -187,6 +203,22 @@ mod tests {
         let report = |outcome: Outcome| panic!("{outcome:?}");
         let error = run(&client, selection, false, Duration::ZERO, refuses, report).await.unwrap_err();
         assert_eq!((error.to_string().as_str(), requests.all().len()), ("nothing was changed", 1));
+    }
+
+    #[tokio::test]
+    async fn pod_that_has_changed_since_it_was_listed_is_not_asked() {
+        let another = stuck_pod_with("/metadata/uid", json!("2b"));
+        let cases = [
+            (Answer::ok(GET, another), "another pod has its name now"),
+            (Answer::ok(GET, running_pod()), "its container main still runs"),
+            (Answer::failure(GET, 404, "not found"), "it was deleted"),
+        ];
+        for (answer, expected) in cases {
+            let (client, requests) = client([answer]);
+            let error = finish(&client, &check_stuck(&stuck_pod()).unwrap(), Duration::ZERO).await.unwrap_err();
+            assert_eq!(error.to_string(), expected);
+            assert_eq!(requests.all().len(), 1, "{:?}", requests.all());
+        }
     }
 
     #[tokio::test]

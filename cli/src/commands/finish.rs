@@ -76,7 +76,10 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
             // In text, each outcome is printed at once: a pod may take a minute.
             let Outcome { namespace, name, succeeded, message } = &outcome;
             match output.output {
-                Output::Text if *succeeded => println!("pod {namespace}/{name}: {message}"),
+                Output::Text if *succeeded => {
+                    // A reader that has gone does not end what is left to do.
+                    let _ = output::print(&format!("pod {namespace}/{name}: {message}\n"));
+                }
                 Output::Text => eprintln!("istio-aux: pod {namespace}/{name}: {message}"),
                 Output::Json | Output::Yaml => {}
             }

@@ -8,7 +8,9 @@ pub(crate) fn stuck_pod() -> Value {
     let ended = json!({"exitCode": 0, "finishedAt": "2026-11-21T10:00:00Z"});
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"namespace": "team", "name": "hello", "annotations": {"sidecar.istio.io/status": rendered}},
+        "metadata": {
+            "namespace": "team", "name": "hello", "uid": "1f", "annotations": {"sidecar.istio.io/status": rendered},
+        },
         "spec": {"restartPolicy": "Never", "containers": [{"name": "istio-proxy"}, {"name": "main"}]},
         "status": {"phase": "Running", "containerStatuses": [
             {"name": "main", "state": {"terminated": ended}}, {"name": "istio-proxy", "state": {"running": {}}},

@@ -11,6 +11,7 @@ use super::decision::parse;
 pub(crate) struct StuckPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    pub(crate) uid: String,
     /// Is the port of pilot-agent; 0 if it is switched off.
     pub(crate) status_port: u16,
     /// Is the time at which the last of these containers ended, in RFC 3339.
@@ -54,7 +55,7 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
     }
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
     let status_port = parse(pod).ok().and_then(|pod| pod.status_port()).unwrap_or(DEFAULT_STATUS_PORT);
-    Ok(StuckPod { namespace: text("namespace"), name: text("name"), status_port, since })
+    Ok(StuckPod { namespace: text("namespace"), name: text("name"), uid: text("uid"), status_port, since })
 }
 
 /// Returns when a container ended. `Err` if it still runs, or the kubelet will restart it.
@@ -146,6 +147,7 @@ mod tests {
         let expected = StuckPod {
             namespace: "team".to_owned(),
             name: "hello".to_owned(),
+            uid: "1f".to_owned(),
             status_port: 15020,
             since: "2026-11-21T10:00:00Z".to_owned(),
         };
