@@ -3,7 +3,9 @@
 
 use anyhow::{Context, Result};
 use contract::kind::{Kind, PODS};
-use contract::names::{HOLD_FIELD, ISTIO_INJECT, PROXY_CONFIG_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION};
+use contract::names::{
+    HOLD_FIELD, ISTIO_INJECT, PROBES_ANNOTATION, PROXY_CONFIG_ANNOTATION, SHIM_CONTAINER, STATUS_PORT_ANNOTATION,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, LogParams};
@@ -16,7 +18,7 @@ use crate::read;
 
 /// Selects the pods of the controller for tenants, and of the node agents. The webhook's are those of its Service.
 const OTHER_SERVERS: &str = "app.kubernetes.io/name in (istio-aux-tenancy,istio-aux-node)";
-/// Are the annotations whose values are known to hold no secret. Those of istio-aux are all printed.
+/// Are the annotations whose values are known to hold no secret. Those of istio-aux are printed, too.
 const ISTIOS_ANNOTATIONS: [&str; 4] =
     [ISTIO_INJECT, STATUS_PORT_ANNOTATION, "sidecar.istio.io/status", "sidecar.istio.io/nativeSidecar"];
 const EVENTS: Kind = Kind::new("", "v1", "Event", "events");
@@ -161,11 +163,14 @@ fn reduced(pod: &Value) -> Value {
     json!({"metadata": about, "spec": spec, "status": status})
 }
 
-/// Returns an annotation's value as it is printed. A `ProxyConfig` may set variables.
+/// Returns an annotation's value as it is printed. A `ProxyConfig` may set variables, and a probe has headers.
 fn kept(key: &str, value: &Value) -> Option<Value> {
     if key == PROXY_CONFIG_ANNOTATION {
         let sets = if value.as_str()?.contains(HOLD_FIELD) { "sets" } else { "does not set" };
         return Some(format!("left out; it {sets} {HOLD_FIELD}").into());
+    }
+    if key == PROBES_ANNOTATION {
+        return Some("left out".into());
     }
     (key.starts_with("istio-aux.io/") || ISTIOS_ANNOTATIONS.contains(&key)).then(|| value.clone())
 }
@@ -218,7 +223,9 @@ mod tests {
         let main = json!({"name": "main", "image": "app:1", "env": [{"name": "TOKEN", "value": "hidden"}],
             "command": ["run", "--password=hidden"]});
         let shim = json!({"name": "aux-shim", "args": ["watch", "--await=main"]});
-        let annotations = json!({"istio-aux.io/status": "{}", "acme.example/istio-password": "hidden", "proxy.istio.io/config": "{proxyMetadata: {A: hidden}, holdApplicationUntilProxyStarts: true}"});
+        let annotations = json!({"istio-aux.io/status": "{}", "acme.example/istio-password": "hidden",
+            "istio-aux.io/probes": r#"{"httpHeaders": [{"value": "hidden"}]}"#,
+            "proxy.istio.io/config": "{proxyMetadata: {A: hidden}, holdApplicationUntilProxyStarts: true}"});
         let pod = json!({
             "metadata": {"name": "a", "namespace": "team", "annotations": annotations},
             "spec": {"restartPolicy": "Never", "initContainers": [shim], "containers": [main], "volumes": ["hidden"]},
