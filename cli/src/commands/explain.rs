@@ -10,7 +10,7 @@ const WARNING: &str = "\n  warning: ";
 
 /// Renders an explanation as text for a person.
 pub(super) fn render(explanation: &Explanation) -> String {
-    let Explanation { object, namespace, opted_in, opt_in, in_mesh, misplaced, pods, now } = explanation;
+    let Explanation { object, namespace, opted_in, opt_in, in_mesh, misplaced, pods, other_pods, now } = explanation;
     let mut text = format!("{object} in namespace {namespace}\n");
     let opted_in = match opted_in {
         Some(true) => "opted in",
@@ -30,6 +30,9 @@ pub(super) fn render(explanation: &Explanation) -> String {
     }
     for pod in pods {
         let _ = writeln!(text, "{}", pod.describe(WARNING));
+    }
+    if *other_pods > 0 {
+        let _ = writeln!(text, "and {other_pods} more pods");
     }
     for verdict in now {
         let _ = writeln!(text, "a new pod: {}", would_be(verdict));
@@ -73,6 +76,7 @@ mod tests {
             run_on: Vec::new(),
         };
         let explanation = Explanation {
+            other_pods: 3,
             object: "job/hello".to_owned(),
             namespace: "team".to_owned(),
             opted_in: Some(true),

@@ -2,7 +2,7 @@
 
 mod target;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use api::describe_error;
 use contract::kind::{NAMESPACES, PODS};
 use inject::Settings;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::target::Target;
+use self::target::{JOBS, KUBEFLOW};
 use crate::dry_run::{DryRun, dry_run_pod};
 use crate::pods::{
     Decision, ExplainedPod, OptIn, decide_now, is_in_mesh, is_rendered, opt_in, pods_of, recorded, why_unchanged,
@@ -37,6 +38,9 @@ pub(crate) struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) misplaced: Vec<String>,
     pub(crate) pods: Vec<ExplainedPod>,
+    /// Counts further pods.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) other_pods: usize,
     pub(crate) now: Vec<Verdict>,
 }
 
@@ -69,8 +73,7 @@ pub(crate) async fn explain(
     target: &Target,
     settings: &Settings,
 ) -> Result<Explanation> {
-    let object = read::get(client, target.kind, Some(namespace), &target.name).await?;
-    let object = object.with_context(|| format!("there is no {target} in namespace {namespace}"))?;
+    let object = read_target(client, namespace, target).await?;
     let templates = templates(client, namespace, &object).await;
     let template = templates.first();
     let template = template.with_context(|| {
@@ -81,7 +84,8 @@ pub(crate) async fn explain(
         namespace_object.and_then(|object| object.ok_or_else(|| anyhow!("there is no namespace {namespace}")));
     let opt_in = namespace_object.as_ref().map(|namespace| opt_in(namespace, template));
     let context = Context { client, namespace, namespace_object: namespace_object.as_ref().ok(), settings };
-    let pods = if target.kind == PODS { vec![context.explained(&object)] } else { context.pods(&object).await? };
+    let (pods, other_pods) =
+        if target.kind == PODS { (vec![context.explained(&object)], 0) } else { context.pods(&object).await? };
     let mut now = Vec::new();
     for template in &templates {
         now.push(context.verdict(template).await);
@@ -94,8 +98,24 @@ pub(crate) async fn explain(
         in_mesh: namespace_object.as_ref().ok().map(is_in_mesh),
         misplaced: if target.kind == PODS { Vec::new() } else { misplaced(&object) },
         pods,
+        other_pods,
         now,
     })
+}
+
+/// Reads the object, in the first of its versions that the server has it in.
+async fn read_target(client: &Client, namespace: &str, target: &Target) -> Result<Value> {
+    for kind in target.kinds() {
+        if let Some(object) = read::get(client, kind, Some(namespace), &target.name).await? {
+            return Ok(object);
+        }
+    }
+    bail!("there is no {target} in namespace {namespace}")
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// Returns istio-aux' annotations of an object that has a pod template, where they have no effect.
@@ -124,18 +144,44 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Explains the pods of a workload, by its selector.
-    async fn pods(&self, object: &Value) -> Result<Vec<ExplainedPod>> {
-        let Some(selector) = selector_of(&object["spec"]["selector"]["matchLabels"]) else { return Ok(Vec::new()) };
-        let mut pods = Vec::new();
+    /// Explains the pods of a workload, and counts those over the limit.
+    async fn pods(&self, object: &Value) -> Result<(Vec<ExplainedPod>, usize)> {
+        let (mut pods, mut others) = (Vec::new(), 0);
+        let Some(selector) = self.selector(object).await? else { return Ok((pods, others)) };
         let selection = ListParams::default().labels(&selector);
         read::for_each(self.client, PODS, Some(self.namespace), &selection, |pod| {
             if pods.len() < PODS_LIMIT {
                 pods.push(self.explained(&pod));
+            } else {
+                others += 1;
             }
         })
         .await?;
-        Ok(pods)
+        Ok((pods, others))
+    }
+
+    /// Returns a selector of the object's pods: its own, or of the label that its controller gives them; `None` if it has none.
+    async fn selector(&self, object: &Value) -> Result<Option<String>> {
+        let (kind, name) = (&object["kind"], object["metadata"]["name"].as_str().unwrap_or_default());
+        Ok(match kind.as_str().unwrap_or_default() {
+            "ReplicationController" => selector_of(&object["spec"]["selector"]),
+            "JobSet" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
+            _ if object["apiVersion"].as_str().is_some_and(|version| version.starts_with(KUBEFLOW)) => {
+                Some(format!("training.kubeflow.org/job-name={name}"))
+            }
+            "CronJob" => {
+                let uid = &object["metadata"]["uid"];
+                let is_its = |job: &Value| {
+                    let mut owners = job["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+                    owners.any(|owner| owner["uid"] == *uid)
+                };
+                let all = read::list(self.client, JOBS, Some(self.namespace), &ListParams::default()).await?;
+                let jobs = all.iter().filter(|job| is_its(job));
+                let names: Vec<_> = jobs.filter_map(|job| job["metadata"]["name"].as_str()).collect();
+                (!names.is_empty()).then(|| format!("batch.kubernetes.io/job-name in ({})", names.join(",")))
+            }
+            _ => selector_of(&object["spec"]["selector"]["matchLabels"]),
+        })
     }
 
     fn explained(&self, pod: &Value) -> ExplainedPod {

@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use contract::kind::{DEPLOYMENTS, Kind, PODS};
 use serde_json::Value;
 
-const KUBEFLOW: &str = "kubeflow.org";
-const KINDS: [(&[&str], Kind); 14] = [
+pub(super) const JOBS: Kind = Kind::new("batch", "v1", "Job", "jobs");
+pub(super) const KUBEFLOW: &str = "kubeflow.org";
+const KINDS: [(&[&str], Kind); 15] = [
     (&["po"], PODS),
-    (&[], Kind::new("batch", "v1", "Job", "jobs")),
+    (&[], JOBS),
     (&["cj"], Kind::new("batch", "v1", "CronJob", "cronjobs")),
     (&["deploy"], DEPLOYMENTS),
     (&["sts"], Kind::new("apps", "v1", "StatefulSet", "statefulsets")),
@@ -21,6 +22,8 @@ const KINDS: [(&[&str], Kind); 14] = [
     (&[], Kind::new(KUBEFLOW, "v1", "TFJob", "tfjobs")),
     (&[], Kind::new(KUBEFLOW, "v1", "PyTorchJob", "pytorchjobs")),
     (&[], Kind::new(KUBEFLOW, "v1", "MPIJob", "mpijobs")),
+    // The MPI operator's own.
+    (&[], Kind::new(KUBEFLOW, "v2beta1", "MPIJob", "mpijobs")),
     (&[], Kind::new(KUBEFLOW, "v1", "XGBoostJob", "xgboostjobs")),
     (&[], Kind::new(KUBEFLOW, "v1", "PaddleJob", "paddlejobs")),
 ];
@@ -33,6 +36,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Returns the versions of its kind.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        KINDS.iter().map(|(_, kind)| *kind).filter(|kind| (kind.group, kind.name) == (self.kind.group, self.kind.name))
+    }
+
     /// Returns the controller of a pod, if its kind is known.
     pub(crate) fn owner_of(pod: &Value) -> Option<Self> {
         let mut owners = pod["metadata"]["ownerReferences"].as_array()?.iter();
@@ -66,7 +74,9 @@ impl FromStr for Target {
 }
 
 fn kinds() -> String {
-    KINDS.iter().map(|(_, kind)| kind.name.to_ascii_lowercase()).collect::<Vec<_>>().join(", ")
+    let mut names: Vec<_> = KINDS.iter().map(|(_, kind)| kind.name.to_ascii_lowercase()).collect();
+    names.dedup();
+    names.join(", ")
 }
 
 #[cfg(test)]

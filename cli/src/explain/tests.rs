@@ -56,6 +56,39 @@ async fn job_is_explained_by_pods_and_dry_run() {
 }
 
 #[tokio::test]
+async fn pods_are_found_by_what_their_controller_gives_them() {
+    let template = job()["spec"]["template"].clone();
+    let training = json!({"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "a"},
+        "spec": {"mpiReplicaSpecs": {"Worker": {"template": template}}}});
+    let cron = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "a", "uid": "1f"},
+        "spec": {"jobTemplate": {"spec": {"template": template}}}});
+    let owned = |name: &str, uid: &str| json!({"metadata": {"name": name, "ownerReferences": [{"uid": uid}]}});
+    let jobs = [owned("a-1", "1f"), owned("b-1", "2b")];
+    let jobs = || Answer::list("GET /apis/batch/v1/namespaces/team/jobs?", &jobs);
+    let pods = vec![json!({"metadata": {"name": "x"}}); PODS_LIMIT + 1];
+    let cases = [
+        (
+            "mpijob/a",
+            Answer::ok("GET /apis/kubeflow.org/v2beta1/namespaces/team/mpijobs/a", training),
+            "training.kubeflow.org%2Fjob-name%3Da",
+        ),
+        (
+            "cronjob/a",
+            Answer::ok("GET /apis/batch/v1/namespaces/team/cronjobs/a", cron),
+            "batch.kubernetes.io%2Fjob-name+in+%28a-1%29",
+        ),
+    ];
+    for (object, answer, selector) in cases {
+        let answers = [answer, jobs(), Answer::list(PODS_OF_JOB, &pods), namespace(&json!({}))];
+        let (explanation, requests) = explained(object, answers).await;
+        let explanation = explanation.unwrap();
+        assert_eq!((explanation.pods.len(), explanation.other_pods), (PODS_LIMIT, 1), "{object}");
+        let all = requests.all();
+        assert!(all.iter().any(|line| line.starts_with(PODS_OF_JOB) && line.contains(selector)), "{all:?}");
+    }
+}
+
+#[tokio::test]
 async fn annotation_of_the_job_itself_is_misplaced() {
     let mut annotated = job();
     annotated["metadata"]["annotations"] = json!({"istio-aux.io/mode": "off", "team": "a"});
