@@ -13,8 +13,10 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use crate::read;
+use crate::read::{self, CLUSTER_ROLE_BINDINGS};
 
+/// Binds the agents' account, and so names their namespace.
+const BINDING: &str = "istio-aux-node";
 const AGENTS: &str = "app.kubernetes.io/name=istio-aux-node";
 const STATUS: [&str; 3] = ["/istio-aux-node", "status", "--output=json"];
 /// Limits the agents that are asked at the same time.
@@ -47,7 +49,13 @@ pub(crate) struct Proxies {
 
 /// Asks the agents of all nodes, or of one. `Err` if there is none.
 pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
-    let agents = read::list(client, PODS, None, &ListParams::default().labels(AGENTS)).await?;
+    // Anybody may give a pod this label, but not bind an account to a ClusterRole.
+    let binding = read::get(client, CLUSTER_ROLE_BINDINGS, None, BINDING).await?.unwrap_or_default();
+    let namespace = binding["subjects"][0]["namespace"].as_str();
+    let agents = match namespace {
+        Some(_) => read::list(client, PODS, namespace, &ListParams::default().labels(AGENTS)).await?,
+        None => Vec::new(),
+    };
     let node_of = |pod: &Value| text(&pod["spec"]["nodeName"]);
     let agents: Vec<_> = agents.iter().filter(|pod| node.is_none_or(|node| node_of(pod) == node)).collect();
     if agents.is_empty() {
@@ -100,12 +108,26 @@ mod tests {
 
     use super::*;
 
+    fn binding() -> Answer {
+        let binding = json!({"subjects": [{"name": "istio-aux-node", "namespace": "aux"}]});
+        Answer::ok("GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings/istio-aux-node", binding)
+    }
+
+    #[tokio::test]
+    async fn pod_of_another_namespace_with_the_agents_label_is_not_asked() {
+        let forged = json!({"metadata": {"namespace": "team", "name": "agent-1"}, "spec": {"nodeName": "node1"}});
+        let everywhere = Answer::list("GET /api/v1/pods?", &[forged]);
+        let (client, _) = client([binding(), everywhere, Answer::list("GET /api/v1/namespaces/aux/pods?", &[])]);
+        let error = list(&client, None).await.unwrap_err().to_string();
+        assert!(error.starts_with("there is no node agent; "), "{error}");
+    }
+
     #[tokio::test]
     async fn agent_that_does_not_run_yet_is_named_with_the_servers_message() {
         let agent = json!({"metadata": {"namespace": "aux", "name": "agent-1"}, "spec": {"nodeName": "node1"}});
         let message = "container not found (\"agent\")";
         let exec = Answer::failure("GET /api/v1/namespaces/aux/pods/agent-1/exec?", 500, message);
-        let (client, _) = client([Answer::list("GET /api/v1/pods?", &[agent]), exec]);
+        let (client, _) = client([binding(), Answer::list("GET /api/v1/namespaces/aux/pods?", &[agent]), exec]);
         let all = list(&client, None).await.unwrap();
         assert_eq!(all.unreadable, [format!("node node1: its agent cannot be asked: {message}")]);
     }

@@ -12,8 +12,9 @@ use crate::proxies::{self, Proxy};
 #[command(
     long_about = "List the proxies that run beside pods, on all nodes.
 
-Asks each node agent, so it needs list on pods, and get and create on pods/exec in the agents' namespace. Exit status: 0 all agents have
-answered, 1 one has not, or there is none, 2 wrong arguments.",
+Asks each node agent, so it needs get on the ClusterRoleBinding istio-aux-node, and in the agents' namespace list on
+pods, and get and create on pods/exec. Exit status: 0 all agents have answered, 1 one has not, or there is none, 2 wrong
+arguments.",
     after_help = "examples:
   istio-aux proxies
   istio-aux proxies --node worker-1
