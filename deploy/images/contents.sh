@@ -6,7 +6,7 @@ contents_of() {
   case $1 in
     webhook)
       build=webhook/build programs=(istio-aux-webhook istio-aux-controller) beside=(istio-aux)
-      sources=(api cli contract controller inject webhook deploy/helm/istio-aux/policy deploy/overlays/self-signed)
+      sources=(api cli contract controller inject webhook deploy/helm/istio-aux/policy deploy/overlays)
       ;;
     shim) build=shim/build programs=(aux-shim) sources=(contract shim) ;;
     node) build=node/build programs=(istio-aux-node istio-aux-cni) sources=(contract node) ;;
