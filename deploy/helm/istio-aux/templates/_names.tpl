@@ -54,11 +54,16 @@ released-images.yaml, with the registry and the digests of its release. */ -}}
 {{- if or (eq .Values.certificate.from "self-signed") (eq .Values.nativeSidecars "auto") }}true{{ else }}false{{ end }}
 {{- end }}
 
+{{- /* A number or a word as text. A file's numbers are floats, and Go prints a large one as 1e+09. */ -}}
+{{- define "istio-aux.text" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
 {{- /* Resource quantities in CEL: a map of strings. */ -}}
 {{- define "istio-aux.quantities" -}}
 {{- $pairs := list }}
 {{- range $name, $quantity := . }}
-{{- $pairs = append $pairs (printf "'%s': '%v'" $name $quantity) }}
+{{- $pairs = append $pairs (printf "'%s': '%s'" $name (include "istio-aux.text" $quantity)) }}
 {{- end }}
 {{- printf "{%s}" (join ", " $pairs) }}
 {{- end }}
