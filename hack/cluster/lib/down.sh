@@ -3,6 +3,8 @@
 
 end_cluster() {
   if [ ! -f "$OWNER" ]; then
+    # Nothing but files outlives a restart of the machine.
+    remove_state
     say "no cluster is up"
     return
   fi
@@ -14,12 +16,16 @@ end_cluster() {
   if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
   stop_daemons containerd kube-apiserver etcd
   end_shims
-  unmount_ours
   remove_bridge
   remove_chains
   remove_cgroups
-  find "$STATE" -mindepth 1 -maxdepth 1 ! -name log -exec rm -rf {} +
+  remove_state
   rm -rf "$RUN"
+}
+
+remove_state() {
+  unmount_ours
+  [ ! -d "$STATE" ] || find "$STATE" -mindepth 1 -maxdepth 1 ! -name log -exec rm -rf {} +
 }
 
 # Containers outlive containerd: where it was killed, it is started once more to end them.
