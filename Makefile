@@ -1,5 +1,7 @@
 # istio-aux. `make help` lists the targets.
 .DEFAULT_GOAL := help
+# Targets build images and boot a cluster side by side by themselves.
+.NOTPARALLEL:
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
@@ -260,7 +262,7 @@ docs: ## Build the documentation as a site, target/site/index.html
 	rm -rf target/book && mkdir -p target/book
 	git ls-files -z '*.md' '*.svg' | xargs -0 cp --parents --target-directory target/book
 	sed 's|](|](docs/|; s|](docs/\.\./|](|' docs/SUMMARY.md > target/book/SUMMARY.md
-	mdbook build docs
+	PATH="$${CARGO_HOME:-$$HOME/.cargo}/bin:$$PATH" mdbook build docs
 
 .PHONY: bench
 # The proxy beside the pod is measured too.
