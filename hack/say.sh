@@ -50,8 +50,10 @@ start_behind() {
 finish_behind() {
   logged "$1" "$BEHIND_LOG.wait" until_ended "$BEHIND"
   wait "$BEHIND" || fail_with_log "$1: failed" "$BEHIND_LOG"
+  # Its number may be another's from now on.
+  BEHIND=
 }
 
 until_ended() { while kill -0 "$1" 2>/dev/null; do sleep 0.2; done; }
 
-end_behind() { kill -- "-$BEHIND" 2>/dev/null || :; }
+end_behind() { [ -z "${BEHIND:-}" ] || kill -- "-$BEHIND" 2>/dev/null || :; }
