@@ -110,17 +110,24 @@ pub fn is_user_of_proxy(id: u32) -> bool {
 
 /// Returns the certificates of a namespace's proxies, sorted.
 pub fn certificates(namespace: &str) -> Vec<String> {
-    let proxies = proxies_in(namespace);
-    let sandboxes = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str());
-    let file = |sandbox: &str| format!("{RUN}/sandbox/{sandbox}/certificate/cert-chain.pem");
-    let mut chains: Vec<_> =
-        sandboxes.map(|one| fs::read_to_string(file(one)).expect("it has a certificate")).collect();
+    let read = |directory: String| fs::read_to_string(format!("{directory}/cert-chain.pem"));
+    let mut chains: Vec<_> = certificate_directories(namespace)
+        .into_iter()
+        .map(|directory| read(directory).expect("it has a certificate"))
+        .collect();
     chains.sort_unstable();
     chains
 }
 
+/// Returns the directories with the certificates and keys of a namespace's proxies.
+pub fn certificate_directories(namespace: &str) -> Vec<String> {
+    let proxies = proxies_in(namespace);
+    let sandboxes = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str());
+    sandboxes.map(|sandbox| format!("{RUN}/sandbox/{sandbox}/certificate")).collect()
+}
+
 /// Is a process of a pod's proxy, by its number.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyProcess(u32);
 
 impl ProxyProcess {
@@ -191,6 +198,18 @@ impl ProxyProcess {
         });
         let mut limits = files.filter_map(|file| fs::read_to_string(file).ok());
         limits.next().expect("it has a limit").trim().to_owned()
+    }
+
+    /// Returns the processes that listen on a port of the pod's network.
+    #[must_use]
+    pub fn listeners(self, port: u16) -> Vec<Self> {
+        let pid = self.0.to_string();
+        let sockets = printed(&run("nsenter", &["-t", &pid, "-n", "ss", "-Hltnp", &format!("sport = :{port}")], ""));
+        let numbers = sockets.split("pid=").skip(1).filter_map(|text| text.split(',').next()?.parse().ok());
+        let mut processes: Vec<u32> = numbers.collect();
+        processes.sort_unstable();
+        processes.dedup();
+        processes.into_iter().map(Self).collect()
     }
 
     /// Returns the firewall rules of the pod's network.

@@ -8,7 +8,7 @@ use e2e::cluster::{MESH, restart};
 use e2e::command::printed;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, with_memory};
-use e2e::node::{self, ProxyProcess, WithoutAgent, WithoutNetwork, WithoutSocket};
+use e2e::node::{self, ProxyProcess, WithMetrics, WithoutAgent, WithoutNetwork, WithoutSocket};
 use e2e::outage::NoReplica;
 use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
@@ -125,6 +125,7 @@ async fn deletion_that_nobody_reported_is_found() {
 async fn pod_of_a_handler_without_its_network_is_reported() {
     let ns = &scenario("node-no-network", &[MESH]).await;
     ns.create_object(account("client")).await;
+    let metrics = WithMetrics::begin("");
     let without = WithoutNetwork::begin();
     let sleep = pod_spec("Never", &[shell("main", "sleep 86400")]);
     ns.create_object(beside(client_job("one", &sleep))).await;
@@ -138,6 +139,8 @@ async fn pod_of_a_handler_without_its_network_is_reported() {
     assert!(reason.contains("handler istio-aux has cni_conf_dir \"\""), "{reason}");
     let is_said = |line: &str| line.contains("runs without a proxy") && line.contains(&name);
     ns.until("the agent's warning", async || node::agent_log().lines().any(is_said).then_some(())).await;
+    let counts = |line: &String| line == "istio_aux_node_pods_without_proxy 1";
+    ns.until("the metric of the chart's alert", async || metrics.samples().iter().any(counts).then_some(())).await;
     drop(without);
     ns.until("readiness", async || node::unready().is_none().then_some(())).await;
 }
@@ -173,10 +176,17 @@ async fn proxy_that_hangs_is_replaced_without_its_pod() {
 async fn restarted_containerd_leaves_pods_their_proxies() {
     let ns = &scenario("node-containerd", &[MESH]).await;
     living_pods(ns).await;
+    let mut names = Vec::new();
+    for app in ["app=web", "app=client"] {
+        names.push(format!("{}/{}", ns.name(), ns.pod_with(app).await.name_any()));
+    }
+    let processes = || names.iter().map(|name| ProxyProcess::of(name)).collect::<Vec<_>>();
+    let before = processes();
     restart("containerd");
     assert_heard(ns, "after containerd's restart").await;
     start_job(ns, "later").await;
     ns.until_complete("later").await;
+    assert_eq!(processes(), before, "the agent has connected again, and has started no proxy anew");
     node::kill_proxies();
     assert_heard(ns, "after the proxies' end").await;
 }

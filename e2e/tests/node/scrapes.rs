@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use e2e::cluster::BESIDE;
-use e2e::command::run;
+use e2e::command::{printed, run};
 use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
 use e2e::namespace::WAIT_TIMEOUT;
-use e2e::node::{WithMetrics, ended};
+use e2e::node::{self, WithMetrics, ended};
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -31,6 +31,13 @@ async fn scraped(ns: &Namespace, name: &str) -> String {
 fn at(pod: &Pod, port: u16) -> SocketAddr {
     let address: IpAddr = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).unwrap().parse().unwrap();
     SocketAddr::new(address, port)
+}
+
+/// Returns what a port for metrics serves to whoever has the certificate and key of this directory.
+fn scraped_with(directory: &str, pod: &Pod, port: u16) -> String {
+    let [certificate, key] = ["cert-chain.pem", "key.pem"].map(|file| format!("{directory}/{file}"));
+    let url = format!("https://{}/stats/prometheus", at(pod, port));
+    printed(&run("curl", &["-sSfgk", "--max-time", "10", "--cert", &certificate, "--key", &key, &url], ""))
 }
 
 /// Returns the status with which each of Istio's ports for metrics responds outside of the mesh, or 000, and whether it asks for a
@@ -88,12 +95,20 @@ async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
     let configurations = [&configurations[..], &["pilot-discovery", "request", "GET", "debug/configz"]].concat();
     let is_known = async || kubectl(&configurations).contains(ns.name()).then_some(());
     ns.until("istiod to have it", is_known).await;
-    ns.create_object(application("secure", &json!({}))).await;
+    let scrape =
+        json!({"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"});
+    ns.create_object(application("secure", &scrape)).await;
     wait_for_rollout(ns.name(), "deployment/secure");
     let expected =
         |statuses: [&str; 4], asks| [0, 1, 2, 3].map(|index| (statuses[index].to_owned(), asks && index > 1));
     assert_eq!(responses(ns, "control").await, expected(["200", "200", "000", "000"], false));
     assert_eq!(responses(ns, "secure").await, expected(["000", "403", "000", "000"], true));
+    let (pod, directories) = (ns.pod_with("app=secure").await, node::certificate_directories(ns.name()));
+    for port in [15091, 15092] {
+        let text = scraped_with(&directories[0], &pod, port);
+        assert!(text.contains("envoy_server_uptime") || text.contains("envoy_cluster_"), "{port}: {text}");
+    }
+    assert!(scraped_with(&directories[0], &pod, 15092).contains("jobs_done_total 42"), "the application's are merged");
 }
 
 #[tokio::test]

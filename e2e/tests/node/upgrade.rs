@@ -1,11 +1,14 @@
 //! The upgrade of proxies while their pods live.
 
+use std::cell::RefCell;
+
 use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, MESH};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
-use e2e::node::{self, NextImage};
+use e2e::node::{self, NextImage, ProxyProcess};
 use e2e::{Namespace, PodView, scenario};
+use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::failures::{assert_heard, living_pods};
@@ -73,7 +76,17 @@ fn states(ns: &Namespace, image: &str) -> Vec<String> {
 }
 
 async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
-    ns.until(&format!("{expected:?} of {image}"), async || (states(ns, image) == expected).then_some(())).await;
+    let seen = RefCell::new(Vec::new());
+    let is_so = async || {
+        let now = states(ns, image);
+        let is_so = now == expected;
+        if *seen.borrow() != now {
+            println!("{now:?} of {image}");
+            seen.replace(now);
+        }
+        is_so.then_some(())
+    };
+    ns.until(&format!("{expected:?} of {image}"), is_so).await;
 }
 
 #[tokio::test]
@@ -89,9 +102,11 @@ async fn upgrade_breaks_and_refuses_no_connection() {
     let next = NextImage::install();
     until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
     // They serve the long response still.
+    let goes_on = || assert_eq!(exec(ns, "client", "cat /memory/ended || true"), "", "the long response goes on");
+    goes_on();
     until_states(ns, &node::root_of(&before), &["draining", "draining"]).await;
     until_connections(ns, CONNECTIONS.max(connections(ns) + 500)).await;
-    assert!(!exec(ns, "client", "ls /memory").contains("ended"), "the long response goes on");
+    goes_on();
     exec(ns, "web", "touch /memory/end");
     ns.until("its end", async || exec(ns, "client", "ls /memory").contains("ended").then_some(())).await;
     assert_eq!(exec(ns, "client", "tail -n 1 /memory/stream; cat /memory/ended"), "whole\n0\n");
@@ -154,13 +169,18 @@ async fn no_proxy_before_the_last_upgrade_accepts_connections() {
         until_states(ns, earlier, &["draining", "draining"]).await;
     }
 
-    // Their admin ports are 15000 and 15100, that of the proxy that serves is 15200.
-    let stopped = |port| exec(ns, "client", &format!("curl -sS 'localhost:{port}/stats?filter=listener_stopped'"));
-    for port in [15000, 15100] {
-        let has_stopped = async || (!stopped(port).contains("listener_stopped: 0")).then_some(());
-        ns.until(&format!("the proxy of port {port} to stop listening"), has_stopped).await;
+    for app in ["app=web", "app=client"] {
+        let name = format!("{}/{}", ns.name(), ns.pod_with(app).await.name_any());
+        let [proxy, _] = ProxyProcess::of(&name);
+        // Its admin port is the serving proxy's: those of the earlier ones are 15000 and 15100.
+        let serving = proxy.listeners(15200);
+        assert_eq!(serving.len(), 1, "{app}");
+        // Connections that go out, and those that come in.
+        for port in [15001, 15006] {
+            let is_alone = async || (proxy.listeners(port) == serving).then_some(());
+            ns.until(&format!("only the last proxy of {app} to listen on {port}"), is_alone).await;
+        }
     }
-    assert_eq!(stopped(15200), "listener_manager.listener_stopped: 0\n");
     exec(ns, "web", "touch /memory/end");
     for (earlier, name) in [(&before, "first"), (&between, "second")] {
         until_states(ns, earlier, &[]).await;
