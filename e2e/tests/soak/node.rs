@@ -121,7 +121,7 @@ echo whole
 /// Asks for one after the other, each by a new connection, and keeps how each ended. It knows the Service's address, since DNS is
 /// not what is tried.
 const CLIENT: &str = r#"
-ask() { curl -sS -H 'Host: web' -o /memory/stream -w 'began %{time_starttransfer} ended %{time_total}' "$@"; }
+ask() { curl -sS --max-time 60 -H 'Host: web' -o /memory/stream -w 'began %{time_starttransfer} ended %{time_total}' "$@"; }
 until ask -f "http://$WEB_SERVICE_HOST/"; do sleep 0.2; done
 while sleep 0; do
   times=$(ask "http://$WEB_SERVICE_HOST/cgi-bin/stream" 2>/memory/error)
