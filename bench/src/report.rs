@@ -1,5 +1,6 @@
 //! Makes tables of the results of `pod-ends` for bench/README.md, and plots of the ends for a light page and a dark one.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -99,17 +100,23 @@ fn table(results: &Results) -> String {
     let rows = results.kinds.iter().map(|Times { name, starts, ends, cpu, memory, requests, syncs }| {
         let ratio = baseline.filter(|_| name != BASELINE).and_then(|baseline| ratio_interval(ends, baseline));
         let ratio = ratio.map_or_else(|| "–".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}"));
-        let [cpu, memory, syncs] = [cpu, memory, syncs].map(|counts| median_count(counts).unwrap_or_default());
-        let requests = median_count(requests).unwrap_or_default();
+        let [cpu, requests, syncs] = [until_end(ends, cpu), until_end(ends, requests), until_end(ends, syncs)];
         format!(
-            "| {name} | {} | {} | {} | {ratio} | {cpu} ms | {memory} MiB | {requests} | {syncs} |\n",
+            "| {name} | {} | {} | {} | {ratio} | {cpu} ms | {} MiB | {requests} | {syncs} |\n",
             starts.len(),
             cell(starts),
-            cell(ends)
+            cell(ends),
+            median_count(memory).unwrap_or_default()
         )
     });
     text.extend(rows);
     text
+}
+
+/// Returns the median of what is counted until a pod's end, which one that never ends has not.
+fn until_end<T: Copy + Ord + Display>(ends: &[f64], counts: &[T]) -> String {
+    let median = median_count(counts).filter(|_| !ends.is_empty());
+    median.map_or_else(|| "–".to_owned(), |median| median.to_string())
 }
 
 /// Names the kinds of pods of the project's README, and what it calls them.
@@ -130,8 +137,8 @@ fn summary(results: &Results) -> String {
         let kind = results.kind(name)?;
         let [start, end] = [&kind.starts, &kind.ends].map(|times| median(times));
         let end = end.map_or_else(|| "never".to_owned(), |end| format!("{end:.2} s"));
-        let (cpu, memory) = (median_count(&kind.cpu)?, median_count(&kind.memory)?);
-        let requests = median_count(&kind.requests)?;
+        let memory = median_count(&kind.memory)?;
+        let (cpu, requests) = (until_end(&kind.ends, &kind.cpu), until_end(&kind.ends, &kind.requests));
         Some(format!("| {words} | {:.2} s | {end} | {requests} | {cpu} ms | {memory} MiB |\n", start?))
     };
     text.extend(SUMMARY.into_iter().filter_map(row));
@@ -277,6 +284,8 @@ mod tests {
             let later = median(ends(name)).unwrap() - median(ends(BASELINE)).unwrap();
             assert!((0.5..1.5).contains(&later), "{name}: about a second later, not {later}");
         }
+        let status = median(ends("istio-aux-status")).unwrap() - median(ends(BASELINE)).unwrap();
+        assert!((1.5..2.5).contains(&status), "in mode status, two, not {status}");
     }
 
     const NODE: &str = "istio-aux-node";
