@@ -197,7 +197,7 @@ mod tests {
     }
 
     /// Returns pods that cannot have the proxy, and the reason.
-    fn unsupported() -> [(Value, &'static str); 8] {
+    fn unsupported() -> [(Value, &'static str); 9] {
         let labels = |labels: Value| json!({"metadata": {"labels": labels}});
         [
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
@@ -205,6 +205,7 @@ mod tests {
             (json!({"spec": {"containers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-init"}]}}), "istio-init"),
+            (json!({"spec": {"initContainers": [{"name": "istio-validation"}]}}), "istio-validation"),
             (labels(json!({"sidecar.istio.io/inject": "true"})), "sidecar.istio.io/inject"),
             (labels(json!({"sidecar.istio.io/inject": ""})), "sidecar.istio.io/inject"),
             (labels(json!({"istio.io/dataplane-mode": "ambient"})), "istio.io/dataplane-mode"),
