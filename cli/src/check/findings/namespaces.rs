@@ -1,11 +1,14 @@
 //! Finds the namespaces that are opted in, and those that only seem to be.
 
 use contract::names::{DISABLED, ENABLED, INJECTION_LABEL};
+use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
-use super::{name, some};
-use crate::pods::{is_in_mesh, namespace_opt_in, wrong_value};
+use super::{items, name, some};
+use crate::pods::{is_in_mesh, label, namespace_opt_in, wrong_value};
+
+const REVISION_LABEL: &str = "istio.io/rev";
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
@@ -14,6 +17,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         if namespace_opt_in(namespace).is_some() {
             let list = if is_in_mesh(namespace) { &mut inside } else { &mut outside };
             list.push(name);
+            findings.extend(missing_revision(snapshot, namespace));
             continue;
         }
         if let Some(value) = wrong_value(namespace) {
@@ -42,6 +46,25 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         findings.extend(nothing_opted_in(snapshot));
     }
     findings
+}
+
+/// Finds a revision that a namespace asks for, as before an upgrade of Istio, and that no injector has any more.
+fn missing_revision(snapshot: &Snapshot, namespace: &Value) -> Option<Finding> {
+    let revision = label(namespace, REVISION_LABEL).filter(|_| label(namespace, "istio-injection").is_none())?;
+    let has = |expression: &Value| {
+        expression["key"] == REVISION_LABEL && items(&expression["values"]).any(|value| value == revision)
+    };
+    let selects = |webhook: &Value| {
+        let selector = &webhook["namespaceSelector"];
+        items(&selector["matchExpressions"]).any(has) || selector["matchLabels"][REVISION_LABEL] == revision
+    };
+    if snapshot.configurations.as_ref()?.iter().flat_map(|one| items(&one["webhooks"])).any(selects) {
+        return None;
+    }
+    let name = name(namespace);
+    let message = format!("namespace {name} asks for Istio's revision {revision}, which no injector has");
+    let next = format!("istioctl tag list, and kubectl label namespace {name} --overwrite {REVISION_LABEL}=NAME");
+    Some(Finding::problem(Id::NamespaceMesh, message, next))
 }
 
 fn nothing_opted_in(snapshot: &Snapshot) -> Option<Finding> {

@@ -167,6 +167,15 @@ fn missing_or_untrusted_installation_is_a_problem() {
 }
 
 #[test]
+fn revision_of_an_injector_is_fine() {
+    let labels = json!({"istio-aux.io/injection": "enabled", "istio.io/rev": "stable"});
+    let mut snapshot = Snapshot { namespaces: vec![labelled("team", &labels)], ..healthy() };
+    let selector = json!({"matchExpressions": [{"key": "istio.io/rev", "operator": "In", "values": ["stable"]}]});
+    snapshot.configurations.as_mut().unwrap()[1]["webhooks"][0]["namespaceSelector"] = selector;
+    assert!(found(&snapshot).iter().all(|finding| finding.id != Id::NamespaceMesh));
+}
+
+#[test]
 fn invalid_namespace_labels_are_found() {
     assert_found(&[
         (
@@ -176,6 +185,13 @@ fn invalid_namespace_labels_are_found() {
         (
             |s| s.namespaces = vec![labelled("team", &json!({"istio-aux.io/injection": "enabled"}))],
             "info namespace-mesh: namespaces opted in that Istio's injector does not select",
+        ),
+        (
+            |s| {
+                let labels = json!({"istio-aux.io/injection": "enabled", "istio.io/rev": "1-26"});
+                s.namespaces = vec![labelled("team", &labels)];
+            },
+            "problem namespace-mesh: namespace team asks for Istio's revision 1-26, which no injector has",
         ),
         (
             |s| s.namespaces = vec![labelled("team", &json!({}))],
