@@ -98,12 +98,13 @@ class Actions(ops.Object):
         """Opts a namespace in."""
         self._reject_if_not_leader()
         namespace = self._namespace(params)
-        name = metadata.name(namespace)
+        name = params.namespace
+        if not (self.charm.settings or Settings()).has_shim_image:
+            raise ActionFailed(statuses.NO_SHIM_IMAGE.message)
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
         in_mesh = {**namespaces.OPT_IN, **namespaces.IN_MESH}
-        if problem := self.charm.opt_in(name, in_mesh if params.istio_injection else namespaces.OPT_IN):
-            raise ActionFailed(problem)
+        self.charm.opt_in(namespace, in_mesh if params.istio_injection else namespaces.OPT_IN)
         return {"namespace": name, "enabled": "yes"}
 
     @_answers
@@ -113,7 +114,7 @@ class Actions(ops.Object):
         name = params.namespace
         if namespace := self.charm.cluster.get(Namespace, name) if name else None:
             self._reject_if_option_enables(namespace)
-        was_enabled = self.charm.opt_out(name)
+        was_enabled = self.charm.opt_out(name, namespace)
         if was_enabled and not namespace:
             return {"namespace": name, "changed": "yes; it does not exist any more"}
         patch = namespaces.opt_out(self._namespace(params))

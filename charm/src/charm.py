@@ -12,6 +12,7 @@ import ops
 import pydantic
 import yaml
 from charmlibs.interfaces.service_mesh import MeshType, ServiceMeshProvider
+from lightkube.resources.core_v1 import Namespace
 from ops import StatusBase
 
 import certificates
@@ -22,7 +23,7 @@ import statuses
 from actions import Actions
 from application import Application
 from certificates import CertificatesRelation
-from cluster import health
+from cluster import health, metadata
 from cluster.client import Cluster, ClusterError, Forbidden, Unavailable
 from cluster.manifests import Image
 from cluster.resources import ClusterResources, Conflict
@@ -119,27 +120,19 @@ class IstioAuxCharm(ops.CharmBase):
     def _opted_in(self) -> dict[str, Labels]:
         return json.loads(self._peer_data.get(_OPTED_IN, "{}"))
 
-    def opt_in(self, namespace: str, labels: Labels) -> str | None:
-        """Remembers a namespace that an action opted in, and labels it. Returns the reason if it is not labelled."""
-        settings = self.settings
-        if not settings or not settings.has_shim_image:
-            return statuses.NO_SHIM_IMAGE.message
-        return self._remember(settings, {**self._opted_in, namespace: labels})
+    def opt_in(self, namespace: Namespace, labels: Labels) -> None:
+        """Labels a namespace for an action, and remembers it once it is labelled."""
+        self.resources.label_namespace(namespace, labels)
+        self._peer_data[_OPTED_IN] = json.dumps({**self._opted_in, metadata.name(namespace): labels})
 
-    def opt_out(self, namespace: str) -> bool:
-        """Forgets such a namespace, and restores its labels. Returns true if it was one."""
+    def opt_out(self, name: str, namespace: Namespace | None) -> bool:
+        """Restores the labels of such a namespace if it exists, and forgets it. Returns true if it was one."""
         opted_in = self._opted_in
-        if was_opted_in := opted_in.pop(namespace, None) is not None:
-            self._remember(self.settings, opted_in)
-        return was_opted_in
-
-    def _remember(self, settings: Settings | None, opted_in: dict[str, Labels]) -> str | None:
-        """Keeps what actions opted in, and labels namespaces. Returns the reasons of those that are not labelled."""
+        was_opted_in = opted_in.pop(name, None) is not None
+        if was_opted_in and namespace:
+            self.resources.label_namespace(namespace, {})
         self._peer_data[_OPTED_IN] = json.dumps(opted_in)
-        if not settings or not settings.has_shim_image:
-            return None
-        _, rejected = self.resources.label(self._wanted_labels(settings))
-        return "; ".join(rejected) or None
+        return was_opted_in
 
     def _wanted_labels(self, settings: Settings) -> dict[str, Labels]:
         opted_in = self._opted_in

@@ -88,15 +88,20 @@ class ClusterResources:
 
     def label(self, wanted: Mapping[str, Labels]) -> tuple[list[str], list[str]]:
         """Labels namespaces. Returns those that do not exist, and the messages of those that are rejected."""
-        existing = list(self._cluster.list(Namespace))
-        application = f"{self._application.model}/{self._application.name}"
+        existing = {metadata.name(each): each for each in self._cluster.list(Namespace)}
         rejected: list[str] = []
-        for name, patch in namespaces.follow(existing, wanted, application).items():
+        for name, namespace in existing.items():
             try:
-                self._cluster.patch(Namespace, name, patch)
+                self.label_namespace(namespace, wanted.get(name, {}))
             except Rejected as error:
                 rejected.append(f"{name}: {error}")
-        return sorted(wanted.keys() - map(metadata.name, existing)), rejected
+        return sorted(wanted.keys() - existing), rejected
+
+    def label_namespace(self, namespace: Namespace, wanted: Labels) -> None:
+        """Labels a namespace as wanted, and restores its other labels that the application set."""
+        application = f"{self._application.model}/{self._application.name}"
+        if patch := namespaces.follow(namespace, wanted, application):
+            self._cluster.patch(Namespace, metadata.name(namespace), patch)
 
     def delete(self) -> None:
         """Deletes all objects, and restores labels of namespaces. May be repeated."""

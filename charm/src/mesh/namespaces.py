@@ -5,7 +5,7 @@ An annotation records which application set labels, and their previous values. A
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lightkube.resources.core_v1 import Namespace
@@ -16,8 +16,6 @@ from cluster.client import Patch
 from mesh.selectors import Selector
 
 Labels = Mapping[str, str]
-Patches = dict[str, Patch]
-"""Merge patches by name of the namespace."""
 
 OPT_IN: Labels = {names.INJECTION_LABEL: names.ENABLED}
 IN_MESH: Labels = {names.ISTIO_INJECTION_LABEL: "enabled"}
@@ -74,14 +72,8 @@ def is_ambient(*things: object) -> bool:
     return any(metadata.labels(each).get(names.AMBIENT_LABEL) == names.AMBIENT for each in things)
 
 
-def follow(namespaces: Iterable[Namespace], wanted: Mapping[str, Labels], application: str) -> Patches:
-    """Labels namespaces as wanted, and restores those that the application labelled and are not wanted any more."""
-    by_name = {metadata.name(each): each for each in namespaces}
-    patches = {name: _follow(each, wanted.get(name, {}), application) for name, each in by_name.items()}
-    return {name: patch for name, patch in patches.items() if patch}
-
-
-def _follow(namespace: Namespace, wanted: Labels, application: str) -> Patch | None:
+def follow(namespace: Namespace, wanted: Labels, application: str) -> Patch | None:
+    """Labels a namespace as wanted, and restores what the application set and is not wanted any more."""
     current, record = metadata.labels(namespace), Record.of(namespace)
     record = record if record and record.application == application else None
     changed = {label: value for label, value in wanted.items() if current.get(label) != value}

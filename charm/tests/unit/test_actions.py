@@ -163,11 +163,29 @@ def test_deleted_namespace_is_forgotten(app: App, api: Api) -> None:
 
 
 def test_rejected_label_fails_the_action(app: App, api: Api) -> None:
+    app.deploy()
+    api.refused.add("team")
+    rejected = "the Kubernetes API rejects this: labels are owned by the platform"
+    assert app.failure(0, "enable-namespace", namespace="team") == rejected
+    api.refused.clear()
+    app.update(0)
+    assert api.labels("team") == {}, "what has failed is not in force"
+    app.act(0, "enable-namespace", namespace="team")
+    api.refused.add("team")
+    assert app.failure(0, "disable-namespace", namespace="team") == rejected
+    api.refused.clear()
+    assert app.act(0, "disable-namespace", namespace="team")["changed"] == "yes", "it is not forgotten meanwhile"
+    assert api.labels("team") == {}
+
+
+def test_rejected_label_of_another_namespace_fails_no_action(app: App, api: Api) -> None:
     api.put("Namespace", "other")
-    api.refused |= {"team", "other"}
+    api.refused.add("other")
     app.deploy(config={"namespaces": "other"})
-    reasons = "other: labels are owned by the platform; team: labels are owned by the platform"
-    assert app.failure(0, "enable-namespace", namespace="team") == reasons
+    assert app.act(0, "enable-namespace", namespace="team")["enabled"] == "yes"
+    assert app.status().message == "namespaces not labelled: other: labels are owned by the platform"
+    assert app.act(0, "disable-namespace", namespace="team")["changed"] == "yes"
+    assert api.labels("team") == {}
 
 
 def test_disabled_namespace_keeps_labels_of_other_owners(app: App, api: Api) -> None:

@@ -28,30 +28,30 @@ def namespace(name: str, labels: dict[str, str] | None = None, record: Record | 
 
 def patch(labels: dict[str, str | None], record: Record | None) -> dict[str, Any]:
     text = record.text if record else None
-    return {"team": {"metadata": {"labels": labels, "annotations": {"istio-aux.io/labelled-by": text}}}}
+    return {"metadata": {"labels": labels, "annotations": {"istio-aux.io/labelled-by": text}}}
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted", "patches"),
+    ("there", "wanted", "expected"),
     [
         pytest.param(namespace("team"), OPT_IN, patch({**OPT_IN}, MINE), id="wanted"),
         pytest.param(namespace("team", {INJECTION: "x"}), OPT_IN, patch({**OPT_IN}, OVER_X), id="other-value"),
         pytest.param(namespace("team", OPT_IN, OVER_X), {}, patch({INJECTION: "x"}, None), id="value-restored"),
         pytest.param(namespace("team", {INJECTION: "new"}, MINE), {}, patch({}, None), id="changed-since"),
-        pytest.param(namespace("team", OPT_IN, MINE), OPT_IN, {}, id="labelled-already"),
-        pytest.param(namespace("team", OPT_IN), OPT_IN, {}, id="labelled-by-a-person-and-wanted"),
+        pytest.param(namespace("team", OPT_IN, MINE), OPT_IN, None, id="labelled-already"),
+        pytest.param(namespace("team", OPT_IN), OPT_IN, None, id="labelled-by-a-person-and-wanted"),
         pytest.param(namespace("team", OPT_IN, MINE), {}, patch({INJECTION: None}, None), id="not-wanted-any-more"),
-        pytest.param(namespace("team", OPT_IN), {}, {}, id="labelled-by-a-person"),
-        pytest.param(namespace("team", OPT_IN, Record(OTHER, {}, OPT_IN)), {}, {}, id="by-another-application"),
+        pytest.param(namespace("team", OPT_IN), {}, None, id="labelled-by-a-person"),
+        pytest.param(namespace("team", OPT_IN, Record(OTHER, {}, OPT_IN)), {}, None, id="by-another-application"),
         pytest.param(namespace("team", OPT_IN, MINE), BOTH, patch({ISTIO: "enabled"}, MINE_BOTH), id="one-label-more"),
         pytest.param(namespace("team", BOTH, MINE_BOTH), OPT_IN, patch({ISTIO: None}, MINE), id="one-label-less"),
-        pytest.param(namespace("team", OPT_IN, '{"application": "a", "before": 1}'), {}, {}, id="odd"),
-        pytest.param(namespace("team", OPT_IN, "{not json"), {}, {}, id="record-that-cannot-be-read"),
-        pytest.param(namespace("team", OPT_IN, '"text"'), {}, {}, id="record-of-another-form"),
+        pytest.param(namespace("team", OPT_IN, '{"application": "a", "before": 1}'), {}, None, id="odd"),
+        pytest.param(namespace("team", OPT_IN, "{not json"), {}, None, id="record-that-cannot-be-read"),
+        pytest.param(namespace("team", OPT_IN, '"text"'), {}, None, id="record-of-another-form"),
     ],
 )
-def test_namespace_is_labelled_as_wanted(there: Namespace, wanted: Labels, patches: dict[str, object]) -> None:
-    assert namespaces.follow([there], {"team": wanted} if wanted else {}, ME) == patches
+def test_namespace_is_labelled_as_wanted(there: Namespace, wanted: Labels, expected: dict[str, object] | None) -> None:
+    assert namespaces.follow(there, wanted, ME) == expected
 
 
 def test_label_of_a_person_is_removed_but_not_istios() -> None:
