@@ -100,7 +100,7 @@ class Actions(ops.Object):
         namespace = self._namespace(params)
         name = params.namespace
         if not (self.charm.settings or Settings()).has_shim_image:
-            raise ActionFailed(statuses.NO_SHIM_IMAGE.message)
+            raise ActionFailed(statuses.no_shim_image(self.charm.app.name).message)
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
         in_mesh = {**namespaces.OPT_IN, **namespaces.IN_MESH}

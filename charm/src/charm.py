@@ -181,11 +181,10 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _apply(self, settings: Settings, image: Image) -> Iterable[StatusBase]:
         """Writes the cluster objects."""
-        wanted = self._wanted_labels(settings)
+        wanted = self._wanted_labels(settings) if settings.has_shim_image else {}
         if not settings.has_shim_image:
-            if wanted or settings.namespace_selector:
-                yield statuses.NO_SHIM_IMAGE
-            wanted, settings = {}, settings.model_copy(update={"namespace_selector": None})
+            yield statuses.no_shim_image(self.app.name)
+            settings = settings.model_copy(update={"namespace_selector": None, "applications": ()})
         unsupported = self.resources.apply(settings, image, max(_LEAST_REPLICAS, self.app.planned_units()))
         yield from map(ops.BlockedStatus, unsupported)
         certificate = self._certificates.certificate

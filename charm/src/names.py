@@ -68,6 +68,8 @@ WEBHOOKS_OF_NAMESPACES = (
     "mesh.tenancy.istio-aux.io",
 )
 """Webhooks for pods of namespaces that opt in by the label; the option `namespace-selector` has one more of each."""
+WEBHOOKS_OF_THE_SHIM = ("add-shim.", "require-shim.", "mesh.")
+"""Webhooks that add or require the shim, or a sidecar that only the shim ends: none of them without its image."""
 TENANTS_WEBHOOKS = ("mesh.tenancy.", "pipelines-token.tenancy.")
 OUT_OF_MESH_WEBHOOK = "out-of-mesh"
 WEBHOOKS_BEFORE_A_SIDECAR = ("mesh.", "in-mesh.", "out-of-mesh.", "startup-hold.")

@@ -7,7 +7,6 @@ from ops import ActiveStatus, BlockedStatus, MaintenanceStatus, StatusBase, Wait
 REMOVED = MaintenanceStatus("removed from the cluster: no unit is planned")
 NO_PEERS = WaitingStatus("waiting for the peer relation")
 API_UNAVAILABLE = WaitingStatus("waiting for the Kubernetes API, which does not answer; see juju debug-log")
-NO_SHIM_IMAGE = BlockedStatus("set the shim's image: juju config istio-aux shim-image=REGISTRY/shim:TAG")
 NO_WEBHOOK_IMAGE = BlockedStatus("attach the resource webhook-image; see juju attach-resource --help")
 NOT_ISSUED = ActiveStatus("serving its own certificate until the relation certificates issues one")
 
@@ -15,6 +14,11 @@ NOT_ISSUED = ActiveStatus("serving its own certificate until the relation certif
 def invalid_options(problems: str) -> StatusBase:
     """Reports invalid options; the webhook goes on with the previous ones."""
     return BlockedStatus(f"invalid options; keeping the previous ones: {problems}")
+
+
+def no_shim_image(application: str) -> StatusBase:
+    """Reports that nothing is opted in, because pods would pull an image that does not exist."""
+    return BlockedStatus(f"set the shim's image: juju config {application} shim-image=REGISTRY/shim:TAG")
 
 
 def missing_juju_trust(application: str) -> StatusBase:

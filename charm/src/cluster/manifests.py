@@ -143,6 +143,8 @@ def _webhooks(webhooks: Iterable[Object], installation: Installation) -> Iterabl
     for webhook in webhooks:
         if webhook["name"].startswith(names.TENANTS_WEBHOOKS) and not settings.tenancy:
             continue
+        if webhook["name"].startswith(names.WEBHOOKS_OF_THE_SHIM) and not settings.has_shim_image:
+            continue
         yield webhook
         if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.namespace_selector:
             yield _by_selector(webhook, settings.namespace_selector)

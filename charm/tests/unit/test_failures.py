@@ -12,7 +12,7 @@ from ops import ActiveStatus, BlockedStatus
 
 from cluster import health
 from tests.unit.api import Api, api_error
-from tests.unit.juju import START, App, Clock, image_resource
+from tests.unit.juju import SHIM, START, App, Clock, image_resource
 from tests.unit.seen import API_UNAVAILABLE, CONTROLLER, INSTALLED, NO_TRUST, NOT_READY, WEBHOOK, objects, webhooks
 
 # The cluster rejects calls
@@ -96,15 +96,35 @@ def test_private_image_is_pulled_with_its_account(app: App, api: Api) -> None:
     assert api.get(*WEBHOOK)["spec"]["template"]["spec"]["imagePullSecrets"] == []
 
 
-@pytest.mark.parametrize("option", ["namespaces", "namespace-selector"])
+@pytest.mark.parametrize("option", ["namespaces", "namespace-selector", "applications"])
 def test_nothing_opts_in_without_a_shim_image(app: App, api: Api, option: str) -> None:
     app.config = {option: "team"}
     app.deploy()
     message = "set the shim's image: juju config istio-aux shim-image=REGISTRY/shim:TAG"
     assert app.status() == BlockedStatus(message)
     assert api.labels("team") == {}
-    assert not [name for name in webhooks(api) if ".selector." in name]
+    assert not [name for name in webhooks(api) if ".selector." in name or ".named." in name]
     assert app.failure(0, "enable-namespace", namespace="team") == message
+
+
+def test_no_pod_gets_a_shim_without_its_image(app: App, api: Api) -> None:
+    """Nor a sidecar that only the shim would end. Pods may be opted in by labels that the charm did not set."""
+    app.config = {"tenancy": True}
+    app.deploy()
+    assert app.status().message.startswith("set the shim's image")
+    called = {name.partition(".")[0] for name in webhooks(api)}
+    assert called == {"ended", "startup-hold", "in-mesh", "out-of-mesh", "pipelines-token"}
+    app.config = {"tenancy": True, **SHIM}
+    app.update(0)
+    assert app.status() == ActiveStatus()
+    assert {"add-shim", "require-shim", "mesh"} <= {name.partition(".")[0] for name in webhooks(api)}
+
+
+def test_missing_shim_image_is_reported_with_the_applications_name(api: Api) -> None:
+    app = App("aux")
+    app.config = {}
+    app.deploy()
+    assert app.status() == BlockedStatus("set the shim's image: juju config aux shim-image=REGISTRY/shim:TAG")
 
 
 # The webhook is not healthy

@@ -24,7 +24,7 @@ def test_invalid_options_change_nothing(app: App, api: Api) -> None:
     app.run(0, "config_changed")
     assert app.status() == BlockedStatus(WRONG_MESSAGE)
     assert len(api.writes) == before
-    app.config = {"log-level": "trace", "webhook-timeout": 9}
+    app.config = {"log-level": "trace", "webhook-timeout": 9, **SHIM}
     app.run(0, "config_changed")
     assert app.status() == ActiveStatus()
     assert "--log-level=trace" in arguments(api)
@@ -35,7 +35,7 @@ def test_options_wrong_from_the_first_install_nothing(app: App, api: Api) -> Non
     app.deploy(config=WRONG)
     assert app.status() == BlockedStatus(WRONG_MESSAGE)
     assert objects(api) == {}
-    app.config = {}
+    app.config = SHIM
     app.run(0, "config_changed")
     assert app.status() == ActiveStatus()
 
