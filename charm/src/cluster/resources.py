@@ -58,7 +58,7 @@ class ClusterResources:
 
         Returns what this cluster does not support. Raises Conflict if istio-aux is installed by somebody else.
         """
-        self._reject_other_installation()
+        self.reject_other_installation(settings)
         has_policies = self._cluster.serves(ValidatingAdmissionPolicy)
         unsupported = [] if has_policies else [option for option in _NEED_POLICIES if getattr(settings, option)]
         settings = settings.model_copy(update=dict.fromkeys(unsupported, False))
@@ -126,6 +126,22 @@ class ClusterResources:
         patch = {"metadata": {"annotations": {names.HANDED_ON: digest}}, "data": encoded}
         self._cluster.patch(Secret, self._application.certificate_secret, patch)
 
+    def reject_other_installation(self, settings: Settings) -> None:
+        """Raises Conflict if a cluster-scoped object exists already, by another application or by other means."""
+        for each in manifests.desired(Installation(self._application, settings, Image(""), 0, "Ignore")):
+            there = None if metadata.namespace(each) else self._cluster.get(type(each), metadata.name(each))
+            labels = metadata.labels(there)
+            application, model = labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)
+            # Also of an earlier model of this name.
+            if not there or (application, model) == (self._application.name, self._application.model):
+                continue
+            if not application or not model:
+                by = f"{labels.get(names.MANAGED_BY, 'kubectl')}: {' '.join(_key(there))}"
+                raise Conflict(f"istio-aux is installed in this cluster already, by {by}; remove one of the two")
+            if self._cluster.get(StatefulSet, application, model):
+                by = f"application {application} of model {model}"
+                raise Conflict(f"{by} is istio-aux already; remove one of the two")
+
     def istio_applications(self) -> set[str]:
         """Returns the applications that run istiod: Istio's charms, makers of injectors, and those exempt already.
 
@@ -145,20 +161,6 @@ class ClusterResources:
         has_served = any(webhook.failurePolicy == "Fail" for webhook in (there.webhooks if there else None) or [])
         deployment = self.deployment(self._application.webhook)
         return "Fail" if has_served or health.is_available(deployment) else "Ignore"
-
-    def _reject_other_installation(self) -> None:
-        """Raises Conflict if istio-aux is installed by another application, or by other means."""
-        there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[0])
-        labels = metadata.labels(there)
-        application, model = labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)
-        # Also of an earlier model of this name.
-        if not there or (application, model) == (self._application.name, self._application.model):
-            return
-        if not application or not model:
-            by = labels.get(names.MANAGED_BY, "kubectl")
-            raise Conflict(f"istio-aux is installed in this cluster already, by {by}; remove one of the two")
-        if self._cluster.get(StatefulSet, application, model):
-            raise Conflict(f"application {application} of model {model} is istio-aux already; remove one of the two")
 
     def _apply(self, desired: Iterable[AnyResource]) -> None:
         """Writes objects in their order."""

@@ -173,9 +173,41 @@ def test_application_replaces_one_that_is_gone(app: App, api: Api, model: str) -
 def test_installation_by_others_is_left_alone(app: App, api: Api, labels: dict[str, str], by: str) -> None:
     api.put(*CONFIGURATION, metadata={"labels": labels}, webhooks=[])
     app.deploy()
-    message = f"istio-aux is installed in this cluster already, by {by}; remove one of the two"
+    what = f"{by}: MutatingWebhookConfiguration istio-aux"
+    message = f"istio-aux is installed in this cluster already, by {what}; remove one of the two"
     assert app.status() == BlockedStatus(message)
     assert objects(api) == {"MutatingWebhookConfiguration": ["istio-aux"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ValidatingAdmissionPolicy", "istio-aux-ended"),
+        ("ValidatingAdmissionPolicyBinding", "istio-aux-ended"),
+        ("ClusterRole", "istio-aux-pipelines"),
+    ],
+)
+def test_installation_without_a_webhook_is_left_alone(app: App, api: Api, kind: str, name: str) -> None:
+    """As by the policy profile, or the tenants' half alone."""
+    spec = {"policyName": name, "validationActions": ["Deny"]}
+    api.put(kind, name, metadata={"labels": {"app.kubernetes.io/managed-by": "Helm"}}, spec=spec)
+    before = dict(api.objects)
+    app.deploy(config={"tenancy": True})
+    message = f"istio-aux is installed in this cluster already, by Helm: {kind} {name}; remove one of the two"
+    assert app.status() == BlockedStatus(message)
+    assert api.objects == before
+    app.remove_all()
+    assert api.objects == before
+
+
+def test_objects_of_an_earlier_revision_are_taken_over(app: App, api: Api) -> None:
+    juju = {"app.juju.is/created-by": "istio-aux", "model.juju.is/name": "kubeflow"}
+    for kind in ("ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        spec = {"policyName": "istio-aux-tenancy", "validationActions": ["Deny"]}
+        earlier = {**juju, "app.kubernetes.io/part-of": "istio-aux"}
+        api.put(kind, "istio-aux-tenancy", metadata={"labels": earlier}, spec=spec)
+    app.deploy(config={"tenancy": True})
+    assert app.status() == ActiveStatus()
 
 
 def test_policy_of_an_earlier_model_is_deleted(app: App, api: Api) -> None:
