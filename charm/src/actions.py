@@ -14,6 +14,7 @@ import names
 import statuses
 from cluster import metadata
 from cluster.client import ClusterError, Forbidden, Unavailable
+from cluster.resources import Conflict
 from mesh import namespaces
 from mesh.census import Missed, missed
 from settings import Settings
@@ -46,7 +47,7 @@ def _answers(act: "Callable[[Actions, Params], Results]") -> "Callable[[Actions,
     def observe(actions: "Actions", event: ops.ActionEvent) -> None:
         try:
             event.set_results(act(actions, event.load_params(Params)))
-        except ActionFailed as failed:
+        except (ActionFailed, Conflict) as failed:
             event.fail(str(failed))
         except Forbidden:
             event.fail(statuses.missing_juju_trust(actions.charm.app.name).message)
@@ -96,10 +97,10 @@ class Actions(ops.Object):
     @_answers
     def enable_namespace(self, params: Params) -> Results:
         """Opts a namespace in."""
-        self._reject_if_not_leader()
+        self._reject_if_not_in_charge()
         namespace = self._namespace(params)
         name = params.namespace
-        if not (self.charm.settings or Settings()).has_shim_image:
+        if not self._settings.has_shim_image:
             raise ActionFailed(statuses.no_shim_image(self.charm.app.name).message)
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
@@ -110,7 +111,7 @@ class Actions(ops.Object):
     @_answers
     def disable_namespace(self, params: Params) -> Results:
         """Opts a namespace out."""
-        self._reject_if_not_leader()
+        self._reject_if_not_in_charge()
         name = params.namespace
         if namespace := self.charm.cluster.get(Namespace, name) if name else None:
             self._reject_if_option_enables(namespace)
@@ -127,14 +128,18 @@ class Actions(ops.Object):
         """Has the webhook issue a new certificate, have the API server trust it, then serve it."""
         if self.charm.model.get_relation("certificates"):
             raise ActionFailed("the certificate is from the relation certificates: renew it at its provider")
-        self.charm.resources.renew_certificate(datetime.datetime.now(datetime.UTC))
+        self.charm.resources.reject_other_installation(self._settings)
+        if not self.charm.resources.renew_certificate(datetime.datetime.now(datetime.UTC)):
+            raise ActionFailed("the webhook is not installed yet; juju status says why")
         return {
             "rotated": "requested; served within two minutes, and the old CA is not trusted any more five minutes later"
         }
 
-    def _reject_if_not_leader(self) -> None:
+    def _reject_if_not_in_charge(self) -> None:
+        """Raises ActionFailed on a unit that does not lead, and Conflict beside another installation."""
         if not self.charm.unit.is_leader():
             raise ActionFailed(f"only the leader can do this; run it on {self.charm.app.name}/leader")
+        self.charm.resources.reject_other_installation(self._settings)
 
     def _reject_if_option_enables(self, namespace: Namespace) -> None:
         """Raises ActionFailed if an option would opt the namespace in again at the next event."""
@@ -149,7 +154,12 @@ class Actions(ops.Object):
     def _missed(self, params: Params) -> list[Missed]:
         if params.namespace:
             self._namespace(params)
-        return missed(self.charm.cluster, self.charm.application, self.charm.settings or Settings(), params.namespace)
+        return missed(self.charm.cluster, self.charm.application, self._settings, params.namespace)
+
+    @property
+    def _settings(self) -> Settings:
+        """Returns the options in force: the defaults if none were valid yet."""
+        return self.charm.settings or Settings()
 
     def _namespace(self, params: Params) -> Namespace:
         namespace = self.charm.cluster.get(Namespace, params.namespace) if params.namespace else None

@@ -3,11 +3,7 @@
 import datetime
 
 import ops
-from charmlibs.interfaces.tls_certificates import (
-    CertificateRequestAttributes,
-    Mode,
-    TLSCertificatesRequiresV4,
-)
+from charmlibs.interfaces.tls_certificates import CertificateRequestAttributes, Mode, TLSCertificatesRequiresV4
 
 from application import Application
 

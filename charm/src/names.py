@@ -46,11 +46,7 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 POD_APPLICATION = "app.kubernetes.io/name"
 """Label of pods: the application's name by Juju, and that of the webhook's pods by the chart."""
 
-MODEL_OPERATOR_LABELS = (
-    "operator.juju.is/name",
-    "juju-modeloperator",
-    "model.juju.is/disable-webhook",
-)
+MODEL_OPERATOR_LABELS = ("operator.juju.is/name", "juju-modeloperator", "model.juju.is/disable-webhook")
 """Labels of Juju's own pods, any of them: the first one of current controllers, the others of older ones."""
 
 CONFIGURATIONS = ("istio-aux", "zz-istio-aux")

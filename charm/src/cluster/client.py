@@ -95,7 +95,7 @@ class Cluster:
     def get(self, kind: type[R], name: str, namespace: str | None = None) -> R | None:
         """Reads an object; None if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
-            return cast("R", self._client.get(kind, name, **_within(namespace)))
+            return cast("R", self._client.get(kind, name, namespace=namespace))
         return None
 
     def list(self, kind: type[R], namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Iterator[R]:
@@ -104,7 +104,7 @@ class Cluster:
         Only one page of them is in memory.
         """
         with contextlib.suppress(NotFound), _errors():
-            pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=_PAGE, **_within(namespace))
+            pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=_PAGE, namespace=namespace)
             yield from cast("Iterator[R]", pages)
 
     def serves(self, kind: type[GlobalResource | NamespacedResource]) -> bool:
@@ -116,10 +116,12 @@ class Cluster:
 
     def patch(
         self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
-    ) -> None:
-        """Patches an object, which another may own. Does nothing if it does not exist."""
+    ) -> bool:
+        """Patches an object, which another may own. Returns false if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
-            self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, **_within(namespace))
+            self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, namespace=namespace)
+            return True
+        return False
 
     def evict(self, pod: str, namespace: str) -> bool:
         """Evicts a pod. Returns false if a PodDisruptionBudget, or the end of its namespace, does not allow it."""
@@ -139,11 +141,7 @@ class Cluster:
     def delete(self, unwanted: AnyResource) -> None:
         """Deletes an object. Does nothing if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
-            self._client.delete(type(unwanted), metadata.name(unwanted), **_within(metadata.namespace(unwanted)))
-
-
-def _within(namespace: str | None) -> dict[str, Any]:
-    return {"namespace": namespace} if namespace else {}
+            self._client.delete(type(unwanted), metadata.name(unwanted), namespace=metadata.namespace(unwanted))
 
 
 @contextlib.contextmanager

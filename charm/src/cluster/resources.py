@@ -110,10 +110,10 @@ class ClusterResources:
         if rejected:
             raise Rejected("; ".join(rejected))
 
-    def renew_certificate(self, now: datetime.datetime) -> None:
-        """Has the webhook issue a new certificate and CA."""
+    def renew_certificate(self, now: datetime.datetime) -> bool:
+        """Has the webhook issue a new certificate and CA. Returns false if it has no Secret yet."""
         requested = {"metadata": {"annotations": {names.RENEWAL_REQUESTED: now.isoformat(timespec="seconds")}}}
-        self._cluster.patch(Secret, self._application.certificate_secret, requested)
+        return self._cluster.patch(Secret, self._application.certificate_secret, requested)
 
     def serve(self, certificate: Mapping[str, str]) -> None:
         """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""

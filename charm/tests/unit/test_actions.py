@@ -254,6 +254,26 @@ def test_rotation_asks_the_webhook(app: App, api: Api) -> None:
     assert list(secret["metadata"]["annotations"]) == ["istio-aux.io/renewal-requested"]
 
 
+@pytest.mark.parametrize("action", ["enable-namespace", "disable-namespace", "rotate-certificates"])
+def test_action_changes_nothing_beside_another_installation(app: App, api: Api, action: str) -> None:
+    app.deploy()
+    app.act(0, "enable-namespace", namespace="team")
+    second = App("aux")
+    second.deploy()
+    before = dict(api.objects)
+    params = {} if action == "rotate-certificates" else {"namespace": "team"}
+    message = "application istio-aux of model kubeflow is istio-aux already; remove one of the two"
+    assert second.failure(0, action, **params) == message
+    assert api.objects == before
+
+
+def test_rotation_fails_without_the_webhook(app: App) -> None:
+    app.resources = frozenset()
+    app.deploy()
+    message = "the webhook is not installed yet; juju status says why"
+    assert app.failure(0, "rotate-certificates") == message
+
+
 FAILURES: list[tuple[str, dict[str, Any], str]] = [
     ("list-uninjected-pods", {"namespace": "gone"}, "namespace not found: gone"),
     ("restart-uninjected-pods", {"namespace": "gone"}, "namespace not found: gone"),
