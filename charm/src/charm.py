@@ -78,7 +78,10 @@ class IstioAuxCharm(ops.CharmBase):
     def _on_event(self, event: ops.EventBase) -> None:
         """Applies the desired state, and records the statuses. Counts pods only every few minutes."""
         counts_pods = isinstance(event, ops.UpdateStatusEvent)
-        self._statuses = list(self._reconcile(counts_pods=counts_pods)) or [ops.ActiveStatus()]
+        found = list(self._reconcile(counts_pods=counts_pods))
+        # ops shows the first of equal statuses, so the messages of active ones are joined.
+        active = "; ".join(each.message for each in found if isinstance(each, ops.ActiveStatus))
+        self._statuses = [ops.ActiveStatus(active), *found]
 
     def _on_remove(self, event: ops.RemoveEvent) -> None:
         """Deletes the cluster objects. An error is raised after a few retries: Juju runs a failed hook again."""

@@ -13,11 +13,7 @@ from lightkube.codecs import AnyResource
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import GlobalResource, NamespacedResource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding,
-)
+from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Pod, Secret, Service, ServiceAccount
 from lightkube.resources.networking_v1 import NetworkPolicy
@@ -33,9 +29,9 @@ ALL_NAMESPACES = "*"
 _PAGE = 500
 
 KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicyBinding,
-    ValidatingAdmissionPolicy,
+    admission.MutatingWebhookConfiguration,
+    admission.ValidatingAdmissionPolicyBinding,
+    admission.ValidatingAdmissionPolicy,
     ClusterRoleBinding,
     RoleBinding,
     Deployment,

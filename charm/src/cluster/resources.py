@@ -10,11 +10,7 @@ from lightkube import generic_resource
 from lightkube.codecs import AnyResource
 from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import OwnerReference
-from lightkube.resources.admissionregistration_v1 import (
-    MutatingWebhookConfiguration,
-    ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding,
-)
+from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
@@ -32,7 +28,7 @@ from mesh.namespaces import Labels
 from settings import Settings
 
 _OF_A_DEPLOYMENT = (PodDisruptionBudget, NetworkPolicy, Secret)
-_OF_THE_CLUSTER = (ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding)
+_OF_THE_CLUSTER = (admission.ValidatingAdmissionPolicy, admission.ValidatingAdmissionPolicyBinding)
 """Kinds that Juju does not delete in a forced removal. A Deployment or a ClusterRole, which it deletes, owns them."""
 _POD_DEFAULT: type[NamespacedResource] = generic_resource.create_namespaced_resource(  # pyright: ignore[reportUnknownMemberType]
     "kubeflow.org", "v1alpha1", "PodDefault", "poddefaults"
@@ -59,7 +55,7 @@ class ClusterResources:
         Returns what this cluster does not support. Raises Conflict if istio-aux is installed by somebody else.
         """
         self.reject_other_installation(settings)
-        has_policies = self._cluster.serves(ValidatingAdmissionPolicy)
+        has_policies = self._cluster.serves(admission.ValidatingAdmissionPolicy)
         unsupported = [] if has_policies else [option for option in _NEED_POLICIES if getattr(settings, option)]
         settings = settings.model_copy(update=dict.fromkeys(unsupported, False))
         installation = Installation(
@@ -147,9 +143,9 @@ class ClusterResources:
 
         Their pods are exempt from `require-sidecar`, because no sidecar can be injected before they run.
         """
-        injectors = self._cluster.list(MutatingWebhookConfiguration, labels={"app": "sidecar-injector"})
+        injectors = self._cluster.list(admission.MutatingWebhookConfiguration, labels={"app": "sidecar-injector"})
         makers = {_maker(each) for each in injectors}
-        policy = self._cluster.get(ValidatingAdmissionPolicy, names.REQUIRE_SIDECAR)
+        policy = self._cluster.get(admission.ValidatingAdmissionPolicy, names.REQUIRE_SIDECAR)
         known = makers | set(_exempt_applications(policy)) | set(names.ISTIO_CHARMS)
         return known - {"", *self._application.pod_names}
 
@@ -157,7 +153,7 @@ class ClusterResources:
         """Returns `Ignore` until a replica was first ready: until then, `Fail` would reject every pod."""
         if settings.failure_policy == "ignore":
             return "Ignore"
-        there = self._cluster.get(MutatingWebhookConfiguration, names.CONFIGURATIONS[1])
+        there = self._cluster.get(admission.MutatingWebhookConfiguration, names.CONFIGURATIONS[1])
         has_served = any(webhook.failurePolicy == "Fail" for webhook in (there.webhooks if there else None) or [])
         deployment = self.deployment(self._application.webhook)
         return "Fail" if has_served or health.is_available(deployment) else "Ignore"
@@ -190,7 +186,7 @@ class ClusterResources:
                 self._cluster.delete(cast("AnyResource", each))
 
 
-def _maker(injector: MutatingWebhookConfiguration) -> str:
+def _maker(injector: admission.MutatingWebhookConfiguration) -> str:
     """Returns the application that made an injector: Canonical's resource manager labels it APPLICATION-MODEL."""
     services = (webhook.clientConfig.service for webhook in injector.webhooks or [])
     models = {service.namespace for service in services if service}
@@ -198,7 +194,7 @@ def _maker(injector: MutatingWebhookConfiguration) -> str:
     return next((instance.removesuffix(f"-{model}") for model in models if instance.endswith(f"-{model}")), "")
 
 
-def _exempt_applications(policy: ValidatingAdmissionPolicy | None) -> Iterable[str]:
+def _exempt_applications(policy: admission.ValidatingAdmissionPolicy | None) -> Iterable[str]:
     constraints = policy.spec.matchConstraints if policy and policy.spec else None
     selector = constraints.objectSelector if constraints else None
     for expression in (selector.matchExpressions if selector else None) or []:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from ops import ActiveStatus
 
 from actions import LINES
 from tests.unit.api import Api, api_error
@@ -134,6 +135,16 @@ def test_status_says_what_pods_miss(missed: App) -> None:
     missed.update(0)
     expected = "pods that miss something: 1 no-hold, 1 no-shim, 5 no-sidecar; see the action list-uninjected-pods"
     assert missed.status().message == expected
+
+
+def test_status_joins_what_leaves_the_unit_active(missed: App) -> None:
+    missed.config = {"require-sidecar": True, "namespaces": "later", **SHIM}
+    missed.update(0)
+    assert missed.status() == ActiveStatus(
+        "namespaces not found: later; they are labelled once they exist; "
+        "sidecars required, except for istiod and istio, istio-k8s, istio-pilot; "
+        "pods that miss something: 1 no-hold, 1 no-shim, 5 no-sidecar; see the action list-uninjected-pods"
+    )
 
 
 def test_enabled_namespace_stays_enabled(app: App, api: Api) -> None:
