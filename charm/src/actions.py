@@ -113,12 +113,15 @@ class Actions(ops.Object):
         """Opts a namespace out."""
         self._reject_if_not_in_charge()
         name = params.namespace
-        if namespace := self.charm.cluster.get(Namespace, name) if name else None:
-            self._reject_if_option_enables(namespace)
-        was_enabled = self.charm.opt_out(name, namespace)
-        if was_enabled and not namespace:
+        if name in self._settings.namespaces:
+            raise ActionFailed(f"the option namespaces lists {name}: remove it there")
+        there = self.charm.cluster.get(Namespace, name) if name else None
+        was_enabled = self.charm.opt_out(name, there)
+        if was_enabled and not there:
             return {"namespace": name, "changed": "yes; it does not exist any more"}
-        patch = namespaces.opt_out(self._namespace(params))
+        namespace = self._namespace(params)
+        self._reject_if_selected(namespace)
+        patch = namespaces.opt_out(namespace)
         if patch:
             self.charm.cluster.patch(Namespace, name, patch)
         return {"namespace": name, "changed": "yes" if was_enabled or patch else "no, it was not enabled"}
@@ -141,15 +144,12 @@ class Actions(ops.Object):
             raise ActionFailed(f"only the leader can do this; run it on {self.charm.app.name}/leader")
         self.charm.resources.reject_other_installation(self._settings)
 
-    def _reject_if_option_enables(self, namespace: Namespace) -> None:
-        """Raises ActionFailed if an option would opt the namespace in again at the next event."""
-        settings, name = self.charm.settings, metadata.name(namespace)
-        if settings and name in settings.namespaces:
-            raise ActionFailed(f"the option namespaces lists {name}: remove it there")
-        selector = settings.namespace_selector if settings else None
-        if selector and selector.matches(metadata.labels(namespace)):
+    def _reject_if_selected(self, namespace: Namespace) -> None:
+        """Raises ActionFailed if the option `namespace-selector` opts the namespace in."""
+        selector, labels = self._settings.namespace_selector, metadata.labels(namespace)
+        if selector and selector.matches(labels) and labels.get(names.INJECTION_LABEL) != names.DISABLED:
             label = f"{names.INJECTION_LABEL}={names.DISABLED}"
-            raise ActionFailed(f"the option namespace-selector selects {name}: label it {label}")
+            raise ActionFailed(f"the option namespace-selector selects {metadata.name(namespace)}: label it {label}")
 
     def _missed(self, params: Params) -> list[Missed]:
         if params.namespace:

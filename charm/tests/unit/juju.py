@@ -112,7 +112,10 @@ class App:
         )
 
     def _keep(self, unit: int, state: testing.State, event: Any) -> testing.State:
-        out = self.units[unit] = self.contexts[unit].run(event, state)
+        return self._store(unit, self.contexts[unit].run(event, state))
+
+    def _store(self, unit: int, out: testing.State) -> testing.State:
+        self.units[unit] = out
         for relation in out.get_relations("peers"):
             if unit == self.leader:
                 self.data = dict(relation.local_app_data)
@@ -128,9 +131,10 @@ class App:
         return context.action_results or {}
 
     def failure(self, unit: int, action: str, **params: object) -> str:
-        """Runs an action that fails, and returns its message."""
+        """Runs an action that fails, and returns its message. As in Juju, what it has written stays."""
         with pytest.raises(testing.ActionFailed) as failed:
             self.act(unit, action, **params)
+        self._store(unit, cast("testing.State", failed.value.state))
         return failed.value.message
 
     def remove_all(self) -> None:

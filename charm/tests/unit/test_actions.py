@@ -160,6 +160,22 @@ def test_enabled_namespace_stays_enabled(app: App, api: Api) -> None:
     assert api.labels("team") == {}
 
 
+def test_namespace_that_the_selector_selects_can_be_opted_out(app: App, api: Api) -> None:
+    api.put("Namespace", "team", metadata={"labels": {"profile": "a"}})
+    app.deploy(config={"namespace-selector": "profile"})
+    app.act(0, "enable-namespace", namespace="team")
+    advice = "the option namespace-selector selects team: label it istio-aux.io/injection=disabled"
+    assert app.failure(0, "disable-namespace", namespace="team") == advice
+    opted_out = {"profile": "a", "istio-aux.io/injection": "disabled"}
+    api.get("Namespace", "team")["metadata"]["labels"] = dict(opted_out)
+    app.update(0)
+    assert api.labels("team") == opted_out, "the action is no longer in force"
+    assert app.act(0, "disable-namespace", namespace="team")["changed"] == "no, it was not enabled"
+    app.act(0, "enable-namespace", namespace="team")
+    assert app.act(0, "disable-namespace", namespace="team")["changed"] == "yes"
+    assert api.labels("team") == opted_out, "the label before is restored"
+
+
 def test_deleted_namespace_is_forgotten(app: App, api: Api) -> None:
     app.deploy()
     app.act(0, "enable-namespace", namespace="team")
