@@ -100,6 +100,8 @@ class Actions(ops.Object):
         self._reject_if_not_in_charge()
         namespace = self._namespace(params)
         name = params.namespace
+        if name == names.NEVER_INJECTED:
+            raise ActionFailed(f"{name} cannot be opted in")
         if not self._settings.has_shim_image:
             raise ActionFailed(statuses.no_shim_image(self.charm.app.name).message)
         if params.istio_injection and namespaces.is_ambient(namespace):

@@ -32,7 +32,7 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
 
 def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, settings: Settings) -> bool:
     labels = metadata.labels(pod)
-    if labels.get(names.INJECTION_LABEL) == names.DISABLED:
+    if labels.get(names.INJECTION_LABEL) == names.DISABLED or metadata.name(namespace) == names.NEVER_INJECTED:
         return False
     if labels.get(names.POD_APPLICATION) in application.pod_names or labels.get("app") == "istiod":
         return False

@@ -310,6 +310,7 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
         {"namespace": "ambient", "istio-injection": True},
         "namespace ambient is in the ambient mesh: a sidecar would take its pods out of it",
     ),
+    ("enable-namespace", {"namespace": "kube-system"}, "kube-system cannot be opted in"),
     ("disable-namespace", {"namespace": "gone"}, "namespace not found: gone"),
     ("disable-namespace", {"namespace": ""}, "namespace not found: "),
     ("enable-namespace", {"namespace": ""}, "namespace not found: "),
@@ -325,7 +326,8 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("action", "params", "message"), FAILURES)
 def test_failed_action_changes_nothing(app: App, api: Api, action: str, params: dict[str, Any], message: str) -> None:
-    api.put("Namespace", "listed")
+    for name in ("listed", "kube-system"):
+        api.put("Namespace", name)
     api.put("Namespace", "ambient", metadata={"labels": {"istio.io/dataplane-mode": "ambient"}})
     api.put("Namespace", "both", metadata={"labels": OPT_IN})
     api.put("Namespace", "profile", metadata={"labels": {"part-of": "profile"}})

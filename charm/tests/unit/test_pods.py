@@ -95,5 +95,11 @@ def test_pod_misses(labels: dict[str, str], there: Pod, expected: str | None) ->
     assert pods.missed(there, namespace("team", labels), APPLICATION, SETTINGS) == expected
 
 
+@pytest.mark.parametrize("labels", [{}, OPT_IN])
+def test_pod_of_kube_system_misses_nothing(labels: dict[str, str]) -> None:
+    there = pod(MAIN, PROXY, labels=labels)
+    assert pods.missed(there, namespace("kube-system", MESH), APPLICATION, SETTINGS) is None
+
+
 def test_pod_without_a_specification_misses_nothing() -> None:
     assert pods.missed(Pod(), namespace("team", OPT_IN), APPLICATION, SETTINGS) is None
