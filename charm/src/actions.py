@@ -17,7 +17,6 @@ from cluster.client import ClusterError, Forbidden, Unavailable
 from cluster.resources import Conflict
 from mesh import namespaces
 from mesh.census import Missed, missed
-from settings import Settings
 
 if TYPE_CHECKING:
     from charm import IstioAuxCharm
@@ -102,7 +101,7 @@ class Actions(ops.Object):
         name = params.namespace
         if name == names.NEVER_INJECTED:
             raise ActionFailed(f"{name} cannot be opted in")
-        if not self._settings.has_shim_image:
+        if not self.charm.settings.has_shim_image:
             raise ActionFailed(statuses.no_shim_image(self.charm.app.name).message)
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
@@ -115,7 +114,7 @@ class Actions(ops.Object):
         """Opts a namespace out."""
         self._reject_if_not_in_charge()
         name = params.namespace
-        if name in self._settings.namespaces:
+        if name in self.charm.settings.namespaces:
             raise ActionFailed(f"the option namespaces lists {name}: remove it there")
         there = self.charm.cluster.get(Namespace, name) if name else None
         was_enabled = self.charm.opt_out(name, there)
@@ -133,7 +132,7 @@ class Actions(ops.Object):
         """Has the webhook issue a new certificate, have the API server trust it, then serve it."""
         if self.charm.model.get_relation("certificates"):
             raise ActionFailed("the certificate is from the relation certificates: renew it at its provider")
-        self.charm.resources.reject_other_installation(self._settings)
+        self.charm.resources.reject_other_installation(self.charm.settings)
         if not self.charm.resources.renew_certificate(datetime.datetime.now(datetime.UTC)):
             raise ActionFailed("the webhook is not installed yet; juju status says why")
         return {
@@ -144,11 +143,11 @@ class Actions(ops.Object):
         """Raises ActionFailed on a unit that does not lead, and Conflict beside another installation."""
         if not self.charm.unit.is_leader():
             raise ActionFailed(f"only the leader can do this; run it on {self.charm.app.name}/leader")
-        self.charm.resources.reject_other_installation(self._settings)
+        self.charm.resources.reject_other_installation(self.charm.settings)
 
     def _reject_if_selected(self, namespace: Namespace) -> None:
         """Raises ActionFailed if the option `namespace-selector` opts the namespace in."""
-        selector, labels = self._settings.namespace_selector, metadata.labels(namespace)
+        selector, labels = self.charm.settings.namespace_selector, metadata.labels(namespace)
         if selector and selector.matches(labels) and labels.get(names.INJECTION_LABEL) != names.DISABLED:
             label = f"{names.INJECTION_LABEL}={names.DISABLED}"
             raise ActionFailed(f"the option namespace-selector selects {metadata.name(namespace)}: label it {label}")
@@ -156,12 +155,7 @@ class Actions(ops.Object):
     def _missed(self, params: Params) -> list[Missed]:
         if params.namespace:
             self._namespace(params)
-        return missed(self.charm.cluster, self.charm.application, self._settings, params.namespace)
-
-    @property
-    def _settings(self) -> Settings:
-        """Returns the options in force: the defaults if none were valid yet."""
-        return self.charm.settings or Settings()
+        return missed(self.charm.cluster, self.charm.application, self.charm.settings, params.namespace)
 
     def _namespace(self, params: Params) -> Namespace:
         namespace = self.charm.cluster.get(Namespace, params.namespace) if params.namespace else None

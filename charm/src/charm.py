@@ -102,12 +102,12 @@ class IstioAuxCharm(ops.CharmBase):
             event.add_status(status)
 
     @property
-    def settings(self) -> Settings | None:
-        """Returns the options; if they are invalid, the last valid ones, which the leader stores for all units."""
-        return self._read_options()[0]
+    def settings(self) -> Settings:
+        """Returns the options in force, for actions: the defaults if none have been valid yet."""
+        return self._read_options()[0] or Settings()
 
     def _read_options(self) -> tuple[Settings | None, str]:
-        """Returns the options in force, and what is wrong with those that are set."""
+        """Returns the last valid options, which the leader stores for all units, and what is wrong with those set."""
         try:
             return self.load_config(Settings), ""
         except pydantic.ValidationError as error:

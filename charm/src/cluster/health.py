@@ -19,7 +19,8 @@ def is_overdue(deployment: Deployment | None, now: datetime.datetime) -> bool:
     failed = {condition.type: condition for condition in conditions if condition.status == "False"}
     if "Progressing" in failed:
         return True
-    if "Available" not in failed:
+    # The condition Available is False as soon as one replica is missing.
+    if "Available" not in failed or is_available(deployment):
         return False
     since = failed["Available"].lastTransitionTime
     return bool(since and now - since >= START_TIMEOUT)

@@ -188,21 +188,45 @@ def test_deployment_is_overdue_after_a_minute(there: Deployment | None, overdue:
     assert health.is_overdue(there, LATER) is overdue
 
 
-@pytest.mark.parametrize("workload", [WEBHOOK, CONTROLLER])
-def test_workload_without_a_replica_is_reported_after_a_minute(
-    app: App, api: Api, clock: Clock, workload: tuple[str, str, str]
-) -> None:
-    app.deploy(config={"tenancy": True})
+def unavailable(clock: Clock, replicas: int) -> dict[str, Any]:
+    """The status of a Deployment with fewer available replicas than it should have."""
     since = clock.now.isoformat().replace("+00:00", "Z")
     conditions = [{"type": "Available", "status": "False", "lastTransitionTime": since}]
-    api.get(*workload)["status"] = {"availableReplicas": 1, "conditions": conditions}
+    return {"availableReplicas": replicas, "conditions": conditions}
+
+
+def test_controller_without_a_replica_is_reported_after_a_minute(app: App, api: Api, clock: Clock) -> None:
+    app.deploy(config={"tenancy": True})
+    api.get(*CONTROLLER)["status"] = unavailable(clock, 0)
     api.starts = False
     clock.passes(seconds=59)
     app.update(0)
     assert app.status() == ActiveStatus()
     clock.passes(seconds=1)
     app.update(0)
-    assert app.status().message.startswith(f"waiting for the Deployment {workload[1]}, which is not ready")
+    assert app.status().message.startswith(f"waiting for the Deployment {CONTROLLER[1]}, which is not ready")
+
+
+def test_webhook_without_a_replica_is_not_waited_for_after_a_minute(app: App, api: Api, clock: Clock) -> None:
+    app.deploy()
+    api.get(*WEBHOOK)["status"] = unavailable(clock, 0)
+    api.starts = False
+    clock.passes(seconds=59)
+    app.update(0)
+    assert clock.now == START + health.START_TIMEOUT
+    assert app.status() == NOT_READY
+
+
+@pytest.mark.parametrize("workload", [WEBHOOK, CONTROLLER])
+def test_workload_with_one_of_two_replicas_is_not_reported(
+    app: App, api: Api, clock: Clock, workload: tuple[str, str, str]
+) -> None:
+    app.deploy(config={"tenancy": True})
+    api.get(*workload)["status"] = unavailable(clock, 1)
+    api.starts = False
+    clock.passes(days=1)
+    app.update(0)
+    assert app.status() == ActiveStatus()
 
 
 def test_new_image_that_does_not_start_is_reported(app: App, api: Api) -> None:
