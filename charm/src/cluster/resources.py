@@ -23,7 +23,7 @@ from application import Application
 from cluster import health, manifests, metadata
 from cluster.client import ALL_NAMESPACES, Cluster, Rejected
 from cluster.manifests import Image, Installation
-from mesh import namespaces
+from mesh import namespaces, pods
 from mesh.namespaces import Labels
 from settings import Settings
 
@@ -77,10 +77,10 @@ class ClusterResources:
         return self._cluster.get(Deployment, name)
 
     def addresses(self) -> list[str]:
-        """Returns the addresses of the pods that serve metrics."""
+        """Returns the addresses of the pods that serve metrics, without those of pods that have ended."""
         served = (self._application.webhook, self._application.tenancy)
-        pods = (pod for name in served for pod in self._cluster.list(Pod, labels={names.POD_APPLICATION: name}))
-        return sorted(pod.status.podIP for pod in pods if pod.status and pod.status.podIP)
+        found = (pod for name in served for pod in self._cluster.list(Pod, labels={names.POD_APPLICATION: name}))
+        return sorted(it.status.podIP for it in found if it.status and it.status.podIP and not pods.has_ended(it))
 
     def label(self, wanted: Mapping[str, Labels]) -> tuple[list[str], list[str]]:
         """Labels namespaces. Returns those that do not exist, and the messages of those that are rejected."""

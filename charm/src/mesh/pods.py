@@ -19,8 +19,7 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
 
     None for a pod that has ended, and for one that the webhook left unchanged for a reason in its status annotation.
     """
-    has_ended = pod.status and pod.status.phase in ("Succeeded", "Failed")
-    if has_ended or not _is_opted_in(pod, namespace, application, settings):
+    if has_ended(pod) or not _is_opted_in(pod, namespace, application, settings):
         return None
     is_ambient = namespaces.is_ambient(namespace, pod)
     needs_sidecar = _is_named(pod, application, settings) or _needs_sidecar(pod, namespace)
@@ -28,6 +27,11 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
         return NO_SIDECAR
     beside_proxy = _missed_beside_proxy(pod)
     return None if is_ambient and beside_proxy == NO_HOLD else beside_proxy
+
+
+def has_ended(pod: Pod) -> bool:
+    """Returns true if the pod's containers have ended for good."""
+    return bool(pod.status and pod.status.phase in ("Succeeded", "Failed"))
 
 
 def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, settings: Settings) -> bool:

@@ -43,6 +43,8 @@ def test_prometheus_gets_the_pods_addresses(app: App, api: Api) -> None:
     put_pod(api, "one", "istio-aux-webhook", podIP="10.0.0.2")
     put_pod(api, "two", "istio-aux-webhook", podIP="fd00::2")
     put_pod(api, "starting", "istio-aux-webhook")
+    put_pod(api, "evicted", "istio-aux-webhook", podIP="10.0.0.5", phase="Failed")
+    put_pod(api, "completed", "istio-aux-webhook", podIP="10.0.0.6", phase="Succeeded")
     put_pod(api, "controller", "istio-aux-webhook-tenancy", podIP="10.0.0.3")
     put_pod(api, "unit", "istio-aux", podIP="10.0.0.4")
     relation = related(app, "metrics-endpoint")
