@@ -13,7 +13,7 @@ from lightkube.resources.core_v1 import Namespace
 import names
 import statuses
 from cluster import metadata
-from cluster.client import ClusterError, Forbidden, Unavailable
+from cluster.client import ClusterError, Forbidden, Rejected, Unavailable
 from cluster.resources import Conflict
 from mesh import namespaces
 from mesh.census import Missed, missed
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from charm import IstioAuxCharm
 
 Results = dict[str, str | int]
-LINES = 200
-"""The pods that a result lists: Juju takes results as arguments, of 128 KiB at most."""
+LINES, WIDTH = 200, 640
+"""The pods that a result lists, and the characters for each: Juju takes results as arguments, of 128 KiB at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,15 +83,18 @@ class Actions(ops.Object):
     @_answers
     def restart_uninjected_pods(self, params: Params) -> Results:
         """Evicts such pods, if something replaces them; in a dry run it only lists them."""
-        found = self._missed(params)
-        replaced = [each for each in found if each.is_replaced]
-        evict = self.charm.cluster.evict
-        evicted = [each for each in replaced if params.dry_run or evict(each.name, each.namespace)]
-        return {
-            "would-evict" if params.dry_run else "evicted": _lines(map(str, evicted)),
-            "not-evicted-now": _lines(str(each) for each in replaced if each not in evicted),
-            "to-delete-by-hand": _lines(str(each) for each in found if not each.is_replaced),
-        }
+        done = "would-evict" if params.dry_run else "evicted"
+        pods: dict[str, list[str]] = {done: [], "not-evicted-now": [], "failed": [], "to-delete-by-hand": []}
+        for each in self._missed(params):
+            if not each.is_replaced:
+                pods["to-delete-by-hand"].append(str(each))
+                continue
+            try:
+                is_done = params.dry_run or self.charm.cluster.evict(each.name, each.namespace)
+                pods[done if is_done else "not-evicted-now"].append(str(each))
+            except (Unavailable, Rejected) as error:
+                pods["failed"].append(f"{each}: {error}")
+        return {outcome: _lines(lines) for outcome, lines in pods.items()}
 
     @_answers
     def enable_namespace(self, params: Params) -> Results:
@@ -135,9 +138,7 @@ class Actions(ops.Object):
         self.charm.resources.reject_other_installation(self.charm.settings)
         if not self.charm.resources.renew_certificate(datetime.datetime.now(datetime.UTC)):
             raise ActionFailed("the webhook is not installed yet; juju status says why")
-        return {
-            "rotated": "requested; served within two minutes, and the old CA is not trusted any more five minutes later"
-        }
+        return {"rotated": "requested; served within two minutes, and the old CA is trusted for five more minutes"}
 
     def _reject_if_not_in_charge(self) -> None:
         """Raises ActionFailed on a unit that does not lead, and Conflict beside another installation."""
@@ -166,6 +167,6 @@ class Actions(ops.Object):
 
 def _lines(lines: Iterable[str]) -> str:
     """Joins the first lines, and says how many there are more."""
-    all_lines = sorted(lines)
+    all_lines = sorted(" ".join(line.split())[:WIDTH] for line in lines)
     more = [f"and {len(all_lines) - LINES} more; narrow it with namespace="] if len(all_lines) > LINES else []
     return "\n".join([*all_lines[:LINES], *more])

@@ -2,6 +2,7 @@
 """The charm of istio-aux. On every event, the leader computes the desired state of the cluster and applies it."""
 
 import collections
+import contextlib
 import datetime
 import json
 import logging
@@ -88,14 +89,12 @@ class IstioAuxCharm(ops.CharmBase):
         if self.app.planned_units() > 0:
             self._on_event(event)
             return
-        for delay in (*_REMOVAL_RETRIES, None):
-            try:
+        for delay in _REMOVAL_RETRIES:
+            with contextlib.suppress(ClusterError):
                 self._statuses = [self._delete()]
                 return
-            except ClusterError:
-                if delay is None:
-                    raise
-                time.sleep(delay)
+            time.sleep(delay)
+        self._statuses = [self._delete()]
 
     def _on_collect_unit_status(self, event: ops.CollectStatusEvent) -> None:
         for status in self._statuses:

@@ -28,7 +28,8 @@ FIELD_MANAGER = "istio-aux-charm"
 ALL_NAMESPACES = "*"
 _PAGE = 500
 
-KINDS: tuple[type[GlobalResource] | type[NamespacedResource], ...] = (
+Kind = type[GlobalResource | NamespacedResource]
+KINDS: tuple[Kind, ...] = (
     admission.MutatingWebhookConfiguration,
     admission.ValidatingAdmissionPolicyBinding,
     admission.ValidatingAdmissionPolicy,
@@ -103,16 +104,14 @@ class Cluster:
             pages = self._client.list(kind, labels=dict(labels or {}), chunk_size=_PAGE, namespace=namespace)
             yield from cast("Iterator[R]", pages)
 
-    def serves(self, kind: type[GlobalResource | NamespacedResource]) -> bool:
+    def serves(self, kind: Kind) -> bool:
         """Returns true if the server knows the kind."""
         with contextlib.suppress(NotFound), _errors():
             next(iter(self._client.list(kind, labels={}, chunk_size=_PAGE)), None)
             return True
         return False
 
-    def patch(
-        self, kind: type[GlobalResource | NamespacedResource], name: str, patch: Patch, namespace: str | None = None
-    ) -> bool:
+    def patch(self, kind: Kind, name: str, patch: Patch, namespace: str | None = None) -> bool:
         """Patches an object, which another may own. Returns false if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
             self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, namespace=namespace)
@@ -120,13 +119,15 @@ class Cluster:
         return False
 
     def evict(self, pod: str, namespace: str) -> bool:
-        """Evicts a pod. Returns false if a PodDisruptionBudget, or the end of its namespace, does not allow it."""
+        """Evicts a pod. Returns false if a PodDisruptionBudget does not allow it now."""
         eviction = Pod.Eviction(metadata=ObjectMeta(name=pod, namespace=namespace))
-        try:
-            with contextlib.suppress(NotFound), _errors():
+        with contextlib.suppress(NotFound), _errors():
+            try:
                 self._client.create(eviction, name=pod, namespace=namespace)
-        except (Unavailable, Rejected):
-            return False
+            except ApiError as error:
+                if error.response.status_code == 429:
+                    return False
+                raise
         return True
 
     def owned(self, application: Application) -> Iterator[AnyResource]:

@@ -41,6 +41,8 @@ class Api:
         """Whether pods of Deployments get ready."""
         self.held: set[str] = set()
         """Names of pods that a PodDisruptionBudget holds."""
+        self.evictions: dict[str, Exception] = {}
+        """Raised by the eviction of a pod, by its name."""
 
     def client(self, *, namespace: str, field_manager: str) -> "Client":
         """Replaces the class `lightkube.Client`."""
@@ -111,6 +113,8 @@ class Client:
         assert obj.metadata
         assert (obj.metadata.name, obj.metadata.namespace) == (name, namespace)
         self._answer(Pod)
+        if name in self._api.evictions:
+            raise self._api.evictions[name]
         if name in self._api.held:
             raise api_error(429, "Cannot evict pod as it would violate the pod's disruption budget.")
         self.delete(Pod, name, namespace=namespace)

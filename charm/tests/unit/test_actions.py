@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx2
 import pytest
 from ops import ActiveStatus
 
@@ -91,7 +92,8 @@ BY_HAND = "team/Pod/alone no-sidecar -\nteam/Pod/job-a no-shim team/Job/job"
 def test_restart_is_a_dry_run_by_default(missed: App, api: Api) -> None:
     writes = len(api.writes)
     results = missed.act(0, "restart-uninjected-pods", namespace="team")
-    assert results == {"would-evict": "\n".join(REPLACED), "not-evicted-now": "", "to-delete-by-hand": BY_HAND}
+    others = {"not-evicted-now": "", "failed": "", "to-delete-by-hand": BY_HAND}
+    assert results == {"would-evict": "\n".join(REPLACED), **others}
     assert len(api.writes) == writes
 
 
@@ -102,10 +104,34 @@ def test_only_pods_that_miss_something_are_evicted(missed: App, api: Api) -> Non
     assert results == {
         "evicted": "\n".join(REPLACED[1:]),
         "not-evicted-now": REPLACED[0],
+        "failed": "",
         "to-delete-by-hand": BY_HAND,
     }
     evicted = [f"Pod/{name}" for name in ("early-0", "lost-a", "web-1-a", "web-1-b")]
     assert sorted(name for _, name in api.writes[before:]) == evicted, "no workload is written"
+
+
+def test_failed_evictions_are_listed_with_their_reasons(missed: App, api: Api) -> None:
+    api.evictions["db-0"] = api_error(403, 'admission webhook "guard.example" denied the request:\n  protected')
+    api.evictions["early-0"] = httpx2.ConnectError("refused")
+    api.evictions["lost-a"] = api_error(404)
+    results = missed.act(0, "restart-uninjected-pods", **{"dry-run": False})
+    assert results == {
+        "evicted": "\n".join(REPLACED[2:]),
+        "not-evicted-now": "",
+        "failed": f'{REPLACED[0]}: admission webhook "guard.example" denied the request: protected\n'
+        f"{REPLACED[1]}: refused",
+        "to-delete-by-hand": BY_HAND,
+    }
+
+
+def test_reasons_stay_below_what_juju_takes(missed: App, api: Api) -> None:
+    for number in range(LINES):
+        put_pod(api, f"more-{number:03}", ("StatefulSet", "more"), MAIN, restart="Always")
+        api.evictions[f"more-{number:03}"] = api_error(422, "why " * 1000)
+    failed = missed.act(0, "restart-uninjected-pods", **{"dry-run": False})["failed"]
+    assert len(failed.splitlines()) == LINES
+    assert len(failed) < 128 << 10
 
 
 def test_failed_pod_is_not_counted(missed: App, api: Api) -> None:
