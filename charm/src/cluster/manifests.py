@@ -83,9 +83,11 @@ def _read(file: str, installation: Installation) -> list[Object]:
         "juju-model": installation.application.model,
         "juju-selector": selector.cel("variables.namespaceLabels") if selector else "false",
     }
+    # In JSON a model's name stays a string. YAML would read 2024 as a number, and on as a boolean.
+    text = json.dumps(list(yaml.load_all((_HERE / file).read_text(), _LOADER)))
     # In one pass: an application may be called juju-model.
-    text = re.sub("|".join(values), lambda found: values[found[0]], (_HERE / file).read_text())
-    return [each for each in yaml.load_all(text, _LOADER) if each]
+    text = re.sub("|".join(values), lambda found: json.dumps(values[found[0]])[1:-1], text)
+    return [each for each in json.loads(text) if each]
 
 
 def _is_tenancy(thing: Object) -> bool:

@@ -66,6 +66,14 @@ def test_application_may_have_the_name_of_a_placeholder() -> None:
     assert all(each["metadata"]["name"].startswith("juju-model-webhook") for each in namespaced)
 
 
+@pytest.mark.parametrize("model", ["2024", "010", "on", "null"])
+def test_model_may_have_a_name_that_yaml_reads_as_another_type(model: str) -> None:
+    made = by_name(dataclasses.replace(APPLICATION, model=model), require_sidecar=True)
+    assert {each["metadata"].get("namespace") for each in made.values()} == {None, model}
+    assert made["ClusterRoleBinding", "istio-aux"]["subjects"][0]["namespace"] == model
+    assert {each["clientConfig"]["service"]["namespace"] for each in webhooks_of(made)} == {model}
+
+
 def test_webhooks_equal_the_charts_with_jujus_exclusions() -> None:
     expected = webhooks_of(chart())
     for webhook in expected:
