@@ -108,8 +108,7 @@ class Actions(ops.Object):
             raise ActionFailed(statuses.no_shim_image(self.charm.app.name).message)
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
-        in_mesh = {**namespaces.OPT_IN, **namespaces.IN_MESH}
-        self.charm.opt_in(namespace, in_mesh if params.istio_injection else namespaces.OPT_IN)
+        self.charm.opt_in(namespace, namespaces.IN_MESH if params.istio_injection else namespaces.OPT_IN)
         return {"namespace": name, "enabled": "yes"}
 
     @_answers

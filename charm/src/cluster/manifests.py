@@ -113,8 +113,10 @@ def _order(thing: Object) -> int:
 def _pull_secret(installation: Installation) -> Object:
     """Returns the Secret to pull the image with."""
     application, image = installation.application, installation.image
-    account = {"username": image.username, "password": image.password}
-    config = json.dumps({"auths": {image.reference.split("/", 1)[0]: account}})
+    # The kubelet takes an image without a host for Docker Hub's: isDefaultRegistryMatch in Kubernetes' keyring.go.
+    host = re.match(r"[^/]*[.:][^/]*(?=/)", image.reference)
+    registry = host[0] if host else "https://index.docker.io/v1/"
+    config = json.dumps({"auths": {registry: {"username": image.username, "password": image.password}}})
     return {
         "apiVersion": "v1",
         "kind": "Secret",

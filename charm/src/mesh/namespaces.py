@@ -18,7 +18,7 @@ from mesh.selectors import Selector
 Labels = Mapping[str, str]
 
 OPT_IN: Labels = {names.INJECTION_LABEL: names.ENABLED}
-IN_MESH: Labels = {names.ISTIO_INJECTION_LABEL: "enabled"}
+IN_MESH: Labels = {**OPT_IN, names.ISTIO_INJECTION_LABEL: "enabled"}
 
 
 @dataclasses.dataclass(frozen=True)

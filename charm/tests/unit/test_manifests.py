@@ -1,6 +1,8 @@
 """The cluster objects, compared with what the chart renders."""
 
+import base64
 import dataclasses
+import json
 import pathlib
 import re
 from typing import Any
@@ -72,6 +74,23 @@ def test_model_may_have_a_name_that_yaml_reads_as_another_type(model: str) -> No
     assert {each["metadata"].get("namespace") for each in made.values()} == {None, model}
     assert made["ClusterRoleBinding", "istio-aux"]["subjects"][0]["namespace"] == model
     assert {each["clientConfig"]["service"]["namespace"] for each in webhooks_of(made)} == {model}
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("registry.example/charm/webhook:1", "registry.example"),
+        ("registry:5000/webhook@sha256:" + "1" * 64, "registry:5000"),
+        ("docker.io/me/webhook", "docker.io"),
+        ("me/webhook:1", "https://index.docker.io/v1/"),
+        ("webhook:1.2", "https://index.docker.io/v1/"),
+    ],
+)
+def test_pull_secret_has_the_registry_that_the_kubelet_looks_for(image: str, registry: str) -> None:
+    installation = Installation(APPLICATION, SETTINGS, Image(image, "me", "secret"), 2, "Fail")
+    made = {metadata.name(each): each.to_dict() for each in manifests.desired(installation)}
+    config = json.loads(base64.b64decode(made["istio-aux-webhook-image"]["data"][".dockerconfigjson"]))
+    assert config == {"auths": {registry: {"username": "me", "password": "secret"}}}
 
 
 def test_webhooks_equal_the_charts_with_jujus_exclusions() -> None:
