@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::command::{printed, run};
+use crate::namespace::slowness;
 
 /// Runs kubectl, and returns what it printed.
 pub fn kubectl(words: &[&str]) -> String {
@@ -19,12 +20,14 @@ pub fn apply(objects: &[Value]) {
 
 /// Waits until a Deployment, `deployment/NAME`, or a `DaemonSet` runs as it is specified now.
 pub fn wait_for_rollout(namespace: &str, workload: &str) {
-    kubectl(&["-n", namespace, "rollout", "status", workload, "--timeout=150s"]);
+    let timeout = format!("--timeout={}s", 150 * slowness());
+    kubectl(&["-n", namespace, "rollout", "status", workload, &timeout]);
 }
 
 /// Waits until a namespace is gone.
 pub fn wait_for_removal(namespace: &str) {
-    kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), "--timeout=4m"]);
+    let timeout = format!("--timeout={}m", 4 * slowness());
+    kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), &timeout]);
 }
 
 /// Objects that are not of a namespace, and are deleted when this is dropped.

@@ -142,8 +142,9 @@ pub fn server() -> Vec<Value> {
 /// own from proxy to proxy, too, and is not tried again.
 pub fn streaming_server(program: &str) -> Vec<Value> {
     let mut serve = container("main", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
-    serve["readinessProbe"] =
-        json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1});
+    // A refused probe fails at once; a slow one says nothing of the proxy.
+    let port = json!({"path": "/", "port": 8080});
+    serve["readinessProbe"] = json!({"httpGet": port, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 30});
     serve["livenessProbe"] = serve["readinessProbe"].clone();
     let mut spec = with_memory(pod_spec("Always", &[serve]));
     let volume = json!({"name": "program", "configMap": {"name": "program", "defaultMode": 0o755}});

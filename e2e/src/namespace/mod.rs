@@ -20,6 +20,7 @@ use crate::harness::block_on;
 
 pub use objects::{name_of, resource_of};
 pub use wait::WAIT_TIMEOUT;
+pub(crate) use wait::slowness;
 
 /// Creates a namespace of its own for a scenario, with these labels, and returns it once pods may be created in it.
 pub async fn scenario(name: &str, labels: &[Label]) -> Namespace {

@@ -16,6 +16,12 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_mins(4);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Returns how many times longer everything may take than on a machine of today: `SLOWNESS`, which `hack/with-vm` sets.
+pub(crate) fn slowness() -> u32 {
+    let text = std::env::var("SLOWNESS").unwrap_or_else(|_| "1".to_owned());
+    text.parse().unwrap_or_else(|_| panic!("SLOWNESS is a number: {text}"))
+}
+
 impl Namespace {
     /// Polls until `ask` returns something. Panics with `what` after [`WAIT_TIMEOUT`].
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
@@ -24,7 +30,7 @@ impl Namespace {
 
     /// Polls until `ask` returns something. Panics with `what` after `limit`.
     pub async fn until_within<T>(&self, limit: Duration, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-        let began = Instant::now();
+        let (began, limit) = (Instant::now(), limit * slowness());
         loop {
             if let Some(answer) = ask().await {
                 return answer;
