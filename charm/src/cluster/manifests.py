@@ -114,7 +114,7 @@ def _pull_secret(installation: Installation) -> Object:
     """Returns the Secret to pull the image with."""
     application, image = installation.application, installation.image
     # The kubelet takes an image without a host for Docker Hub's: isDefaultRegistryMatch in Kubernetes' keyring.go.
-    host = re.match(r"[^/]*[.:][^/]*(?=/)", image.reference)
+    host = re.match(r"(localhost|[^/]*[.:][^/]*)(?=/)", image.reference)
     registry = host[0] if host else "https://index.docker.io/v1/"
     config = json.dumps({"auths": {registry: {"username": image.username, "password": image.password}}})
     return {

@@ -82,6 +82,7 @@ def test_model_may_have_a_name_that_yaml_reads_as_another_type(model: str) -> No
         ("registry.example/charm/webhook:1", "registry.example"),
         ("registry:5000/webhook@sha256:" + "1" * 64, "registry:5000"),
         ("docker.io/me/webhook", "docker.io"),
+        ("localhost/webhook:1", "localhost"),
         ("me/webhook:1", "https://index.docker.io/v1/"),
         ("webhook:1.2", "https://index.docker.io/v1/"),
     ],
