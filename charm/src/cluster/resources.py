@@ -114,7 +114,7 @@ class ClusterResources:
     def serve(self, certificate: Mapping[str, str]) -> None:
         """Makes a certificate the next one, which the webhook serves once the API servers trust its CA."""
         there = self._cluster.get(Secret, self._application.certificate_secret)
-        digest = hashlib.sha256(certificate["next.crt"].encode()).hexdigest()
+        digest = hashlib.sha256((certificate["next.crt"] + certificate["next-ca.crt"]).encode()).hexdigest()
         # Written once: if the provider renews too late, the webhook's own certificate is not replaced.
         if metadata.annotations(there).get(names.HANDED_ON) == digest:
             return

@@ -111,6 +111,17 @@ def test_certificate_is_handed_on_once(related: App, api: Api, provider: Provide
     assert "next.crt" in data(api), "a new one is handed on"
 
 
+def test_corrected_ca_is_handed_on(related: App, api: Api, provider: Provider) -> None:
+    provider.answer(related)
+    relation = related.relation(0, "certificates")
+    signed = json.loads(relation.remote_app_data["certificates"])[0]
+    signed["ca"] = str(Provider("second").ca)
+    signed["chain"] = [signed["certificate"], signed["ca"]]
+    corrected = dataclasses.replace(relation, remote_app_data={"certificates": json.dumps([signed])})
+    related.relate(0, corrected, "relation_changed")
+    assert data(api)["next-ca.crt"].strip() == signed["ca"].strip()
+
+
 def test_certificates_end_with_a_newline(related: App, api: Api, provider: Provider) -> None:
     """The API server reads none of two that stand in one line."""
     provider.answer(related)
