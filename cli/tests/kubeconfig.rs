@@ -23,6 +23,7 @@ fn kubeconfig_that_cannot_be_used_never_means_the_pods_own_cluster() {
         said("", home).contains("default namespace"),
         "without any it is the pod's own, of which there are no files here"
     );
+    assert!(said("", "/dev/null").contains("default namespace"), "nor is there any below a file");
     fs::create_dir(format!("{home}/.kube")).unwrap();
     fs::rename(file, format!("{home}/.kube/config")).unwrap();
     assert!(said("", home).contains("gone"));

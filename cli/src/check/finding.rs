@@ -90,10 +90,11 @@ pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Problem)
 }
 
-/// Returns true if it is known what is installed, and stuck pods, which waiting does not end, are the only problems.
+/// Returns true if it is known what is installed, and its only problems are some that waiting does not end.
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
     let is_known = findings.iter().any(|finding| finding.id == Id::Installation);
-    is_known && findings.iter().all(|finding| finding.severity != Severity::Problem || finding.id == Id::StuckPod)
+    let is_another = |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh);
+    is_known && findings.iter().all(|finding| finding.severity != Severity::Problem || is_another(finding))
 }
 
 #[cfg(test)]
@@ -131,12 +132,13 @@ mod tests {
 
     #[test]
     fn only_problems_are_unhealthy_and_stuck_pods_are_ready() {
-        let [stuck, other] = [Id::StuckPod, Id::CaBundle].map(|id| Finding::problem(id, "", ""));
+        let [stuck, outside, other] =
+            [Id::StuckPod, Id::NamespaceMesh, Id::CaBundle].map(|id| Finding::problem(id, "", ""));
         let installed = Finding::ok(Id::Installation, "");
         let cases = [
             (vec![installed.clone(), Finding::info(Id::CaBundle, "")], true, true),
             (vec![Finding::info(Id::Unreadable, "")], true, false),
-            (vec![installed.clone(), stuck.clone()], false, true),
+            (vec![installed.clone(), stuck.clone(), outside], false, true),
             (vec![installed, stuck, other], false, false),
         ];
         for (findings, healthy, ready) in cases {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use api::describe_error;
 use contract::kind::PODS;
 use contract::names::{BINARY_DIR, SHIM_BINARY, SHIM_UID};
 use inject::Settings;
 use kube::Client;
-use kube::api::{DeleteParams, DynamicObject, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use super::finding::{Finding, Id};
@@ -23,19 +23,19 @@ pub(super) async fn run(client: &Client, namespace: &str, nodes: &[Value], setti
     let mut found = Vec::new();
     for (kind, node) in one_node_per_kind(nodes) {
         eprintln!("istio-aux: running the shim from an image volume on {node} …");
-        let problem = |what: &str, error: anyhow::Error, next: &str| {
-            let reason = describe_error(error.as_ref());
+        let problem = |what: &str, reason: &str, next: &str| {
             Finding::problem(Id::ImageVolume, format!("{kind}: {what} (tried on {node}): {reason}"), next)
         };
-        found.push(match create(client, namespace, &node, settings).await {
-            Err(error) => problem("an image volume could not be tried", error, "istio-aux check --probe -n NAMESPACE"),
-            Ok(pod) => match try_with(client, namespace, &pod).await {
-                Ok(()) => {
-                    let message = format!("{kind}: runs the shim from an image volume (tried on {node})");
-                    Finding::ok(Id::ImageVolume, message)
-                }
-                Err(error) => problem("does not run the shim from an image volume", error, "keep --delivery=copy"),
-            },
+        found.push(match try_on(client, namespace, &node, settings).await {
+            Ok(None) => {
+                let message = format!("{kind}: runs the shim from an image volume (tried on {node})");
+                Finding::ok(Id::ImageVolume, message)
+            }
+            Ok(Some(reason)) => problem("does not run the shim from an image volume", &reason, "keep --delivery=copy"),
+            Err(error) => {
+                let reason = describe_error(error.as_ref());
+                problem("an image volume could not be tried", &reason, "istio-aux check --probe -n NAMESPACE")
+            }
         });
     }
     if found.is_empty() {
@@ -89,33 +89,33 @@ fn pod(node: &str, settings: &Settings) -> Value {
     })
 }
 
-async fn create(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<DynamicObject> {
-    let object = serde_json::from_value(pod(node, settings))?;
+/// Returns why a node does not run the shim from an image volume; `None` if it does. `Err` if that cannot be tried.
+async fn try_on(client: &Client, namespace: &str, node: &str, settings: &Settings) -> Result<Option<String>> {
     let pods = api::objects(client, PODS, Some(namespace));
-    pods.create(&PostParams::default(), &object).await.context("the pod was rejected")
-}
-
-/// Waits for the end of a pod with an image volume, and deletes it.
-async fn try_with(client: &Client, namespace: &str, created: &DynamicObject) -> Result<()> {
-    let name = created.metadata.name.as_deref().unwrap_or_default();
+    let object = serde_json::from_value(pod(node, settings))?;
+    let created = pods.create(&PostParams::default(), &object).await.context("the pod was rejected")?;
+    let name = created.metadata.name.unwrap_or_default();
     let ended = if created.data["spec"]["volumes"][0]["image"].is_null() {
-        Err(anyhow!("the API server has no image volumes (on by default since Kubernetes 1.35)"))
+        Ok(Some("the API server has no image volumes (on by default since Kubernetes 1.35)".to_owned()))
     } else {
-        wait_for_end(client, namespace, name).await
+        failure_of(client, namespace, &name).await
     };
-    if let Err(error) = api::objects(client, PODS, Some(namespace)).delete(name, &DeleteParams::default()).await {
+    if let Err(error) = pods.delete(&name, &DeleteParams::default()).await {
         eprintln!("istio-aux: pod {name} was not deleted: {}", describe_error(&error));
     }
     ended
 }
 
-async fn wait_for_end(client: &Client, namespace: &str, name: &str) -> Result<()> {
-    match wait_for_pod(client, namespace, name, PROBE_TIMEOUT).await? {
-        PodCompletion::Terminated(pod) if pod["status"]["phase"] == "Succeeded" => Ok(()),
-        PodCompletion::Terminated(pod) => bail!(reported_reason(&pod)),
+/// Returns why a pod has not succeeded; `None` if it has.
+async fn failure_of(client: &Client, namespace: &str, name: &str) -> Result<Option<String>> {
+    Ok(match wait_for_pod(client, namespace, name, PROBE_TIMEOUT).await? {
+        PodCompletion::Terminated(pod) if pod["status"]["phase"] == "Succeeded" => None,
+        PodCompletion::Terminated(pod) => Some(reported_reason(&pod)),
         PodCompletion::Deleted => bail!("its pod was deleted"),
-        PodCompletion::TimedOut(pod) => bail!("did not finish within {PROBE_TIMEOUT:?}: {}", reported_reason(&pod)),
-    }
+        PodCompletion::TimedOut(pod) => {
+            Some(format!("did not finish within {PROBE_TIMEOUT:?}: {}", reported_reason(&pod)))
+        }
+    })
 }
 
 /// Returns the reason and message that the kubelet reports of a pod's container, or of the pod.

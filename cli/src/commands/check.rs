@@ -38,7 +38,7 @@ pub(super) struct CheckArgs {
     /// Check whether the cluster is ready for an installation, and your rights are enough for it
     #[arg(long, conflicts_with_all = ["namespace", "selector", "wait", "probe"])]
     pre: bool,
-    /// Check again until istio-aux is ready; pods that are stuck do not count then
+    /// Check again until istio-aux is ready; stuck pods and namespaces outside of the mesh do not count then
     #[arg(long, conflicts_with = "probe")]
     wait: bool,
     /// How long --wait may take

@@ -83,7 +83,9 @@ impl ClusterArgs {
 fn is_missing(error: &KubeconfigError) -> bool {
     match error {
         KubeconfigError::FindPath => true,
-        KubeconfigError::ReadConfig(error, _) => error.kind() == ErrorKind::NotFound,
+        KubeconfigError::ReadConfig(error, _) => {
+            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+        }
         _ => false,
     }
 }

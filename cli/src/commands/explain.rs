@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::explain::{Explanation, Verdict};
 use crate::pods::with_warnings;
+use crate::text::one_line;
 
 /// Separates a warning from what precedes it.
 const WARNING: &str = "\n  warning: ";
@@ -45,13 +46,13 @@ fn would_be(verdict: &Verdict) -> String {
         Verdict::Injected(decision) => decision.describe(WARNING),
         Verdict::NotInjected { reason, has_proxy, warnings } => {
             let proxy = if *has_proxy { "with istio-proxy and without the shim" } else { "without istio-proxy" };
-            with_warnings(format!("admitted {proxy}: {reason}"), warnings, WARNING)
+            with_warnings(&format!("admitted {proxy}: {reason}"), warnings, WARNING)
         }
-        Verdict::Rejected { message } => format!("rejected: {message}"),
+        Verdict::Rejected { message } => format!("rejected: {}", one_line(message)),
         Verdict::Unasked { reason, decision } => {
-            format!("{} (without a dry run: {reason})", decision.describe(WARNING))
+            format!("{} (without a dry run: {})", decision.describe(WARNING), one_line(reason))
         }
-        Verdict::Unknown { reason } => format!("unknown: {reason}"),
+        Verdict::Unknown { reason } => format!("unknown: {}", one_line(reason)),
     }
 }
 
@@ -85,7 +86,7 @@ mod tests {
             misplaced: vec!["istio-aux.io/mode".to_owned()],
             pods: vec![pod("a", Some(decision(&[])), None), pod("b", None, Some("it opted out"))],
             now: vec![
-                Verdict::Injected(decision(&["no container mian"])),
+                Verdict::Injected(decision(&["no container mian\nok       all is well"])),
                 Verdict::NotInjected { reason: "it opted out".to_owned(), has_proxy: true, warnings: Vec::new() },
                 Verdict::Rejected { message: "exceeded quota".to_owned() },
                 Verdict::Unasked { reason: "no rights".to_owned(), decision: decision(&[]) },

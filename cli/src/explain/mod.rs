@@ -175,7 +175,11 @@ impl Context<'_> {
                     let mut owners = job["metadata"]["ownerReferences"].as_array().into_iter().flatten();
                     owners.any(|owner| owner["uid"] == *uid)
                 };
-                let all = read::list(self.client, JOBS, Some(self.namespace), &ListParams::default()).await?;
+                let all = read::list(self.client, JOBS, Some(self.namespace), &ListParams::default()).await;
+                let all = all.unwrap_or_else(|error| {
+                    eprintln!("istio-aux: its pods are not listed: {}", describe_error(error.as_ref()));
+                    Vec::new()
+                });
                 let jobs = all.iter().filter(|job| is_its(job));
                 let names: Vec<_> = jobs.filter_map(|job| job["metadata"]["name"].as_str()).collect();
                 (!names.is_empty()).then(|| format!("batch.kubernetes.io/job-name in ({})", names.join(",")))

@@ -34,13 +34,13 @@ impl Decision {
     pub(crate) fn describe(&self, separator: &str) -> String {
         let waits_for = self.waits_for.join(", ");
         let waits_for = if waits_for.is_empty() { waits_for } else { format!("; waits for {waits_for}") };
-        with_warnings(format!("mode {}: {}{waits_for}", self.mode, self.reason), &self.warnings, separator)
+        with_warnings(&format!("mode {}: {}{waits_for}", self.mode, self.reason), &self.warnings, separator)
     }
 }
 
-/// Appends warnings to a line, each after a separator.
-pub(crate) fn with_warnings(line: String, warnings: &[String], separator: &str) -> String {
-    warnings.iter().fold(line, |line, warning| format!("{line}{separator}{warning}"))
+/// Appends warnings to a line, each after a separator. The pod's owner may have written both.
+pub(crate) fn with_warnings(line: &str, warnings: &[String], separator: &str) -> String {
+    warnings.iter().fold(one_line(line), |line, warning| format!("{line}{separator}{}", one_line(warning)))
 }
 
 /// Returns the decision that the webhook recorded in a pod.
@@ -49,14 +49,13 @@ pub(crate) fn recorded(pod: &Value) -> Option<Decision> {
     let status: Value = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let mode = status["mode"].as_str().or(label(pod, SHIM_LABEL))?;
     let reason = status["reason"].as_str().unwrap_or("no reason is recorded");
-    // The pod's owner may have written it.
     let list = |field: &str| {
         let words = status[field].as_array().into_iter().flatten().filter_map(Value::as_str);
-        words.map(one_line).collect()
+        words.map(str::to_owned).collect()
     };
     Some(Decision {
-        mode: one_line(mode),
-        reason: one_line(reason),
+        mode: mode.to_owned(),
+        reason: reason.to_owned(),
         waits_for: list("wait-for"),
         warnings: list("warnings"),
     })
