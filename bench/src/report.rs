@@ -100,9 +100,10 @@ fn table(results: &Results) -> String {
     let rows = results.kinds.iter().map(|Times { name, starts, ends, cpu, memory, requests, syncs }| {
         let ratio = baseline.filter(|_| name != BASELINE).and_then(|baseline| ratio_interval(ends, baseline));
         let ratio = ratio.map_or_else(|| "–".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}"));
-        let [cpu, requests, syncs] = [until_end(ends, cpu), until_end(ends, requests), until_end(ends, syncs)];
+        let [cpu, requests, syncs] =
+            [until_end(ends, cpu, " ms"), until_end(ends, requests, ""), until_end(ends, syncs, "")];
         format!(
-            "| {name} | {} | {} | {} | {ratio} | {cpu} ms | {} MiB | {requests} | {syncs} |\n",
+            "| {name} | {} | {} | {} | {ratio} | {cpu} | {} MiB | {requests} | {syncs} |\n",
             starts.len(),
             cell(starts),
             cell(ends),
@@ -114,9 +115,9 @@ fn table(results: &Results) -> String {
 }
 
 /// Returns the median of what is counted until a pod's end, which one that never ends has not.
-fn until_end<T: Copy + Ord + Display>(ends: &[f64], counts: &[T]) -> String {
+fn until_end<T: Copy + Ord + Display>(ends: &[f64], counts: &[T], unit: &str) -> String {
     let median = median_count(counts).filter(|_| !ends.is_empty());
-    median.map_or_else(|| "–".to_owned(), |median| median.to_string())
+    median.map_or_else(|| "–".to_owned(), |median| format!("{median}{unit}"))
 }
 
 /// Names the kinds of pods of the project's README, and what it calls them.
@@ -138,8 +139,8 @@ fn summary(results: &Results) -> String {
         let [start, end] = [&kind.starts, &kind.ends].map(|times| median(times));
         let end = end.map_or_else(|| "never".to_owned(), |end| format!("{end:.2} s"));
         let memory = median_count(&kind.memory)?;
-        let (cpu, requests) = (until_end(&kind.ends, &kind.cpu), until_end(&kind.ends, &kind.requests));
-        Some(format!("| {words} | {:.2} s | {end} | {requests} | {cpu} ms | {memory} MiB |\n", start?))
+        let (cpu, requests) = (until_end(&kind.ends, &kind.cpu, " ms"), until_end(&kind.ends, &kind.requests, ""));
+        Some(format!("| {words} | {:.2} s | {end} | {requests} | {cpu} | {memory} MiB |\n", start?))
     };
     text.extend(SUMMARY.into_iter().filter_map(row));
     text
