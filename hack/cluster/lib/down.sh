@@ -13,7 +13,6 @@ end_cluster() {
   end_second_node
   stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns registry
   end_pods
-  if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
   stop_daemons containerd kube-apiserver etcd
   end_shims
   remove_bridge
@@ -25,6 +24,7 @@ end_cluster() {
 
 remove_state() {
   unmount_ours
+  if has_node_proxy; then rm -rf /run/istio-aux /var/lib/istio-aux /var/log/istio-aux; fi
   [ ! -d "$STATE" ] || find "$STATE" -mindepth 1 -maxdepth 1 ! -name log -exec rm -rf {} +
 }
 
