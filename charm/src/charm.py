@@ -167,10 +167,9 @@ class IstioAuxCharm(ops.CharmBase):
             yield statuses.NO_WEBHOOK_IMAGE
             return
         yield from self._apply(settings, image)
-        if counts_pods:
-            counts = collections.Counter(each.kind for each in missed(self.cluster, self.application, settings))
-            if counts:
-                yield statuses.missed(counts)
+        found = missed(self.cluster, self.application, settings) if counts_pods else []
+        if counts := collections.Counter(each.kind for each in found):
+            yield statuses.missed(counts)
 
     def _webhook_image(self) -> Image | None:
         """Reads the image of the resource; None if there is none."""
@@ -186,7 +185,7 @@ class IstioAuxCharm(ops.CharmBase):
         wanted = self._wanted_labels(settings) if settings.has_shim_image else {}
         if not settings.has_shim_image:
             yield statuses.no_shim_image(self.app.name)
-            settings = settings.model_copy(update={"namespace_selector": None, "applications": ()})
+            settings = settings.model_copy(update={"namespace_selector": None})
         unsupported = self.resources.apply(settings, image, max(_LEAST_REPLICAS, self.app.planned_units()))
         yield from map(ops.BlockedStatus, unsupported)
         certificate = self._certificates.certificate

@@ -25,8 +25,9 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
     needs_sidecar = _is_named(pod, application, settings) or _needs_sidecar(pod, namespace)
     if needs_sidecar and not is_ambient and not _proxies(pod):
         return NO_SIDECAR
-    beside_proxy = _missed_beside_proxy(pod)
-    return None if is_ambient and beside_proxy == NO_HOLD else beside_proxy
+    beside_proxy = _missed_beside_proxy(pod) or ""
+    is_given = {NO_SHIM: settings.has_shim_image, NO_HOLD: not is_ambient}
+    return beside_proxy if is_given.get(beside_proxy) else None
 
 
 def has_ended(pod: Pod) -> bool:

@@ -296,7 +296,7 @@ def test_value_changed_since_is_kept(app: App, api: Api) -> None:
 def test_pods_of_selected_namespaces_are_listed(missed: App, api: Api) -> None:
     api.put("Namespace", "team", metadata={"labels": {"istio-injection": "enabled", "profile": "a"}})
     assert missed.act(0, "list-uninjected-pods")["count"] == 0
-    missed.config = {"namespace-selector": "profile"}
+    missed.config = {"namespace-selector": "profile", **SHIM}
     assert missed.act(0, "list-uninjected-pods")["count"] == 7
 
 

@@ -96,15 +96,21 @@ def test_private_image_is_pulled_with_its_account(app: App, api: Api) -> None:
     assert api.get(*WEBHOOK)["spec"]["template"]["spec"]["imagePullSecrets"] == []
 
 
-@pytest.mark.parametrize("option", ["namespaces", "namespace-selector", "applications"])
+@pytest.mark.parametrize("option", ["namespaces", "namespace-selector"])
 def test_nothing_opts_in_without_a_shim_image(app: App, api: Api, option: str) -> None:
     app.config = {option: "team"}
     app.deploy()
     message = "set the shim's image: juju config istio-aux shim-image=REGISTRY/shim:TAG"
     assert app.status() == BlockedStatus(message)
     assert api.labels("team") == {}
-    assert not [name for name in webhooks(api) if ".selector." in name or ".named." in name]
+    assert not [name for name in webhooks(api) if ".selector." in name]
     assert app.failure(0, "enable-namespace", namespace="team") == message
+
+
+def test_applications_keep_their_sidecar_without_a_shim_image(app: App, api: Api) -> None:
+    app.config = {"applications": "katib-ui"}
+    app.deploy()
+    assert "in-mesh.named.istio-aux.io" in webhooks(api)
 
 
 def test_no_pod_gets_a_shim_without_its_image(app: App, api: Api) -> None:

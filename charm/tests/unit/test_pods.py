@@ -19,7 +19,7 @@ NATIVE_PROXY = {"name": "istio-proxy", "restartPolicy": "Always"}
 HELD_PROXY = {"name": "istio-proxy", "lifecycle": {"postStart": {"exec": {"command": ["pilot-agent", "wait"]}}}}
 HOLD = {"proxy.istio.io/config": '{"holdApplicationUntilProxyStarts": true}'}
 APPLICATION = Application("aux", "team", "u")
-SETTINGS = Settings.parse({"applications": "katib,minio"})
+SETTINGS = Settings.parse({"applications": "katib,minio", "shim-image": "registry.example/shim:1"})
 INJECT = "sidecar.istio.io/inject"
 
 
@@ -93,6 +93,12 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
 @pytest.mark.parametrize(("labels", "there", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_pod_misses(labels: dict[str, str], there: Pod, expected: str | None) -> None:
     assert pods.missed(there, namespace("team", labels), APPLICATION, SETTINGS) == expected
+
+
+def test_no_pod_misses_a_shim_that_has_no_image() -> None:
+    there = pod(MAIN, PROXY)
+    assert pods.missed(there, namespace("team", MESH), APPLICATION, Settings()) is None
+    assert pods.missed(pod(MAIN), namespace("team", MESH), APPLICATION, Settings()) == "no-sidecar"
 
 
 @pytest.mark.parametrize("labels", [{}, OPT_IN])
