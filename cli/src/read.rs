@@ -61,16 +61,37 @@ pub(crate) async fn list_if_served(
     selection: &ListParams,
 ) -> Result<Vec<Value>> {
     match list(client, kind, namespace, selection).await {
-        Err(error) if matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404) => {
-            Ok(Vec::new())
-        }
+        Err(error) if status_of(&error) == Some(404) => Ok(Vec::new()),
         read => read,
+    }
+}
+
+/// Returns the status code of the server's refusal; `None` for another error.
+pub(crate) fn status_of(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref()? {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
     }
 }
 
 /// Reads one object; `None` if the object does not exist, or the server does not have the kind.
 pub(crate) async fn get(client: &Client, kind: Kind, namespace: Option<&str>, name: &str) -> Result<Option<Value>> {
     api::get(client, kind, namespace, name).await.with_context(|| unreadable(kind, namespace))
+}
+
+/// Reads one object, in the first of these kinds that the server has it in.
+pub(crate) async fn get_first(
+    client: &Client,
+    kinds: impl IntoIterator<Item = Kind>,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Option<Value>> {
+    for kind in kinds {
+        if let Some(object) = get(client, kind, namespace, name).await? {
+            return Ok(Some(object));
+        }
+    }
+    Ok(None)
 }
 
 fn unreadable(kind: Kind, namespace: Option<&str>) -> String {

@@ -84,7 +84,7 @@ fn has_lost_its_restart_policy(pod: &Value) -> bool {
 }
 
 /// Returns a pod that meets Pod Security *restricted* and has what quotas ask for.
-fn pod(settings: &Settings) -> Value {
+pub(super) fn pod(settings: &Settings) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"generateName": "istio-aux-check-"},

@@ -12,6 +12,7 @@ use kube::Client;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
+use super::attempt;
 use super::finding::{Finding, Id};
 use crate::completion::{PodCompletion, wait_for_pod};
 
@@ -62,31 +63,22 @@ fn one_node_per_kind(nodes: &[Value]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Returns the pod of a dry run, on this node and with the shim from an image volume.
 fn pod(node: &str, settings: &Settings) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"generateName": "istio-aux-probe-", "labels": {"sidecar.istio.io/inject": "false"}},
-        "spec": {
-            "nodeName": node, "restartPolicy": "Never", "automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 0,
-            "imagePullSecrets": settings.pull_secrets.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
-            "containers": [{
-                "name": "probe", "image": settings.shim_image, "imagePullPolicy": settings.pull_policy.as_str(),
-                "command": [SHIM_BINARY, "--version"],
-                "resources": {
-                    "requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "16Mi"},
-                },
-                "volumeMounts": [{"name": "shim", "mountPath": BINARY_DIR, "readOnly": true}],
-                "securityContext": {
-                    "runAsUser": SHIM_UID, "runAsGroup": SHIM_UID, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
-                    "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
-                },
-            }],
-            "volumes": [{"name": "shim", "image": {
-                "reference": settings.shim_image, "pullPolicy": settings.pull_policy.as_str(),
-            }}],
-        },
-    })
+    let policy = settings.pull_policy.as_str();
+    let mut pod = attempt::pod(settings);
+    pod["metadata"] = json!({"generateName": "istio-aux-probe-", "labels": {"sidecar.istio.io/inject": "false"}});
+    let spec = &mut pod["spec"];
+    spec["nodeName"] = node.into();
+    spec["terminationGracePeriodSeconds"] = 0.into();
+    spec["imagePullSecrets"] = settings.pull_secrets.iter().map(|name| json!({"name": name})).collect();
+    spec["volumes"] = json!([{"name": "shim", "image": {"reference": settings.shim_image, "pullPolicy": policy}}]);
+    let container = &mut spec["containers"][0];
+    container["imagePullPolicy"] = policy.into();
+    container["command"] = json!([SHIM_BINARY, "--version"]);
+    container["volumeMounts"] = json!([{"name": "shim", "mountPath": BINARY_DIR, "readOnly": true}]);
+    container["securityContext"]["runAsGroup"] = SHIM_UID.into();
+    pod
 }
 
 /// Returns why a node does not run the shim from an image volume; `None` if it does. `Err` if that cannot be tried.

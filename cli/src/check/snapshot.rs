@@ -80,7 +80,8 @@ pub(super) async fn take_without_pods(client: &Client) -> Result<Snapshot> {
         let webhooks = installation::webhooks(client, snapshot.configurations.as_deref().unwrap_or_default()).await;
         snapshot.webhooks = note(unreadable, webhooks).unwrap_or_default();
     }
-    snapshot.has_policy = note(unreadable, has_policy(client).await);
+    let policy = read::get_first(client, POLICIES, None, POLICY).await;
+    snapshot.has_policy = note(unreadable, policy).map(|found| found.is_some());
     let nodes = read::list(client, NODES, None, &ListParams::default()).await;
     snapshot.nodes = note(unreadable, nodes).unwrap_or_default();
     let istiods = ListParams::default().labels("app=istiod");
@@ -106,9 +107,7 @@ impl Snapshot {
         let decide = namespace.and(self.namespaces.first()).map(|found| (found, settings));
         let selection = ListParams::default().labels(&scope.selector).fields(UNFINISHED);
         let listed = read::for_each(client, PODS, namespace, &selection, |pod| pods.add(&pod, decide)).await;
-        if let Err(error) = &listed
-            && matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 400)
-        {
+        if listed.as_ref().err().and_then(read::status_of) == Some(400) {
             return listed;
         }
         // What was read before an error counts.
@@ -127,16 +126,6 @@ impl Snapshot {
         }
         Ok(())
     }
-}
-
-/// Returns true if the server has the policy, in one of its versions.
-async fn has_policy(client: &Client) -> Result<bool> {
-    for kind in POLICIES {
-        if read::get(client, kind, None, POLICY).await?.is_some() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Returns what was read. An error is added to the list instead.

@@ -2,7 +2,7 @@
 
 mod target;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use api::describe_error;
 use contract::kind::{NAMESPACES, PODS};
 use inject::Settings;
@@ -73,7 +73,8 @@ pub(crate) async fn explain(
     target: &Target,
     settings: &Settings,
 ) -> Result<Explanation> {
-    let object = read_target(client, namespace, target).await?;
+    let object = read::get_first(client, target.kinds(), Some(namespace), &target.name).await?;
+    let object = object.with_context(|| format!("there is no {target} in namespace {namespace}"))?;
     let templates = templates(client, namespace, &object).await;
     let template = templates.first();
     let template = template.with_context(|| {
@@ -101,16 +102,6 @@ pub(crate) async fn explain(
         other_pods,
         now,
     })
-}
-
-/// Reads the object, in the first of its versions that the server has it in.
-async fn read_target(client: &Client, namespace: &str, target: &Target) -> Result<Value> {
-    for kind in target.kinds() {
-        if let Some(object) = read::get(client, kind, Some(namespace), &target.name).await? {
-            return Ok(object);
-        }
-    }
-    bail!("there is no {target} in namespace {namespace}")
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

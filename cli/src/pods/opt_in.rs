@@ -5,6 +5,9 @@
 use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
 use serde_json::Value;
 
+/// Names Istio's own labels of namespaces.
+const ISTIO_INJECTION_LABEL: &str = "istio-injection";
+pub(crate) const REVISION_LABEL: &str = "istio.io/rev";
 /// Is a namespace that the webhook configuration never selects.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 
@@ -74,10 +77,12 @@ pub(crate) fn namespace_opt_in(namespace: &Value) -> Option<&'static str> {
 
 /// Returns true if Istio's injector selects the pods of a namespace.
 pub(crate) fn is_in_mesh(namespace: &Value) -> bool {
-    match label(namespace, "istio-injection") {
-        Some(value) => value == "enabled",
-        None => label(namespace, "istio.io/rev").is_some(),
-    }
+    label(namespace, ISTIO_INJECTION_LABEL) == Some("enabled") || revision(namespace).is_some()
+}
+
+/// Returns Istio's revision that a namespace asks for. Its label `istio-injection` takes precedence.
+pub(crate) fn revision(namespace: &Value) -> Option<&str> {
+    label(namespace, REVISION_LABEL).filter(|_| label(namespace, ISTIO_INJECTION_LABEL).is_none())
 }
 
 /// Returns a label of an object.

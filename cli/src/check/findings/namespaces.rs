@@ -6,9 +6,7 @@ use serde_json::Value;
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{items, name, some};
-use crate::pods::{is_in_mesh, label, namespace_opt_in, wrong_value};
-
-const REVISION_LABEL: &str = "istio.io/rev";
+use crate::pods::{REVISION_LABEL, is_in_mesh, namespace_opt_in, revision, wrong_value};
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
@@ -50,7 +48,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Finds a revision that a namespace asks for, as before an upgrade of Istio, and that no injector has any more.
 fn missing_revision(snapshot: &Snapshot, namespace: &Value) -> Option<Finding> {
-    let revision = label(namespace, REVISION_LABEL).filter(|_| label(namespace, "istio-injection").is_none())?;
+    let revision = revision(namespace)?;
     let has = |expression: &Value| {
         expression["key"] == REVISION_LABEL && items(&expression["values"]).any(|value| value == revision)
     };
