@@ -194,17 +194,17 @@ def test_deployment_is_overdue_after_a_minute(there: Deployment | None, overdue:
     assert health.is_overdue(there, LATER) is overdue
 
 
-def unavailable(clock: Clock, replicas: int) -> dict[str, Any]:
-    """The status of a Deployment with fewer available replicas than it should have."""
+def lose_replicas(api: Api, clock: Clock, workload: tuple[str, str, str], left: int) -> None:
+    """Leaves a Deployment fewer available replicas than it should have."""
     since = clock.now.isoformat().replace("+00:00", "Z")
     conditions = [{"type": "Available", "status": "False", "lastTransitionTime": since}]
-    return {"availableReplicas": replicas, "conditions": conditions}
+    api.get(*workload)["status"] = {"availableReplicas": left, "conditions": conditions}
+    api.starts = False
 
 
 def test_controller_without_a_replica_is_reported_after_a_minute(app: App, api: Api, clock: Clock) -> None:
     app.deploy(config={"tenancy": True})
-    api.get(*CONTROLLER)["status"] = unavailable(clock, 0)
-    api.starts = False
+    lose_replicas(api, clock, CONTROLLER, 0)
     clock.passes(seconds=59)
     app.update(0)
     assert app.status() == ActiveStatus()
@@ -215,8 +215,7 @@ def test_controller_without_a_replica_is_reported_after_a_minute(app: App, api: 
 
 def test_webhook_without_a_replica_is_not_waited_for_after_a_minute(app: App, api: Api, clock: Clock) -> None:
     app.deploy()
-    api.get(*WEBHOOK)["status"] = unavailable(clock, 0)
-    api.starts = False
+    lose_replicas(api, clock, WEBHOOK, 0)
     clock.passes(seconds=59)
     app.update(0)
     assert clock.now == START + health.START_TIMEOUT
@@ -228,8 +227,7 @@ def test_workload_with_one_of_two_replicas_is_not_reported(
     app: App, api: Api, clock: Clock, workload: tuple[str, str, str]
 ) -> None:
     app.deploy(config={"tenancy": True})
-    api.get(*workload)["status"] = unavailable(clock, 1)
-    api.starts = False
+    lose_replicas(api, clock, workload, 1)
     clock.passes(days=1)
     app.update(0)
     assert app.status() == ActiveStatus()

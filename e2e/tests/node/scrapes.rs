@@ -19,6 +19,11 @@ fn application(name: &str, annotations: &Value) -> Value {
     with_annotations(deployment(name, &with_memory(pod_spec("Always", &[shell("main", serve)]))), annotations)
 }
 
+/// Returns the annotations by which Prometheus finds the server's metric.
+fn scrape() -> Value {
+    json!({"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"})
+}
+
 /// Returns what Prometheus gets outside of the mesh, where a pod's annotations say.
 async fn scraped(ns: &Namespace, name: &str) -> String {
     let pod = ns.pod_with(&format!("app={name}")).await;
@@ -56,8 +61,7 @@ async fn responses(ns: &Namespace, name: &str) -> [(String, bool); 4] {
 #[tokio::test]
 async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
     let ns = &scenario("node-scrapes", &[BESIDE]).await;
-    let scrape =
-        json!({"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"});
+    let scrape = scrape();
     let mut kept = scrape.clone();
     kept["prometheus.istio.io/merge-metrics"] = json!("false");
     let several = json!({"prometheus.istio.io/scrape-targets": "8080:/metrics"});
@@ -95,9 +99,7 @@ async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
     let configurations = [&configurations[..], &["pilot-discovery", "request", "GET", "debug/configz"]].concat();
     let is_known = async || kubectl(&configurations).contains(ns.name()).then_some(());
     ns.until("istiod to have it", is_known).await;
-    let scrape =
-        json!({"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"});
-    ns.create_object(application("secure", &scrape)).await;
+    ns.create_object(application("secure", &scrape())).await;
     wait_for_rollout(ns.name(), "deployment/secure");
     let expected =
         |statuses: [&str; 4], asks| [0, 1, 2, 3].map(|index| (statuses[index].to_owned(), asks && index > 1));

@@ -204,13 +204,10 @@ async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
     let restarts = soak.shim_restarts.into_inner().expect("no thread panicked with it");
     let (pods, lost, disturbances) = (soak.pods.into_inner(), soak.lost.into_inner(), disturbances.into_inner());
     println!(
-        "{count} Jobs, {} pods, {} s, {} disturbances: {} wrong, {} with a container that containerd lost, \
-         {} shims that were restarted",
-        pods,
+        "{count} Jobs, {pods} pods, {} s, {disturbances} disturbances: {} wrong, {lost} with a container that containerd \
+         lost, {} shims that were restarted",
         began.elapsed().as_secs(),
-        disturbances,
         wrong.len(),
-        lost,
         restarts.len()
     );
     let (lags, controls) = soak.lags.into_inner().expect("no thread panicked with it").into_iter().unzip();
