@@ -1,7 +1,6 @@
 //! Keeps a self-signed certificate valid and trusted. Each replica runs one rotator, which carries out the actions of [`plan`].
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::select;
@@ -10,7 +9,6 @@ use tokio::time::{sleep, timeout};
 use super::plan::{self, Action, Configuration, StoredCerts, TrustTimer};
 use super::serving_cert::{ServingCert, is_for, issue, now};
 use super::store::{CertificateStore, Error};
-use crate::metrics::Metrics;
 use contract::error_chain::display_chain;
 
 /// Pause after an error.
@@ -57,7 +55,7 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
     }
 
     /// Reconciles for ever. `serve` serves a certificate from now on, and returns false if it cannot be served.
-    pub(crate) async fn run(mut self, serve: impl Fn(&ServingCert) -> bool, metrics: Arc<Metrics>) -> Infallible {
+    pub(crate) async fn run(mut self, serve: impl Fn(&ServingCert) -> bool) -> Infallible {
         let (mut last_error, mut writes) = (None, 0);
         loop {
             let reconciled = timeout(RECONCILE_TIMEOUT, self.reconcile(&serve)).await;
@@ -74,10 +72,10 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
                     CONFLICT_BACKOFF
                 }
                 Err(error) => {
+                    writes = 0;
                     let error = display_chain(&error);
                     if last_error.as_ref() != Some(&error) {
                         tracing::warn!(error, "the certificate cannot be kept valid and trusted; retrying");
-                        metrics.certificate_failed();
                     }
                     last_error = Some(error);
                     RETRY_DELAY

@@ -212,7 +212,7 @@ async fn load_tls(
         let store = KubeStore::new(&client, namespace, secret, configurations);
         let name = format!("{service}.{namespace}.svc");
         let rotator = CertRotator::new(store, system_clock(), &name, *certificate_validity);
-        let rotate = rotator.run(move |cert: &ServingCert| target.reload_stored(cert), metrics.clone());
+        let rotate = rotator.run(move |cert: &ServingCert| target.reload_stored(cert));
         tasks.spawn("the certificate rotator", rotate, stopped.clone());
     }
     Ok(tls)

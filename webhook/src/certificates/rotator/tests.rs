@@ -2,6 +2,7 @@
 //! requests of several replicas arrive.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
@@ -10,6 +11,7 @@ use proptest::prelude::*;
 use tokio::task::yield_now;
 
 use super::*;
+use crate::certificates::serving_cert::validity_of_first;
 
 const NAME: &str = "istio-aux.team.svc";
 /// Time at which each test begins, in seconds since 1970.
@@ -30,6 +32,10 @@ struct Cluster {
     /// Every version of the configuration's CA bundle, with the time of its write.
     bundles: Vec<(i64, String)>,
     served: [Option<ServingCert>; REPLICAS],
+    /// How many requests for the configuration fail, as while the API server is away.
+    failures: u32,
+    /// By how many seconds the clock of each replica is ahead.
+    ahead: [i64; REPLICAS],
     secret_read_at: [i64; REPLICAS],
 }
 
@@ -79,12 +85,18 @@ impl Access {
 impl CertificateStore for Access {
     async fn read_configurations(&self) -> Result<Vec<Configuration>, Error> {
         yield_now().await;
-        let cluster = self.cluster();
+        let mut cluster = self.cluster();
+        if cluster.failures > 0 {
+            cluster.failures -= 1;
+            return Err(Error::Timeout(RECONCILE_TIMEOUT));
+        }
         let bundles = BTreeMap::from([("hold".to_owned(), cluster.bundle().to_owned())]);
         Ok(vec![Configuration { name: "istio-aux".to_owned(), version: cluster.bundles.len().to_string(), bundles }])
     }
 
-    async fn changed(&self, _read: &[Configuration]) {}
+    async fn changed(&self, _read: &[Configuration]) {
+        pending::<()>().await;
+    }
 
     async fn read_secret(&self) -> Result<(StoredCerts, String), Error> {
         yield_now().await;
@@ -126,6 +138,8 @@ impl Simulation {
             bundles: vec![(START - LAG, plan::ca_bundle(&secret, START))],
             secrets: vec![secret],
             served: Default::default(),
+            failures: 0,
+            ahead: [0; REPLICAS],
             secret_read_at: [START; REPLICAS],
         };
         let cluster = Arc::new(Mutex::new(cluster));
@@ -138,13 +152,18 @@ impl Simulation {
         let access = Access { cluster: self.cluster.clone(), replica };
         let of_clock = access.clone();
         let clock = move || {
-            let unix = of_clock.cluster().now;
-            Moment { unix, monotonic: Duration::from_secs(u64::try_from(unix - START).unwrap()) }
+            let cluster = of_clock.cluster();
+            let monotonic = Duration::from_secs(u64::try_from(cluster.now - START).unwrap());
+            Moment { unix: cluster.now + cluster.ahead[replica], monotonic }
         };
         let of_server = access.clone();
         let serve = move |cert: &ServingCert| {
-            of_server.cluster().served[replica] = Some(cert.clone());
-            true
+            let mut cluster = of_server.cluster();
+            let is_valid = validity_of_first(&cert.cert).unwrap().contains(cluster.now + cluster.ahead[replica]);
+            if is_valid {
+                cluster.served[replica] = Some(cert.clone());
+            }
+            is_valid
         };
         let mut rotator = CertRotator::new(access, clock, NAME, self.valid_for);
         Box::pin(async move {
@@ -274,6 +293,23 @@ fn replica_paused_between_reads_removes_no_ca() {
 }
 
 #[test]
+fn certificate_of_a_replica_whose_clock_is_ahead_is_served_by_the_others() {
+    let day = 24 * 3600;
+    let old = issue(NAME, START - 210 * day, YEAR).unwrap();
+    let mut simulation = Simulation::new(stored(&old), YEAR);
+    simulation.cluster().ahead[0] = 35 * day;
+    simulation.run(1, 1);
+    for _ in 0..600 {
+        simulation.run(0, 1);
+        simulation.run(1, 1);
+    }
+    let cluster = simulation.cluster();
+    let current = cluster.secret().current.clone();
+    assert!(current.is_some() && current != Some(old));
+    assert_eq!(cluster.served[..2], [current.clone(), current]);
+}
+
+#[test]
 fn requested_renewal_ends_within_ten_minutes() {
     let leaked = cert(NAME, YEAR);
     let mut simulation = Simulation::new(StoredCerts { is_renewal_requested: true, ..stored(&leaked) }, YEAR);
@@ -302,4 +338,17 @@ fn unusable_stored_certificate_is_replaced() {
         assert_eq!(simulation.cluster().secret().current.as_ref(), Some(&good));
         assert_eq!(simulation.cluster().bundle(), good.ca);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_writes_after_an_outage_follow_each_other_at_once() {
+    const FAILURES: u32 = 2 * MAX_CONSECUTIVE_WRITES;
+    let simulation = Simulation::new(StoredCerts::default(), YEAR);
+    simulation.cluster().failures = FAILURES;
+    let access = Access { cluster: simulation.cluster.clone(), replica: 0 };
+    let clock = || Moment { unix: START, monotonic: Duration::ZERO };
+    let rotator = CertRotator::new(access, clock, NAME, YEAR).run(|_| true);
+    assert!(timeout(RETRY_DELAY * FAILURES + CONFLICT_BACKOFF / 2, rotator).await.is_err());
+    let cluster = simulation.cluster();
+    assert_eq!(cluster.secret().current.as_ref().map(|cert| cert.ca.as_str()), Some(cluster.bundle()));
 }
