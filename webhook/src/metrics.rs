@@ -51,11 +51,10 @@ fn review_labels(outcome: Outcome) -> Labels<2> {
     [("result", result), ("mode", mode.as_str())]
 }
 
-/// Returns every outcome of [`Entry::Injection`]. A pod that gets nothing is unchanged.
+/// Returns every outcome of [`Entry::Injection`].
 fn outcomes() -> impl Iterator<Item = Outcome> {
-    let patched = Mode::ALL.into_iter().filter(|mode| *mode != Mode::Off).map(Outcome::Patched);
-    let unchanged = Mode::ALL.map(Outcome::Unchanged);
-    patched.chain(unchanged).chain([Outcome::Unreadable, Outcome::Refused, Outcome::Failed])
+    let changed_or_not = [Outcome::Patched, Outcome::Unchanged].into_iter().flat_map(|outcome| Mode::ALL.map(outcome));
+    changed_or_not.chain([Outcome::Unreadable, Outcome::Refused, Outcome::Failed])
 }
 
 /// Returns one counter for each of these labels.
@@ -101,7 +100,7 @@ impl Metrics {
             register(&mut registry, "certificate_expiry_timestamp_seconds", help, Gauge::default());
         let help = "When the served certificate became valid, in seconds since 1970";
         let certificate_start = register(&mut registry, "certificate_start_timestamp_seconds", help, Gauge::default());
-        let help = "How often a certificate could not be read, stored or used, so that the one before stayed in use";
+        let help = "How often a certificate could not be read or used, so that the one before stayed in use";
         let certificate_failures = register(&mut registry, "certificate_reload_failures", help, Counter::default());
         let help =
             "Connections that were closed because there were too many, or because their requests held too much memory";
@@ -136,7 +135,7 @@ impl Metrics {
         self.duration.observe(took.as_secs_f64());
     }
 
-    /// Counts a request that was rejected before it was a review.
+    /// Counts a request that was rejected before it was a review, whatever its path.
     pub fn refused(&self) {
         self.reviews.get_or_create(&review_labels(Outcome::Refused)).inc();
     }
@@ -214,6 +213,7 @@ mod tests {
         let text = Metrics::new().text();
         for series in [
             r#"result="patched",mode="native""#,
+            r#"result="patched",mode="off""#,
             r#"result="unchanged",mode="off""#,
             r#"result="unreadable",mode="off""#,
             r#"result="refused",mode="off""#,
@@ -223,6 +223,6 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "no {line} in\n{text}");
         }
         let series = text.lines().filter(|line| line.starts_with("istio_aux_admission_reviews_total{"));
-        assert_eq!(series.count(), 14);
+        assert_eq!(series.count(), 15);
     }
 }
