@@ -14,8 +14,8 @@ use crate::{Decision, Entry, Mode, Settings};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
-/// The characters of an object's name in the log: the longest valid name has as many.
-const NAME_LIMIT: usize = 253;
+/// The characters of a client's text in a line of the log or of a response: the longest valid name has as many.
+const TEXT_LIMIT: usize = 253;
 /// Is enough for the patch of most pods, in bytes. Buffers that grow are copied.
 const PATCH_CAPACITY: usize = 3 << 10;
 /// Is enough for what is around the patch in most responses, in bytes.
@@ -28,10 +28,10 @@ pub enum Error {
     #[error("the body is not an AdmissionReview in JSON: {0}")]
     NotText(#[from] Utf8Error),
     /// Not JSON, or not of the shape of a review.
-    #[error("the body is not an AdmissionReview in JSON: {0}")]
+    #[error("the body is not an AdmissionReview in JSON: {}", shortened(&.0.to_string()))]
     NotAReview(#[from] serde_json::Error),
     /// Another kind or version.
-    #[error("the body is {kind:?} of {api_version:?}; this server answers {KIND} of {API_VERSION}")]
+    #[error("the body is {:?} of {:?}; this server answers {KIND} of {API_VERSION}", shortened(.kind), shortened(.api_version))]
     OtherKind {
         /// The kind of the body.
         kind: String,
@@ -120,8 +120,9 @@ pub fn answer(entry: Entry, body: &[u8], settings: &Settings) -> Result<Answered
         }
         Ok(None) => (unchanged(&[]), Outcome::Unchanged(Mode::Off)),
         Err(error) => {
-            let warning = format!("istio-aux: pod left unchanged: cannot parse it: {error}");
-            tracing::warn!(uid = request.uid, namespace = request.namespace, "{warning}");
+            let warning = format!("istio-aux: pod left unchanged: cannot parse it: {}", shortened(&error.to_string()));
+            let (uid, namespace) = (shortened(&request.uid), shortened(&request.namespace));
+            tracing::warn!(uid, namespace, "{warning}");
             (unchanged(&[warning]), Outcome::Unreadable)
         }
     };
@@ -240,8 +241,8 @@ fn encode(patch: &Patch) -> Result<Box<RawValue>, serde_json::Error> {
 fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decision: &Decision, began: Instant) {
     tracing::info!(
         entry = entry.as_str(),
-        uid = request.uid,
-        namespace = request.namespace,
+        uid = shortened(&request.uid),
+        namespace = shortened(&request.namespace),
         name = shortened(pod.display_name()),
         owner = shortened(&pod.owner().unwrap_or_default()),
         mode = decision.mode.as_str(),
@@ -253,9 +254,9 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
     );
 }
 
-/// Returns the beginning of a name, which the API server has not validated yet.
-fn shortened(name: &str) -> &str {
-    name.char_indices().nth(NAME_LIMIT).map_or(name, |(end, _)| &name[..end])
+/// Returns the beginning of a client's text, which nobody has validated.
+fn shortened(text: &str) -> &str {
+    text.char_indices().nth(TEXT_LIMIT).map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn name_in_the_log_is_as_long_as_a_valid_one() {
         assert_eq!(shortened("train-0"), "train-0");
-        assert_eq!(shortened(&"ä".repeat(1_000)).chars().count(), NAME_LIMIT);
+        assert_eq!(shortened(&"ä".repeat(1_000)).chars().count(), TEXT_LIMIT);
     }
 
     fn settings() -> Settings {
@@ -435,6 +436,19 @@ mod tests {
         assert_eq!(response.get("patch"), None);
         let warning = response["warnings"][0].as_str().unwrap();
         assert!(warning.starts_with("istio-aux: pod left unchanged: cannot parse it: invalid type"), "{warning}");
+    }
+
+    #[test]
+    fn clients_text_is_not_repeated_at_its_length() {
+        let long = "A".repeat(1 << 20);
+        let response = response(Entry::Injection, &review(&json!({"spec": {"containers": long}})));
+        assert!(response.to_string().len() < 1_000, "{} bytes", response.to_string().len());
+        let mut not_a_review = review(&Value::Null);
+        not_a_review["request"] = json!(long);
+        for body in [json!({"apiVersion": long, "kind": long}), not_a_review] {
+            let error = answer(Entry::Injection, body.to_string().as_bytes(), &settings()).unwrap_err().to_string();
+            assert!(error.len() < 1_000, "{} bytes", error.len());
+        }
     }
 
     #[test]
