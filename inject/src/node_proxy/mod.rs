@@ -110,6 +110,9 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
     if pod.spec.host_network == Some(true) {
         return Some("the pod is in the node's network (hostNetwork)");
     }
+    if pod.spec.is_windows() {
+        return Some("the pod is one of Windows");
+    }
     if pod.spec.host_users == Some(false) {
         return Some("the pod is in a user namespace (hostUsers: false), where iptables cannot match the proxy's user");
     }
@@ -197,11 +200,12 @@ mod tests {
     }
 
     /// Returns pods that cannot have the proxy, and the reason.
-    fn unsupported() -> [(Value, &'static str); 9] {
+    fn unsupported() -> [(Value, &'static str); 10] {
         let labels = |labels: Value| json!({"metadata": {"labels": labels}});
         [
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
             (json!({"spec": {"hostUsers": false}}), "hostUsers"),
+            (json!({"spec": {"os": {"name": "windows"}}}), "Windows"),
             (json!({"spec": {"containers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-init"}]}}), "istio-init"),
