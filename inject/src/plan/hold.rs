@@ -4,6 +4,8 @@
 use contract::names::HOLD_FIELD;
 use serde_json::{Map, Value};
 
+/// The field's name in protobuf, which Istio's parser takes too, but where the one in JSON is there (`jsonpb`).
+const HOLD_FIELD_IN_PROTOBUF: &str = "hold_application_until_proxy_starts";
 /// Longer annotations are not parsed, which bounds the time of a decision: a `ProxyConfig` has some hundred bytes.
 const ANNOTATION_LENGTH_LIMIT: usize = 16 << 10;
 
@@ -38,7 +40,7 @@ pub(super) fn edit(annotation: Option<&str>) -> Result<HoldEdit, UnsupportedAnno
         return Err(UnsupportedAnnotation::TooLong);
     }
     let config = parse(text)?;
-    if let Some(value) = config.get(HOLD_FIELD) {
+    if let Some(value) = config.get(HOLD_FIELD).or_else(|| config.get(HOLD_FIELD_IN_PROTOBUF)) {
         return Ok(HoldEdit::AlreadySet(value == true));
     }
     let mut wanted = config.clone();
@@ -120,6 +122,8 @@ mod tests {
         for (text, value) in [
             ("holdApplicationUntilProxyStarts: false", false),
             ("{\"holdApplicationUntilProxyStarts\": false}", false),
+            ("hold_application_until_proxy_starts: false", false),
+            ("{hold_application_until_proxy_starts: true, holdApplicationUntilProxyStarts: false}", false),
             ("a: 1\nholdApplicationUntilProxyStarts: true", true),
         ] {
             assert_eq!(edit(Some(text)), Ok(HoldEdit::AlreadySet(value)), "{text}");
