@@ -53,8 +53,8 @@ pub struct WatchArgs {
     pub quit: Vec<Endpoint>,
     /// The file with the pod's annotations, which brings the kubelet's report. Without it, there is none.
     pub annotations: Option<String>,
-    /// The end of a container that is not awaited may have every container started again (KEP-5532). So a report that is older
-    /// than the shim does not count.
+    /// The end of an init container may have every container started again (KEP-5532). So a report that is there when the shim starts
+    /// does not count.
     pub all_may_restart: bool,
     /// Looks at no process: the containers do not share a PID namespace. Only the kubelet's report ends the proxy.
     pub report_only: bool,

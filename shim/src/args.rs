@@ -38,8 +38,8 @@ options of watch and supervise:
   --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked to quit; repeatable
   --annotations FILE       the pod's annotations as the downward API writes them: istio-aux.io/ended is the kubelet's report
   --report-only            looks at no process: only the kubelet's report ends the proxy
-  --all-may-restart        the end of another container may have every container started again: a report that is older than
-                           this process does not count
+  --all-may-restart        the end of another container may have every container started again: a report that is there
+                           when this process starts does not count
 
 option of start-after:
   --argument ARGUMENT      one argument of the other container's command, as a whole

@@ -1,40 +1,44 @@
 //! Reads the kubelet's report: the annotation `istio-aux.io/ended`, in a volume of the downward API.
 
 use std::fs;
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use contract::args::WatchArgs;
 use contract::names::ENDED_ANNOTATION;
-
-/// How far the clock of files may be behind: it has the resolution of the kernel's ticks.
-const FILE_CLOCK_LAG: Duration = Duration::from_millis(10);
 
 /// Reads the file that has the pod's annotations.
 #[derive(Debug)]
 pub(crate) struct EndedReport {
     file: Option<PathBuf>,
-    /// Reports that were written before this do not count: every container may have been started again since.
-    not_before: Option<SystemTime>,
+    /// The version of the file that does not count: every container may have been started again since it was written.
+    outdated: Option<Version>,
 }
 
 impl EndedReport {
     /// Returns a reader of the file that `args` names, if any.
     pub(crate) fn new(args: &WatchArgs) -> Self {
-        let not_before = args.all_may_restart.then(SystemTime::now);
-        Self { file: args.annotations.as_ref().map(PathBuf::from), not_before }
+        let file = args.annotations.as_ref().map(PathBuf::from);
+        let outdated = file.as_deref().filter(|_| args.all_may_restart).and_then(version);
+        Self { file, outdated }
     }
 
     /// Returns the exit codes of the awaited containers, such as `main=0`, once the kubelet has reported them.
     pub(crate) fn read(&self) -> Option<String> {
         let file = self.file.as_ref()?;
-        if let Some(start) = self.not_before
-            && fs::metadata(file).ok()?.modified().ok()? + FILE_CLOCK_LAG < start
-        {
+        if self.outdated.is_some() && version(file) == self.outdated {
             return None;
         }
         annotation(&fs::read_to_string(file).ok()?)
     }
+}
+
+/// Inode, and the time of the last change in seconds and nanoseconds. The kubelet replaces a file that changes (`AtomicWriter`).
+type Version = (u64, i64, i64);
+
+fn version(file: &Path) -> Option<Version> {
+    let metadata = fs::metadata(file).ok()?;
+    Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 /// Returns the annotation's value. The kubelet writes a line for each: `KEY="VALUE"` (`FormatMap` in `fieldpath.go`).
@@ -66,20 +70,28 @@ mod tests {
 
     #[test]
     fn report_of_an_earlier_run_does_not_count() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), "istio-aux.io/ended=\"main=0\"\n").unwrap();
+        const REPORT: &str = "istio-aux.io/ended=\"main=0\"\n";
+        let directory = tempfile::tempdir().unwrap();
+        let [file, new] = ["annotations", "new"].map(|name| directory.path().join(name));
+        fs::write(&file, REPORT).unwrap();
         let args = |all_may_restart| WatchArgs {
-            annotations: Some(file.path().display().to_string()),
+            annotations: Some(file.display().to_string()),
             all_may_restart,
             ..WatchArgs::new(vec!["main".to_owned()], RestartPolicy::Never)
         };
         let before = EndedReport::new(&args(false));
         assert_eq!(before.read().as_deref(), Some("main=0"));
-        let mut reader = EndedReport::new(&args(true));
-        let written = fs::metadata(file.path()).unwrap().modified().unwrap();
-        reader.not_before = Some(written + 2 * FILE_CLOCK_LAG);
+        let reader = EndedReport::new(&args(true));
         assert_eq!(reader.read(), None);
-        reader.not_before = Some(SystemTime::UNIX_EPOCH);
+        // Of the same time, as by a clock that was set back.
+        fs::write(&new, REPORT).unwrap();
+        let written = fs::metadata(&file).unwrap().modified().unwrap();
+        fs::File::options().append(true).open(&new).unwrap().set_modified(written).unwrap();
+        fs::rename(&new, &file).unwrap();
+        assert_eq!(reader.read().as_deref(), Some("main=0"));
+        fs::remove_file(&file).unwrap();
+        let reader = EndedReport::new(&args(true));
+        fs::write(&file, REPORT).unwrap();
         assert_eq!(reader.read().as_deref(), Some("main=0"));
     }
 

@@ -19,15 +19,18 @@ pub(super) fn may_restart(
     let is_ended_by_kubelet = |it: &Container| it.may_be_ended_by_kubelet() && policy != RestartPolicy::Never;
     let restarts_all = facts.pod.all_containers().any(has_rule_for_all);
     let mut names = Vec::new();
-    for container in awaited {
-        let own = own_policy(container, policy);
-        if let Err(unknown) = &own {
+    // One that is not awaited may have a rule by which all are started again.
+    for container in &facts.payload {
+        if let Err(unknown) = own_policy(container, policy) {
             let name = &container.name;
             warnings.push(format_args!(
                 "container {name}: {unknown}, so istio-aux cannot tell when it has ended for good; next: once it has, \
                  `pilot-agent request POST quitquitquit` in istio-proxy"
             ));
         }
+    }
+    for container in awaited {
+        let own = own_policy(container, policy);
         if restarts_all || is_ended_by_kubelet(container) || own != Ok(None) {
             names.push(container.name.clone());
         }
@@ -35,10 +38,10 @@ pub(super) fn may_restart(
     names
 }
 
-/// Returns true if the end of a container that is not awaited may have every container started again (KEP-5532).
-pub(super) fn all_may_restart(facts: &Facts, awaited: &[&Container]) -> bool {
-    let all = facts.pod.all_containers().filter(|container| has_rule_for_all(container)).count();
-    all > awaited.iter().filter(|container| has_rule_for_all(container)).count()
+/// Returns true if the end of an init container may have every container started again (KEP-5532). The kubelet's report waits for the
+/// ends of regular containers that may.
+pub(super) fn all_may_restart(facts: &Facts) -> bool {
+    facts.pod.spec.init_containers.iter().flatten().any(has_rule_for_all)
 }
 
 fn has_rule_for_all(container: &Container) -> bool {

@@ -225,7 +225,7 @@ fn end_proxy(
     }
     let watch = WatchArgs {
         may_restart: restarts::may_restart(facts, &awaited, policy, &mut plan.warnings),
-        all_may_restart: restarts::all_may_restart(facts, &awaited),
+        all_may_restart: restarts::all_may_restart(facts),
         report_only: mode == Mode::Status,
         status_port,
         quit: quit::endpoints(facts.pod, &mut plan.warnings),

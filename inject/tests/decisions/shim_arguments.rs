@@ -49,7 +49,7 @@ fn only_the_kubelet_judges_containers_with_rules_of_their_own() {
         ("containers", 1, json!({"restartPolicy": "Never"}), &["main"], false),
         ("containers", 1, json!({"restartPolicy": "Sometimes"}), &["main"], false),
         ("containers", 1, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], false),
-        ("containers", 2, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], true),
+        ("containers", 2, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], false),
         ("initContainers", 0, json!({"restartPolicyRules": rule("RestartAllContainers")}), &["main"], true),
     ];
     for (list, index, fields, names, all_may_restart) in cases {

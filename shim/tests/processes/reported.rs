@@ -119,14 +119,12 @@ fn restarted_shim_finds_what_runs_and_waits_for_the_report_of_the_rest() {
 fn report_of_before_the_shims_start_counts_unless_all_may_restart() {
     let (pod, proxy) = pod_with_proxy();
     pod.report("main=0");
-    pod.age_report();
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--all-may-restart"]].concat());
     shim.until_logged("container started container=istio-proxy");
     assert_eq!(proxy.requests(), NOTHING, "{}", shim.log());
     pod.report_nothing();
     pod.report("main=0");
     proxy.assert_quit_once(shim);
-    pod.age_report();
     let proxy = pod::Proxy::started(&pod);
     proxy.assert_quit_once(pod.watch(&proxy, &NEVER));
 }

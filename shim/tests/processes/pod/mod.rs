@@ -4,14 +4,14 @@
 mod proxy;
 mod shim;
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -100,11 +100,6 @@ impl Pod {
     }
 
     /// Dates the report a minute back.
-    pub(crate) fn age_report(&self) {
-        let written = File::open(self.file("pod/annotations")).unwrap();
-        written.set_modified(SystemTime::now() - Duration::from_mins(1)).unwrap();
-    }
-
     /// Takes the report back.
     pub(crate) fn report_nothing(&self) {
         self.annotate("note=\"x\"\n");
