@@ -87,7 +87,7 @@ enum Outcome {
     Hold(&'static str),
     /// Istio's injector is asked for a native sidecar.
     AskedIstio,
-    /// The pod has the shim already.
+    /// The pod has the shim already, but maybe not its label: `kubectl debug --copy-to` removes labels.
     Present(Mode),
     /// The pod gets no shim, and a status that says why.
     Final(Mode, &'static str),
@@ -109,10 +109,14 @@ impl Plan {
         if has_status {
             self.add_status(awaited);
         }
-        if let Outcome::Shim(mode, _, watch, resources) = outcome {
-            self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() });
-            self.changes.push(Change::Shim { watch, resources });
-            argo::disable_argo_proxy_kill(facts, &mut self);
+        match outcome {
+            Outcome::Shim(mode, _, watch, resources) => {
+                self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() });
+                self.changes.push(Change::Shim { watch, resources });
+                argo::disable_argo_proxy_kill(facts, &mut self);
+            }
+            Outcome::Present(mode) => self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() }),
+            Outcome::Hold(_) | Outcome::AskedIstio | Outcome::Final(..) => {}
         }
         self
     }

@@ -72,7 +72,19 @@ fn shim_that_is_there_is_left_alone() {
     // A container of the shim's name without the webhook's arguments.
     let mut other = with_sidecar(json_of(CLASSIC_PROXY), true);
     other["spec"]["initContainers"][0]["name"] = json!("aux-shim");
-    assert!(decided(&other).patch.is_empty());
+    assert_eq!(patched(&other)["metadata"]["labels"]["istio-aux.io/shim"], json!("native"));
+    assert_eq!(patched(&other)["spec"], other["spec"]);
+}
+
+/// `kubectl debug --copy-to` removes labels, and the kubelet's reports are awaited for labelled pods only.
+#[test]
+fn copy_of_a_pod_with_a_shim_gets_its_label_back() {
+    let pod = patched(&json_of(CLASSIC_PROXY));
+    let mut copy = pod.clone();
+    copy["metadata"].as_object_mut().unwrap().remove("labels");
+    assert_eq!(decided(&copy).patch.0.len(), 2, "{:?}", decided(&copy).patch);
+    assert_eq!(patched(&copy)["metadata"]["labels"], json!({"istio-aux.io/shim": "native"}));
+    assert_eq!(patched(&copy)["spec"], pod["spec"]);
 }
 
 #[test]
