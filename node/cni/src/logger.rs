@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -47,12 +48,18 @@ fn copy(mut from: impl Read, log: &Path, limit: u64) {
     }
 }
 
-/// Appends to the log, and begins a new one at the limit. Both pipes, and the proxies of an upgrade, write to the same file.
+/// Appends to the log, and begins a new one at the limit. Both pipes, and the proxies of an upgrade, write to the same file, which only
+/// root reads, as containerd's logs of containers.
 fn append(log: &Path, bytes: &[u8], limit: u64) -> io::Result<()> {
-    let open = || OpenOptions::new().append(true).create(true).open(log);
+    let open = || OpenOptions::new().append(true).create(true).mode(0o640).open(log);
     let mut file = open()?;
     if file.metadata()?.len() >= limit {
-        fs::rename(log, rotated(log))?;
+        file.lock()?;
+        // Another writer may have begun a new one meanwhile.
+        let full = file.metadata()?.ino();
+        if fs::metadata(log).is_ok_and(|current| current.ino() == full) {
+            fs::rename(log, rotated(log))?;
+        }
         file = open()?;
     }
     file.write_all(bytes)
@@ -75,6 +82,22 @@ mod tests {
         assert!(earlier.len() <= 51_000 && last.len() <= 51_000, "{} {}", earlier.len(), last.len());
         assert!(output.ends_with(&[earlier, last].concat()));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn writers_at_the_limit_lose_no_earlier_log() {
+        const LIMIT: u64 = 10_000;
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("a.log");
+        let line = [b'a'; 100];
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1_000).for_each(|_| append(&log, &line, LIMIT).unwrap()));
+            }
+        });
+        let earlier = fs::metadata(rotated(&log)).unwrap();
+        assert!(earlier.len() >= LIMIT, "{} bytes", earlier.len());
+        assert_eq!(earlier.mode() & 0o007, 0);
     }
 
     #[test]
