@@ -1,5 +1,6 @@
 //! The end of proxies that served before an upgrade.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -50,7 +51,10 @@ impl Node {
     }
 
     async fn retire(&self, id: &str, labels: &HashMap<String, String>, sandbox: &Sandbox) -> Result<()> {
-        if let Some(revision) = revision_of(id) {
+        // A later one has not served: the agent ended while it started.
+        if let Some(revision) = revision_of(id)
+            && self.files(&sandbox.id).age(id) == Ordering::Less
+        {
             self.drain(id, revision, sandbox).await?;
         }
         self.remove_container(id, labels, Some(sandbox)).await
