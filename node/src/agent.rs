@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cni::protocol;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::time::{sleep, timeout};
 
 use crate::containerd::Containerd;
@@ -30,6 +31,7 @@ const LOCK_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Runs until a part fails; metrics are served where a port is given.
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
+    raise_open_files().context("the limit of open files")?;
     let run_dir = node.settings.paths.run_dir.clone();
     let events = EventCounts::new(&Event::LABELS);
     let exporter = Exporter {
@@ -56,7 +58,13 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     }
 }
 
-/// Waits until no other agent manages this node's proxies, as one does whose pod was deleted by force or that a surge replaces.
+/// Lets the agent open as many files as the container runtime lets it: it holds the network of each pod, and sockets besides.
+fn raise_open_files() -> nix::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)
+}
+
+/// Waits until no other agent manages this node's proxies, as one does whose pod was deleted by force.
 async fn only_agent(run_dir: &Path) -> Result<File> {
     let path = run_dir.join("agent.lock");
     let lock = File::create(&path).context(path.display())?;

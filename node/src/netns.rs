@@ -28,6 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limits a check of a proxy that serves, which may have little of a busy node's time.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Istio's path of the proxy's readiness.
+const READINESS: &str = "/healthz/ready";
 /// The number of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 const READ_BUFFER_LIMIT: usize = 16 << 10;
@@ -74,18 +76,22 @@ impl Network {
 
     /// Returns when the proxy with this port is ready.
     pub async fn wait_until_ready(&self, readiness_port: u16, limit: Duration) -> Result<()> {
+        let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
         let deadline = Instant::now() + limit;
         loop {
-            match self.ask_readiness(readiness_port, REQUEST_TIMEOUT).await {
+            match ready(self.request(address, &Method::GET, READINESS, |_| ()).await) {
                 Err(_) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
                 result => return result,
             }
         }
     }
 
-    /// Fails unless the proxy with this port is ready.
-    pub async fn check(&self, readiness_port: u16) -> Result<()> {
-        self.ask_readiness(readiness_port, CHECK_TIMEOUT).await
+    /// Returns whether the proxy with this port is ready. Fails where it could not be asked, as without a free descriptor.
+    pub async fn check(&self, readiness_port: u16) -> Result<Result<()>> {
+        let address = SocketAddr::from((self.endpoints.readiness, readiness_port));
+        let socket = self.socket(address).await?;
+        let socket = async { Ok(socket) };
+        Ok(ready(exchange_within(CHECK_TIMEOUT, socket, address, &Method::GET, READINESS, |_| ()).await))
     }
 
     /// Closes an Envoy's listeners by its admin interface. Connections that wait to be accepted go to another process that
@@ -135,18 +141,9 @@ impl Network {
         self.ask_admin(admin_port, &Method::GET, &path, line).await
     }
 
-    async fn ask_readiness(&self, port: u16, limit: Duration) -> Result<()> {
-        let address = SocketAddr::from((self.endpoints.readiness, port));
-        let status = self.request(address, &Method::GET, "/healthz/ready", limit, |_| ()).await;
-        match status.context("the proxy is not ready")? {
-            StatusCode::OK => Ok(()),
-            status => Err(Error::new(format_args!("the proxy is not ready: it responds {status}"))),
-        }
-    }
-
     async fn ask_admin(&self, port: u16, method: &Method, path: &str, line: impl FnMut(&str)) -> Result<()> {
         let address = SocketAddr::from((self.endpoints.admin, port));
-        match self.request(address, method, path, REQUEST_TIMEOUT, line).await.context("Envoy")? {
+        match self.request(address, method, path, line).await.context("Envoy")? {
             StatusCode::OK => Ok(()),
             status => Err(Error::new(format_args!("Envoy responds {status} to {path}"))),
         }
@@ -158,11 +155,14 @@ impl Network {
         address: SocketAddr,
         method: &Method,
         path: &str,
-        limit: Duration,
         line: impl FnMut(&str),
     ) -> Result<StatusCode> {
-        let open = move || if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() };
-        exchange_within(limit, self.enter(open), address, method, path, line).await
+        exchange_within(REQUEST_TIMEOUT, self.socket(address), address, method, path, line).await
+    }
+
+    /// Opens a socket for this address in the namespace.
+    async fn socket(&self, address: SocketAddr) -> Result<TcpSocket> {
+        self.enter(move || if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }).await
     }
 
     /// Runs `work` in the namespace, on a thread of its own.
@@ -176,6 +176,14 @@ impl Network {
         });
         thread.context("a thread for the pod's network namespace")?;
         receiver.await.context("the thread in the pod's network namespace")?
+    }
+}
+
+/// Fails unless the status is that of a proxy that is ready.
+fn ready(status: Result<StatusCode>) -> Result<()> {
+    match status.context("the proxy is not ready")? {
+        StatusCode::OK => Ok(()),
+        status => Err(Error::new(format_args!("the proxy is not ready: it responds {status}"))),
     }
 }
 

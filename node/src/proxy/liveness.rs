@@ -25,10 +25,14 @@ impl Node {
                 network = self.network(id, sandbox).await.unwrap_or_default();
             }
             let Some(network) = &network else { continue };
-            let check = network.check(readiness).await;
-            if failures.reach_threshold(check.is_ok()) {
-                tracing::warn!(container = id, ?check, "a proxy is ended: its checks fail");
-                return;
+            match network.check(readiness).await {
+                Ok(check) => {
+                    if failures.reach_threshold(check.is_ok()) {
+                        tracing::warn!(container = id, ?check, "a proxy is ended: its checks fail");
+                        return;
+                    }
+                }
+                Err(error) => tracing::warn!(container = id, %error, "could not check a proxy"),
             }
         }
     }
