@@ -40,6 +40,8 @@ pub enum ProxyState {
     Starting,
     /// Ended.
     Ended,
+    /// containerd does not say: the proxy's shim does not answer.
+    Unknown,
     /// Not there: the pod runs outside of the mesh.
     Missing,
 }
@@ -51,6 +53,7 @@ impl ProxyState {
             Self::Draining => "draining",
             Self::Starting => "starting",
             Self::Ended => "ended",
+            Self::Unknown => "unknown",
             Self::Missing => "missing",
         }
     }
@@ -62,12 +65,12 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
     for (id, labels) in containerd.list(&[]).await? {
         let Some(files) = sandbox_of_proxy(&id).map(|sandbox| SandboxFiles::of(run_dir, sandbox)) else { continue };
         let Some(sandbox) = files.sandbox() else { continue };
-        let is_running = containerd.pid(&id).await?.is_some();
-        let state = match files.age(&id) {
-            _ if !is_running => ProxyState::Ended,
-            Ordering::Less => ProxyState::Draining,
-            Ordering::Equal => ProxyState::Running,
-            Ordering::Greater => ProxyState::Starting,
+        let state = match (containerd.pid(&id).await, files.age(&id)) {
+            (Err(_), _) => ProxyState::Unknown,
+            (Ok(None), _) => ProxyState::Ended,
+            (_, Ordering::Less) => ProxyState::Draining,
+            (_, Ordering::Equal) => ProxyState::Running,
+            (_, Ordering::Greater) => ProxyState::Starting,
         };
         let image = proxy::image_of(&labels);
         let certificate_expires_in = files.certificate_expires_in();
