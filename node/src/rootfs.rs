@@ -6,7 +6,7 @@ use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::unistd::syncfs;
 
@@ -22,7 +22,8 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
         fs::set_permissions(above, Permissions::from_mode(0o700))?;
     }
     if to.exists() {
-        return Ok(());
+        // Its age begins anew, as that of a new copy.
+        return File::open(to)?.set_modified(SystemTime::now());
     }
     let temporary = to.with_extension("new");
     if temporary.exists() {
