@@ -147,7 +147,9 @@ impl Exporter {
         let mut response = Response::new(String::new());
         if request.uri().path() == "/metrics" {
             let read = status::gauges(&self.containerd, &self.run_dir, &self.image);
-            let gauges = timeout(READ_TIMEOUT, read).await.ok().and_then(Result::ok);
+            let read = timeout(READ_TIMEOUT, read).await.map_err(|_| format!("no answer in {READ_TIMEOUT:?}"));
+            let gauges = read.and_then(|read| read.map_err(|error| error.to_string()));
+            let gauges = gauges.inspect_err(|error| tracing::warn!(error, "metrics lack what containerd says")).ok();
             *response.body_mut() = text(&self.events, &self.ended, gauges);
             response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(CONTENT));
         } else {
