@@ -2,6 +2,7 @@
 //! Environment and arguments are taken. Image, mounts, user and confinement are the agent's own (`proxy/spec.rs`).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -67,6 +68,9 @@ pub struct Injector {
     /// istiod's injector
     #[arg(long = "injector", default_value = "https://istiod.istio-system.svc/inject")]
     pub endpoint: String,
+    /// The node's address, which is `status.hostIP` of its pods: the API server learns it later
+    #[arg(long, env = "HOST_IP")]
+    pub host_ip: Option<IpAddr>,
 }
 
 /// Is what the injector gives a pod.
@@ -98,13 +102,14 @@ impl Rendered {
 impl Injector {
     /// Asks for a pod's proxy. `root` is the CA of istiod's certificate.
     pub async fn render(&self, pod: &Pod, sandbox: &Sandbox, root: &Path) -> Result<Rendered> {
-        let review = review(pod)?;
-        let answer = self.ask(&review, root).await.context("istiod's injector")?;
-        let injected = injected(review, &answer).context("istiod's injector")?;
+        // The object is made again rather than kept, for it takes many times its text.
+        let text = review(self.object(pod)?).to_string();
+        let answer = self.ask(text.into_bytes(), root).await.context("istiod's injector")?;
+        let injected = injected(self.object(pod)?, &answer).context("istiod's injector")?;
         rendered(&injected, sandbox).context("istiod's template")
     }
 
-    async fn ask(&self, review: &Value, root: &Path) -> Result<Value> {
+    async fn ask(&self, review: Vec<u8>, root: &Path) -> Result<Value> {
         let root = tokio::fs::read(root).await.context(root.display())?;
         let root = Pem::iter_from_buffer(&root).map(|pem| pem.map(|pem| pem.contents));
         let mut config = Config::new(self.endpoint.parse()?);
@@ -112,41 +117,50 @@ impl Injector {
         config.connect_timeout = Some(REQUEST_TIMEOUT);
         config.read_timeout = Some(REQUEST_TIMEOUT);
         let request = Request::post("/").header(header::CONTENT_TYPE, "application/json");
-        Ok(Client::try_from(config)?.request(request.body(review.to_string().into_bytes())?).await?)
+        Ok(Client::try_from(config)?.request(request.body(review)?).await?)
+    }
+
+    /// Returns the pod as its creation would have sent it, with what it may say about its proxy.
+    fn object(&self, pod: &Pod) -> Result<Value> {
+        let spec = pod.spec.as_ref().context("it has no spec")?;
+        let mut own =
+            spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| container.name.as_str());
+        // Istio would take it for changes to its own, whose arguments run as root with rights to the pod's network.
+        if let Some(name) = own.find(|name| INJECTED_CONTAINERS.contains(name)) {
+            return Err(Error::new(format_args!(
+                "the pod has a container {name} of its own, which no proxy on the node gets"
+            )));
+        }
+        let mut object = serde_json::to_value(pod)?;
+        object["metadata"]["annotations"] =
+            json!(annotations(pod.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new())));
+        // The webhook has opted the pod out of an ordinary sidecar.
+        object["metadata"]["labels"][ISTIO_INJECT] = "true".into();
+        if let Some(address) = self.host_ip {
+            object["status"]["hostIP"] = address.to_string().into();
+        }
+        Ok(object)
     }
 }
 
-/// Returns the review of the pod as its creation would have sent it, with what the pod may say about its proxy.
-fn review(pod: &Pod) -> Result<Value> {
-    let spec = pod.spec.as_ref().context("it has no spec")?;
-    let mut own =
-        spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| container.name.as_str());
-    // Istio would take it for changes to its own, whose arguments run as root with rights to the pod's network.
-    if let Some(name) = own.find(|name| INJECTED_CONTAINERS.contains(name)) {
-        return Err(Error::new(format_args!(
-            "the pod has a container {name} of its own, which no proxy on the node gets"
-        )));
-    }
-    let mut pod = pod.clone();
-    pod.metadata.annotations = Some(annotations(&pod.metadata.annotations.unwrap_or_default()));
-    // The webhook has opted the pod out of an ordinary sidecar.
-    pod.metadata.labels.get_or_insert_default().insert(ISTIO_INJECT.to_owned(), "true".to_owned());
-    pod.metadata.managed_fields = None;
-    let metadata = &pod.metadata;
-    Ok(json!({
+/// Returns the review of an object.
+fn review(object: Value) -> Value {
+    let metadata = &object["metadata"];
+    let mut review = json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
-            "uid": metadata.uid,
+            "uid": metadata["uid"],
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
             "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "namespace": metadata.namespace,
-            "name": metadata.name,
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
             "operation": "CREATE",
             "userInfo": {},
-            "object": serde_json::to_value(&pod)?,
         },
-    }))
+    });
+    review["request"]["object"] = object;
+    review
 }
 
 /// Returns the annotations that reach istiod and pilot-agent.
@@ -169,8 +183,8 @@ fn proxy_config(text: &str) -> Option<Map<String, Value>> {
     (text.len() <= VALUE_LIMIT).then(|| serde_saphyr::from_str_with_options(text, options).ok())?
 }
 
-/// Applies the injector's patch to the pod of the review.
-fn injected(mut review: Value, answer: &Value) -> Result<Pod> {
+/// Applies the injector's patch to the pod.
+fn injected(mut pod: Value, answer: &Value) -> Result<Pod> {
     let response = &answer["response"];
     if response["allowed"] != true {
         let reason = response["status"]["message"].as_str().unwrap_or("no reason");
@@ -179,7 +193,6 @@ fn injected(mut review: Value, answer: &Value) -> Result<Pod> {
     let patch = response.get("patch").context("it leaves the pod as it is")?;
     let patch: ByteString = serde_json::from_value(patch.clone())?;
     let patch: Patch = serde_json::from_slice(&patch.0)?;
-    let mut pod = review["request"]["object"].take();
     json_patch::patch(&mut pod, &patch)?;
     Ok(serde_json::from_value(pod)?)
 }
@@ -341,8 +354,12 @@ mod tests {
         })
     }
 
+    fn object(pod: &Pod) -> Result<Value> {
+        Injector { endpoint: String::new(), host_ip: "192.0.2.1".parse().ok() }.object(pod)
+    }
+
     fn render(answer: &Value) -> Result<Rendered> {
-        rendered(&injected(review(&pod(&json!({})))?, answer)?, &sandbox())
+        rendered(&injected(object(&pod(&json!({})))?, answer)?, &sandbox())
     }
 
     #[test]
@@ -424,9 +441,9 @@ mod tests {
         for (field, name) in
             [("containers", "istio-proxy"), ("initContainers", "istio-init"), ("initContainers", "istio-validation")]
         {
-            let mut object = json!(pod(&json!({})));
-            object["spec"][field] = json!([{"name": name}]);
-            let error = review(&serde_json::from_value(object).unwrap()).unwrap_err().to_string();
+            let mut pod = json!(pod(&json!({})));
+            pod["spec"][field] = json!([{"name": name}]);
+            let error = object(&serde_json::from_value(pod).unwrap()).unwrap_err().to_string();
             assert!(error.contains(&format!("the pod has a container {name} of its own")), "{error}");
         }
     }
@@ -435,7 +452,7 @@ mod tests {
     fn review_has_only_allowed_annotations_and_asks_for_a_sidecar() {
         let config = "concurrency: 1\nbinaryPath: /bin/sh\ndiscoveryAddress: mine:15012\nstatusPort: 15025\n\
                       proxyMetadata: {PROV_CERT: x}\nproxyAdminPort: 1\ncaCertificatesPem: [x]\ncustomConfigFile: /x";
-        let reviewed = review(&pod(&json!({
+        let object = object(&pod(&json!({
             CONFIG_ANNOTATION: config,
             "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
             "sidecar.istio.io/logLevel": "info\n    - --templateFile=/etc/istio/pod/annotations",
@@ -443,8 +460,8 @@ mod tests {
             "sidecar.istio.io/userVolume": "[]", "inject.istio.io/templates": "mine",
             "sidecar.istio.io/interceptionMode": "NONE", "status.sidecar.istio.io/port": "15025",
             "sidecar.istio.io/discoveryAddress": "mine:15012",
-        })));
-        let object = reviewed.unwrap()["request"]["object"].take();
+        })))
+        .unwrap();
         let expected = json!({
             CONFIG_ANNOTATION: r#"{"concurrency":1}"#, "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
         });

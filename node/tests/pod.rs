@@ -48,7 +48,24 @@ async fn missing_other_or_ended_pod_is_over() {
         assert_eq!(is_pod_over(&client, &sandbox).await.ok(), is_over, "{body}");
         assert_eq!(read_pod(&client, &sandbox).await.is_ok(), is_read, "{body}");
     }
+    let large = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "job", "uid": "u1", "annotations": {"a": "b".repeat(1 << 20)}}, "spec": {"containers": [], "runtimeClassName": "istio-aux"}});
+    let client_of_large = client(200, &large).await;
+    assert_eq!(is_pod_over(&client_of_large, &sandbox).await.ok(), Some(false));
+    let error = read_pod(&client_of_large, &sandbox).await.unwrap_err().to_string();
+    assert_eq!(error, "the pod is larger than 1 MiB, in JSON");
     let other = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "job", "uid": "u1"}, "spec": {"containers": [], "runtimeClassName": "other"}});
     let error = read_pod(&client(200, &other).await, &sandbox).await.unwrap_err().to_string();
     assert_eq!(error, "the pod's runtime class is not istio-aux");
+}
+
+/// A tenant may give a container hundreds of thousands of variables, and the agent holds pods of many starts.
+#[tokio::test]
+async fn what_the_injector_does_not_ask_for_is_not_held() {
+    let main = json!({"name": "main", "ports": [{"containerPort": 80}], "env": [{"name": "A"}], "args": ["a"], "command": ["b"], "envFrom": [{"configMapRef": {"name": "c"}}]});
+    let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"uid": "u1", "managedFields": [{"manager": "kubectl"}]}, "spec": {"containers": [main], "runtimeClassName": "istio-aux"}});
+    let sandbox = Sandbox { namespace: "team".into(), name: "job".into(), uid: "u1".into(), ..Sandbox::default() };
+    let facts = read_pod(&client(200, &pod).await, &sandbox).await.unwrap();
+    let expected = json!([{"name": "main", "ports": [{"containerPort": 80}]}]);
+    let held = serde_json::to_value(facts.object).unwrap();
+    assert_eq!((&held["spec"]["containers"], &held["metadata"]), (&expected, &json!({"uid": "u1"})));
 }

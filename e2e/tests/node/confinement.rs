@@ -158,6 +158,11 @@ async fn proxy_has_the_environment_of_a_sidecar() {
         }
     }
     assert!(compared >= 8, "the template's own variables were compared: {compared}");
+    assert_eq!(
+        beside["HOST_IP"],
+        object["status"]["hostIP"].as_str().expect("it has one"),
+        "a field that the API server learns late"
+    );
 }
 
 #[tokio::test]
