@@ -42,7 +42,7 @@ impl Node {
         let status = self.containerd.wait(&id).await?;
         self.containerd.remove(&id).await?;
         if status != 0 {
-            return Err(Error::new(format_args!("iptables ended with {status}: {}", self.last_line(&sandbox.id))));
+            return Err(Error::new(format_args!("iptables ended with {status}")));
         }
         Ok(())
     }

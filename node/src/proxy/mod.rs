@@ -90,16 +90,21 @@ impl Node {
         log_of(&self.settings.paths.log_dir, id)
     }
 
-    fn last_line(&self, id: &str) -> String {
+    /// Adds the last line of the sandbox' log to an error, if there is one.
+    fn with_last_line(&self, error: Error, id: &str) -> Error {
         let text = end_of(&self.log(id)).unwrap_or_default();
-        text.lines().next_back().unwrap_or("none").chars().take(300).collect()
+        let Some(line) = text.lines().next_back() else { return error };
+        let line: String = line.chars().take(300).collect();
+        Error::new(format_args!("{error}; its last line: {line}"))
     }
 }
 
 impl Proxies for Node {
     async fn start(&self, sandbox: &Sandbox) -> Result<()> {
         let start = Box::pin(self.start_until_ready(sandbox));
-        self.starts.take(start::TURN_TIMEOUT, self.in_time(sandbox, start)).await
+        let started = self.starts.take(start::TURN_TIMEOUT, Self::in_time(start)).await;
+        // Beside a proxy that serves, as in an upgrade, the last line may be that one's.
+        started.map_err(|error| self.with_last_line(error, &sandbox.id))
     }
 
     async fn maintain(&self, sandbox: &Sandbox) {

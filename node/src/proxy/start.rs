@@ -23,11 +23,9 @@ const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Node {
     /// Limits the time of a proxy's start.
-    pub(super) async fn in_time(&self, sandbox: &Sandbox, start: impl Future<Output = Result<()>>) -> Result<()> {
-        timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| {
-            let line = self.last_line(&sandbox.id);
-            Err(Error::new(format_args!("the proxy was not ready after {READY_TIMEOUT:?}; its last line: {line}")))
-        })
+    pub(super) async fn in_time(start: impl Future<Output = Result<()>>) -> Result<()> {
+        let too_slow = || Err(Error::new(format_args!("the proxy was not ready after {READY_TIMEOUT:?}")));
+        timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| too_slow())
     }
 
     pub(super) async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
@@ -79,17 +77,17 @@ impl Node {
 
     /// Returns what istiod's injector gave the proxy that serves; asks again where there is none.
     pub(super) async fn rendered(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Rendered> {
-        match self.files(&sandbox.id).rendered() {
-            Some(rendered) => Ok(rendered),
-            None => self.render(sandbox, pod).await,
+        if let Some(rendered) = self.files(&sandbox.id).rendered() {
+            return Ok(rendered);
         }
+        let rendered = self.render(sandbox, pod).await?;
+        self.files(&sandbox.id).write_rendered(&rendered).context("the sandbox' files")?;
+        Ok(rendered)
     }
 
     /// Asks istiod's injector, for a proxy that has not served yet.
     pub(super) async fn render(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Rendered> {
-        let rendered = self.settings.injector.render(&pod.object, sandbox, &self.settings.ca.root).await?;
-        self.files(&sandbox.id).write_rendered(&rendered).context("the sandbox' files")?;
-        Ok(rendered)
+        self.settings.injector.render(&pod.object, sandbox, &self.settings.ca.root).await
     }
 
     pub(super) async fn start_proxy(
@@ -115,7 +113,6 @@ impl Node {
             ready = ready => ready,
             () = self.ended(&id) => Err(Error::new(has_ended)),
         }
-        .map_err(|error| Error::new(format_args!("{error}; its last line: {}", self.last_line(&sandbox.id))))
     }
 }
 

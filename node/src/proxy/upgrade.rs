@@ -22,10 +22,11 @@ impl Node {
             let rendered = self.render(sandbox, &pod).await?;
             self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
-            self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")
+            let files = self.files(&sandbox.id);
+            files.write_rendered(&rendered).and_then(|()| files.write_revision(revision)).context("the sandbox' files")
         };
         let result = tokio::select! {
-            started = self.in_time(sandbox, Box::pin(start)) => started,
+            started = Self::in_time(Box::pin(start)) => started,
             () = self.ended(&serving) => Err(Error::new("the proxy ended before the next one was ready")),
             never = self.keep_fresh(sandbox) => match never {},
         };
