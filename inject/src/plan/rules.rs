@@ -109,14 +109,12 @@ impl Plan {
         if has_status {
             self.add_status(awaited);
         }
-        match outcome {
-            Outcome::Shim(mode, _, watch, resources) => {
-                self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() });
-                self.changes.push(Change::Shim { watch, resources });
-                argo::disable_argo_proxy_kill(facts, &mut self);
-            }
-            Outcome::Present(mode) => self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() }),
-            Outcome::Hold(_) | Outcome::AskedIstio | Outcome::Final(..) => {}
+        if let Outcome::Shim(mode, ..) | Outcome::Present(mode) = &outcome {
+            self.changes.push(Change::Label { key: SHIM_LABEL, value: mode.as_str() });
+        }
+        if let Outcome::Shim(_, _, watch, resources) = outcome {
+            self.changes.push(Change::Shim { watch, resources });
+            argo::disable_argo_proxy_kill(facts, &mut self);
         }
         self
     }
