@@ -308,7 +308,7 @@ install: $(UP) images ## Install istio-aux into the cluster; WITH="node tenancy 
 	@$(if $(COMPONENTS),$(call ADD,$(COMPONENTS)))
 	@$(IN_CLUSTER) helm upgrade --install istio-aux deploy/helm/istio-aux --namespace=istio-aux --create-namespace --wait --timeout=3m \
 	  --set=image.registry=$(REGISTRY) --set-string=podAnnotations.installed="$$(date +%s)" $(SWITCHED_ON) \
-	  --set=timeoutSeconds=$$((2 * $${SLOWNESS:-1})) >/dev/null
+	  $(if $(SLOWNESS),--set=timeoutSeconds=$$((2 * $(SLOWNESS)))) >/dev/null
 	@$(IN_CLUSTER) kubectl label namespace istio-aux pod-security.kubernetes.io/enforce=restricted --overwrite >/dev/null
 	@$(IN_CLUSTER) target/images/istio-aux check --wait --timeout=3m >/dev/null
 	@echo "istio-aux is installed; next: kubectl label namespace NAME istio-aux.io/injection=enabled"

@@ -111,7 +111,7 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
         return Some("the pod is in the node's network (hostNetwork)");
     }
     if pod.spec.is_windows() {
-        return Some("the pod is one of Windows");
+        return Some("the pod is for Windows nodes, which have no istio-proxy");
     }
     if pod.spec.host_users == Some(false) {
         return Some("the pod is in a user namespace (hostUsers: false), where iptables cannot match the proxy's user");

@@ -99,7 +99,6 @@ impl Pod {
         }
     }
 
-    /// Dates the report a minute back.
     /// Takes the report back.
     pub(crate) fn report_nothing(&self) {
         self.annotate("note=\"x\"\n");
