@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::certificate::{WorkloadCertificate, renewal_due_in};
-use crate::error::Result;
+use crate::error::{Context, Result};
 
-/// Keeps the last certificate of each SPIFFE identity, in memory only.
+/// Keeps the last certificate of each SPIFFE identity, and the mesh's trust domain, in memory only.
 #[derive(Default)]
-pub struct Identities(Mutex<HashMap<String, Slot>>);
+pub struct Identities {
+    certificates: Mutex<HashMap<String, Slot>>,
+    trust_domain: AsyncMutex<Option<String>>,
+}
 
 type Slot = Arc<AsyncMutex<Option<Issued>>>;
 
@@ -45,9 +48,22 @@ impl Identities {
         Ok(certificate)
     }
 
+    /// Fails unless a pod's trust domain is the mesh's. Awaits `ask` where that is not known, or was another one.
+    pub async fn check_trust_domain(&self, of_pod: &str, ask: impl Future<Output = Result<String>>) -> Result<()> {
+        let mut known = self.trust_domain.lock().await;
+        if known.as_deref() != Some(of_pod) {
+            *known = Some(ask.await?);
+        }
+        let known = known.as_deref().unwrap_or_default();
+        let is_known = known == of_pod;
+        is_known
+            .then_some(())
+            .context(format_args!("the pod's trust domain would be {of_pod:?}, and the mesh's is {known:?}"))
+    }
+
     /// Returns where the identity's certificate is kept, and forgets those that nobody would get any more.
     fn slot(&self, identity: &str, root: &[u8]) -> Slot {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
         let serves =
             |slot: &Slot| slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(|issued| issued.serves(root)));
         // Somebody else holds one that is being issued.
@@ -96,7 +112,25 @@ mod tests {
         want(10, b"other", &due).await;
         want(10, b"other", &due).await;
         assert_eq!(count.load(Ordering::Relaxed), 13, "half of its life is over");
-        assert_eq!(identities.0.lock().unwrap().len(), 2, "what serves is kept, and the last");
+        assert_eq!(identities.certificates.lock().unwrap().len(), 2, "what serves is kept, and the last");
+    }
+
+    #[tokio::test]
+    async fn trust_domain_is_the_meshs_and_asked_for_where_it_differs() {
+        let (identities, asked) = (Identities::default(), AtomicUsize::new(0));
+        let check = async |of_pod: &str, mesh: &str| {
+            let ask = async {
+                asked.fetch_add(1, Ordering::Relaxed);
+                Ok(mesh.to_owned())
+            };
+            identities.check_trust_domain(of_pod, ask).await.map_err(|error| error.to_string())
+        };
+        assert_eq!([check("one", "one").await, check("one", "one").await], [Ok(()), Ok(())]);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        let refused = r#"the pod's trust domain would be "other", and the mesh's is "one""#;
+        assert_eq!(check("other", "one").await, Err(refused.to_owned()));
+        assert_eq!([check("two", "two").await, check("two", "two").await], [Ok(()), Ok(())], "the mesh's has changed");
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
     }
 
     #[tokio::test]

@@ -16,7 +16,8 @@ use contract::names::{
 use hyper::{Request, header};
 use json_patch::Patch;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Client, Config};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -27,8 +28,7 @@ use self::program::{VALUE_LIMIT, program};
 use crate::error::{Context, Error, Result};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Istio's annotations that a pod may set for its proxy on the node. Istio's injector validates the first six, which become
-/// firewall rules (`pkg/kube/inject/validate.go`).
+/// Istio's annotations that a pod may set for its proxy on the node. The first six become firewall rules.
 const ANNOTATIONS: [&str; 15] = [
     "traffic.sidecar.istio.io/includeOutboundIPRanges",
     "traffic.sidecar.istio.io/excludeOutboundIPRanges",
@@ -58,6 +58,10 @@ const CONFIG_KEYS: [&str; 7] = [
     "extraStatTags",
 ];
 const TRUST_DOMAIN: &str = "TRUST_DOMAIN";
+/// Begins the annotations that become firewall rules.
+const TRAFFIC: &str = "traffic.sidecar.istio.io/";
+/// A namespace that istiod's injector does not leave out. It need not exist.
+const ISTIOS_NAMESPACE: &str = "istio-system";
 /// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
 const ONLY_CHECKS: [&str; 2] = ["--run-validation", "--skip-rule-apply"];
 
@@ -99,6 +103,20 @@ impl Injector {
         rendered(&injected, sandbox).context("istiod's template")
     }
 
+    /// Asks for the mesh's trust domain: that of a pod whose every word is the agent's. What istiod makes of other pods may have words of
+    /// a `ProxyConfig` of their namespaces in it, which istiod does not validate.
+    pub async fn trust_domain(&self, root: &Path) -> Result<String> {
+        let metadata = ObjectMeta {
+            name: Some("trust-domain".to_owned()),
+            namespace: Some(ISTIOS_NAMESPACE.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let containers = vec![Container { name: "main".to_owned(), ..Container::default() }];
+        let spec = Some(PodSpec { containers, ..PodSpec::default() });
+        let pod = Pod { metadata, spec, ..Pod::default() };
+        Ok(self.render(&pod, &Sandbox::default(), root).await?.trust_domain().to_owned())
+    }
+
     async fn ask(&self, review: Vec<u8>, root: &Path) -> Result<Value> {
         let root = tokio::fs::read(root).await.context(root.display())?;
         let root = Pem::iter_from_buffer(&root).map(|pem| pem.map(|pem| pem.contents));
@@ -121,9 +139,16 @@ impl Injector {
                 "the pod has a container {name} of its own, which no proxy on the node gets"
             )));
         }
+        let none = BTreeMap::new();
+        let given = pod.metadata.annotations.as_ref().unwrap_or(&none);
+        if let Some(name) = ANNOTATIONS
+            .iter()
+            .find(|name| name.starts_with(TRAFFIC) && given.get(**name).is_some_and(|value| !is_harmless(name, value)))
+        {
+            return Err(Error::new(format_args!("the annotation {name} is no list of ports or address ranges")));
+        }
         let mut object = serde_json::to_value(pod)?;
-        object["metadata"]["annotations"] =
-            json!(annotations(pod.metadata.annotations.as_ref().unwrap_or(&BTreeMap::new())));
+        object["metadata"]["annotations"] = json!(annotations(given));
         // The webhook has opted the pod out of an ordinary sidecar.
         object["metadata"]["labels"][ISTIO_INJECT] = "true".into();
         if let Some(address) = self.host_ip {
@@ -155,16 +180,30 @@ fn review(object: Value) -> Value {
 
 /// Returns the annotations that reach istiod and pilot-agent.
 pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    // A line break in a value that istiod does not validate would be a new line of its template.
-    let is_plain = |name: &str, value: &str| name.starts_with("traffic.") || !value.contains(char::is_control);
     let allowed = ANNOTATIONS.iter().filter_map(|name| all.get_key_value(*name));
     let allowed =
-        allowed.filter(|(name, value)| is_plain(name, value)).map(|(name, value)| (name.clone(), value.clone()));
-    let config = all.get(CONFIG_ANNOTATION).and_then(|text| proxy_config(text)).map(|mut config| {
+        allowed.filter(|(name, value)| is_harmless(name, value)).map(|(name, value)| (name.clone(), value.clone()));
+    let config = all.get(CONFIG_ANNOTATION).and_then(|text| proxy_config(text)).and_then(|mut config| {
         config.retain(|key, _| CONFIG_KEYS.contains(&key.as_str()));
-        (CONFIG_ANNOTATION.to_owned(), Value::from(config).to_string())
+        let text = Value::from(config).to_string();
+        // JSON escapes no line break beyond ASCII, and istiod writes it into YAML.
+        text.is_ascii().then(|| (CONFIG_ANNOTATION.to_owned(), text))
     });
     allowed.chain(config).collect()
+}
+
+/// Returns true if the value of an annotation cannot become anything but itself in istiod's template, which is text of YAML, and in the
+/// input of iptables. istiod does not validate all of them (`AnnotationValidation` in Istio's `pkg/kube/inject/validate.go`).
+fn is_harmless(name: &str, value: &str) -> bool {
+    let is_allowed = if name.starts_with(TRAFFIC) {
+        |c: char| c.is_ascii_hexdigit() || ".:/,* ".contains(c)
+    } else if name.ends_with("ogLevel") {
+        |c: char| c.is_ascii_alphanumeric() || "_.:,-".contains(c)
+    } else {
+        // pilot-agent's, which reads them in a file.
+        |c: char| (' '..='~').contains(&c)
+    };
+    value.chars().all(is_allowed)
 }
 
 /// Parses the annotation; `None` where it is no mapping, or too large, by its aliases, too.
@@ -190,9 +229,14 @@ fn injected(mut pod: Value, answer: &Value) -> Result<Pod> {
 fn rendered(pod: &Pod, sandbox: &Sandbox) -> Result<Rendered> {
     let spec = pod.spec.as_ref().context("it has no spec")?;
     let all = || spec.init_containers.iter().flatten().chain(&spec.containers);
-    let named = |names: &[&str]| all().find(|container| names.contains(&container.name.as_str()));
-    let proxy = named(&[PROXY_CONTAINER]).context("it has no container istio-proxy")?;
-    let redirection = named(&["istio-init", "istio-validation"]).context("it redirects no traffic")?;
+    let named = |names: &[&str], missing: &str| {
+        let mut found = all().filter(|container| names.contains(&container.name.as_str()));
+        let one = found.next().context(missing)?;
+        // A line of the template that is a tenant's may be another one.
+        found.next().is_none().then_some(one).context(format_args!("it has more than one container {}", one.name))
+    };
+    let proxy = named(&[PROXY_CONTAINER], "it has no container istio-proxy")?;
+    let redirection = named(&["istio-init", "istio-validation"], "it redirects no traffic")?;
     let mut redirection = program(redirection, pod, sandbox)?;
     redirection.args.retain(|argument| !ONLY_CHECKS.contains(&argument.as_str()));
     let mode = value_after(&mut redirection.args, "-m").context("it has no -m")?;
@@ -201,6 +245,12 @@ fn rendered(pod: &Pod, sandbox: &Sandbox) -> Result<Rendered> {
     }
     // It runs as root, and a ProxyConfig of the pod's namespace sets variables, too.
     redirection.environment.retain(|name, _| name.starts_with("ISTIO_") || name == "INVALID_DROP");
+    // istio-iptables joins them to lines for iptables-restore.
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "_.:,*/=- ".contains(c);
+    let is_one = |value: &&String| value.chars().all(is_word) && !value.contains(" -");
+    if let Some(value) = redirection.args.iter().chain(redirection.environment.values()).find(|value| !is_one(value)) {
+        return Err(Error::new(format_args!("its value {value:?} for istio-iptables may be a rule")));
+    }
     Ok(Rendered { proxy: program(proxy, pod, sandbox)?, redirection })
 }
 
@@ -306,6 +356,51 @@ mod tests {
             let error = render(&answer).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+    }
+
+    #[test]
+    fn container_or_rule_that_a_line_of_a_tenant_adds_is_an_error() {
+        let redirect = init("istio-init", &["-m", "REDIRECT"]);
+        let two = |more: &Value| {
+            let patch = json!([
+                {"op": "add", "path": "/spec/initContainers", "value": [redirect, more]},
+                {"op": "add", "path": "/spec/containers/1", "value": proxy()},
+            ]);
+            json!({"response": {"allowed": true, "patch": ByteString(patch.to_string().into_bytes())}})
+        };
+        let rule = |argument: &str| answer(&init("istio-init", &["-m", "REDIRECT", "-q", argument]), &proxy());
+        let mut groups = redirect.clone();
+        groups["env"] = json!([{"name": "ISTIO_OUTBOUND_OWNER_GROUPS", "value": "1\nCOMMIT"}]);
+        for (answer, text) in [
+            (two(&json!({"name": "istio-proxy"})), "more than one container istio-proxy"),
+            (two(&init("istio-validation", &[])), "more than one container istio-init"),
+            (rule("80\nCOMMIT"), r#"its value "80\nCOMMIT" for istio-iptables may be a rule"#),
+            (rule("80 -j RETURN"), r#"its value "80 -j RETURN" for istio-iptables may be a rule"#),
+            (answer(&groups, &proxy()), r#"its value "1\nCOMMIT" for istio-iptables may be a rule"#),
+        ] {
+            let error = render(&answer).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn annotation_that_could_be_a_line_of_the_template_does_not_reach_istiod() {
+        let breaks = ["80\n", "80\r", "80\u{85}", "80\u{2028}", "80\u{2029}", "80\"", r"80\n", "80 -j RETURN", "80{{"];
+        for (name, value) in ANNOTATIONS.iter().flat_map(|name| breaks.map(|value| (*name, value))) {
+            let is_read_in_a_file = !name.starts_with(TRAFFIC) && !name.ends_with("ogLevel");
+            let is_one_line = value.chars().all(|c| (' '..='~').contains(&c));
+            let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            assert_eq!(annotations(&given).is_empty(), !(is_read_in_a_file && is_one_line), "{name}: {value:?}");
+            let refused = object(&pod(&json!(given))).err().map(|error| error.to_string());
+            let expected = format!("the annotation {name} is no list of ports or address ranges");
+            assert_eq!(refused, name.starts_with(TRAFFIC).then_some(expected), "{value:?}");
+        }
+        for value in ["*", "80,443", "80, 443", "10.0.0.0/8,fd00::/8", ""] {
+            let given = BTreeMap::from([(ANNOTATIONS[0].to_owned(), value.to_owned())]);
+            assert_eq!(annotations(&given), given);
+        }
+        let config = |text: &str| annotations(&BTreeMap::from([(CONFIG_ANNOTATION.to_owned(), text.to_owned())])).len();
+        assert_eq!(["extraStatTags: [a]", "extraStatTags: [\"a\\u0085b\"]"].map(config), [1, 0]);
     }
 
     #[test]

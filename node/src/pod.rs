@@ -5,15 +5,23 @@ use std::collections::BTreeMap;
 use cni::protocol::Sandbox;
 use contract::names::NODE_RUNTIME_CLASS;
 use contract::quantity;
-use k8s_openapi::api::core::v1::Pod;
+use futures::AsyncReadExt;
+use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::GetParams;
 use kube::{Client, Resource};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::{Context, Error, Result};
 
-/// Limits a pod, in bytes of JSON. In memory it takes up to 50 times as much.
-const POD_LIMIT: usize = 1 << 20;
+/// Limits a pod, in bytes of JSON.
+const POD_LIMIT: u64 = 1 << 20;
+/// Limits an answer of which little is kept. The API server's are up to six times as large as an object in etcd, 1.5 MiB.
+const ANSWER_LIMIT: u64 = 16 << 20;
+/// Limits a pod's labels, in bytes: unlike annotations, the API server does not. They are written to a file in memory.
+const LABELS_LIMIT: usize = 64 << 10;
 
 /// Holds what a proxy needs of its pod.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,22 +36,22 @@ pub struct PodFacts {
     pub qos_class: String,
     /// The bytes of memory of the pod's overhead, which are the proxy's.
     pub memory: Option<u64>,
-    /// The pod for istiod's injector: without commands, arguments and environment, of which its template says nothing.
+    /// The pod for istiod's injector: what its template has of a pod, and that the API server validates.
     pub object: Box<Pod>,
 }
 
 /// Reads the facts of a sandbox' pod, and checks its UID and its runtime class.
 pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
-    let (_, text) = find_pod(client, sandbox).await?.context("the pod does not exist any more")?;
-    if text.len() > POD_LIMIT {
-        return Err(Error::new("the pod is larger than 1 MiB, in JSON"));
-    }
-    facts(serde_json::from_str(&text).context("the pod")?)
+    let pod: Option<Document> = get_pod(client, sandbox, POD_LIMIT).await?;
+    let pod = pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&sandbox.uid));
+    facts(pod.context("the pod does not exist any more")?)
 }
 
 /// Returns true if the pod does not exist any more, or has ended: the kubelet has reported its phase as `Succeeded` or `Failed`.
 pub async fn is_pod_over(client: &Client, sandbox: &Sandbox) -> Result<bool> {
-    let phase = find_pod(client, sandbox).await?.map(|(pod, _)| pod.status.phase.unwrap_or_default());
+    let pod: Option<Found> = get_pod(client, sandbox, ANSWER_LIMIT).await?;
+    let pod = pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&sandbox.uid));
+    let phase = pod.map(|pod| pod.status.phase.unwrap_or_default());
     Ok(phase.is_none_or(|phase| ["Succeeded", "Failed"].contains(&phase.as_str())))
 }
 
@@ -52,7 +60,7 @@ pub async fn is_pod_over(client: &Client, sandbox: &Sandbox) -> Result<bool> {
 struct Found {
     metadata: Identity,
     #[serde(default)]
-    status: Phase,
+    status: Status,
 }
 
 #[derive(Deserialize)]
@@ -60,38 +68,213 @@ struct Identity {
     uid: Option<String>,
 }
 
+/// Holds what is read of a pod. The rest takes no memory.
+#[derive(Deserialize)]
+struct Document {
+    metadata: Metadata,
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    generate_name: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<Owner>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Owner {
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
+    controller: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    containers: Vec<Contained>,
+    init_containers: Option<Vec<Contained>>,
+    node_name: Option<String>,
+    service_account_name: Option<String>,
+    runtime_class_name: Option<String>,
+    overhead: Option<BTreeMap<String, Quantity>>,
+}
+
+#[derive(Deserialize)]
+struct Contained {
+    name: String,
+    ports: Option<Vec<Port>>,
+}
+
+#[derive(Deserialize)]
+struct Port {
+    name: Option<String>,
+    #[serde(rename = "containerPort")]
+    number: i32,
+    protocol: Option<String>,
+}
+
 #[derive(Default, Deserialize)]
-struct Phase {
+#[serde(rename_all = "camelCase")]
+struct Status {
     phase: Option<String>,
+    qos_class: Option<String>,
 }
 
-/// Reads the pod of a sandbox, and its text; `None` where it does not exist, or its name is another pod's.
-async fn find_pod(client: &Client, sandbox: &Sandbox) -> Result<Option<(Found, String)>> {
+/// Gets the pod of a sandbox' name; `None` where there is none. Fails beyond a limit, in bytes of JSON.
+async fn get_pod<T: DeserializeOwned>(client: &Client, sandbox: &Sandbox, limit: u64) -> Result<Option<T>> {
     let pods = kube::core::Request::new(Pod::url_path(&(), Some(&sandbox.namespace)));
-    let text = match client.request_text(pods.get(&sandbox.name, &GetParams::default())?).await {
+    let body = match client.request_stream(pods.get(&sandbox.name, &GetParams::default())?).await {
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
-        text => text.context("the pod cannot be read")?,
+        body => body.context("the pod cannot be read")?,
     };
-    let found: Found = serde_json::from_str(&text).context("the pod")?;
-    Ok((found.metadata.uid.as_deref() == Some(&sandbox.uid)).then_some((found, text)))
+    let mut text = Vec::new();
+    body.take(limit + 1).read_to_end(&mut text).await.context("the pod cannot be read")?;
+    if text.len() as u64 > limit {
+        return Err(Error::new(format_args!("the pod is larger than {} MiB, in JSON", limit >> 20)));
+    }
+    Ok(Some(serde_json::from_slice(&text).context("the pod")?))
 }
 
-fn facts(mut pod: Pod) -> Result<PodFacts> {
-    pod.metadata.managed_fields = None;
-    let spec = pod.spec.as_mut().context("the pod has no spec")?;
-    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
-        (container.command, container.args, container.env, container.env_from) = (None, None, None, None);
-    }
+fn facts(pod: Document) -> Result<PodFacts> {
+    let Document { metadata, spec, status } = pod;
     if spec.runtime_class_name.as_deref() != Some(NODE_RUNTIME_CLASS) {
         return Err(Error::new(format_args!("the pod's runtime class is not {NODE_RUNTIME_CLASS}")));
     }
+    let (labels, annotations) = (metadata.labels.unwrap_or_default(), metadata.annotations.unwrap_or_default());
+    if labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LABELS_LIMIT {
+        return Err(Error::new("the pod's labels are larger than 64 KiB"));
+    }
+    let service_account = spec.service_account_name.unwrap_or_else(|| "default".to_owned());
+    let object = Pod {
+        metadata: ObjectMeta {
+            name: metadata.name,
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            generate_name: metadata.generate_name,
+            labels: Some(labels.clone()),
+            annotations: Some(annotations.clone()),
+            owner_references: metadata
+                .owner_references
+                .map(|owners| owners.into_iter().filter_map(controller).collect()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodSpec {
+            containers: spec.containers.into_iter().map(container).collect(),
+            init_containers: spec.init_containers.map(|containers| containers.into_iter().map(container).collect()),
+            node_name: spec.node_name,
+            service_account_name: Some(service_account.clone()),
+            ..PodSpec::default()
+        }),
+        ..Pod::default()
+    };
     let overhead = spec.overhead.as_ref().and_then(|overhead| overhead.get("memory"));
     Ok(PodFacts {
-        service_account: spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
-        labels: pod.metadata.labels.clone().unwrap_or_default(),
-        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-        qos_class: pod.status.as_ref().and_then(|status| status.qos_class.clone()).unwrap_or_default(),
+        service_account,
+        labels,
+        annotations,
+        qos_class: status.qos_class.unwrap_or_default(),
         memory: overhead.and_then(|memory| quantity::rounded_up(&memory.0)?.try_into().ok()),
-        object: Box::new(pod),
+        object: Box::new(object),
     })
+}
+
+/// Returns the controller, by which istiod names the workload; `None` for other owners, and for one whose words may be more than a name:
+/// the API server validates none of them.
+fn controller(owner: Owner) -> Option<OwnerReference> {
+    let Owner { api_version, kind, name, uid, controller } = owner;
+    let is_word = |text: &String| text.chars().all(|c| c.is_ascii_alphanumeric() || "-./_".contains(c));
+    (controller == Some(true) && [&api_version, &kind, &name, &uid].into_iter().all(is_word)).then(|| OwnerReference {
+        api_version,
+        kind,
+        name,
+        uid,
+        controller,
+        ..OwnerReference::default()
+    })
+}
+
+/// Returns a container's name and ports.
+fn container(container: Contained) -> Container {
+    let port = |Port { name, number, protocol }| ContainerPort {
+        name,
+        container_port: number,
+        protocol,
+        ..ContainerPort::default()
+    };
+    let ports = container.ports.map(|ports| ports.into_iter().map(port).collect());
+    Container { name: container.name, ports, ..Container::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn facts_of(pod: &Value) -> Result<PodFacts> {
+        facts(serde_json::from_value(pod.clone()).unwrap())
+    }
+
+    fn pod() -> Value {
+        json!({
+            "metadata": {"name": "train-0", "namespace": "team", "uid": "1", "labels": {"app": "train"}},
+            "spec": {
+                "runtimeClassName": "istio-aux", "nodeName": "node1", "overhead": {"memory": "128Mi"},
+                "containers": [{"name": "main", "ports": [{"containerPort": 80, "hostIP": "\u{85}x", "protocol": "TCP"}]}],
+            },
+            "status": {"qosClass": "BestEffort"},
+        })
+    }
+
+    #[test]
+    fn istiod_is_told_what_the_api_server_has_validated() {
+        let mut pod = pod();
+        let owner = |kind: &str, name: &str, controller: bool| json!({"apiVersion": "v1", "kind": kind, "name": name, "uid": "2", "controller": controller});
+        pod["metadata"]["ownerReferences"] = json!([
+            owner("Job", "train", true),
+            owner("Job", "other", false),
+            owner("Role", "a\"\n    - name: X", true)
+        ]);
+        pod["spec"]["hostAliases"] = json!([{"ip": "::"}]);
+        pod["spec"]["initContainers"] = json!([{"name": "prepare", "args": ["x"]}]);
+        let facts = facts_of(&pod).unwrap();
+        assert_eq!((facts.memory, facts.service_account.as_str()), (Some(128 << 20), "default"));
+        let expected = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "train-0", "namespace": "team", "uid": "1", "labels": {"app": "train"}, "annotations": {},
+                "ownerReferences": [owner("Job", "train", true)],
+            },
+            "spec": {
+                "containers": [{"name": "main", "ports": [{"containerPort": 80, "protocol": "TCP"}]}],
+                "initContainers": [{"name": "prepare"}], "nodeName": "node1", "serviceAccountName": "default",
+            },
+        });
+        assert_eq!(json!(facts.object), expected);
+    }
+
+    #[test]
+    fn pod_of_another_class_or_with_huge_labels_is_an_error() {
+        let mut other = pod();
+        other["spec"]["runtimeClassName"] = json!("runc");
+        let mut labelled = pod();
+        labelled["metadata"]["labels"] = (0..2_000).map(|number| (format!("{number:032}"), json!(""))).collect();
+        assert!(facts_of(&labelled).is_ok());
+        labelled["metadata"]["labels"] = (0..3_000).map(|number| (format!("{number:032}"), json!(""))).collect();
+        for (pod, text) in [(other, "the pod's runtime class is not"), (labelled, "labels are larger than 64 KiB")] {
+            let error = facts_of(&pod).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
 }

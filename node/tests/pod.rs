@@ -57,15 +57,3 @@ async fn missing_other_or_ended_pod_is_over() {
     let error = read_pod(&client(200, &other).await, &sandbox).await.unwrap_err().to_string();
     assert_eq!(error, "the pod's runtime class is not istio-aux");
 }
-
-/// A tenant may give a container hundreds of thousands of variables, and the agent holds pods of many starts.
-#[tokio::test]
-async fn what_the_injector_does_not_ask_for_is_not_held() {
-    let main = json!({"name": "main", "ports": [{"containerPort": 80}], "env": [{"name": "A"}], "args": ["a"], "command": ["b"], "envFrom": [{"configMapRef": {"name": "c"}}]});
-    let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"uid": "u1", "managedFields": [{"manager": "kubectl"}]}, "spec": {"containers": [main], "runtimeClassName": "istio-aux"}});
-    let sandbox = Sandbox { namespace: "team".into(), name: "job".into(), uid: "u1".into(), ..Sandbox::default() };
-    let facts = read_pod(&client(200, &pod).await, &sandbox).await.unwrap();
-    let expected = json!([{"name": "main", "ports": [{"containerPort": 80}]}]);
-    let held = serde_json::to_value(facts.object).unwrap();
-    assert_eq!((&held["spec"]["containers"], &held["metadata"]), (&expected, &json!({"uid": "u1"})));
-}

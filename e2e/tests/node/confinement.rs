@@ -205,12 +205,49 @@ async fn annotation_that_is_a_firewall_rule_starts_no_pod() {
     let (_, outside) = ended(ns, annotated("ports", "80")).await;
     assert!(outside.trim_end().ends_with("000"), "{outside}");
 
-    ns.create_object(annotated("rules", "1 -j RETURN\nCOMMIT\n* nat\n-A POSTROUTING -j SNAT --to-source 192.0.2.1"))
-        .await;
-    let pod = ns.pod_of_job("rules").await;
+    let mut rule = annotated("rule", "1 -j RETURN\nCOMMIT\n* nat\n-A POSTROUTING -j SNAT --to-source 192.0.2.1");
+    assert_never_starts(ns, rule, "is no list of ports or address ranges").await;
+    // istiod does not validate this one. In its template, the two characters \n are a line break in quotes.
+    rule = annotated("unchecked", "1");
+    rule["spec"]["template"]["metadata"]["annotations"] = json!({"traffic.sidecar.istio.io/includeOutboundPorts": r"80 -j RETURN\nCOMMIT\n*nat\n-A OUTPUT -p tcp --dport 81"});
+    assert_never_starts(ns, rule, "is no list of ports or address ranges").await;
+}
+
+/// istiod validates no variable of a `ProxyConfig`, and writes them into its template as they are.
+#[tokio::test]
+async fn proxy_config_that_rewrites_the_template_starts_no_pod() {
+    let ns = &scenario("node-template", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let config = |value: &str| {
+        json!({
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "ProxyConfig", "metadata": {"name": "lines"},
+            "spec": {"environmentVariables": {"X": value}},
+        })
+    };
+    let job = |name: &str| beside(client_job(name, &pod_spec("Never", &[shell("main", "true")])));
+    ns.create_object(config("an ordinary value")).await;
+    ended(ns, job("control")).await;
+    for (name, lines, refusal) in [
+        ("domain", "    env:\n    - name: TRUST_DOMAIN\n      value: \"other", "trust domain would be \"other\""),
+        (
+            "rules",
+            "    args: [istio-iptables, -m, REDIRECT, \"-q\", \"80 -j RETURN\"]\n    stdin: \"false",
+            "may be a rule",
+        ),
+    ] {
+        ns.patch(&config(""), json!({"spec": {"environmentVariables": {"X": format!("x\"\n{lines}")}}})).await;
+        assert_never_starts(ns, job(name), refusal).await;
+    }
+}
+
+/// Asserts that the pod of a Job does not start, and that an event says why.
+async fn assert_never_starts(ns: &Namespace, job: Value, why: &str) {
+    let name = job["metadata"]["name"].as_str().expect("it has a name").to_owned();
+    ns.create_object(job).await;
+    let pod = ns.pod_of_job(&name).await;
     let selector = format!("--field-selector=involvedObject.name={pod}");
     let events = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
-    ns.until("istiod's refusal", async || kubectl(&events).contains("it refuses the pod").then_some(())).await;
+    ns.until(&format!("the refusal of {name}"), async || kubectl(&events).contains(why).then_some(())).await;
     assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Pending");
 }
 

@@ -73,6 +73,8 @@ impl Node {
     }
 
     pub(super) async fn renew(&self, sandbox: &Sandbox, pod: &PodFacts, trust_domain: &str) -> Result<()> {
+        let mesh = self.settings.injector.trust_domain(&self.settings.ca.root);
+        self.identities.check_trust_domain(trust_domain, mesh).await?;
         let identity = format!("spiffe://{trust_domain}/ns/{}/sa/{}", sandbox.namespace, pod.service_account);
         let root = fs::read(&self.settings.ca.root).context(self.settings.ca.root.display())?;
         let issue = self.settings.ca.issue(&identity);
