@@ -125,8 +125,6 @@ pub const PIPELINES_ROLE: &str = "istio-aux-pipelines";
 
 /// Pod label of Katib's trials.
 pub const KATIB_TRIAL_LABEL: &str = "katib.kubeflow.org/trial";
-/// Names that Katib gives its metrics collectors.
-pub const KATIB_COLLECTORS: [&str; 2] = ["metrics-logger-and-collector", "metrics-collector"];
 /// Option that only Katib's own collectors have: the service to report to.
 pub const KATIB_COLLECTOR_OPTION: &str = "-s-db";
 /// Part of the command of the container whose metrics Katib collects.

@@ -37,6 +37,12 @@ fn unlabeled(mut trial: Value) -> Value {
     trial
 }
 
+/// Returns the trial without the mark by which the collector knows the training: Katib does not mark it for a collector of kind Custom.
+fn unmarked(mut trial: Value, training: &str) -> Value {
+    trial["spec"]["containers"][0]["args"] = json!([training]);
+    trial
+}
+
 /// Runs trials, and asserts that this container of each runs on after the training's end.
 async fn hang(ns: &Namespace, trials: &[(Value, &str)]) {
     ns.create_objects(trials.iter().map(|(trial, _)| trial.clone())).await;
@@ -69,7 +75,7 @@ async fn control_trials_in_the_mesh_alone_do_not_end() {
 }
 
 #[tokio::test]
-async fn control_collector_without_a_rule_hangs() {
+async fn collector_without_a_rule_or_a_mark_hangs() {
     let ns = &scenario("control-rules", &[MESH, OPT_IN]).await;
     start_server(ns).await;
     ns.create_object(programs()).await;
@@ -77,7 +83,8 @@ async fn control_collector_without_a_rule_hangs() {
     let waiting = waits_for_all(trial("waits-for-all", "Never", &training_of(8)), "true");
     // A training that has ended before its collector looks, without the rule that delays it.
     let instant = waits_for_all(unlabeled(with_late_collector(trial("instant", "Never", &training_of(0)))), "false");
-    hang(ns, &[(waiting, COLLECTOR), (instant, COLLECTOR)]).await;
+    let custom = unmarked(trial("custom", "Never", ""), &training_of(8));
+    hang(ns, &[(waiting, COLLECTOR), (instant, COLLECTOR), (custom, COLLECTOR)]).await;
 }
 
 #[tokio::test]

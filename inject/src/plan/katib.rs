@@ -1,6 +1,6 @@
 //! Katib's metrics collectors find the training among the processes of the pod, pilot-agent and the shim among them.
 
-use contract::names::{KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS, KATIB_COMPLETED_MARKER};
+use contract::names::{ISTIO_INJECT, KATIB_COLLECTOR_OPTION, KATIB_COMPLETED_MARKER};
 
 use super::{Change, Plan, resources};
 use crate::facts::Facts;
@@ -18,7 +18,7 @@ pub(super) fn change_trial(facts: &Facts, settings: &Settings, plan: &mut Plan) 
     }
 }
 
-/// Adds the option by which collectors do not wait for every process that they see (katib#1383, katib#2614), unless the user
+/// Adds the option by which Katib's collectors do not wait for every process that they see (katib#1383, katib#2614), unless the user
 /// has set it.
 fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     for (index, container) in facts.pod.spec.containers.iter().enumerate() {
@@ -28,18 +28,24 @@ fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     }
 }
 
-/// Delays the training until its collector has started. A collector looks for the training once, at its own start. If that
-/// has ended by then, the collector awaits another container, which may never end (`GetMainProcesses` in Katib's `pns.go`).
+/// Delays the training until its collector has started. A collector looks for the training once, at its own start, by Katib's marker. If
+/// that has ended by then, or has none, the collector awaits another container (`GetMainProcesses` in Katib's `pns.go` and `pns.py`).
 fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut Plan) {
     let spec = &facts.pod.spec;
     let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed();
-    let mut collectors = spec.containers.iter().flat_map(args);
-    if facts.restart_policy.is_none() || !sees_collector || !collectors.any(|arg| arg == KATIB_COLLECTOR_OPTION) {
+    if facts.restart_policy.is_none() || !sees_collector || !spec.containers.iter().any(is_collector) {
         return;
+    }
+    let has_marker = |container: &Container| args(container).any(|arg| arg.contains(KATIB_COMPLETED_MARKER));
+    if !spec.containers.iter().any(has_marker) {
+        plan.warnings.push(format_args!(
+            "no container has Katib's mark of a training, so its collector will wait for istio-proxy or the shim, and the pod not end; \
+             next: label the trial's pods {ISTIO_INJECT}=false"
+        ));
     }
     let is_training = |container: &Container| {
         let is_delayed = container.is_run_by_shim(contract::args::START_AFTER);
-        !is_delayed && container.has_command() && args(container).any(|arg| arg.contains(KATIB_COMPLETED_MARKER))
+        !is_delayed && container.has_command() && has_marker(container)
     };
     let trainings = spec.containers.iter().enumerate().filter(|(_, container)| is_training(container));
     let mut trainings = trainings.map(|(index, _)| index).peekable();
@@ -54,7 +60,7 @@ fn args(container: &Container) -> impl Iterator<Item = &str> {
 }
 
 fn is_collector(container: &Container) -> bool {
-    KATIB_COLLECTORS.contains(&container.name.as_str()) || args(container).any(|arg| arg == KATIB_COLLECTOR_OPTION)
+    args(container).any(|arg| arg == KATIB_COLLECTOR_OPTION)
 }
 
 fn sets_wait_all(container: &Container) -> bool {

@@ -228,13 +228,14 @@ fn trial(pod: &str, collector: &str, args: &[&str]) -> Value {
 fn katib_collector_does_not_wait_for_the_proxy() {
     let reports = ["-t", "trial-1", "-s-db", "katib-db-manager:6789"];
     let cases = [
-        ("metrics-logger-and-collector", &["-t", "trial-1"][..], true),
-        ("metrics-collector", &[], true),
+        ("metrics-logger-and-collector", &reports[..], true),
         ("collector", &reports, true),
-        ("collector", &["-t", "trial-1"], false),
-        ("metrics-collector", &["-w", "true"], false),
-        ("metrics-collector", &["-w=true"], false),
-        ("metrics-collector", &["--wait_all_processes=true"], false),
+        // A collector of the user's own may have Katib's name for it.
+        ("metrics-collector", &["-t", "trial-1"], false),
+        ("metrics-collector", &[], false),
+        ("collector", &["-s-db", "db", "-w", "true"], false),
+        ("collector", &["-s-db", "db", "-w=true"], false),
+        ("collector", &["-s-db", "db", "--wait_all_processes=true"], false),
     ];
     for (name, args, is_disabled) in cases {
         // The argument is added beside a classic or a native proxy, and not to a pod without a proxy.
