@@ -8,6 +8,12 @@ app.kubernetes.io/name: {{ include "istio-aux.fullname" . }}
 {{ .Values.fullnameOverride | default "istio-aux" }}
 {{- end }}
 
+{{- /* Keeps a pod out of the mesh, whose mutual TLS the API server does not speak: out of sidecars and of ambient mode. */ -}}
+{{- define "istio-aux.outOfMesh" -}}
+sidecar.istio.io/inject: "false"
+istio.io/dataplane-mode: none
+{{- end }}
+
 {{- define "istio-aux.labels" -}}
 {{ include "istio-aux.selector" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
