@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use contract::names::PIPELINES_ROLE;
+use serde_json::{Value, json};
 
 const RENDERED: &str = concat!(
     include_str!("../../../deploy/overlays/self-signed/namespace.yaml"),
@@ -54,6 +55,15 @@ pub(crate) fn all_objects(namespace: &str) -> Result<Vec<Value>> {
         move_to(object, namespace);
     }
     Ok(objects)
+}
+
+/// Returns the `ClusterRole` that lets a tenant's accounts use Kubeflow Pipelines, without the installation's labels.
+pub(crate) fn pipelines_role() -> Result<Value> {
+    let objects = serde_saphyr::from_multiple::<Value>(TENANCY).context("cannot read the manifests")?;
+    let is_role = |object: &Value| object["kind"] == "ClusterRole" && object["metadata"]["name"] == PIPELINES_ROLE;
+    let mut role = objects.into_iter().find(is_role).context("the manifests have no such ClusterRole")?;
+    role["metadata"] = json!({"name": PIPELINES_ROLE});
+    Ok(role)
 }
 
 /// Moves an object to a namespace, which the Namespace itself becomes.
@@ -117,6 +127,13 @@ mod tests {
         assert_eq!(container["env"], serde_json::json!([{"name": "SHIM_IMAGE", "value": "r.example/shim:9"}]));
         let args = container["args"].as_array().unwrap();
         assert!(args.contains(&"--shim-image=$(SHIM_IMAGE)".into()), "{args:?}");
+    }
+
+    #[test]
+    fn role_of_tenants_is_the_charts_without_its_labels() {
+        let role = pipelines_role().unwrap();
+        assert_eq!(role["metadata"], json!({"name": "istio-aux-pipelines"}));
+        assert_eq!(role["rules"][0]["apiGroups"][0], "pipelines.kubeflow.org");
     }
 
     #[test]
