@@ -2,20 +2,21 @@
 //! `stand-ins`.
 
 use contract::names::{
-    ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, ISTIO_INJECT, KATIB_COLLECTOR_OPTION, KATIB_COLLECTORS,
-    KATIB_COMPLETED_MARKER, KATIB_TRIAL_LABEL,
+    ARGO_KILL_PROXY_ANNOTATION, ARGO_WORKFLOW_LABEL, ISTIO_INJECT, KATIB_COLLECTOR_OPTION, KATIB_COMPLETED_MARKER,
+    KATIB_TRIAL_LABEL,
 };
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::kubectl::wait_for_rollout;
 use crate::manifests::{container, deployment, pod, pod_spec, restricted, server, service, shell, with_init};
+use crate::namespace::slowness;
 use crate::{Namespace, PodView};
 
 /// The name of the container that trains.
 pub const TRAINING: &str = "training";
 /// The name of Katib's container.
-pub const COLLECTOR: &str = KATIB_COLLECTORS[0];
+pub const COLLECTOR: &str = "metrics-logger-and-collector";
 /// The name of the container of Argo's executor.
 pub const EXECUTOR: &str = "wait";
 
@@ -67,9 +68,10 @@ pub fn trial_reporting_to(server: &str, name: &str, restart_policy: &str, traini
     pod
 }
 
-/// Returns a training that takes so many seconds, and prints its metric.
+/// Returns a training that takes so many seconds of a machine of today, and prints its metric. Katib's collector fails where the training
+/// ends before it starts.
 pub fn training_of(seconds: u32) -> String {
-    format!("sleep {seconds}; echo score=0.5")
+    format!("sleep {}; echo score=0.5", seconds * slowness())
 }
 
 /// Returns the pod of a step as Argo's controller makes it. It writes 1 MB, which its executor uploads to the server `store` in ten

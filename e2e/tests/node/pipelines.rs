@@ -50,34 +50,43 @@ fn in_mode(mode: &str, pods: Vec<Value>) -> Vec<Value> {
     pods.into_iter().map(|pod| annotated(pod, MODE_ANNOTATION, mode)).collect()
 }
 
+/// Asserts what becomes of each pod in a namespace with these labels, and that the pods are of the class `istio-aux` or are not.
+async fn assert_outcomes(profile: &str, labels: &[Label], pods: Vec<Value>, expected: &[&str], is_beside: bool) {
+    let ns = &scenario(profile, labels).await;
+    assert_eq!(outcomes(ns, pods).await, expected, "{profile}");
+    for pod in ns.pods_with("").await {
+        let class = pod.spec.and_then(|spec| spec.runtime_class_name);
+        assert_eq!(class.is_some(), is_beside, "{profile}: {class:?}");
+    }
+}
+
 #[tokio::test]
-async fn pipeline_runs_under_strict_and_restricted_beside_its_proxies_only() {
+async fn pipeline_runs_under_strict_and_restricted_beside_its_proxies() {
+    let kubeflow = &scenario("kubeflow", &[MESH]).await;
+    start_servers(kubeflow).await;
+    let pods = run(kubeflow.name());
+    assert_outcomes("node", &[BESIDE, IN_THE_MESH, RESTRICTED], pods, &["Succeeded"; 6], true).await;
+}
+
+#[tokio::test]
+async fn control_pipeline_runs_under_strict_and_restricted_in_no_other_way() {
     let kubeflow = &scenario("kubeflow", &[MESH]).await;
     start_servers(kubeflow).await;
     let run = || run(kubeflow.name());
-    let ([all_fail, all_run, all_refused], no_driver_inside) = (
-        ["Failed", "Succeeded", "refused"].map(|outcome| vec![outcome; 6]),
-        [&["Succeeded"; 4][..], &["Failed", "Succeeded"]].concat(),
-    );
+    let [all_fail, all_run, all_refused] = ["Failed", "Succeeded", "refused"].map(|outcome| [outcome; 6]);
+    let no_driver_inside = ["Succeeded", "Succeeded", "Succeeded", "Succeeded", "Failed", "Succeeded"];
     let sidecar = &[MESH, OPT_IN, IN_THE_MESH][..];
-    let of_restricted = |labels: &[Label]| [labels, &[RESTRICTED]].concat();
-    let table = [
-        ("outside", vec![RESTRICTED], run(), all_fail.clone()),
+    let restricted = &[sidecar, &[RESTRICTED]].concat()[..];
+    for (profile, labels, pods, expected) in [
+        ("outside", &[RESTRICTED][..], run(), all_fail),
         // The annotation opts out of the proxy beside the pod, too.
-        ("node-by-one-label", of_restricted(&[BESIDE]), run(), all_fail),
-        ("shim", sidecar.to_vec(), run(), no_driver_inside),
-        ("native", sidecar.to_vec(), in_mode("istio", run()), all_run.clone()),
-        ("shim-restricted", of_restricted(sidecar), run(), all_refused.clone()),
-        ("native-restricted", of_restricted(sidecar), in_mode("istio", run()), all_refused),
-        ("node", of_restricted(&[BESIDE, IN_THE_MESH]), run(), all_run),
-    ];
-    for (profile, labels, pods, expected) in table {
-        let ns = &scenario(profile, &labels).await;
-        assert_eq!(outcomes(ns, pods).await, expected, "{profile}");
-        for pod in ns.pods_with("").await {
-            let class = pod.spec.and_then(|spec| spec.runtime_class_name);
-            assert_eq!(class.is_some(), profile == "node", "{profile}: {class:?}");
-        }
+        ("node-by-one-label", &[BESIDE, RESTRICTED], run(), all_fail),
+        ("shim", sidecar, run(), no_driver_inside),
+        ("native", sidecar, in_mode("istio", run()), all_run),
+        ("shim-restricted", restricted, run(), all_refused),
+        ("native-restricted", restricted, in_mode("istio", run()), all_refused),
+    ] {
+        assert_outcomes(profile, labels, pods, &expected, false).await;
     }
 }
 
