@@ -3,10 +3,12 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{annotated, job, native_sidecar, pod, pod_spec, shell, with_default_grace, with_init};
+use e2e::manifests::{
+    NEEDS_PROXY, annotated, job, native_sidecar, pod, pod_spec, shell, with_default_grace, with_init,
+};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::command::inject;
 
@@ -77,6 +79,19 @@ async fn job_with_a_native_sidecar_completes() {
     let spec = with_init(pod_spec("Never", &[shell("main", "sleep 1")]), &[native_sidecar("shipper")]);
     ns.create_object(job("ship", &spec)).await;
     ns.until_complete("ship").await;
+}
+
+#[tokio::test]
+async fn native_sidecars_last_words_need_istios_proxy_to_be_one() {
+    let ns = &scenario("last-words", &[MESH, OPT_IN]).await;
+    let mut shipper = shell("shipper", &format!("trap '{NEEDS_PROXY}; exit 0' TERM; sleep 86400 & wait"));
+    shipper["restartPolicy"] = json!("Always");
+    // An ordinary proxy is one of the containers after whose end the kubelet ends native sidecars.
+    for (mode, code) in [("native", 99), ("istio", 0)] {
+        ns.create_object(pod_with(mode, &[shipper.clone()], mode)).await;
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        assert_eq!(PodView(&pod).exit_code("shipper"), Some(code), "{mode}: {}", PodView(&pod).in_a_line());
+    }
 }
 
 #[tokio::test]

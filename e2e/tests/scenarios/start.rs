@@ -1,9 +1,11 @@
 //! Payloads that need the mesh at their first instruction.
 
-use e2e::clients::{greets_by_each_address, output_of_script};
+use contract::names::ISTIO_INJECT;
+use e2e::clients::{asks_status, greets_by_each_address, output_of, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{GREETING, annotated, container, pod, pod_spec};
+use e2e::manifests::{GREETING, annotated, container, deployment, pod, pod_spec, service, shell, strict};
 use e2e::{Namespace, PodView, scenario};
+use serde_json::{Value, json};
 
 use crate::start_server;
 
@@ -50,4 +52,35 @@ async fn control_first_instruction_in_the_mesh_alone_fails() {
     let ns = &scenario("control-start", &[MESH]).await;
     let ends = first_instructions(ns).await;
     assert!(ends.iter().all(|(code, _)| *code != 0), "{ends:?}");
+}
+
+/// Returns a pod, or a Deployment, that its label has in the mesh or not.
+fn in_mesh(mut object: Value, is_in: &str) -> Value {
+    let pod = if object["kind"] == "Pod" { &mut object } else { &mut object["spec"]["template"] };
+    pod["metadata"]["labels"][ISTIO_INJECT] = json!(is_in);
+    object
+}
+
+/// Pods of one training connect to each other by their addresses, and to ports that no Service declares, too: those of NCCL and gloo.
+#[tokio::test]
+async fn pods_reach_declared_ports_only_of_each_other_in_a_strict_mesh() {
+    let ns = &scenario("ports", &[MESH, OPT_IN]).await;
+    ns.create_object(strict()).await;
+    for (name, is_in, is_reached) in [("inside", "true", false), ("outside", "false", true)] {
+        let mut serve = shell("web", "httpd -p 8080 -h /www && exec httpd -f -p 9090 -h /www");
+        serve["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 9090}, "periodSeconds": 1});
+        let mut headless = service(name, 8080, 8080);
+        headless["spec"]["clusterIP"] = json!("None");
+        ns.create_objects([headless, in_mesh(deployment(name, &pod_spec("Always", &[serve])), is_in)]).await;
+        let label = format!("app={name}");
+        ns.until_a_pod(&label, "readiness", |pod| pod.is_ready("web")).await;
+        let address = ns.pod_with(&label).await.status.and_then(|status| status.pod_ip).expect("it runs");
+        let host = if address.contains(':') { format!("[{address}]") } else { address };
+        let declared = until_said(&asks_status(&format!("{host}:8080")), "200");
+        let script = format!("{declared}; echo; {}", asks_status(&format!("{host}:9090")));
+        let client = pod(&format!("asks-{name}"), &pod_spec("Never", &[shell("main", &script)]));
+        let said = output_of(ns, in_mesh(client, is_in)).await;
+        let (declared, other) = said.split_once('\n').unwrap_or_else(|| panic!("{name}: {said}"));
+        assert_eq!((declared, other == "200"), ("200", is_reached), "{name}: {other}");
+    }
 }

@@ -37,8 +37,8 @@ use crate::certificates::store::KubeStore;
 use crate::metrics::Metrics;
 use crate::server_version::{self, Error as VersionError};
 
-/// Limits the connections for admission reviews. An API server opens one for each unfinished review, 200 at most by default, so
-/// three API servers open 300 to each of two replicas.
+/// Limits the connections for admission reviews. An API server opens one for each unfinished review, of the 600 requests of any kind that
+/// it has under way at most by default.
 const ADMISSION_CONNECTION_LIMIT: usize = 300;
 /// Limits the connections for health and metrics.
 const HEALTH_CONNECTION_LIMIT: usize = 100;
