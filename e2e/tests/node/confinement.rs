@@ -231,7 +231,7 @@ async fn proxy_config_that_rewrites_the_template_starts_no_pod() {
         ("domain", "    env:\n    - name: TRUST_DOMAIN\n      value: \"other", "trust domain would be \"other\""),
         (
             "rules",
-            "    args: [istio-iptables, -m, REDIRECT, \"-q\", \"80 -j RETURN\"]\n    stdin: \"false",
+            "    args: [istio-iptables, -m, REDIRECT, \"-q\", \"80 -j RETURN\"]\n    terminationMessagePath: \"/x",
             "may be a rule",
         ),
     ] {
