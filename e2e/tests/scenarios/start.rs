@@ -61,7 +61,7 @@ fn in_mesh(mut object: Value, is_in: &str) -> Value {
     object
 }
 
-/// Pods of one training connect to each other by their addresses, and to ports that no Service declares, too: those of NCCL and gloo.
+/// Pods of one training connect to each other at ports that no Service declares, too: those of NCCL and gloo.
 #[tokio::test]
 async fn pods_reach_declared_ports_only_of_each_other_in_a_strict_mesh() {
     let ns = &scenario("ports", &[MESH, OPT_IN]).await;
@@ -76,7 +76,7 @@ async fn pods_reach_declared_ports_only_of_each_other_in_a_strict_mesh() {
         ns.until_a_pod(&label, "readiness", |pod| pod.is_ready("web")).await;
         let address = ns.pod_with(&label).await.status.and_then(|status| status.pod_ip).expect("it runs");
         let host = if address.contains(':') { format!("[{address}]") } else { address };
-        let declared = until_said(&asks_status(&format!("{host}:8080")), "200");
+        let declared = until_said(&asks_status(&format!("{name}:8080")), "200");
         let script = format!("{declared}; echo; {}", asks_status(&format!("{host}:9090")));
         let client = pod(&format!("asks-{name}"), &pod_spec("Never", &[shell("main", &script)]));
         let said = output_of(ns, in_mesh(client, is_in)).await;
