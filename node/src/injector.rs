@@ -1,6 +1,7 @@
 //! Asks istiod's injector for what a sidecar of the pod would get, so that the proxy on the node is configured as that would be.
 //! Environment and arguments are taken. Image, mounts, user and confinement are the agent's own (`proxy/spec.rs`).
 
+mod annotations;
 mod program;
 
 use std::collections::BTreeMap;
@@ -10,9 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use cni::protocol::Sandbox;
-use contract::names::{
-    INJECTED_CONTAINERS, ISTIO_INJECT, MERGE_METRICS_ANNOTATION, PROXY_CONTAINER, SCRAPE_TARGETS_ANNOTATION,
-};
+use contract::names::{INJECTED_CONTAINERS, ISTIO_INJECT, PROXY_CONTAINER};
 use hyper::{Request, header};
 use json_patch::Patch;
 use k8s_openapi::ByteString;
@@ -20,46 +19,17 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Client, Config};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use x509_parser::pem::Pem;
 
+pub(crate) use self::annotations::annotations;
+use self::annotations::wrong_traffic_annotation;
 pub use self::program::Program;
-use self::program::{VALUE_LIMIT, program};
+use self::program::program;
 use crate::error::{Context, Error, Result};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Istio's annotations that a pod may set for its proxy on the node. The first six become firewall rules.
-const ANNOTATIONS: [&str; 15] = [
-    "traffic.sidecar.istio.io/includeOutboundIPRanges",
-    "traffic.sidecar.istio.io/excludeOutboundIPRanges",
-    "traffic.sidecar.istio.io/includeInboundPorts",
-    "traffic.sidecar.istio.io/excludeInboundPorts",
-    "traffic.sidecar.istio.io/includeOutboundPorts",
-    "traffic.sidecar.istio.io/excludeOutboundPorts",
-    "sidecar.istio.io/logLevel",
-    "sidecar.istio.io/componentLogLevel",
-    "sidecar.istio.io/agentLogLevel",
-    "sidecar.istio.io/statsInclusionPrefixes",
-    "sidecar.istio.io/statsInclusionSuffixes",
-    "sidecar.istio.io/statsInclusionRegexps",
-    "sidecar.istio.io/extraStatTags",
-    SCRAPE_TARGETS_ANNOTATION,
-    MERGE_METRICS_ANNOTATION,
-];
-const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
-/// The keys that a pod may set there: none names a program, a file, another control plane, another CA or a port of the agent's.
-const CONFIG_KEYS: [&str; 7] = [
-    "concurrency",
-    "drainDuration",
-    "terminationDrainDuration",
-    "tracing",
-    "proxyStatsMatcher",
-    "proxyHeaders",
-    "extraStatTags",
-];
 const TRUST_DOMAIN: &str = "TRUST_DOMAIN";
-/// Begins the annotations that become firewall rules.
-const TRAFFIC: &str = "traffic.sidecar.istio.io/";
 /// A namespace that istiod's injector does not leave out. It need not exist.
 const ISTIOS_NAMESPACE: &str = "istio-system";
 /// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
@@ -141,10 +111,7 @@ impl Injector {
         }
         let none = BTreeMap::new();
         let given = pod.metadata.annotations.as_ref().unwrap_or(&none);
-        if let Some(name) = ANNOTATIONS
-            .iter()
-            .find(|name| name.starts_with(TRAFFIC) && given.get(**name).is_some_and(|value| !is_harmless(name, value)))
-        {
+        if let Some(name) = wrong_traffic_annotation(given) {
             return Err(Error::new(format_args!("the annotation {name} is no list of ports or address ranges")));
         }
         let mut object = serde_json::to_value(pod)?;
@@ -176,40 +143,6 @@ fn review(object: Value) -> Value {
     });
     review["request"]["object"] = object;
     review
-}
-
-/// Returns the annotations that reach istiod and pilot-agent.
-pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let allowed = ANNOTATIONS.iter().filter_map(|name| all.get_key_value(*name));
-    let allowed =
-        allowed.filter(|(name, value)| is_harmless(name, value)).map(|(name, value)| (name.clone(), value.clone()));
-    let config = all.get(CONFIG_ANNOTATION).and_then(|text| proxy_config(text)).and_then(|mut config| {
-        config.retain(|key, _| CONFIG_KEYS.contains(&key.as_str()));
-        let text = Value::from(config).to_string();
-        // JSON escapes no line break beyond ASCII, and istiod writes it into YAML.
-        text.is_ascii().then(|| (CONFIG_ANNOTATION.to_owned(), text))
-    });
-    allowed.chain(config).collect()
-}
-
-/// Returns true if the value of an annotation cannot become anything but itself in istiod's template, which is text of YAML, and in the
-/// input of iptables. istiod does not validate all of them (`AnnotationValidation` in Istio's `pkg/kube/inject/validate.go`).
-fn is_harmless(name: &str, value: &str) -> bool {
-    let is_allowed = if name.starts_with(TRAFFIC) {
-        |c: char| c.is_ascii_hexdigit() || ".:/,* ".contains(c)
-    } else if name.ends_with("ogLevel") {
-        |c: char| c.is_ascii_alphanumeric() || "_.:,-".contains(c)
-    } else {
-        // pilot-agent's, which reads them in a file.
-        |c: char| (' '..='~').contains(&c)
-    };
-    value.chars().all(is_allowed)
-}
-
-/// Parses the annotation; `None` where it is no mapping, or too large, by its aliases, too.
-fn proxy_config(text: &str) -> Option<Map<String, Value>> {
-    let options = serde_saphyr::options! { budget: serde_saphyr::budget! { max_total_scalar_bytes: VALUE_LIMIT } };
-    (text.len() <= VALUE_LIMIT).then(|| serde_saphyr::from_str_with_options(text, options).ok())?
 }
 
 /// Applies the injector's patch to the pod.
@@ -262,6 +195,8 @@ pub(crate) fn value_after<'a>(args: &'a mut [String], option: &str) -> Option<&'
 
 #[cfg(test)]
 mod tests {
+    use super::annotations::CONFIG_ANNOTATION;
+    use super::program::VALUE_LIMIT;
     use super::*;
 
     fn pod(annotations: &Value) -> Pod {
@@ -384,26 +319,6 @@ mod tests {
     }
 
     #[test]
-    fn annotation_that_could_be_a_line_of_the_template_does_not_reach_istiod() {
-        let breaks = ["80\n", "80\r", "80\u{85}", "80\u{2028}", "80\u{2029}", "80\"", r"80\n", "80 -j RETURN", "80{{"];
-        for (name, value) in ANNOTATIONS.iter().flat_map(|name| breaks.map(|value| (*name, value))) {
-            let is_read_in_a_file = !name.starts_with(TRAFFIC) && !name.ends_with("ogLevel");
-            let is_one_line = value.chars().all(|c| (' '..='~').contains(&c));
-            let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-            assert_eq!(annotations(&given).is_empty(), !(is_read_in_a_file && is_one_line), "{name}: {value:?}");
-            let refused = object(&pod(&json!(given))).err().map(|error| error.to_string());
-            let expected = format!("the annotation {name} is no list of ports or address ranges");
-            assert_eq!(refused, name.starts_with(TRAFFIC).then_some(expected), "{value:?}");
-        }
-        for value in ["*", "80,443", "80, 443", "10.0.0.0/8,fd00::/8", ""] {
-            let given = BTreeMap::from([(ANNOTATIONS[0].to_owned(), value.to_owned())]);
-            assert_eq!(annotations(&given), given);
-        }
-        let config = |text: &str| annotations(&BTreeMap::from([(CONFIG_ANNOTATION.to_owned(), text.to_owned())])).len();
-        assert_eq!(["extraStatTags: [a]", "extraStatTags: [\"a\\u0085b\"]"].map(config), [1, 0]);
-    }
-
-    #[test]
     fn values_that_refer_to_others_are_bounded() {
         let long = "x".repeat(VALUE_LIMIT);
         let variables = |count: usize| -> Vec<Value> {
@@ -429,18 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn aliases_of_an_annotation_do_not_multiply_it() {
-        let config = format!("concurrency: &a {}\ntracing: [{}]", "x".repeat(30_000), "*a, ".repeat(90));
-        assert_eq!(annotations(&[(CONFIG_ANNOTATION.to_owned(), config)].into()), BTreeMap::new());
-    }
-
-    #[test]
     fn proxy_config_changes_no_trust_domain() {
         let mut proxy = proxy();
         let variables = proxy["env"].as_array_mut().unwrap();
         variables.push(json!({"name": TRUST_DOMAIN, "value": "other"}));
         let rendered = render(&answer(&init("istio-init", &["-m", "REDIRECT"]), &proxy)).unwrap();
         assert_eq!(rendered.trust_domain(), "td");
+    }
+
+    #[test]
+    fn annotation_that_is_no_list_of_ports_is_refused() {
+        let error = object(&pod(&json!({"traffic.sidecar.istio.io/includeOutboundPorts": r"80\n"}))).unwrap_err();
+        let expected =
+            "the annotation traffic.sidecar.istio.io/includeOutboundPorts is no list of ports or address ranges";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
