@@ -31,6 +31,12 @@ const CHARM_LABEL: &str = "app.juju.is/created-by";
 /// The annotations by which Helm knows what belongs to a release.
 const RELEASE_NAME: &str = "meta.helm.sh/release-name";
 const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
+/// By what tools that keep a repository's objects in a cluster know them, and how to suspend each.
+const KEPT_BY: [(&str, &str, &str); 3] = [
+    ("/metadata/annotations/argocd.argoproj.io~1tracking-id", "Argo CD", "argocd app set NAME --sync-policy none"),
+    ("/metadata/labels/kustomize.toolkit.fluxcd.io~1name", "Flux", "flux suspend kustomization NAME"),
+    ("/metadata/labels/helm.toolkit.fluxcd.io~1name", "Flux", "flux suspend helmrelease NAME"),
+];
 /// Kinds of which the API server calls something for each pod: what is left of them refuses pods.
 const ADMISSION_KINDS: [&str; 3] =
     ["MutatingWebhookConfiguration", "MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"];
@@ -51,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) next: Vec<String>,
     /// Unfinished pods in mode status, `NAMESPACE/NAME`: without the webhook they do not complete.
     pub(crate) waiting_pods: Vec<String>,
+    /// Names the tool that keeps the objects in the cluster, and what suspends it.
+    pub(crate) kept_by: Option<String>,
 }
 
 /// Tells what became of an object.
@@ -87,13 +95,14 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     }
     let (namespace, controller) = names(client, namespace, &configurations, label(NAME_LABEL)).await?;
     let mut plan = Plan::default();
-    let mut release = None;
+    let (mut release, mut kept_by) = (None, None);
     for manifest in manifests(&namespace, &controller)? {
         // The profiles share objects, and a server may have one in two versions.
         if plan.objects().any(|known| is_same(known, &manifest)) {
             continue;
         }
         let Some(object) = find(client, &manifest).await? else { continue };
+        kept_by = kept_by.or_else(|| KEPT_BY.iter().find(|(pointer, ..)| object.pointer(pointer).is_some()));
         let annotation = |key| object["metadata"]["annotations"][key].as_str().map(str::to_owned);
         let helms = annotation(RELEASE_NAME).zip(annotation(RELEASE_NAMESPACE));
         let is_helms = helms.is_some();
@@ -108,6 +117,8 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
             plan.others.push(object);
         }
     }
+    plan.kept_by = kept_by
+        .map(|(_, tool, suspend)| format!("{tool} keeps these objects, and creates them again; next: {suspend}"));
     plan.admission.sort_by_key(|object| ADMISSION_KINDS.iter().position(|kind| object["kind"] == *kind));
     // It names the account, and so the namespace of the rest.
     plan.others.sort_by_key(|object| object["kind"] == CLUSTER_ROLE_BINDINGS.name);

@@ -23,8 +23,8 @@ pub const PIPELINES_ACCOUNTS_ANNOTATION: &str = "istio-aux.io/pipelines-accounts
 pub const PIPELINES_ROLE_ANNOTATION: &str = "istio-aux.io/pipelines-role";
 /// Kubernetes' label for the manager of an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Kubernetes' label for one of several installations. On a tenant's objects: the namespace of their controller.
-pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
+/// Label of a tenant's objects: the namespace of their controller. By `app.kubernetes.io/instance` Argo CD takes objects for its own.
+pub const INSTALLATION_LABEL: &str = "istio-aux.io/installation";
 /// Manager of a tenant's objects: the value of [`MANAGED_BY_LABEL`], and the field manager.
 pub const TENANCY_MANAGER: &str = "istio-aux-tenancy";
 

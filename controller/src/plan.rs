@@ -238,7 +238,7 @@ mod tests {
         };
         // As somebody applies what `istio-aux tenant-objects` prints, or with our labels written by hand.
         let printed = each(|object| object["metadata"]["managedFields"][0]["manager"] = json!("kubectl"));
-        let of_another = each(|object| object["metadata"]["labels"]["app.kubernetes.io/instance"] = json!("other"));
+        let of_another = each(|object| object["metadata"]["labels"]["istio-aux.io/installation"] = json!("other"));
         let other_role = changed(&|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("edit"));
         let edited_pod_default = changed(&|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
         let no_role = || changed(&|o| o.has_role = false);

@@ -180,7 +180,7 @@ class ClusterResources:
             self._cluster.delete(each)
 
     def _delete_tenants_objects(self) -> None:
-        labels = {names.MANAGED_BY: names.TENANCY_MANAGER, names.INSTANCE: self._application.model}
+        labels = {names.MANAGED_BY: names.TENANCY_MANAGER, names.INSTALLATION: self._application.model}
         for kind in _TENANT_KINDS:
             for each in self._cluster.list(kind, ALL_NAMESPACES, labels):
                 self._cluster.delete(cast("AnyResource", each))

@@ -37,8 +37,8 @@ def controller(api: Api) -> Json:
 
 def put_tenants_objects(api: Api) -> None:
     """Creates the controller's objects in a tenant's namespace, and others of the same kinds."""
-    ours = {"labels": {"app.kubernetes.io/managed-by": "istio-aux-tenancy", "app.kubernetes.io/instance": "kubeflow"}}
-    another = {"labels": {**ours["labels"], "app.kubernetes.io/instance": "other"}}
+    ours = {"labels": {"app.kubernetes.io/managed-by": "istio-aux-tenancy", "istio-aux.io/installation": "kubeflow"}}
+    another = {"labels": {**ours["labels"], "istio-aux.io/installation": "other"}}
     role = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "any"}}
     api.put("RoleBinding", "istio-aux-pipelines", "team", metadata=ours, **role)
     api.put("PodDefault", "access-ml-pipeline", "team", metadata=ours)

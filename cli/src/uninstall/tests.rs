@@ -31,7 +31,7 @@ fn configuration(name: &str) -> Value {
 fn binding(namespace: &str, manager: &str) -> Value {
     json!({"metadata": {
         "name": "istio-aux-pipelines", "namespace": namespace, "uid": "1f",
-        "labels": {MANAGED_BY_LABEL: TENANCY_MANAGER, "app.kubernetes.io/instance": "istio-aux"},
+        "labels": {MANAGED_BY_LABEL: TENANCY_MANAGER, "istio-aux.io/installation": "istio-aux"},
         "managedFields": [{"manager": manager, "operation": "Apply"}],
     }})
 }
@@ -100,6 +100,24 @@ async fn objects_go_in_the_order_in_which_no_pod_is_refused() {
     assert_eq!(plan.waiting_pods, ["team/waits"]);
     let deletes = requests.bodies().into_iter().filter(|body| body.contains("propagationPolicy"));
     assert!(deletes.into_iter().all(|body| body.contains(r#""uid":"1f""#)), "each deletes what was read");
+}
+
+#[tokio::test]
+async fn tool_that_keeps_the_objects_is_named() {
+    let cases = [
+        ("annotations", "argocd.argoproj.io/tracking-id", Some("Argo CD")),
+        ("labels", "helm.toolkit.fluxcd.io/name", Some("Flux")),
+        ("labels", "team", None),
+    ];
+    for (field, key, tool) in cases {
+        let kept = |mut object: Value| {
+            json_patch::merge(&mut object["metadata"], &json!({field: {key: "x"}}));
+            object
+        };
+        let (_, plan, _) = removed(installed(kept)).await;
+        let named = plan.kept_by.as_deref().and_then(|text| text.split(" keeps").next());
+        assert_eq!(named, tool, "{key}");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use contract::kind::{POD_DEFAULTS, ROLE_BINDINGS};
-use contract::names::{ACCESS_PIPELINES_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, TENANCY_MANAGER};
+use contract::names::{ACCESS_PIPELINES_LABEL, INSTALLATION_LABEL, MANAGED_BY_LABEL, TENANCY_MANAGER};
 use serde_json::{Value, json};
 
 use super::pipelines_token::{mount, variable, volume};
@@ -52,7 +52,7 @@ pub fn labelled(mut object: Value, installation: &str) -> Value {
 /// Returns the labels of what the controller of an installation makes.
 #[must_use]
 pub fn labels(installation: &str) -> BTreeMap<String, String> {
-    let labels = [(MANAGED_BY_LABEL, TENANCY_MANAGER), (INSTANCE_LABEL, installation)];
+    let labels = [(MANAGED_BY_LABEL, TENANCY_MANAGER), (INSTALLATION_LABEL, installation)];
     labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
@@ -62,7 +62,7 @@ pub fn labels(installation: &str) -> BTreeMap<String, String> {
 pub fn installation_of(object: &Value) -> Option<&str> {
     let managers = object["metadata"]["managedFields"].as_array()?;
     let is_applied = |entry: &Value| entry["manager"] == TENANCY_MANAGER && entry["operation"] == "Apply";
-    managers.iter().any(is_applied).then(|| object["metadata"]["labels"][INSTANCE_LABEL].as_str()).flatten()
+    managers.iter().any(is_applied).then(|| object["metadata"]["labels"][INSTALLATION_LABEL].as_str()).flatten()
 }
 
 #[cfg(test)]
