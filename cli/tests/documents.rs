@@ -152,7 +152,9 @@ fn pages_have_200_lines_of_100_columns_at_most() {
 #[test]
 fn every_alert_is_explained() {
     let docs = summary().with_file_name("");
-    let rules = fs::read_to_string(docs.join("../deploy/helm/istio-aux/rules.yaml")).unwrap();
+    let rules = ["rules.yaml", "rules-tenancy.yaml"]
+        .map(|name| fs::read_to_string(docs.join("../deploy/helm/istio-aux").join(name)).unwrap())
+        .concat();
     let operations = fs::read_to_string(docs.join("operations.md")).unwrap();
     let alerts: BTreeSet<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     let rows = operations.lines().filter_map(|line| line.strip_prefix("| `IstioAux")?.split_once('`'));

@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 CHARM = HERE.parents[1]
 RULES = [
     *sorted((CHARM / "src/prometheus_alert_rules").glob("*.rules")),
-    *sorted((CHARM.parent / "deploy/helm").glob("*/rules.yaml")),
+    *sorted((CHARM.parent / "deploy/helm").glob("*/rules*.yaml")),
 ]
 
 

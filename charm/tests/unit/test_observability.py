@@ -108,6 +108,19 @@ def test_every_unit_sends_traces_of_its_hooks(app: App, monkeypatch: pytest.Monk
     assert destinations == [{"url": "http://tempo:4318/v1/traces", "ca": None}] * 2, "every unit sends its own"
 
 
+def test_traces_go_to_a_tempo_with_a_certificate_of_a_ca(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    app.deploy()
+    destinations: list[dict[str, str | None]] = []
+    monkeypatch.setattr("ops.tracing.set_destination", lambda **destination: destinations.append(destination))
+    data = {"certificates": json.dumps(["the CA"]), "version": "1"}
+    app.relate(0, testing.Relation("receive-ca-cert", id=6, remote_app_name="ca", remote_app_data=data))
+    tempo = [{"protocol": {"name": "otlp_http", "type": "http"}, "url": "https://tempo:4318"}]
+    data = {"receivers": json.dumps(tempo)}
+    tempo_relation = testing.Relation("charm-tracing", id=5, remote_app_name="tempo", remote_app_data=data)
+    app.relate(0, tempo_relation, "relation_changed")
+    assert destinations[-1] == {"url": "https://tempo:4318/v1/traces", "ca": "the CA"}
+
+
 def exposed() -> set[str]:
     """Returns the metrics of webhook and controller, by code and documents, with the format's suffixes."""
     source = "".join((REPOSITORY / file / "src/metrics.rs").read_text() for file in ("webhook", "controller"))
@@ -159,7 +172,7 @@ def test_panels_use_datasource_variables() -> None:
 
 
 def test_alerts_of_the_chart_are_here_too(api: Api) -> None:
-    chart = (REPOSITORY / "deploy/helm/istio-aux/rules.yaml").read_text()
+    chart = "".join(each.read_text() for each in (REPOSITORY / "deploy/helm/istio-aux").glob("rules*.yaml"))
     here = {rule["alert"] for rule in ALERTS}
     # Juju's labels are on no metric of the API server.
-    assert set(re.findall(r"alert: (\w+)", chart)) - {"IstioAuxUnreachable"} <= here
+    assert set(re.findall(r"alert: (\w+)", chart)) - {"IstioAuxUnreachable", "IstioAuxSkipped"} <= here
