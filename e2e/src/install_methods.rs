@@ -40,6 +40,11 @@ pub const LOADED_IMAGES: &str = "registry.invalid/istio-aux";
 /// The command line that is in the image.
 pub const BINARY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/images/istio-aux");
 
+/// Returns the option for the shim's image of `make images`.
+pub fn shim_image() -> String {
+    format!("--shim-image={LOADED_IMAGES}/shim:{}", env!("CARGO_PKG_VERSION"))
+}
+
 /// Runs a command in the directory `deploy`, and returns what it printed.
 fn say(program: &str, words: &[&str]) -> String {
     printed(&run(program, words, ""))
@@ -125,7 +130,7 @@ pub fn remove_all() {
 /// Runs kubectl on the policy profile, in the version that the server has.
 fn on_policy(words: &[&str]) {
     let version = format!("--api-version={}", policy_version());
-    let policy = say(BINARY, &["policy", &version]);
+    let policy = say(BINARY, &["policy", &version, &shim_image()]);
     printed(&run("kubectl", &[words, &["--filename=-"]].concat(), &policy));
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::Namespace;
 use crate::cluster::Label;
 use crate::command::{printed, run_offline};
-use crate::install_methods::{BINARY, policy_version};
+use crate::install_methods::{BINARY, policy_version, shim_image};
 use crate::kubectl::Applied;
 
 /// Returns the label that opts a namespace into the policies of this name.
@@ -19,7 +19,7 @@ pub const fn by_policy(name: &'static str) -> Label {
 #[must_use]
 pub fn install_policies(name: &'static str, options: &[&str]) -> Applied {
     let version = format!("--api-version={}", policy_version());
-    let text = printed(&run_offline(BINARY, &[&["policy", &version], options].concat()));
+    let text = printed(&run_offline(BINARY, &[&["policy", &version, &shim_image()], options].concat()));
     let mut objects: Vec<Value> = serde_saphyr::from_str_multiple(&text).expect("manifests are YAML");
     // What keeps others from the annotation is the same object as the installation's.
     objects.retain(|object| !object["kind"].as_str().is_some_and(|kind| kind.starts_with("Validating")));

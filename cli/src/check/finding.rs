@@ -40,6 +40,7 @@ pub(crate) enum Id {
     PullSecret,
     Rights,
     ServerVersion,
+    ShimImage,
     StuckPod,
     Tenancy,
     Unreadable,
@@ -93,7 +94,7 @@ pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
 /// Returns true if it is known what is installed, and its only problems are some that waiting does not end.
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
     let is_known = findings.iter().any(|finding| finding.id == Id::Installation);
-    let is_another = |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh);
+    let is_another = |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh | Id::ShimImage);
     is_known && findings.iter().all(|finding| finding.severity != Severity::Problem || is_another(finding))
 }
 

@@ -13,7 +13,7 @@ mod tenant;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use contract::version::Version;
 use inject::Settings;
 use inject::args::default_settings;
@@ -45,8 +45,11 @@ pub(crate) struct Scope {
 /// Checks a cluster in which istio-aux is installed.
 pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> {
     let mut snapshot = snapshot::take_without_pods(client).await?;
-    let installed = || snapshot.webhooks.iter().find_map(|webhook| webhook.settings.clone());
-    let mut settings = scope.settings.clone().or_else(installed).unwrap_or_else(default_settings);
+    let installed = snapshot.webhooks.iter().find_map(|webhook| webhook.settings.clone());
+    if scope.probe_in.is_some() && lacks_image(scope.settings.as_ref(), installed.as_ref()) {
+        bail!("--probe runs the shim's image: give --shim-image");
+    }
+    let mut settings = scope.settings.clone().or(installed).unwrap_or_else(default_settings);
     // A server without native sidecars gets the shim in another mode.
     settings.native_sidecars &= snapshot.server.is_none_or(Version::has_native_sidecars);
     snapshot.add_pods(client, scope, &settings).await?;
@@ -57,6 +60,12 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> 
         findings.extend(probe::run(client, namespace, &snapshot.nodes, &settings).await);
     }
     Ok(findings)
+}
+
+/// Returns true if neither an option nor the installed webhook names the shim's image, so that it is one that no registry has.
+fn lacks_image(given: Option<&Settings>, installed: Option<&Settings>) -> bool {
+    let is_default = |settings: &Settings| settings.shim_image == default_settings().shim_image;
+    given.or(installed).is_none_or(is_default) && !installed.is_some_and(is_default)
 }
 
 /// Checks a cluster before an installation.
@@ -118,6 +127,23 @@ mod tests {
     use super::*;
     use crate::pods::fixtures::stuck_pod;
     use api::fake::{Answer, client};
+
+    #[test]
+    fn probe_wants_an_image() {
+        let [other, default] = [&Settings::new("r/shim:1"), &default_settings()];
+        let with_secret = &Settings { pull_secrets: vec!["pull".to_owned()], ..default_settings() };
+        let cases = [
+            (None, None, true),
+            (Some(other), None, false),
+            (None, Some(other), false),
+            (Some(with_secret), None, true),
+            (Some(with_secret), Some(other), true),
+            (None, Some(default), false),
+        ];
+        for (given, installed, lacks) in cases {
+            assert_eq!(lacks_image(given, installed), lacks, "{given:?} {installed:?}");
+        }
+    }
 
     #[test]
     fn findings_are_printed_with_step_and_link() {

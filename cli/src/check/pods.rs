@@ -4,7 +4,7 @@ use inject::{Settings, Sidecar};
 use serde_json::Value;
 
 use super::tenant::TenantPod;
-use crate::pods::{ExplainedPod, StuckPod, check_stuck, sidecar};
+use crate::pods::{ExplainedPod, StuckPod, UnpulledShim, check_stuck, sidecar, unpulled_shim};
 
 /// Holds what is known of the pods.
 #[derive(Debug, Default)]
@@ -14,6 +14,7 @@ pub(super) struct PodFacts {
     /// Counts pods with istio-proxy as a native sidecar.
     pub(super) native: usize,
     pub(super) stuck: Vec<StuckPod>,
+    pub(super) unpulled: Vec<UnpulledShim>,
     /// Explains each pod, if that was asked for.
     pub(super) decisions: Vec<ExplainedPod>,
     /// Has the facts about the same pods that matter to a tenant of Kubeflow.
@@ -29,6 +30,7 @@ impl PodFacts {
             Sidecar::None | Sidecar::Customised | Sidecar::Gateway => {}
         }
         self.stuck.extend(check_stuck(pod).ok());
+        self.unpulled.extend(unpulled_shim(pod));
         if let Some((namespace, settings)) = decide {
             self.tenants.extend(TenantPod::of(pod));
             self.decisions.push(ExplainedPod::of(pod, Some(namespace), settings));

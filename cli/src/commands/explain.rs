@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::explain::{Explanation, Verdict};
-use crate::pods::with_warnings;
+use crate::pods::{INJECTOR_LABELS, with_warnings};
 use crate::text::one_line;
 
 /// Separates a warning from what precedes it.
@@ -21,7 +21,13 @@ pub(super) fn render(explanation: &Explanation) -> String {
     let _ = writeln!(text, "{opted_in}: {opt_in}");
     if let Some(in_mesh) = in_mesh {
         let selects = if *in_mesh { "selects" } else { "does not select" };
-        let _ = writeln!(text, "Istio's injector {selects} the namespace");
+        let _ = write!(text, "Istio's injector {selects} the namespace");
+        // A pod may ask for its proxy by a label of its own.
+        let has_none = |verdict: &Verdict| matches!(verdict, Verdict::NotInjected { has_proxy: false, .. });
+        if !in_mesh && now.iter().any(has_none) {
+            let _ = write!(text, "; next: kubectl label namespace {namespace} {INJECTOR_LABELS}");
+        }
+        text.push('\n');
     }
     for annotation in misplaced {
         let _ = writeln!(
@@ -87,7 +93,7 @@ mod tests {
             pods: vec![pod("a", Some(decision(&[])), None), pod("b", None, Some("it opted out"))],
             now: vec![
                 Verdict::Injected(decision(&["no container mian\nok       all is well"])),
-                Verdict::NotInjected { reason: "it opted out".to_owned(), has_proxy: true, warnings: Vec::new() },
+                Verdict::NotInjected { reason: "it opted out".to_owned(), has_proxy: false, warnings: Vec::new() },
                 Verdict::Rejected { message: "exceeded quota".to_owned() },
                 Verdict::Unasked { reason: "no rights".to_owned(), decision: decision(&[]) },
                 Verdict::Unknown { reason: "no answer".to_owned() },

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use contract::names::SHIM_IMAGE;
 use inject::args::ShimArgs;
 
 use super::CliResult;
@@ -26,8 +27,8 @@ byte. A YAML document that changes is written again from its content: literal bl
 folded scalars become one line, and quotes may change.",
     after_help = "examples:
   istio-aux inject -f job.yaml | kubectl apply -f -
-  istio-aux inject -f manifests/ -f job.yaml --assume-proxy > all.yaml
-  kustomize build . | istio-aux inject -f - --assume-proxy > all.yaml"
+  istio-aux inject -f manifests/ --assume-proxy --shim-image=registry.example/istio-aux/shim:0.1.0 > all.yaml
+  kustomize build . | istio-aux inject -f - --assume-proxy --shim-image=… > all.yaml"
 )]
 pub(super) struct InjectArgs {
     /// A file or directory of manifests, or - for standard input; repeatable
@@ -54,6 +55,9 @@ pub(super) fn inject(arguments: InjectArgs) -> CliResult {
         let injected = offline::inject(&text, &settings, arguments.assume_proxy).with_context(|| name.to_string())?;
         append(&mut all, &injected.text);
         warnings.extend(injected.warnings);
+    }
+    if all.contains(&format!("{SHIM_IMAGE}:")) {
+        warnings.push(format!("no registry has the shim's image {}; next: --shim-image=IMAGE", settings.shim_image));
     }
     for warning in warnings {
         eprintln!("istio-aux: {warning}");

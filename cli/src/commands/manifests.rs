@@ -44,8 +44,10 @@ A MutatingAdmissionPolicy and its bindings, for Kubernetes 1.36 and later; for 1
 where the feature gate MutatingAdmissionPolicy is on. No component runs, and there is no certificate. docs/policy.md says
 what a policy cannot do.",
     after_help = "examples:
-  istio-aux policy | kubectl apply --server-side -f -
-  istio-aux policy --delivery=image-volume --shim-image=registry.example/istio-aux/shim:0.1.0 > policy.yaml"
+  istio-aux policy --shim-image=registry.example/istio-aux/shim:0.1.0 | kubectl apply --server-side -f -
+  istio-aux policy --shim-image=registry.example/istio-aux/shim:0.1.0 --delivery=image-volume > policy.yaml",
+    // No registry has the default image, and no component would be the first to lack it.
+    mut_arg("shim_image", |image| image.default_value(None).required(true))
 )]
 pub(super) struct PolicyArgs {
     /// The version of the API that the server has

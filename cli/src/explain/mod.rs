@@ -88,7 +88,8 @@ pub(crate) async fn explain(
     let (pods, other_pods) =
         if target.kind == PODS { (vec![context.explained(&object)], 0) } else { context.pods(&object).await? };
     let mut now = Vec::new();
-    for template in &templates {
+    // A pod that has its shim says nothing of a new one.
+    for template in templates.iter().filter(|template| !is_rendered(template) || recorded(template).is_none()) {
         now.push(context.verdict(template).await);
     }
     Ok(Explanation {
@@ -111,7 +112,8 @@ fn is_zero(number: &usize) -> bool {
 
 /// Returns istio-aux' annotations of an object that has a pod template, where they have no effect.
 fn misplaced(object: &Value) -> Vec<String> {
-    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    let metadata = [&object["metadata"], &object["spec"]["jobTemplate"]["metadata"]];
+    let annotations = metadata.into_iter().filter_map(|metadata| metadata["annotations"].as_object()).flatten();
     annotations.map(|(key, _)| key.clone()).filter(|key| key.starts_with(ANNOTATION_PREFIX)).collect()
 }
 

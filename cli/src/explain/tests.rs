@@ -94,6 +94,8 @@ async fn annotation_of_the_job_itself_is_misplaced() {
     annotated["metadata"]["annotations"] = json!({"istio-aux.io/mode": "off", "team": "a"});
     let answers = [Answer::ok(JOB, annotated), Answer::list(PODS_OF_JOB, &[]), namespace(&json!({}))];
     assert_eq!(explained("job/hello", answers).await.0.unwrap().misplaced, ["istio-aux.io/mode"]);
+    let job = json!({"metadata": {"annotations": {"istio-aux.io/quit": "a"}}});
+    assert_eq!(misplaced(&json!({"spec": {"jobTemplate": job}})), ["istio-aux.io/quit"], "of a CronJob");
 }
 
 #[tokio::test]
@@ -133,7 +135,9 @@ async fn new_pod_uses_the_controllers_template() {
     let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "hello", "controller": true});
     let mut pod_of_job = stuck_pod();
     pod_of_job["metadata"]["ownerReferences"] = json!([owner]);
-    for (pod, is_asked) in [(pod_of_job, true), (stuck_pod(), false)] {
+    let mut shimmed = stuck_pod();
+    json_patch::merge(&mut shimmed["metadata"], &json!({"annotations": status("native")}));
+    for (pod, is_asked, verdicts) in [(pod_of_job, true, 1), (stuck_pod(), false, 1), (shimmed, false, 0)] {
         let answers = [
             Answer::ok("GET /api/v1/namespaces/team/pods/hello", pod),
             Answer::ok(CREATE, json!({"metadata": {"annotations": status("native")}})),
@@ -143,8 +147,10 @@ async fn new_pod_uses_the_controllers_template() {
         let (explanation, requests) = explained("pod/hello", answers).await;
         let explanation = explanation.unwrap();
         assert_eq!(matches!(explanation.now[..], [Verdict::Injected(_)]), is_asked, "{explanation:?}");
+        assert_eq!(explanation.now.len(), verdicts, "{explanation:?}");
         assert_eq!(requests.all().iter().any(|line| line.starts_with(CREATE)), is_asked);
-        assert_eq!(explanation.pods[0].unchanged, Some(OptIn::Missing.describe()));
+        let unchanged = (verdicts == 1).then(|| OptIn::Missing.describe());
+        assert_eq!(explanation.pods[0].unchanged, unchanged);
     }
 }
 

@@ -58,7 +58,8 @@ fn webhook(pod: &Value) -> Option<Webhook> {
     let image = container["image"].as_str()?;
     Some(Webhook {
         image: image.to_owned(),
-        version: label(pod, "app.kubernetes.io/version").or_else(|| tag(image)).map(str::to_owned),
+        // The chart's label says nothing of an image whose tag was pinned.
+        version: tag(image).filter(is_version).or_else(|| label(pod, "app.kubernetes.io/version")).map(str::to_owned),
         settings: container["args"].as_array().and_then(|_| settings_of(&arguments(container)).ok()),
     })
 }
@@ -67,6 +68,10 @@ fn webhook(pod: &Value) -> Option<Webhook> {
 fn tag(image: &str) -> Option<&str> {
     let (_, name) = image.rsplit_once('/').unwrap_or_default();
     (!name.contains('@')).then(|| name.split_once(':').map(|(_, tag)| tag))?
+}
+
+fn is_version(tag: &&str) -> bool {
+    tag.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Returns true for the container that runs the webhook, by its program or its name.
@@ -114,6 +119,12 @@ mod tests {
             ("shim:2", Hold::Never, Delivery::ImageVolume)
         );
         assert!(!settings.native_sidecars);
+        let pinned = |image: &str| {
+            let mut pod = pod.clone();
+            pod["spec"]["containers"][0]["image"] = json!(image);
+            webhook(&pod).unwrap().version.unwrap()
+        };
+        assert_eq!(["r/webhook:0.0.9", "r/webhook:stable"].map(pinned), ["0.0.9", "0.1.0"]);
         let without = json!({"spec": {"containers": [{"name": "webhook", "image": "r:5000/x/webhook:0.1.1"}]}});
         let found = webhook(&without).unwrap();
         assert_eq!((found.version.as_deref(), found.settings), (Some("0.1.1"), None), "an image may have arguments");

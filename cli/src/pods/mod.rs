@@ -3,6 +3,7 @@
 mod decision;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod image;
 mod opt_in;
 mod stuck;
 pub(crate) mod templates;
@@ -10,8 +11,9 @@ pub(crate) mod templates;
 pub(crate) use self::decision::{
     Decision, ExplainedPod, decide_now, is_rendered, recorded, sidecar, why_unchanged, with_warnings,
 };
+pub(crate) use self::image::{UnpulledShim, unpulled_shim};
 pub(crate) use self::opt_in::{
-    OptIn, REVISION_LABEL, is_in_mesh, label, namespace_opt_in, opt_in, revision, wrong_value,
+    INJECTOR_LABELS, OptIn, REVISION_LABEL, is_in_mesh, label, namespace_opt_in, opt_in, revision, wrong_value,
 };
 pub(crate) use self::stuck::{StuckPod, check_stuck, is_proxy};
 pub(crate) use self::templates::pods_of;

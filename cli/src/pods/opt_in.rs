@@ -8,6 +8,8 @@ use serde_json::Value;
 /// Names Istio's own labels of namespaces.
 const ISTIO_INJECTION_LABEL: &str = "istio-injection";
 pub(crate) const REVISION_LABEL: &str = "istio.io/rev";
+/// Says how Istio's injector comes to select a namespace, as an argument of `kubectl label`.
+pub(crate) const INJECTOR_LABELS: &str = "istio-injection=enabled, or istio.io/rev=REVISION";
 /// Is a namespace that the webhook configuration never selects.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 

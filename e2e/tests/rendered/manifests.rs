@@ -1,7 +1,7 @@
 //! The labels of the chart's objects, and the policies, which `istio-aux policy` renders too.
 
 use e2e::command::{printed, run_offline};
-use e2e::install_methods::BINARY;
+use e2e::install_methods::{BINARY, shim_image};
 use e2e::rendered::{Objects, chart, objects, webhooks};
 use serde_json::json;
 
@@ -10,12 +10,11 @@ const HELM_LABELS: [&str; 4] =
     ["app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"];
 /// Prints the policy profile as the command line does.
 fn by_command(options: &[&str]) -> Objects {
-    objects(&printed(&run_offline(BINARY, &[&["policy"], options].concat())))
+    objects(&printed(&run_offline(BINARY, &[&["policy", &shim_image()], options].concat())))
 }
 
 #[test]
 fn chart_and_command_render_the_same_policies() {
-    let images = "--shim-image=registry.invalid/istio-aux/shim:0.1.0";
     let cases: [(&[&str], &[&str]); 3] = [
         (&[], &[]),
         (
@@ -26,7 +25,7 @@ fn chart_and_command_render_the_same_policies() {
     ];
     for (values, options) in cases {
         let mut by_helm = chart(&[&["--set=profile=policy"], values].concat());
-        let by_command = by_command(&[&[images], options].concat());
+        let by_command = by_command(options);
         for object in by_helm.values_mut() {
             let labels = object["metadata"]["labels"].as_object_mut().expect("it has labels");
             labels.retain(|label, _| !HELM_LABELS.contains(&label.as_str()));

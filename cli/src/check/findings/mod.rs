@@ -5,6 +5,7 @@ mod istio;
 mod namespaces;
 mod node_proxies;
 mod servers;
+mod shim_image;
 mod stuck_pods;
 mod tenants;
 
@@ -27,6 +28,7 @@ pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     findings.extend(istio::of(snapshot));
     findings.extend(namespaces::of(snapshot));
     findings.extend(stuck_pods::of(&snapshot.pods.stuck, now));
+    findings.extend(shim_image::of(&snapshot.pods.unpulled));
     findings.extend(tenants::of(snapshot));
     findings.extend(node_proxies::of(snapshot));
     findings.extend(snapshot.pods.decisions.iter().map(|pod| match pod.decision {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{items, name, some};
-use crate::pods::{REVISION_LABEL, is_in_mesh, namespace_opt_in, revision, wrong_value};
+use crate::pods::{INJECTOR_LABELS, REVISION_LABEL, is_in_mesh, namespace_opt_in, revision, wrong_value};
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
@@ -34,7 +34,8 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     if !outside.is_empty() {
         let message = "namespaces opted in that Istio's injector does not select, so that only pods with a label of \
                        their own are in the mesh";
-        findings.push(Finding::info(Id::NamespaceMesh, format!("{message}: {}", some(&outside))));
+        let finding = Finding::info(Id::NamespaceMesh, format!("{message}: {}", some(&outside)));
+        findings.push(finding.with_remediation(format!("kubectl label namespace NAME {INJECTOR_LABELS}")));
     }
     if let Some(name) = &snapshot.missing_namespace {
         let message = format!("there is no namespace {name}");

@@ -256,6 +256,21 @@ fn stuck_pod_has_the_command_to_finish_it() {
 }
 
 #[test]
+fn pods_without_the_shims_image_are_a_problem() {
+    let mut snapshot = healthy();
+    for name in ["a", "b"] {
+        let mut pod = labelled(name, &json!({}));
+        pod["metadata"]["namespace"] = json!("team");
+        let waiting = json!({"waiting": {"reason": "ImagePullBackOff"}});
+        pod["status"] = json!({"initContainerStatuses": [{"name": "aux-shim", "image": "r/shim:1", "state": waiting}]});
+        snapshot.pods.add(&pod, None);
+    }
+    let lines: Vec<String> = found(&snapshot).iter().map(Finding::line).collect();
+    let line = "problem shim-image: pods wait for the shim's image r/shim:1 (ImagePullBackOff): team/a, team/b";
+    assert!(lines.iter().any(|found| found == line), "{lines:#?}");
+}
+
+#[test]
 fn each_pods_decision_is_shown() {
     let mut decided = stuck_pod();
     decided["metadata"]["annotations"]["istio-aux.io/status"] = json!(r#"{"mode": "native", "reason": "because"}"#);
