@@ -34,7 +34,7 @@ from settings import Settings
 
 logger = logging.getLogger(__name__)
 
-PEERS, WEBHOOK_IMAGE = "peers", "webhook-image"
+PEERS, MESH, WEBHOOK_IMAGE = "peers", "service-mesh", "webhook-image"
 _LAST_GOOD = "options"
 """Key of the application's peer data: the last valid options."""
 _OPTED_IN = "namespaces"
@@ -48,6 +48,15 @@ _IN_MESH: Labels = {names.INJECTION_LABEL: names.ENABLED, names.ISTIO_INJECT: "t
 """Labels of pods that join by the relation `service-mesh`."""
 
 
+class _Mesh(ServiceMeshProvider):
+    """Publishes the labels when the charm says so: the webhook has to add what their pods need beside the proxy."""
+
+    publish = ServiceMeshProvider.update_relations
+
+    def update_relations(self) -> None:
+        """Does nothing: the library calls it before there is a webhook."""
+
+
 class IstioAuxCharm(ops.CharmBase):
     """A unit of istio-aux."""
 
@@ -59,8 +68,8 @@ class IstioAuxCharm(ops.CharmBase):
         self.resources = ClusterResources(self.application, self.cluster)
         # Created before this charm observes events: the libraries then handle each event first.
         self._certificates = CertificatesRelation(self, self.application)
-        self._tracing = ops.tracing.Tracing(self, observability.TRACING)
-        self._mesh = ServiceMeshProvider(self, dict(_IN_MESH), MeshType.istio)
+        self._tracing = ops.tracing.Tracing(self, observability.TRACING, ca_relation_name=observability.TRACING_CA)
+        self._mesh = _Mesh(self, dict(_IN_MESH), MeshType.istio)
         self._actions = Actions(self)
         for event in self._events():
             framework.observe(event, self._on_event)
@@ -71,7 +80,7 @@ class IstioAuxCharm(ops.CharmBase):
         on = self.on
         yield from (on.install, on.start, on.stop, on.upgrade_charm, on.config_changed, on.update_status)
         yield from (on.leader_elected, on.secret_changed, on.secret_expired)
-        for name in (PEERS, certificates.RELATION, observability.PROMETHEUS, observability.GRAFANA):
+        for name in (PEERS, MESH, certificates.RELATION, observability.PROMETHEUS, observability.GRAFANA):
             relation = self.on[name]
             yield from (relation.relation_created, relation.relation_joined, relation.relation_changed)
             yield from (relation.relation_departed, relation.relation_broken)
@@ -167,7 +176,7 @@ class IstioAuxCharm(ops.CharmBase):
             yield statuses.NO_WEBHOOK_IMAGE
             return
         yield from self._apply(settings, image)
-        found = missed(self.cluster, self.application, settings) if counts_pods else []
+        found = missed(self.cluster, self.application, settings, with_owners=False) if counts_pods else []
         if counts := collections.Counter(each.kind for each in found):
             yield statuses.missed(counts)
 
@@ -200,7 +209,9 @@ class IstioAuxCharm(ops.CharmBase):
             yield statuses.absent_namespaces(absent)
         if settings.require_sidecar and not unsupported:
             yield statuses.exempt_from_sidecars(self.resources.istio_applications())
-        if not self._gets_ready(self.application.webhook):
+        if self._gets_ready(self.application.webhook):
+            self._mesh.publish()
+        else:
             yield statuses.not_ready(self.application.webhook)
         tenancy = self.application.tenancy
         if settings.tenancy and health.is_overdue(self.resources.deployment(tenancy), _now()):

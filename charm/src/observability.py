@@ -12,7 +12,7 @@ import ops
 from cosl import JujuTopology, LZMABase64
 from cosl.rules import Rules
 
-PROMETHEUS, GRAFANA, TRACING = "metrics-endpoint", "grafana-dashboard", "charm-tracing"
+PROMETHEUS, GRAFANA, TRACING, TRACING_CA = "metrics-endpoint", "grafana-dashboard", "charm-tracing", "receive-ca-cert"
 HEALTH_PORT = 8080
 
 _HERE = pathlib.Path(__file__).parent

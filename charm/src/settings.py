@@ -14,11 +14,20 @@ _IMAGE = re.compile(
     r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
     r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
+_QUANTITIES = re.compile(
+    r"none|(cpu|memory|ephemeral-storage)=[0-9.]+[a-zA-Z]*(,(cpu|memory|ephemeral-storage)=[0-9.]+[a-zA-Z]*)*"
+)
 
 
 def _image(value: str) -> str:
     if not _IMAGE.fullmatch(value):
         raise ValueError("must be an image reference, such as registry.invalid/istio-aux/shim:0.1.0")
+    return value
+
+
+def _quantities(value: str) -> str:
+    if not _QUANTITIES.fullmatch(value):
+        raise ValueError(f'"{value}" must be NAME=QUANTITY, separated by commas, such as cpu=1m,memory=4Mi, or none')
     return value
 
 
@@ -51,6 +60,8 @@ class Settings(BaseModel):
     require_sidecar: StrictBool = False
     webhook_timeout: Annotated[StrictInt, Field(ge=1, le=30)] = 2
     shim_image: Annotated[str, BeforeValidator(_image)] = "registry.invalid/istio-aux/shim:0.1.0"
+    shim_requests: Annotated[str, BeforeValidator(_quantities)] = "cpu=1m,memory=4Mi"
+    shim_limits: Annotated[str, BeforeValidator(_quantities)] = "memory=16Mi"
     delivery: Literal["copy", "image-volume"] = "copy"
     tenancy: StrictBool = False
 

@@ -15,7 +15,8 @@ output "provides" {
 output "requires" {
   description = "Endpoints that the application requires"
   value = {
-    certificates  = "certificates"
-    charm_tracing = "charm-tracing"
+    certificates    = "certificates"
+    charm_tracing   = "charm-tracing"
+    receive_ca_cert = "receive-ca-cert"
   }
 }

@@ -137,6 +137,7 @@ def _adjust_deployment(deployment: Object, installation: Installation) -> None:
         deployment["spec"]["replicas"] = installation.replicas
         container["env"] = [{"name": "SHIM_IMAGE", "value": settings.shim_image}]
         options |= {"--delivery": settings.delivery, "--native-sidecars": settings.native_sidecars}
+        options |= {"--shim-requests": settings.shim_requests, "--shim-limits": settings.shim_limits}
     kept = [word for word in container.get("args", []) if word.split("=")[0] not in options]
     container["args"] = [*kept, *(f"{option}={value}" for option, value in options.items())]
 

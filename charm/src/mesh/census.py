@@ -35,15 +35,17 @@ class Missed:
         return f"{self.namespace}/Pod/{self.name} {self.kind} {owner}"
 
 
-def missed(cluster: Cluster, application: Application, settings: Settings, namespace: str = "") -> list[Missed]:
-    """Returns the pods of a namespace, or of all, that miss something."""
+def missed(
+    cluster: Cluster, application: Application, settings: Settings, namespace: str = "", *, with_owners: bool = True
+) -> list[Missed]:
+    """Returns the pods of a namespace, or of all, that miss something. Owners may cost a request for each."""
     by_name = {metadata.name(each): each for each in cluster.list(Namespace)}
     found: list[Missed] = []
     for pod in cluster.list(Pod, namespace or ALL_NAMESPACES):
         within = metadata.namespace(pod) or ""
         kind = pods.missed(pod, by_name[within], application, settings) if within in by_name else None
         if kind:
-            found.append(Missed(within, metadata.name(pod), kind, _owner(cluster, pod)))
+            found.append(Missed(within, metadata.name(pod), kind, _owner(cluster, pod) if with_owners else None))
     return found
 
 

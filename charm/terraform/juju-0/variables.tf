@@ -46,7 +46,7 @@ variable "revision" {
 }
 
 variable "units" {
-  description = "How many units; two or more are there when a node is drained"
+  description = "How many units; one leads, and the webhook has two replicas at least"
   type        = number
   default     = 2
 

@@ -48,9 +48,11 @@ def labels(namespace: str) -> dict[str, str]:
 
 
 def admitted(namespace: str, restart: str = "Never") -> dict[str, Any]:
-    """Returns a pod as the API server admits it. Fails if it rejects it."""
+    """Returns a pod as the API server admits it. Fails if it rejects it, or the webhook did not change it."""
     pod = ("run", "probe", "-n", namespace, "--image=registry.example/none", f"--restart={restart}")
-    return json.loads(kubectl(*pod, "--dry-run=server", "-o", "json"))
+    admitted = json.loads(kubectl(*pod, "--dry-run=server", "-o", "json"))
+    assert "holdApplicationUntilProxyStarts" in admitted["metadata"]["annotations"]["proxy.istio.io/config"]
+    return admitted
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def test_with_trust_it_is_active(juju: jubilant.Juju) -> None:
 def test_webhook_is_called_for_a_listed_namespace(juju: jubilant.Juju, team: str) -> None:
     juju.config(APP, {"namespaces": team})
     juju.wait(lambda status: jubilant.all_active(status, APP) and "istio-aux.io/injection" in labels(team))
-    assert "holdApplicationUntilProxyStarts" in admitted(team)["metadata"]["annotations"]["proxy.istio.io/config"]
+    admitted(team)
 
 
 def test_wrong_option_is_named_and_put_right(juju: jubilant.Juju) -> None:

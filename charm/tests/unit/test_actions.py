@@ -157,7 +157,8 @@ def test_result_of_as_many_pods_as_fit_names_all(missed: App, api: Api) -> None:
     assert "narrow it" not in missed.act(0, "list-uninjected-pods")["pods"]
 
 
-def test_status_says_what_pods_miss(missed: App) -> None:
+def test_status_says_what_pods_miss(missed: App, api: Api) -> None:
+    api.rejected["ReplicaSet"] = AssertionError("a count needs no owner")
     missed.update(0)
     expected = "pods that miss something: 1 no-hold, 1 no-shim, 5 no-sidecar; see the action list-uninjected-pods"
     assert missed.status().message == expected

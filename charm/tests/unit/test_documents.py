@@ -63,7 +63,10 @@ def test_package_has_icon_and_licence() -> None:
     listed = CHARMCRAFT["parts"]["about"]["prime"]
     assert {"icon.svg", "LICENSE"} <= set(listed)
     for file in listed:
+        # charmcraft would copy a link that leads out of the charm, and fail to pack it.
         assert (CHARM / file).is_file(), file
+        assert not (CHARM / file).is_symlink(), file
+    assert (CHARM / "LICENSE").read_text() == (CHARM.parent / "LICENSE").read_text()
 
 
 def test_terraform_module_has_the_bundles_shape() -> None:

@@ -292,3 +292,16 @@ def test_charms_join_by_relation_and_label_themselves(app: App, api: Api) -> Non
     assert json.loads(data["labels"]) == {"istio-aux.io/injection": "enabled", "sidecar.istio.io/inject": "true"}
     assert json.loads(data["mesh_type"]) == "istio"
     assert len(api.writes) == writes, "nothing of the charm's is written"
+
+
+def test_labels_are_handed_out_once_the_webhook_serves_and_stay(app: App, api: Api) -> None:
+    api.starts = False
+    app.config = SHIM
+    app.deploy()
+    app.relate(0, testing.Relation("service-mesh", id=7, remote_app_name="katib-controller"))
+    app.run(0, "config_changed")
+    assert "labels" not in app.relation(0, "service-mesh").local_app_data
+    for status in ({"availableReplicas": 1}, {}):
+        api.get(*WEBHOOK)["status"] = status
+        app.update(0)
+        assert "labels" in app.relation(0, "service-mesh").local_app_data

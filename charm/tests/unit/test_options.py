@@ -49,8 +49,10 @@ def test_option_added_by_refresh_has_its_default(app: App, api: Api) -> None:
 
 
 def test_options_become_arguments(app: App, api: Api) -> None:
-    app.deploy(config={"delivery": "image-volume", "native-sidecars": "disabled", "log-level": "warn"})
+    shim = {"shim-requests": "cpu=10m,memory=8Mi", "shim-limits": "none"}
+    app.deploy(config={"delivery": "image-volume", "native-sidecars": "disabled", "log-level": "warn", **shim})
     expected = {"--delivery=image-volume", "--native-sidecars=disabled", "--log-level=warn", "--log-format=json"}
+    expected |= {"--shim-requests=cpu=10m,memory=8Mi", "--shim-limits=none"}
     assert expected <= set(arguments(api))
     names = [word.split("=")[0] for word in arguments(api)]
     assert len(names) == len(set(names)), "the chart's own values are replaced"

@@ -13,6 +13,7 @@ CHARMCRAFT = yaml.safe_load((pathlib.Path(__file__).parents[2] / "charmcraft.yam
 DEFAULTS: dict[str, Any] = {name: option["default"] for name, option in CHARMCRAFT["config"]["options"].items()}
 
 
+QUANTITIES = "must be NAME=QUANTITY, separated by commas, such as cpu=1m,memory=4Mi, or none"
 IMAGE = "must be an image reference, such as registry.invalid/istio-aux/shim:0.1.0"
 
 
@@ -43,6 +44,9 @@ def test_defaults_are_all_good() -> None:
         ("shim-image", "a b", IMAGE),
         ("shim-image", "--help", IMAGE),
         ("namespace-selector", "a b", '"a b" is not a label selector, such as key=value'),
+        ("shim-requests", "cpu", f'"cpu" {QUANTITIES}'),
+        ("shim-limits", "cpu=1 --x", f'"cpu=1 --x" {QUANTITIES}'),
+        ("shim-limits", "", f'"" {QUANTITIES}'),
         ("delivery", "mount", "\"mount\" is invalid: must be 'copy' or 'image-volume'"),
     ],
 )
