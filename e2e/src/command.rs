@@ -52,6 +52,7 @@ fn output(command: &mut Command, input: &str) -> Output {
 }
 
 /// Returns what a program printed. Panics where it failed.
+#[track_caller]
 pub fn printed(output: &Output) -> String {
     let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(output.status.success(), "{errors}{text}");

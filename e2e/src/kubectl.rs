@@ -6,11 +6,13 @@ use crate::command::{printed, run};
 use crate::namespace::slowness;
 
 /// Runs kubectl, and returns what it printed.
+#[track_caller]
 pub fn kubectl(words: &[&str]) -> String {
     printed(&run("kubectl", words, ""))
 }
 
 /// Creates objects, or makes them like these.
+#[track_caller]
 pub fn apply(objects: &[Value]) {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
     // The API server validates by itself; kubectl would first fetch the schemas of all kinds.
@@ -19,12 +21,14 @@ pub fn apply(objects: &[Value]) {
 }
 
 /// Waits until a Deployment, `deployment/NAME`, or a `DaemonSet` runs as it is specified now.
+#[track_caller]
 pub fn wait_for_rollout(namespace: &str, workload: &str) {
     let timeout = format!("--timeout={}s", 150 * slowness());
     kubectl(&["-n", namespace, "rollout", "status", workload, &timeout]);
 }
 
 /// Waits until a namespace is gone.
+#[track_caller]
 pub fn wait_for_removal(namespace: &str) {
     let timeout = format!("--timeout={}m", 4 * slowness());
     kubectl(&["wait", "--for=delete", &format!("namespace/{namespace}"), &timeout]);
