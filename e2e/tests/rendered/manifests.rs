@@ -60,13 +60,9 @@ fn policy_selects_the_pods_that_the_webhook_selects() {
 
 #[test]
 fn chart_objects_have_helms_and_the_common_labels() {
-    let everything = [
-        "--set=monitoring.enabled=true",
-        "--set=networkPolicy=true",
-        "--set=tenancy.enabled=true",
-        "--set=commonLabels.owner=platform",
-    ];
-    for profile in ["--set=profile=webhook", "--set=profile=policy"] {
+    let everything = ["--set=monitoring.enabled=true", "--set=networkPolicy=true", "--set=commonLabels.owner=platform"];
+    // The policy profile rejects what it does not read.
+    for profile in ["--set=profile=webhook,tenancy.enabled=true", "--set=profile=policy"] {
         for (name, object) in chart(&[&everything[..], &[profile]].concat()) {
             let labels = &object["metadata"]["labels"];
             for label in HELM_LABELS.into_iter().chain(["app.kubernetes.io/name", "owner"]) {
