@@ -53,6 +53,12 @@ pub fn default_settings() -> Settings {
     Settings::new(&default_image())
 }
 
+/// Returns true if the settings have the default image, which no registry has.
+#[must_use]
+pub fn has_default_image(settings: &Settings) -> bool {
+    settings.shim_image == default_image()
+}
+
 fn default_image() -> String {
     format!("{SHIM_IMAGE}:{}", env!("CARGO_PKG_VERSION"))
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use contract::version::Version;
 use inject::Settings;
-use inject::args::default_settings;
+use inject::args::{default_settings, has_default_image};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::time::sleep;
@@ -64,8 +64,7 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> 
 
 /// Returns true if neither an option nor the installed webhook names the shim's image, so that it is one that no registry has.
 fn lacks_image(given: Option<&Settings>, installed: Option<&Settings>) -> bool {
-    let is_default = |settings: &Settings| settings.shim_image == default_settings().shim_image;
-    given.or(installed).is_none_or(is_default) && !installed.is_some_and(is_default)
+    given.or(installed).is_none_or(has_default_image) && !installed.is_some_and(has_default_image)
 }
 
 /// Checks a cluster before an installation.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use contract::names::SHIM_IMAGE;
-use inject::args::ShimArgs;
+use inject::Settings;
+use inject::args::{ShimArgs, has_default_image};
 
 use super::CliResult;
 use super::output::print;
@@ -56,14 +56,19 @@ pub(super) fn inject(arguments: InjectArgs) -> CliResult {
         append(&mut all, &injected.text);
         warnings.extend(injected.warnings);
     }
-    if all.contains(&format!("{SHIM_IMAGE}:")) {
-        warnings.push(format!("no registry has the shim's image {}; next: --shim-image=IMAGE", settings.shim_image));
-    }
+    warnings.extend(missing_image(&all, &settings));
     for warning in warnings {
         eprintln!("istio-aux: {warning}");
     }
     print(&all)?;
     Ok(true)
+}
+
+/// Returns a warning where the printed manifests have the shim's default image.
+fn missing_image(printed: &str, settings: &Settings) -> Option<String> {
+    let image = &settings.shim_image;
+    let is_missing = has_default_image(settings) && printed.contains(image);
+    is_missing.then(|| format!("no registry has the shim's image {image}; next: --shim-image=IMAGE"))
 }
 
 /// Returns the files, with each directory replaced by its manifests in the order of their names.
@@ -112,7 +117,19 @@ fn read(file: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use inject::args::default_settings;
+
     use super::*;
+
+    #[test]
+    fn default_image_is_warned_of_where_it_is_printed() {
+        let [default, other] = [default_settings(), Settings::new("r/shim:1")];
+        let printed = format!("image: {}\n", default.shim_image);
+        let warning = format!("no registry has the shim's image {}; next: --shim-image=IMAGE", default.shim_image);
+        assert_eq!(missing_image(&printed, &default), Some(warning));
+        assert_eq!(missing_image("only the hold", &default), None);
+        assert_eq!(missing_image(&printed, &other), None, "it was there before");
+    }
 
     #[test]
     fn directory_lists_its_manifests_in_order() {
