@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::kubectl::wait_for_rollout;
 use crate::manifests::{container, deployment, pod, pod_spec, restricted, server, service, shell, with_init};
-use crate::namespace::slowness;
 use crate::{Namespace, PodView};
 
 /// The name of the container that trains.
@@ -19,6 +18,10 @@ pub const TRAINING: &str = "training";
 pub const COLLECTOR: &str = "metrics-logger-and-collector";
 /// The name of the container of Argo's executor.
 pub const EXECUTOR: &str = "wait";
+/// Prints a metric once the collector has found the training's process: Katib's fails where the training has ended before.
+pub const FOUND_TRAINING: &str = "until [ -e /var/log/katib/found ]; do sleep 0.2; done; echo score=0.5";
+/// Prints a metric and ends.
+pub const INSTANT_TRAINING: &str = "echo score=0.5";
 
 /// Returns the `ConfigMap` of the programs.
 pub fn programs() -> Value {
@@ -66,12 +69,6 @@ pub fn trial_reporting_to(server: &str, name: &str, restart_policy: &str, traini
     let mut pod = pod(name, &spec);
     pod["metadata"]["labels"] = json!({KATIB_TRIAL_LABEL: name});
     pod
-}
-
-/// Returns a training that takes so many seconds of a machine of today, and prints its metric. Katib's collector fails where the training
-/// ends before it starts.
-pub fn training_of(seconds: u32) -> String {
-    format!("sleep {}; echo score=0.5", seconds * slowness())
 }
 
 /// Returns the pod of a step as Argo's controller makes it. It writes 1 MB, which its executor uploads to the server `store` in ten

@@ -29,6 +29,8 @@ for pid in $all; do
 done
 [ -n "$main" ] || { echo "unable to find main pid"; exit 1; }
 echo "main is $main of $all"
+# Trainings of the scenarios wait for this file. Katib's collector writes none.
+: >"$directory/found"
 if [ "$wait_all" = true ]; then awaited=$all; else awaited=$main; fi
 for pid in $main $awaited; do
   while [ -e "/proc/$pid" ]; do sleep 1; done
@@ -38,4 +40,4 @@ for pid in $main $awaited; do
   fi
 done
 value=$(sed -n "s/^$metric=//p" "$directory/metrics.log" | tail -n 1)
-curl -sSf --max-time 10 "http://$server/" >/dev/null && echo "reported $metric=$value"
+curl -sSf --max-time 60 "http://$server/" >/dev/null && echo "reported $metric=$value"

@@ -6,7 +6,7 @@ use contract::names::{ISTIO_INJECT, MODE_ANNOTATION, NODE_RUNTIME_CLASS};
 use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, RESTRICTED};
 use e2e::kubeflow::torch::{pods_of_training, py_torch_job};
 use e2e::manifests::{annotated, restricted, shell, strict};
-use e2e::stand_ins::{asks_api_server, pipelines_pod, programs, start_servers, training_of, trial_reporting_to};
+use e2e::stand_ins::{FOUND_TRAINING, asks_api_server, pipelines_pod, programs, start_servers, trial_reporting_to};
 use e2e::{Namespace, scenario};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ fn run(kubeflow: &str) -> Vec<Value> {
     init.push(shell("driver", &asks_api_server(kubeflow)));
     pods.push(restricted(driver_inside));
     // The annotation is in the templates of trials, too.
-    let trial = trial_reporting_to(&format!("web.{kubeflow}"), "trial", "Never", &training_of(2));
+    let trial = trial_reporting_to(&format!("web.{kubeflow}"), "trial", "Never", FOUND_TRAINING);
     pods.push(annotated(restricted(trial), ISTIO_INJECT, "false"));
     pods
 }

@@ -3,7 +3,7 @@
 
 use contract::names::{NODE_RUNTIME_CLASS, PROXY_CONTAINER};
 use e2e::cluster::BESIDE;
-use e2e::stand_ins::{COLLECTOR, EXECUTOR, signal_as_argos_controller, start_servers, step, training_of, trial};
+use e2e::stand_ins::{COLLECTOR, EXECUTOR, FOUND_TRAINING, signal_as_argos_controller, start_servers, step, trial};
 use e2e::{Namespace, scenario};
 
 /// Asserts that a pod has its proxy beside it, and that its container logged this before it succeeded.
@@ -20,7 +20,7 @@ async fn trial_and_step_end_beside_their_proxies() {
     let ns = &scenario("node-stand-ins", &[BESIDE]).await;
     // The kubelet's HTTP probe reaches them by the proxy.
     start_servers(ns).await;
-    ns.create_objects([trial("trial", "Never", &training_of(4)), step("step")]).await;
+    ns.create_objects([trial("trial", "Never", FOUND_TRAINING), step("step")]).await;
     signal_as_argos_controller(ns, "step").await;
     assert_beside_and_succeeded(ns, "trial", COLLECTOR, "reported score=0.5").await;
     assert_beside_and_succeeded(ns, "step", EXECUTOR, "uploaded").await;

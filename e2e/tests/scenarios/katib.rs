@@ -6,7 +6,7 @@ use contract::names::{KATIB_TRIAL_LABEL, MODE_ANNOTATION, NATIVE_SIDECAR_ANNOTAT
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{annotated, shell, with_post_start};
 use e2e::namespace::name_of;
-use e2e::stand_ins::{COLLECTOR, TRAINING, programs, training_of, trial};
+use e2e::stand_ins::{COLLECTOR, FOUND_TRAINING, INSTANT_TRAINING, TRAINING, programs, trial};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
@@ -67,9 +67,9 @@ async fn control_trials_in_the_mesh_alone_do_not_end() {
     start_server(ns).await;
     ns.create_object(programs()).await;
     // A collector may start before an ordinary proxy. It sees a native one, and waits for it.
-    let mut trials = vec![(trial("classic", "Never", &training_of(8)), PROXY_CONTAINER)];
+    let mut trials = vec![(trial("classic", "Never", FOUND_TRAINING), PROXY_CONTAINER)];
     if has_native_sidecars() {
-        trials.push((with_native_proxy(trial("native-proxy", "Never", &training_of(8))), COLLECTOR));
+        trials.push((with_native_proxy(trial("native-proxy", "Never", FOUND_TRAINING)), COLLECTOR));
     }
     hang(ns, &trials).await;
 }
@@ -80,10 +80,10 @@ async fn collector_without_a_rule_or_a_mark_hangs() {
     start_server(ns).await;
     ns.create_object(programs()).await;
     // The user's own option stands: the rule that disables it is off.
-    let waiting = waits_for_all(trial("waits-for-all", "Never", &training_of(8)), "true");
+    let waiting = waits_for_all(trial("waits-for-all", "Never", FOUND_TRAINING), "true");
     // A training that has ended before its collector looks, without the rule that delays it.
-    let instant = waits_for_all(unlabeled(with_late_collector(trial("instant", "Never", &training_of(0)))), "false");
-    let custom = unmarked(trial("custom", "Never", ""), &training_of(8));
+    let instant = waits_for_all(unlabeled(with_late_collector(trial("instant", "Never", INSTANT_TRAINING))), "false");
+    let custom = unmarked(trial("custom", "Never", ""), FOUND_TRAINING);
     hang(ns, &[(waiting, COLLECTOR), (instant, COLLECTOR), (custom, COLLECTOR)]).await;
 }
 
@@ -93,14 +93,14 @@ async fn trials_end_and_report_their_metric() {
     start_server(ns).await;
     ns.create_object(programs()).await;
     let mut trials = vec![
-        trial("never", "Never", &training_of(4)),
-        trial("on-failure", "OnFailure", &training_of(4)),
-        trial("instant", "Never", &training_of(0)),
-        with_late_collector(trial("late-collector", "Never", &training_of(0))),
-        annotated(trial("mode-proxy", "Never", &training_of(0)), MODE_ANNOTATION, "proxy"),
+        trial("never", "Never", FOUND_TRAINING),
+        trial("on-failure", "OnFailure", FOUND_TRAINING),
+        trial("instant", "Never", INSTANT_TRAINING),
+        with_late_collector(trial("late-collector", "Never", INSTANT_TRAINING)),
+        annotated(trial("mode-proxy", "Never", INSTANT_TRAINING), MODE_ANNOTATION, "proxy"),
     ];
     if has_native_sidecars() {
-        trials.push(with_native_proxy(trial("native-proxy", "Never", &training_of(4))));
+        trials.push(with_native_proxy(trial("native-proxy", "Never", FOUND_TRAINING)));
     }
     ns.create_objects(trials.iter().cloned()).await;
     for trial in &trials {
