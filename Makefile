@@ -192,7 +192,7 @@ scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves
 
 .PHONY: test-node
 test-node: override WITH += node
-test-node: install ## Run the scenarios with proxies beside pods (experimental: docs/node.md)
+test-node: install ## Run the scenarios with proxies beside pods (docs/node.md)
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1

@@ -1,5 +1,5 @@
 //! The node agent: it runs the Istio proxy of each pod with runtime class `istio-aux` on the node, in the pod's network
-//! namespace and below its cgroup, but not in the pod. Experimental.
+//! namespace and below its cgroup, but not in the pod.
 
 #![forbid(unsafe_code)]
 

@@ -30,7 +30,7 @@ const STARTS_OF_A_CORE: usize = 2;
 const TURN_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Parser)]
-#[command(name = "istio-aux-node", version, about = "Runs the Istio proxies of pods on the node (experimental)")]
+#[command(name = "istio-aux-node", version, about = "Runs the Istio proxies of pods on the node")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
