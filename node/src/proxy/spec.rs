@@ -6,6 +6,8 @@ use std::path::Path;
 
 use cni::protocol::Sandbox;
 use contract::names::{PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, SCRAPES_ANNOTATION};
+use k8s_openapi::api::core::v1::Probe;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value, json};
 
 use super::ids::user_of;
@@ -109,7 +111,7 @@ fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports
         ("ENVOY_PROMETHEUS_PORT", Some(ports.metrics.to_string())),
         // The pilot-agent of Istio 1.22 serves istioctl on one more port, which two proxies of a pod cannot share.
         ("PROXY_XDS_DEBUG_VIA_AGENT", Some("false".to_owned())),
-        ("ISTIO_KUBE_APP_PROBERS", probes(pod).cloned()),
+        ("ISTIO_KUBE_APP_PROBERS", probes(pod)),
         ("ISTIO_PROMETHEUS_ANNOTATIONS", scrapes(pod).or(rendered.get("ISTIO_PROMETHEUS_ANNOTATIONS")).cloned()),
         ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
     ];
@@ -124,11 +126,26 @@ fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports
 }
 
 /// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
-fn probes(pod: &PodFacts) -> Option<&String> {
+fn probes(pod: &PodFacts) -> Option<String> {
     let text = pod.annotations.get(PROBES_ANNOTATION)?;
-    let probes: Option<Map<String, Value>> = serde_json::from_str(text).ok();
-    let is_usable = probes.is_some_and(|probes| probes.keys().all(|path| path.starts_with("/app-health/")));
-    passed(PROBES_ANNOTATION, text, is_usable)
+    let probes: Option<BTreeMap<String, Probe>> = serde_json::from_str(text).ok();
+    let probes = probes.filter(|probes| probes.iter().all(|(path, probe)| is_served(path, probe)));
+    passed(PROBES_ANNOTATION, text, probes.is_some())?;
+    // Without fields of other names: Go's JSON takes `GRPC` for `grpc`.
+    serde_json::to_string(&probes).ok()
+}
+
+/// Returns true for a probe that pilot-agent serves: `validateAppKubeProber` in `pilot/cmd/pilot-agent/status/server.go`.
+fn is_served(path: &str, probe: &Probe) -> bool {
+    let is_known = match path.split('/').collect::<Vec<_>>()[..] {
+        ["", "app-health", container, kind] => !container.is_empty() && ["livez", "readyz", "startupz"].contains(&kind),
+        _ => false,
+    };
+    let http = probe.http_get.as_ref().map(|http| &http.port);
+    let tcp = probe.tcp_socket.as_ref().map(|tcp| &tcp.port);
+    let has_number = [http, tcp].into_iter().flatten().all(|port| matches!(port, IntOrString::Int(_)));
+    let actions = [http.is_some(), tcp.is_some(), probe.grpc.is_some()];
+    is_known && has_number && actions.into_iter().filter(|is_there| *is_there).count() == 1
 }
 
 /// Returns what pilot-agent scrapes of the application; `None` for what would make it exit: no JSON, or a port of its own.
@@ -310,9 +327,32 @@ mod tests {
     #[test]
     fn probes_of_other_origin_are_left_out() {
         let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
-        for text in ["", "[]", r#"{"/other": {}}"#, long.as_str()] {
+        let annotated = |text: &str| {
             let annotations = BTreeMap::from([(PROBES_ANNOTATION.to_owned(), text.to_owned())]);
-            assert_eq!(probes(&PodFacts { annotations, ..pod() }), None, "{text}");
+            PodFacts { annotations, ..pod() }
+        };
+        for probe in [r#"{"httpGet": {"port": 80}}"#, r#"{"tcpSocket": {"port": 80}}"#, r#"{"grpc": {"port": 80}}"#] {
+            let of_probe = |probe: &str| format!(r#"{{"/app-health/main/livez": {probe}}}"#);
+            let expected: Value = serde_json::from_str(&of_probe(probe)).unwrap();
+            let passed =
+                probes(&annotated(&of_probe(&probe.replacen('{', r#"{"HTTPGet": {"port": 1}, "#, 1)))).unwrap();
+            assert_eq!(serde_json::from_str::<Value>(&passed).unwrap(), expected);
+        }
+        let http = r#"{"httpGet": {"port": 80}}"#;
+        let paths =
+            ["/other", "/app-health/x", "/app-health//livez", "/app-health/main/other", "/app-health/a/b/livez"];
+        let of_paths = paths.map(|path| format!(r#"{{"{path}": {http}}}"#));
+        let bad = [
+            "null",
+            "{}",
+            r#"{"httpGet": {"port": "web"}}"#,
+            r#"{"tcpSocket": {"port": "web"}}"#,
+            r#"{"httpGet": {"port": 80}, "grpc": {"port": 80}}"#,
+            r#"{"httpGet": {"port": 80, "path": 1}}"#,
+        ];
+        let of_probes = bad.map(|probe| format!(r#"{{"/app-health/main/livez": {probe}}}"#));
+        for text in of_paths.into_iter().chain(of_probes).chain([long, String::new(), "[]".to_owned()]) {
+            assert_eq!(probes(&annotated(&text)), None, "{text}");
         }
     }
 

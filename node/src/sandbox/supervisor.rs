@@ -4,10 +4,12 @@
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cni::protocol::{Request, Response, Sandbox};
+use futures::FutureExt;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -16,6 +18,8 @@ use super::look::{Held, Look, Verdict, verdict};
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
 use crate::error::{Error, Result};
 use crate::status::pod_of;
+
+const MAINTAIN_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// Starts, upgrades and removes proxies. Each future may be dropped at any point, and the call made again.
 pub trait Proxies: Send + Sync + 'static {
@@ -250,7 +254,7 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
     match effect {
         Action::Start(delay) => {
             sleep(*delay).await;
-            match proxies.start(sandbox).await {
+            match caught(proxies.start(sandbox)).await {
                 Ok(()) => report(Event::Started),
                 Err(reason) => return report(Event::StartFailed(reason)),
             }
@@ -258,7 +262,7 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
         }
         Action::Watch => report(maintain(proxies, sandbox).await),
         Action::Upgrade => {
-            let retry_delay = match proxies.upgrade(sandbox).await {
+            let retry_delay = match caught(proxies.upgrade(sandbox)).await {
                 Ok(()) => {
                     report(Event::Upgraded);
                     Duration::MAX
@@ -272,7 +276,7 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
         }
         Action::Remove(delay) => {
             sleep(*delay).await;
-            match proxies.remove(&sandbox.id).await {
+            match caught(proxies.remove(&sandbox.id)).await {
                 Ok(()) => report(Event::Removed),
                 Err(error) => {
                     tracing::warn!(sandbox = sandbox.id, %error, "could not remove a proxy");
@@ -287,8 +291,18 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
 /// Maintains a proxy until it has ended, and returns how long it has served.
 async fn maintain(proxies: &impl Proxies, sandbox: &Sandbox) -> Event {
     let began = Instant::now();
-    proxies.maintain(sandbox).await;
+    // Its proxy serves still. This returns at once where it has ended meanwhile.
+    while let Err(error) = caught(proxies.maintain(sandbox).map(Ok)).await {
+        tracing::warn!(sandbox = sandbox.id, %error, "could not maintain a proxy");
+        sleep(MAINTAIN_RETRY_DELAY).await;
+    }
     Event::Exited(began.elapsed())
+}
+
+/// Makes a panic an error: otherwise nothing would happen to the sandbox any more.
+async fn caught(effect: impl Future<Output = Result<()>>) -> Result<()> {
+    let result = AssertUnwindSafe(effect).catch_unwind().await;
+    result.unwrap_or_else(|_| Err(Error::new("the agent has panicked; its log says where")))
 }
 
 fn respond(waiting: &mut Vec<oneshot::Sender<Response>>, result: &Result<()>) {

@@ -19,6 +19,7 @@ struct Fake {
     upgrades: watch::Receiver<Option<Result<()>>>,
     removals: watch::Receiver<Result<()>>,
     ended: watch::Receiver<bool>,
+    panics: watch::Receiver<&'static str>,
     calls: mpsc::UnboundedSender<String>,
 }
 
@@ -33,6 +34,7 @@ impl Drop for StartGuard {
 impl Fake {
     fn report(&self, call: &str) {
         self.calls.send(call.into()).unwrap();
+        assert_ne!(call, *self.panics.borrow(), "it is to panic");
     }
 }
 
@@ -76,6 +78,7 @@ struct Fixture {
     upgrade: watch::Sender<Option<Result<()>>>,
     removal: watch::Sender<Result<()>>,
     end: watch::Sender<bool>,
+    panic: watch::Sender<&'static str>,
     calls: mpsc::UnboundedReceiver<String>,
     counted: mpsc::UnboundedReceiver<&'static str>,
 }
@@ -84,9 +87,10 @@ fn fixture() -> Fixture {
     let ((start, starts), (upgrade, upgrades)) = (watch::channel(None), watch::channel(None));
     let ((removal, removals), (end, ended)) = (watch::channel(Ok(())), watch::channel(false));
     let ((sender, calls), (count, counted)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let fake = Fake { starts, upgrades, removals, ended, calls: sender };
+    let (panic, panics) = watch::channel("");
+    let fake = Fake { starts, upgrades, removals, ended, panics, calls: sender };
     let supervisor = Supervisor::spawn(Arc::new(fake), move |label| count.send(label).unwrap());
-    Fixture { supervisor, start, upgrade, removal, end, calls, counted }
+    Fixture { supervisor, start, upgrade, removal, end, panic, calls, counted }
 }
 
 impl Fixture {
@@ -171,6 +175,27 @@ async fn deletion_stops_start_before_removal() {
     assert_eq!(fixture.supervisor.request(delete()).await, DONE);
     assert_eq!(added.await.unwrap().error.as_deref(), Some("the sandbox was deleted"));
     fixture.assert_calls(&["the start is over", "remove abc"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_is_a_failure_that_is_tried_again() {
+    let mut fixture = fixture();
+    fixture.start.send_replace(Some(Ok(())));
+    fixture.panic.send_replace("start job");
+    let failed = timeout(Duration::from_hours(1), fixture.request(add())).await.expect("it is answered").unwrap();
+    assert_eq!(failed.error.as_deref(), Some("the agent has panicked; its log says where"));
+    fixture.panic.send_replace("maintain");
+    assert_eq!(fixture.request(add()).await.unwrap(), DONE);
+    fixture.next_calls("start job", 2).await;
+    fixture.assert_calls(&["the start is over", "maintain", "maintain"]).await;
+    fixture.panic.send_replace("upgrade");
+    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
+    fixture.next_calls("upgrade", 2).await;
+    fixture.panic.send_replace("remove abc");
+    let deleted = fixture.request(delete());
+    fixture.next_calls("remove abc", 2).await;
+    fixture.panic.send_replace("");
+    assert_eq!(deleted.await.unwrap(), DONE);
 }
 
 #[tokio::test(start_paused = true)]
