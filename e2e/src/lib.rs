@@ -30,4 +30,4 @@ pub mod tenancy;
 pub mod webhook_option;
 
 pub use namespace::{Namespace, scenario};
-pub use observe::{LOST, Outcome, PodView, has_condition};
+pub use observe::{Outcome, PodView, has_condition};

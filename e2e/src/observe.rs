@@ -12,7 +12,7 @@ pub fn has_condition(object: &Value, kind: &str) -> bool {
 }
 
 /// The exit code that containerd gives to a container of which it knows nothing.
-pub const LOST: i32 = 255;
+const LOST: i32 = 255;
 /// The exit code of a process that SIGKILL ended.
 const KILLED: i32 = 137;
 

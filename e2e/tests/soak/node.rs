@@ -13,7 +13,7 @@ use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, Prometheus, Restored, WithMetrics, ended, kill_agent};
 use e2e::raised_limit::RaisedLimit;
-use e2e::{LOST, Namespace, PodView, has_condition, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -41,7 +41,8 @@ async fn come_and_go(ns: &Namespace, number: u32, created: &AtomicU32, lost: &At
         let phase = ns.until_within(LIMIT, &format!("the end of {name}"), ended).await;
         if phase == "Failed" {
             // A restart of containerd loses a container that starts meanwhile, in any pod.
-            assert_eq!(PodView(&ns.pod(&name).await).exit_code("main"), Some(LOST), "{name}");
+            let pod = ns.pod(&name).await;
+            assert!(PodView(&pod).was_lost("main"), "{}", ns.describe_pod(&pod).await);
             lost.fetch_add(1, Ordering::Relaxed);
         }
     } else {
