@@ -203,6 +203,13 @@ test-two-nodes: install ## Run the scenarios with proxies beside pods of two nod
 	@hack/ensure rust
 	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test two_nodes -- --test-threads 1
 
+.PHONY: test-network-policies
+test-network-policies: override WITH += node
+test-network-policies: install ## Run the scenarios with NetworkPolicies, which kube-router enforces
+	@hack/ensure rust
+	@$(call ADD,kube-router)
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test network_policies -- --test-threads 1
+
 .PHONY: test-node-load
 test-node-load: test-node ## Create and delete 200 such pods while the agent is killed and containerd restarted, and 200 at once
 	@$(call ADD,istio-suites)

@@ -151,20 +151,28 @@ pub fn streaming_server(program: &str) -> Vec<Value> {
     spec["volumes"].as_array_mut().expect("it is a list").push(volume);
     let mounts = spec["containers"][0]["volumeMounts"].as_array_mut().expect("it is a list");
     mounts.push(json!({"name": "program", "mountPath": "/www/cgi-bin"}));
-    let route = json!({"route": [{"destination": {"host": "web"}}], "retries": {"attempts": 0}});
-    vec![
+    let mut objects = vec![
         strict(),
         service("web", 80, 8080),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "program"}, "data": {"stream": program}}),
-        json!({
-            "apiVersion": "networking.istio.io/v1beta1", "kind": "DestinationRule", "metadata": {"name": "web"},
-            "spec": {"host": "web", "trafficPolicy": {"connectionPool": {"http": {"maxRequestsPerConnection": 1}}}},
-        }),
-        json!({
-            "apiVersion": "networking.istio.io/v1beta1", "kind": "VirtualService", "metadata": {"name": "web"},
-            "spec": {"hosts": ["web"], "http": [route]},
-        }),
         deployment("web", &spec),
+    ];
+    objects.extend(each_by_its_connection("web"));
+    objects
+}
+
+/// Has each request to a Service be a connection of its own from proxy to proxy, too, and not be tried again.
+pub fn each_by_its_connection(service: &str) -> [Value; 2] {
+    let route = json!({"route": [{"destination": {"host": service}}], "retries": {"attempts": 0}});
+    [
+        json!({
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "DestinationRule", "metadata": {"name": service},
+            "spec": {"host": service, "trafficPolicy": {"connectionPool": {"http": {"maxRequestsPerConnection": 1}}}},
+        }),
+        json!({
+            "apiVersion": "networking.istio.io/v1beta1", "kind": "VirtualService", "metadata": {"name": service},
+            "spec": {"hosts": [service], "http": [route]},
+        }),
     ]
 }
 

@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python clients spark cert-manager istio-cni node second-node pages kubernetes-e2e istio-suites)
+COMPONENTS=(training-operator python clients spark cert-manager istio-cni kube-router node second-node pages kubernetes-e2e istio-suites)
 
 require_components() {
   local component
@@ -45,6 +45,7 @@ add_component() {
     spark) ensure_pyspark; add_image spark "$(image_archive spark)" rootfs_spark; return ;;
     cert-manager) add_cert_manager; return ;;
     istio-cni) add_istio_cni; return ;;
+    kube-router) add_kube_router; return ;;
     node) add_node_proxy; return ;;
     second-node) add_second_node; return ;;
     pages) add_pages; return ;;
@@ -87,6 +88,15 @@ add_istio_cni() {
   configure_cni
   logged "have Istio leave the redirection to its plugin" "$LOGS/istio-cni.log" helm_istio "$ISTIO/source/manifests/charts" --set pilot.cni.enabled=true
   wait_for_istio
+}
+
+# Enforces NetworkPolicies by kube-router's firewall. It does neither routing nor Services here.
+add_kube_router() {
+  [ "$IP_FAMILY" = ipv4 ] || fail "kube-router is set up for IPv4 here, and the cluster has $IP_FAMILY" "make cluster-down, then make cluster-up"
+  ensure_debian ipset:ipset
+  start_daemon kube-router "$(part_directory kube-router)/bin/kube-router" --kubeconfig="$KUBECONFIG_ADMIN" --hostname-override="$NODE" \
+    --run-firewall=true --run-router=false --run-service-proxy=false --service-cluster-ip-range="${SERVICE_CIDRS[ipv4]}"
+  wait_for_daemon kube-router 60 iptables -w -n -L KUBE-ROUTER-FORWARD
 }
 
 # What the commands of README and docs/getting-started.md need: a registry, skopeo, and the image of their Job by its own name.

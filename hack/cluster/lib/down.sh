@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Ends the cluster: its processes, pods, mounts, bridge and iptables chains. Keeps what was built, and the logs.
+# Ends the cluster: its processes, pods, mounts, bridge, iptables chains and ip sets. Keeps what was built, and the logs.
 
 end_cluster() {
   if [ ! -f "$OWNER" ]; then
@@ -11,12 +11,13 @@ end_cluster() {
   [ "$(cat "$OWNER")" = "$STATE" ] || fail "the cluster that is up belongs to $(cat "$OWNER")" "end it with: make cluster-down in $(dirname "$(cat "$OWNER")")"
   say "ending the cluster"
   end_second_node
-  stop_daemons kubelet kube-controller-manager kube-scheduler kube-proxy coredns registry
+  stop_daemons kube-router kubelet kube-controller-manager kube-scheduler kube-proxy coredns registry
   end_pods
   stop_daemons containerd kube-apiserver etcd
   end_shims
   remove_bridge
   remove_chains
+  remove_ip_sets
   remove_cgroups
   remove_state
   rm -rf "$RUN"
@@ -95,6 +96,18 @@ jumps_to_ours() {
 
 # The lines of standard input that are not in FILE.
 except() { awk -v file="$1" 'BEGIN { while ((getline line < file) > 0) known[line] = 1 } !($0 in known)'; }
+
+# Only once no rule matches by them, which takes the kernel a moment.
+remove_ip_sets() {
+  local name tries=50
+  our_kind_of_ip_sets | except "$RUN/ip-sets-before" | while read -r name; do
+    until ipset destroy "$name" 2>/dev/null || [ "$tries" = 0 ]; do
+      tries=$((tries - 1))
+      sleep 0.1
+    done
+  done
+  our_kind_of_ip_sets | except "$RUN/ip-sets-before" | sed 's/^/an ip set is left: /'
+}
 
 remove_cgroups() {
   local group

@@ -17,6 +17,7 @@ claim() {
   fi
   mkdir -p "$RUN" "$STATE"
   our_kind_of_chains >"$RUN/chains-before"
+  our_kind_of_ip_sets >"$RUN/ip-sets-before"
   our_kind_of_cgroups >"$RUN/cgroups-before"
   echo "$STATE" >"$OWNER"
 }
@@ -31,7 +32,7 @@ any_daemon_alive() {
   return 1
 }
 
-# The chains that kube-proxy, the kubelet and node.sh make: COMMAND TABLE CHAIN.
+# The chains that kube-proxy, the kubelet, kube-router and node.sh make: COMMAND TABLE CHAIN.
 our_kind_of_chains() {
   local command table
   for command in iptables ip6tables; do
@@ -39,6 +40,11 @@ our_kind_of_chains() {
       "$command-save" -t "$table" 2>/dev/null | sed -n "s/^:\(KUBE-[^ ]*\|$FORWARD_CHAIN\) .*/$command $table \1/p"
     done
   done
+}
+
+# Those of kube-router.
+our_kind_of_ip_sets() {
+  { ipset list -name 2>/dev/null || :; } | sed -n '/^KUBE-\|^kube-router-/p'
 }
 
 our_kind_of_cgroups() { find /sys/fs/cgroup -maxdepth 2 -type d -name 'kubepods*' 2>/dev/null || :; }
