@@ -3,18 +3,26 @@
 use std::time::Duration;
 
 use e2e::clients::{greets, until_said};
-use e2e::cluster::BESIDE;
+use e2e::cluster::{BESIDE, restart};
 use e2e::command::{printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::{kubectl, wait_for_rollout};
-use e2e::manifests::{GREETING, deployment, job, payload_image, pod_spec, server, shell};
+use e2e::manifests::{
+    GREETING, deployment, each_by_its_connection, job, payload_image, pod_spec, server, shell, with_memory,
+};
 use e2e::node::{self, NextImage};
 use e2e::{Namespace, PodView, scenario};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 const NODES: [&str; 2] = ["node1", "node2"];
 const AGENTS: [&str; 4] = ["-n", "istio-aux-node", "--selector", "app.kubernetes.io/name=istio-aux-node"];
+
+/// Asks the server again and again, and notes the statuses.
+const ASKS: &str = r"until [ -e /memory/stop ]; do
+  curl -s -o /dev/null -w '%{http_code}\n' --max-time 20 http://web/ >>/memory/statuses
+done";
 
 /// Has a Deployment's or Job's pods run on a node.
 fn on(node: &str, mut workload: Value) -> Value {
@@ -31,7 +39,7 @@ async fn server_and_client(ns: &Namespace, [of_server, of_client]: [&str; 2]) {
         _ => object,
     });
     ns.create_objects(objects).await;
-    let spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
+    let spec = with_memory(pod_spec("Always", &[shell("main", "sleep 86400")]));
     ns.create_object(on(of_client, deployment("client", &spec))).await;
     for (name, node) in [("web", of_server), ("client", of_client)] {
         wait_for_rollout(ns.name(), &format!("deployment/{name}"));
@@ -169,6 +177,7 @@ async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
 async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     let ns = &scenario("two-nodes-canary", &[BESIDE]).await;
     server_and_client(ns, NODES).await;
+    ns.create_objects(each_by_its_connection("web")).await;
     let before = node::proxy_image();
     let next = format!("{before}-next");
     node::tag_on_each_node(&before, &next);
@@ -180,6 +189,9 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
         let is_next = |(name, node, is_ready): &(String, String, bool)| *name != agent && node == wanted && *is_ready;
         ns.until("the next agent", async || agents().iter().any(is_next).then_some(())).await;
     };
+    let client = ns.pod_with("app=client").await.name_any();
+    let in_client = |script: &str| ns.exec(&client, "main", &["sh", "-c", script]);
+    in_client(&format!("({ASKS}) >/dev/null 2>&1 &"));
     replace_agent_of("node2").await;
     until_proxies(ns, "node2", &running(&next)).await;
     assert_heard(ns, "with two images").await;
@@ -192,4 +204,102 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     for node in NODES {
         until_proxies(ns, node, &running(&before)).await;
     }
+    let statuses = in_client("touch /memory/stop; cat /memory/statuses");
+    let (served, others): (Vec<_>, Vec<_>) = statuses.lines().partition(|status| *status == "200");
+    assert!(!served.is_empty() && others.is_empty(), "{} requests from node to node, {others:?}", served.len());
+}
+
+/// Asks istiod for a certificate of an account of the namespace with an agent's token, and returns gRPC's status.
+fn status_of_signing(ns: &Namespace, account: &str, agent: &str) -> String {
+    let token = ["create", "token", "istio-aux-node", "-n", "istio-aux-node", "--audience=istio-ca"];
+    let token = kubectl(&[&token[..], &["--bound-object-kind=Pod", "--bound-object-name", agent]].concat());
+    let of_istio = |words: &[&str]| kubectl(&[&["get", "-n", "istio-system"], words].concat());
+    let address = of_istio(&["service", "istiod", "-o", "jsonpath={.spec.clusterIP}"]);
+    let root = of_istio(&["configmap", "istio-ca-root-cert", "-o", "jsonpath={.data.root-cert\\.pem}"]);
+    let identity = format!("spiffe://cluster.local/ns/{}/sa/{account}", ns.name());
+    let names = format!("subjectAltName=URI:{identity}");
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-keyout", "/dev/null"];
+    let csr = printed(&run("openssl", &[&["req", "-new", "-subj", "/", "-addext", &names], &key[..]].concat(), ""));
+
+    // IstioCertificateRequest of node/proto/ca.proto, with a Struct of one string.
+    let value = field(3, identity.as_bytes());
+    let entry = [field(1, b"ImpersonatedIdentity"), field(2, &value)].concat();
+    let request = [field(1, csr.as_bytes()), field(4, &field(1, &entry))].concat();
+    let length = u32::try_from(request.len()).expect("it is short").to_be_bytes();
+    let directory = tempfile::tempdir().expect("there is a directory for temporary files");
+    let file = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).expect("the file is written");
+        path.display().to_string()
+    };
+    let body = format!("@{}", file("request", &[&[0], &length[..], &request].concat()));
+    let root = file("root.pem", root.as_bytes());
+    let resolve = format!("istiod.istio-system.svc:15012:{address}");
+    let bearer = format!("authorization: Bearer {}", token.trim());
+    let url = "https://istiod.istio-system.svc:15012/istio.v1.auth.IstioCertificateService/CreateCertificate";
+    let options = ["-sS", "--http2", "--cacert", &root, "--resolve", &resolve, "--data-binary", &body];
+    let headers = ["-H", "content-type: application/grpc", "-H", "te: trailers", "-H", "clusterid: Kubernetes"];
+    let rest = ["-H", &bearer, "--dump-header", "-", "--output", "/dev/null", url];
+    let answered = printed(&run("curl", &[&options[..], &headers, &rest].concat(), ""));
+    let status = answered.lines().find_map(|line| line.strip_prefix("grpc-status: "));
+    status.unwrap_or_else(|| panic!("it has a status: {answered}")).trim().to_owned()
+}
+
+/// Returns a field of a message of Protocol Buffers.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut left = bytes.len();
+    while left >= 0x80 {
+        field.push(u8::try_from(left & 0x7f).expect("it has seven bits") | 0x80);
+        left >>= 7;
+    }
+    field.push(u8::try_from(left).expect("it has seven bits"));
+    field.extend(bytes);
+    field
+}
+
+#[tokio::test]
+async fn agent_gets_certificates_of_its_nodes_accounts_only() {
+    let ns = &scenario("two-nodes-identity", &[BESIDE]).await;
+    for node in NODES {
+        let account = format!("of-{node}");
+        ns.create_object(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})).await;
+        let mut spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
+        spec["serviceAccountName"] = json!(account);
+        ns.create_object(on(node, deployment(&account, &spec))).await;
+        wait_for_rollout(ns.name(), &format!("deployment/{account}"));
+    }
+    let agents = agents();
+    for (agent, of_agent, _) in &agents {
+        for node in NODES {
+            // OK, or Unauthenticated.
+            let expected = if node == of_agent { "0" } else { "16" };
+            let status = status_of_signing(ns, &format!("of-{node}"), agent);
+            assert_eq!(status, expected, "of {node} for the agent of {of_agent}");
+        }
+    }
+    assert_eq!(agents.len(), 2);
+}
+
+#[tokio::test]
+async fn rebooted_node_has_the_proxies_of_its_pods_only() {
+    let ns = &scenario("two-nodes-reboot", &[BESIDE]).await;
+    server_and_client(ns, NODES).await;
+    let client = ns.pod_with("app=client").await.name_any();
+    let before = node::sandboxes_of_second_node();
+    restart("second-node");
+    let is_back = |pod: &Pod| {
+        let view = PodView(pod);
+        (view.restarts("main") >= Some(1) && view.is_ready("main")).then_some(())
+    };
+    ns.pod_until(&client, "the same pod's next container", is_back).await;
+    assert_heard(ns, "after the reboot").await;
+
+    ns.until("agents", async || agents().iter().all(|(.., is_ready)| *is_ready).then_some(())).await;
+    until_proxies(ns, "node2", &running(&node::proxy_image())).await;
+    let left = async || {
+        let now = node::sandboxes_of_second_node();
+        (now.len() == 1 && !before.contains(&now[0])).then_some(())
+    };
+    ns.until("nothing of the earlier proxy", left).await;
 }

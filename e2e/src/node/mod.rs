@@ -57,18 +57,37 @@ fn try_ctr_in(namespace: &str, words: &[&str]) -> Output {
 pub fn tag_on_each_node(image: &str, name: &str) {
     let tag = ["images", "tag", "--force", image, name];
     ctr_of_kubelet(&tag);
+    on_second_node(&[&["ctr", "-a", SOCKET, "-n", "k8s.io"], &tag[..]].concat());
+}
+
+/// Runs a command with the mounts of the second node, and returns what it printed.
+fn on_second_node(command: &[&str]) -> String {
     let namespaces =
         fs::read_to_string(state_directory().join("pid/node2")).expect("the component second-node is there");
     let process = namespaces.split_whitespace().next().unwrap_or_default();
-    let ctr = ["--target", process, "--mount", "--", "ctr", "-a", SOCKET, "-n", "k8s.io"];
-    printed(&run("nsenter", &[&ctr[..], &tag].concat(), ""));
+    printed(&run("nsenter", &[&["--target", process, "--mount", "--"], command].concat(), ""))
+}
+
+/// Returns the sandboxes that the second node has a container or a directory of a proxy for, sorted.
+pub fn sandboxes_of_second_node() -> Vec<String> {
+    let containers = on_second_node(&["ctr", "-a", SOCKET, "-n", "istio-aux", "containers", "ls", "--quiet"]);
+    let directories = on_second_node(&["ls", &format!("{RUN}/sandbox")]);
+    let of_containers = containers.lines().filter_map(|id| id.split('-').next());
+    let mut all: Vec<_> = of_containers.chain(directories.lines()).map(str::to_owned).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Returns the ids of the kubelet's containers that have these labels.
+fn containers_with(labels: &[(&str, &str)]) -> String {
+    let each = labels.iter().map(|(name, value)| format!("labels.\"io.kubernetes.{name}\"=={value}"));
+    ctr_of_kubelet(&["containers", "ls", "--quiet", &each.collect::<Vec<_>>().join(",")])
 }
 
 /// Kills the containers of this name in the pods of a namespace.
 pub(crate) fn kill_containers(namespace: &str, container: &str) {
-    let labels = [("pod.namespace", namespace), ("container.name", container)];
-    let filter = labels.map(|(name, value)| format!("labels.\"io.kubernetes.{name}\"=={value}")).join(",");
-    for id in ctr_of_kubelet(&["containers", "ls", "--quiet", &filter]).lines() {
+    for id in containers_with(&[("pod.namespace", namespace), ("container.name", container)]).lines() {
         // One that has ended is no task any more.
         let _killed = try_ctr_in("k8s.io", &["tasks", "kill", "-s", "SIGKILL", id]);
     }
@@ -139,12 +158,24 @@ impl ProxyProcess {
         let prefix = format!("{}-proxy-", proxy["sandbox"].as_str().expect("it has a sandbox"));
         let tasks = ctr(&["tasks", "ls", "-q"]);
         let task = tasks.lines().find(|id| id.starts_with(&prefix)).expect("it runs");
-        let table = ctr(&["tasks", "ps", task]);
-        // pilot-agent has started Envoy.
+        Self::of_task(&ctr(&["tasks", "ps", task])).try_into().expect("there are two processes")
+    }
+
+    /// Returns pilot-agent of the sidecar in the pod `NAMESPACE/NAME`.
+    #[must_use]
+    pub fn of_sidecar(pod: &str) -> Self {
+        let (namespace, name) = pod.split_once('/').expect("it has a namespace");
+        let id =
+            containers_with(&[("pod.namespace", namespace), ("pod.name", name), ("container.name", "istio-proxy")]);
+        Self::of_task(&ctr_of_kubelet(&["tasks", "ps", id.trim()])).remove(0)
+    }
+
+    /// Reads the processes of a task, the oldest first: pilot-agent starts Envoy.
+    fn of_task(table: &str) -> Vec<Self> {
         let pids = table.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok().map(Self));
         let mut pids: Vec<_> = pids.collect();
         pids.sort_unstable_by_key(|process| process.0);
-        pids.try_into().expect("there are two processes")
+        pids
     }
 
     fn path(self, name: &str) -> PathBuf {

@@ -4,7 +4,7 @@
 
 # What the second node has of its own at the same paths.
 OF_EACH_NODE=(containerd kubelet kube-proxy cni cni-bin cni-node-proxy pid log loaded)
-OF_EACH_MACHINE=(/run/istio-aux /var/lib/istio-aux /var/log/istio-aux /var/log/pods /var/log/containers)
+OF_EACH_MACHINE=(/run/containerd /run/istio-aux /var/lib/istio-aux /var/log/istio-aux /var/log/pods /var/log/containers)
 
 # on_second_node COMMAND…
 on_second_node() {
@@ -59,4 +59,30 @@ end_second_node() {
   if has_second_node; then on_second_node "$CLUSTER_DIR/cluster" end-pods; fi
   PIDS=$pids stop_daemons containerd
   stop_daemons "$SECOND_NODE"
+}
+
+# Ends the second node as a loss of power does, and starts it again: what was in memory is gone, its disk stays.
+reboot_second_node() {
+  local pid mounts until=$((SECONDS + 30))
+  has_second_node || fail "there is no second node" "hack/cluster/cluster add node second-node"
+  read -r pid _ <"${PIDS:?}/$SECOND_NODE"
+  mounts=$(readlink "/proc/$pid/ns/mnt")
+  while [ -n "$(processes_of_second_node "$mounts")" ]; do
+    [ "$SECONDS" -lt "$until" ] || fail "processes of $SECOND_NODE do not end" "make cluster-down"
+    processes_of_second_node "$mounts" | xargs kill -KILL 2>/dev/null || :
+    sleep 0.1
+  done
+  find /sys/fs/cgroup -depth -type d -path "*/kubepods-$SECOND_NODE/*" -exec rmdir {} \;
+  # It may have gone with the namespace of its other end.
+  ip link del "$LINK" 2>/dev/null || :
+  rm -rf "${SECOND_STATE:?}/run"
+  rm -f "$RUN/$SECOND_NODE"
+  add_second_node
+}
+
+# processes_of_second_node MOUNTS: those in its mount namespace, and those of its pods, which have others.
+processes_of_second_node() {
+  # In a pattern, the brackets of `mnt:[4026532281]` would be a set of characters.
+  find /proc -mindepth 3 -maxdepth 3 -path '/proc/[0-9]*/ns/mnt' -lname "${1//[\[\]]/?}" 2>/dev/null | cut -d / -f 3 || :
+  find /sys/fs/cgroup -path "*/kubepods-$SECOND_NODE/*" -name cgroup.procs -exec cat {} + 2>/dev/null || :
 }
