@@ -23,6 +23,11 @@ pub fn until_said(script: &str, pattern: &str) -> String {
     )
 }
 
+/// Returns an address as it stands in a URL.
+pub fn host_of(address: &str) -> String {
+    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+}
+
 /// Gives the Service `web` an address of each family that its pods have, and returns a script that asks it by each, for a
 /// minute, and what that says.
 pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
@@ -34,10 +39,7 @@ pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
     let server = ns.pod_with("app=web").await;
     let of_server = server.status.and_then(|status| status.pod_ips).unwrap_or_default();
     assert_eq!(addresses.len(), of_server.len(), "{addresses:?}, {of_server:?}");
-    let asked = addresses
-        .iter()
-        .map(|address| if address.contains(':') { format!("[{address}]") } else { address.to_string() });
-    let script: Vec<_> = asked.map(|address| greets(&address)).collect();
+    let script: Vec<_> = addresses.iter().map(|address| greets(&host_of(address))).collect();
     let expected = format!("{GREETING}\n 200").repeat(addresses.len());
     (until_said(&script.join("; "), &format!("'{expected}'")), expected)
 }

@@ -123,10 +123,13 @@ async fn proxy_resolves_names_as_its_pod_does() {
 }
 
 #[tokio::test]
-async fn proxy_has_the_environment_of_a_sidecar() {
+async fn proxy_has_environment_and_arguments_of_a_sidecar() {
     let ns = &scenario("node-environment", &[MESH]).await;
     ns.create_object(account("client")).await;
-    let name = living_job(ns, beside(client_job("beside", &sleeper()))).await;
+    let mut job = beside(client_job("beside", &sleeper()));
+    let levels = json!({"sidecar.istio.io/logLevel": "error", "sidecar.istio.io/componentLogLevel": "misc:debug"});
+    job["spec"]["template"]["metadata"]["annotations"] = levels.clone();
+    let name = living_job(ns, job).await;
     let [pilot_agent, _] = ProxyProcess::of(&name);
     let beside = pilot_agent.environment();
     let (_, name) = name.split_once('/').expect("it has a namespace");
@@ -136,6 +139,7 @@ async fn proxy_has_the_environment_of_a_sidecar() {
     let mut sidecar = pod("inside", &object["spec"]);
     sidecar["metadata"]["labels"] = object["metadata"]["labels"].clone();
     sidecar["metadata"]["labels"]["sidecar.istio.io/inject"] = json!("true");
+    sidecar["metadata"]["annotations"] = levels;
     // Istio looks at the owner of a pod whose name is generated.
     for field in ["generateName", "ownerReferences"] {
         sidecar["metadata"][field] = object["metadata"][field].clone();
@@ -163,6 +167,31 @@ async fn proxy_has_the_environment_of_a_sidecar() {
         object["status"]["hostIP"].as_str().expect("it has one"),
         "a field that the API server learns late"
     );
+
+    let args: Vec<_> = proxy["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let args = args.join(" ").replace("$(POD_NAMESPACE)", ns.name());
+    assert!(args.contains("--proxyLogLevel=error --proxyComponentLogLevel=misc:debug"), "{args}");
+    assert_eq!(pilot_agent.file("cmdline").trim(), format!("/usr/local/bin/pilot-agent {args}"));
+}
+
+#[tokio::test]
+async fn firewall_rules_are_those_of_a_sidecar() {
+    let ns = &scenario("node-rules", &[MESH]).await;
+    ns.create_object(account("client")).await;
+    let annotated = |mut job: Value| {
+        job["spec"]["template"]["metadata"]["annotations"] = json!({
+            "traffic.sidecar.istio.io/excludeInboundPorts": "9000,9001",
+            "traffic.sidecar.istio.io/excludeOutboundPorts": "9002",
+            "traffic.sidecar.istio.io/excludeOutboundIPRanges": "192.0.2.0/24",
+        });
+        job
+    };
+    let beside = living_job(ns, annotated(beside(client_job("beside", &sleeper())))).await;
+    let inside = living_job(ns, annotated(job("inside", &sleeper()))).await;
+    let [pilot_agent, _] = ProxyProcess::of(&beside);
+    let rules = pilot_agent.rules();
+    assert_eq!(rules, ProxyProcess::of_sidecar(&inside).rules());
+    assert!(rules.iter().any(|rule| rule.contains("192.0.2.0/24")), "{rules:?}");
 }
 
 #[tokio::test]

@@ -9,11 +9,14 @@ mod services;
 mod stand_ins;
 mod upgrade;
 
-use e2e::clients::{greets, greets_by_each_address};
-use e2e::command::{printed, run};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use e2e::clients::{asks_status, greets, greets_by_each_address, host_of, until_said};
+use e2e::command::{on_cluster, printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, with_init};
+use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, strict, with_init};
 use e2e::namespace::name_of;
 use e2e::{Namespace, cluster::MESH, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
@@ -108,6 +111,42 @@ async fn service_is_reached_by_its_address_of_each_family() {
     let (script, expected) = greets_by_each_address(ns).await;
     let spec = pod_spec("Never", &[shell("main", &script)]);
     assert_eq!(ended(ns, beside(client_job("client", &spec))).await.1, expected);
+
+    // No address leads around the proxy: the server takes mutual TLS only, which a pod outside of the mesh does not speak.
+    let server = ns.pod_with("app=web").await.status.and_then(|status| status.pod_ips).unwrap_or_default();
+    let asked: Vec<_> = server.iter().map(|pod| asks_status(&format!("{}:8080", host_of(&pod.ip)))).collect();
+    let outside = |name: &str, script: &str| {
+        let mut job = client_job(name, &pod_spec("Never", &[shell("main", script)]));
+        job["spec"]["template"]["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
+        job
+    };
+    let [none, all] = ["000", "200"].map(|status| status.repeat(server.len()));
+    assert_eq!(ended(ns, outside("refused", &asked.join("; "))).await.1, none);
+    // The control: it may be served there.
+    ns.patch(&strict(), json!({"spec": {"mtls": {"mode": "PERMISSIVE"}}})).await;
+    assert_eq!(ended(ns, outside("served", &until_said(&asked.join("; "), &all))).await.1, all);
+}
+
+#[tokio::test]
+async fn admin_port_is_forwarded_to() {
+    let ns = &scenario("node-admin", &[MESH]).await;
+    failures::living_pods(ns).await;
+    let pod = format!("pod/{}", ns.pod_with("app=web").await.name_any());
+    // As istioctl does.
+    let mut forward = on_cluster("kubectl", &["-n", ns.name(), "port-forward", &pod, ":15000"]);
+    let mut forward = forward.stdout(Stdio::piped()).spawn().expect("kubectl runs");
+    let mut line = String::new();
+    // It is kept: kubectl writes a line for each connection.
+    let mut said = BufReader::new(forward.stdout.take().expect("it is piped"));
+    said.read_line(&mut line).expect("it is read");
+    let address = line.strip_prefix("Forwarding from ").and_then(|rest| rest.split(' ').next());
+    let address = address.unwrap_or_else(|| panic!("it has a port: {line}"));
+    let info = run("curl", &["-sSf", &format!("http://{address}/server_info")], "");
+    forward.kill().expect("it is ended");
+    forward.wait().expect("it has ended");
+    let info: Value = serde_json::from_str(&printed(&info)).expect("it is JSON");
+    let node = info["node"]["id"].as_str().unwrap_or_default();
+    assert_eq!([&info["state"], &json!(node.contains(ns.name()))], [&json!("LIVE"), &json!(true)], "{node}");
 }
 
 #[tokio::test]

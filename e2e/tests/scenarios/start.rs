@@ -1,7 +1,7 @@
 //! Payloads that need the mesh at their first instruction.
 
 use contract::names::ISTIO_INJECT;
-use e2e::clients::{asks_status, greets_by_each_address, output_of, output_of_script, until_said};
+use e2e::clients::{asks_status, greets_by_each_address, host_of, output_of, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{GREETING, annotated, container, deployment, pod, pod_spec, service, shell, strict};
 use e2e::{Namespace, PodView, scenario};
@@ -75,7 +75,7 @@ async fn pods_reach_declared_ports_only_of_each_other_in_a_strict_mesh() {
         let label = format!("app={name}");
         ns.until_a_pod(&label, "readiness", |pod| pod.is_ready("web")).await;
         let address = ns.pod_with(&label).await.status.and_then(|status| status.pod_ip).expect("it runs");
-        let host = if address.contains(':') { format!("[{address}]") } else { address };
+        let host = host_of(&address);
         let declared = until_said(&asks_status(&format!("{name}:8080")), "200");
         let script = format!("{declared}; echo; {}", asks_status(&format!("{host}:9090")));
         let client = pod(&format!("asks-{name}"), &pod_spec("Never", &[shell("main", &script)]));
