@@ -150,8 +150,15 @@ async fn ended_proxy_is_restarted_without_its_pod() {
     let ns = &scenario("node-proxy-ends", &[MESH]).await;
     living_pods(ns).await;
     assert_heard(ns, "before").await;
+    let ready_since = async || {
+        let client = serde_json::to_value(ns.pod_with("app=client").await.status).expect("it is JSON");
+        let conditions = client["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|condition| condition["type"] == "Ready").expect("it has the condition")
+    };
+    let before = ready_since().await;
     node::kill_proxies();
     assert_heard(ns, "after").await;
+    assert_eq!((&before["status"], &ready_since().await), (&json!("True"), &before), "no probe fails, as it has none");
     for pod in ns.pods_with("app in (web, client)").await {
         let pod = PodView(&pod);
         assert_eq!(pod.restarts("main").or(pod.restarts("web")), Some(0));
