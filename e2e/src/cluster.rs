@@ -7,8 +7,12 @@ use kube::api::{Api, PostParams};
 use kube::config::{AuthInfo, KubeConfigOptions};
 use kube::{Client, Config};
 
+use serde_json::Value;
+
+use crate::Namespace;
 use crate::command::{printed, run};
 use crate::context;
+use crate::kubectl::kubectl;
 
 /// A namespace label.
 pub type Label = (&'static str, &'static str);
@@ -53,6 +57,18 @@ async fn config() -> Config {
     let kubeconfig = context::kubeconfig().unwrap_or_else(|refusal| panic!("{refusal}"));
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     config.expect("the kubeconfig's current context is whole")
+}
+
+/// Waits until istiod has an object of a kind of Istio's in a namespace.
+pub async fn until_istiod_has(ns: &Namespace, kind: &str) {
+    let request = ["exec", "--namespace=istio-system", "deployment/istiod", "--", "pilot-discovery", "request"];
+    let is_it = |object: &Value| object["kind"] == kind && object["metadata"]["namespace"] == ns.name();
+    let has = async || {
+        let all = kubectl(&[&request[..], &["GET", "debug/configz"]].concat());
+        let all: Value = serde_json::from_str(&all).expect("it is JSON");
+        all.as_array().is_some_and(|all| all.iter().any(is_it)).then_some(())
+    };
+    ns.until(&format!("istiod to have the {kind}"), has).await;
 }
 
 /// Restarts a daemon of the one-node cluster: the kubelet, containerd or the API server.

@@ -68,12 +68,13 @@ fn on_second_node(command: &[&str]) -> String {
     printed(&run("nsenter", &[&["--target", process, "--mount", "--"], command].concat(), ""))
 }
 
-/// Returns the sandboxes that the second node has a container or a directory of a proxy for, sorted.
+/// Returns the sandboxes that the second node has a proxy's container, directory or log of, sorted.
 pub fn sandboxes_of_second_node() -> Vec<String> {
     let containers = on_second_node(&["ctr", "-a", SOCKET, "-n", "istio-aux", "containers", "ls", "--quiet"]);
-    let directories = on_second_node(&["ls", &format!("{RUN}/sandbox")]);
-    let of_containers = containers.lines().filter_map(|id| id.split('-').next());
-    let mut all: Vec<_> = of_containers.chain(directories.lines()).map(str::to_owned).collect();
+    let files = on_second_node(&["ls", &format!("{RUN}/sandbox"), "/var/log/istio-aux"]);
+    let ids = containers.lines().chain(files.lines()).filter_map(|name| name.split(['-', '.']).next());
+    // What `ls` says besides is no id.
+    let mut all: Vec<_> = ids.filter(|id| id.len() == 64).map(str::to_owned).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -246,7 +247,9 @@ impl ProxyProcess {
     /// Returns the firewall rules of the pod's network.
     #[must_use]
     pub fn rules(self) -> Vec<String> {
-        let rules = printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "iptables-save", "-t", "nat"], ""));
+        let pid = self.0.to_string();
+        let saved = |command| printed(&run("nsenter", &["-t", &pid, "-n", command], ""));
+        let rules = saved("iptables-save") + &saved("ip6tables-save");
         let user = self.status("Uid").split('\t').next().expect("it has one").to_owned();
         rules.lines().filter(|line| line.starts_with("-A ")).map(|line| line.replace(&user, "proxy")).collect()
     }

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use e2e::cluster::BESIDE;
+use e2e::cluster::{BESIDE, until_istiod_has};
 use e2e::command::{printed, run};
-use e2e::kubectl::{kubectl, wait_for_rollout};
+use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
 use e2e::namespace::WAIT_TIMEOUT;
 use e2e::node::{self, WithMetrics, ended};
@@ -95,10 +95,7 @@ async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
         }},
     }))
     .await;
-    let configurations = ["exec", "--namespace=istio-system", "deployment/istiod", "--"];
-    let configurations = [&configurations[..], &["pilot-discovery", "request", "GET", "debug/configz"]].concat();
-    let is_known = async || kubectl(&configurations).contains(ns.name()).then_some(());
-    ns.until("istiod to have it", is_known).await;
+    until_istiod_has(ns, "ProxyConfig").await;
     ns.create_object(application("secure", &scrape())).await;
     wait_for_rollout(ns.name(), "deployment/secure");
     let expected =
