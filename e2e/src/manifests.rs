@@ -133,9 +133,20 @@ pub fn job(name: &str, spec: &Value) -> Value {
 /// Returns a web server in the mesh that takes mutual TLS only, so every request came through a proxy. Its Service is `web`, its
 /// page says [`GREETING`].
 pub fn server() -> Vec<Value> {
+    let [service, deployment] = web("web");
+    vec![strict(), service, deployment]
+}
+
+/// Returns a web server's Service and Deployment, both by this name. Its page says [`GREETING`].
+pub fn web(name: &str) -> [Value; 2] {
     let mut serve = container("web", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
     serve["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
-    vec![strict(), service("web", 80, 8080), deployment("web", &pod_spec("Always", &[serve]))]
+    [service(name, 80, 8080), deployment(name, &pod_spec("Always", &[serve]))]
+}
+
+/// Returns a service account.
+pub fn account(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 }
 
 /// Returns a server at `/`, and of a program's output at `/cgi-bin/stream`, in a mesh in which each request is a connection of its

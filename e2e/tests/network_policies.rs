@@ -4,7 +4,7 @@
 use e2e::clients::{asks_status, until_said};
 use e2e::cluster::{BESIDE, MESH, OPT_IN};
 use e2e::kubectl::{Applied, apply, kubectl, wait_for_rollout};
-use e2e::manifests::{container, deployment, each_by_its_connection, job, pod_spec, server, service, shell};
+use e2e::manifests::{deployment, each_by_its_connection, job, pod_spec, server, shell, web};
 use e2e::rendered::chart;
 use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
@@ -34,10 +34,7 @@ fn to(app: &str) -> Value {
 
 /// Creates two servers that take mutual TLS only, `web` and `other`, and a client. All have proxies beside them.
 async fn servers_and_client(ns: &Namespace) {
-    ns.create_objects(server()).await;
-    let mut serve = container("web", &["httpd", "-f", "-p", "8080", "-h", "/www"]);
-    serve["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
-    ns.create_objects([service("other", 80, 8080), deployment("other", &pod_spec("Always", &[serve]))]).await;
+    ns.create_objects(server().into_iter().chain(web("other"))).await;
     // The engine lets connections pass that were there before a policy.
     ns.create_objects(["web", "other"].into_iter().flat_map(each_by_its_connection)).await;
     ns.create_object(deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))).await;

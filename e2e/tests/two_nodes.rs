@@ -8,7 +8,7 @@ use e2e::command::{printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{
-    GREETING, deployment, each_by_its_connection, job, payload_image, pod_spec, server, shell, with_memory,
+    GREETING, account, deployment, each_by_its_connection, job, payload_image, pod_spec, server, shell, with_memory,
 };
 use e2e::node::{self, NextImage};
 use e2e::{Namespace, PodView, scenario};
@@ -262,12 +262,12 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 async fn agent_gets_certificates_of_its_nodes_accounts_only() {
     let ns = &scenario("two-nodes-identity", &[BESIDE]).await;
     for node in NODES {
-        let account = format!("of-{node}");
-        ns.create_object(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})).await;
+        let name = format!("of-{node}");
+        ns.create_object(account(&name)).await;
         let mut spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
-        spec["serviceAccountName"] = json!(account);
-        ns.create_object(on(node, deployment(&account, &spec))).await;
-        wait_for_rollout(ns.name(), &format!("deployment/{account}"));
+        spec["serviceAccountName"] = json!(name);
+        ns.create_object(on(node, deployment(&name, &spec))).await;
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
     }
     let agents = agents();
     for (agent, of_agent, _) in &agents {

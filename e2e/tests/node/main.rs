@@ -16,7 +16,7 @@ use e2e::clients::{asks_status, greets, greets_by_each_address, host_of, until_s
 use e2e::command::{on_cluster, printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, strict, with_init};
+use e2e::manifests::{GREETING, account, deployment, job, pod_spec, server, shell, strict, with_init};
 use e2e::namespace::name_of;
 use e2e::{Namespace, cluster::MESH, node, scenario};
 use k8s_openapi::api::core::v1::Pod;
@@ -42,10 +42,6 @@ fn client_job(name: &str, spec: &Value) -> Value {
 fn beside(mut job: Value) -> Value {
     job["spec"]["template"]["spec"]["runtimeClassName"] = json!("istio-aux");
     job
-}
-
-fn account(name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
 }
 
 /// Returns a policy that allows requests from one service account of the namespace only.
