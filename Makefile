@@ -192,10 +192,10 @@ scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves
 
 .PHONY: test-node
 test-node: override WITH += node
-test-node: install ## Run the scenarios with proxies beside pods (docs/node.md)
+test-node: install ## Run the scenarios with proxies beside pods (docs/node.md), with OPTIONS of the test runner
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1
+	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1 $(OPTIONS)
 
 .PHONY: test-two-nodes
 test-two-nodes: override WITH += node second-node

@@ -17,7 +17,7 @@ use crate::timing::{creation_offset, printed_uptimes, random, shuffled, sync_off
 use crate::watch_and_exec::Controller;
 
 /// A way of running a pod.
-struct Kind {
+pub(crate) struct Kind {
     name: &'static str,
     labels: &'static [Label],
     annotations: &'static [(&'static str, &'static str)],
@@ -39,7 +39,7 @@ enum End {
 
 impl Kind {
     /// Returns a pod of this kind, whose only container runs a script, with the termination grace period that pods have by default.
-    fn pod(&self, name: &str, script: &str) -> Value {
+    pub(crate) fn pod(&self, name: &str, script: &str) -> Value {
         let wrapped = WRAPPER.replace("SCRIPT", script);
         let main = shell("main", if self.end == End::ByScript { &wrapped } else { script });
         let mut spec = pod_spec("Never", &[main]);
@@ -121,19 +121,10 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
     let kinds = chosen(names);
     let has = |names: &[&str]| kinds.iter().any(|kind| names.contains(&kind.name));
     assert!(!(has(&[IMAGE_VOLUME]) && has(&COPYING)), "{IMAGE_VOLUME} needs a run without {COPYING:?}");
-    let mut timings: Vec<Vec<Timing>> = kinds.iter().map(|_| Vec::new()).collect();
     let delivery = has(&[IMAGE_VOLUME]).then(|| WebhookOption::set(&[webhook_option::IMAGE_VOLUME]));
-    let mut next = random(1);
-    for round in 0..rounds {
-        // Interleaved, one pod at a time: what disturbs the machine disturbs all kinds alike. In another order in each round,
-        // so that no kind always follows the same one.
-        for index in shuffled(kinds.len(), &mut next) {
-            timings[index].push(time_in_namespace(kinds[index], round).await);
-        }
-        eprintln!("round {} of {rounds}", round + 1);
-    }
+    let timings = interleaved(rounds, &kinds, time_pod).await;
     drop(delivery);
-    let kinds = kinds.iter().zip(&timings).map(|(kind, timings)| Times {
+    let kinds = timings.iter().map(|(kind, timings)| Times {
         name: kind.name.to_owned(),
         starts: timings.iter().map(|timing| seconds(timing.start)).collect(),
         ends: timings.iter().filter_map(|timing| timing.end).map(seconds).collect(),
@@ -161,14 +152,41 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Times a pod in a namespace of its own, and waits until that is gone: what ends one pod is not to disturb the next.
-async fn time_in_namespace(kind: &Kind, round: usize) -> Timing {
-    let ns = scenario(&format!("bench-{}", kind.name), kind.labels).await;
-    let timing = time_pod(&ns, kind, round).await;
-    let namespace = ns.name().to_owned();
-    drop(ns);
-    wait_for_removal(&namespace);
-    timing
+/// Runs rounds of a measurement of each of these kinds. Prints the least time, the median and the longest of each.
+pub(crate) async fn each_in_namespace(
+    rounds: usize,
+    names: &[&str],
+    measure: impl AsyncFn(&Namespace, &Kind, usize) -> Duration,
+) {
+    for (kind, mut times) in interleaved(rounds, &chosen(names), measure).await {
+        times.sort_unstable();
+        let [min, median, max] = [0, times.len() / 2, times.len() - 1].map(|at| times[at]);
+        println!("{:<26} n={rounds}  min {min:.2?} median {median:.2?} max {max:.2?}", kind.name);
+    }
+}
+
+/// Measures each kind so many times, one at a time: what disturbs the machine disturbs all kinds alike. In another order in each
+/// round, so that no kind always follows the same one.
+async fn interleaved<'a, T>(
+    rounds: usize,
+    kinds: &[&'a Kind],
+    measure: impl AsyncFn(&Namespace, &Kind, usize) -> T,
+) -> Vec<(&'a Kind, Vec<T>)> {
+    let mut measured: Vec<_> = kinds.iter().map(|&kind| (kind, Vec::new())).collect();
+    let mut next = random(1);
+    for round in 0..rounds {
+        for index in shuffled(kinds.len(), &mut next) {
+            let kind = kinds[index];
+            // What ends in one namespace is not to disturb the next.
+            let ns = scenario(&format!("bench-{}", kind.name), kind.labels).await;
+            measured[index].1.push(measure(&ns, kind, round).await);
+            let namespace = ns.name().to_owned();
+            drop(ns);
+            wait_for_removal(&namespace);
+        }
+        eprintln!("round {} of {rounds}", round + 1);
+    }
+    measured
 }
 
 async fn time_pod(ns: &Namespace, kind: &Kind, round: usize) -> Timing {

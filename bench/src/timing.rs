@@ -22,7 +22,7 @@ pub(crate) async fn printed_uptimes(ns: &Namespace, pod: &str, container: &str) 
 }
 
 /// Reads a line of `/proc/uptime`: seconds since boot, and seconds that the processors were idle.
-fn parse_uptime(line: &str) -> Option<Duration> {
+pub(crate) fn parse_uptime(line: &str) -> Option<Duration> {
     let (uptime, _idle) = line.trim().split_once(' ')?;
     Duration::try_from_secs_f64(uptime.parse().ok()?).ok()
 }

@@ -64,6 +64,14 @@ pub fn with_memory(mut spec: Value) -> Value {
     spec
 }
 
+/// Adds a container's restart rule for one exit code (KEP-5307). The container's own policy is `Never` unless it has one.
+#[must_use]
+pub fn with_rule(mut container: Value, action: &str, code: u8) -> Value {
+    container["restartPolicy"].as_str().is_none().then(|| container["restartPolicy"] = json!("Never"));
+    container["restartPolicyRules"] = json!([{"action": action, "exitCodes": {"operator": "In", "values": [code]}}]);
+    container
+}
+
 /// Removes a pod's account token, which the API server mounts under a random name.
 pub fn without_token(mut pod: Value) -> Value {
     let is_token = |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access"));

@@ -52,6 +52,16 @@ pub fn agent_log() -> String {
     kubectl(&[&AGENT[..], &["logs", DAEMON_SET, "--container=agent"]].concat())
 }
 
+/// Returns the bytes of the agent's working set, as the kubelet counts them.
+pub fn agent_memory() -> u64 {
+    let summary = kubectl(&["get", "--raw", "/api/v1/nodes/node1/proxy/stats/summary"]);
+    let summary: Value = serde_json::from_str(&summary).expect("it is JSON");
+    let pods = summary["pods"].as_array().expect("it is a list");
+    let pod = pods.iter().find(|pod| pod["podRef"]["namespace"] == AGENT[1]).expect("it has the agent's pod");
+    let agent = pod["containers"].as_array().into_iter().flatten().find(|container| container["name"] == "agent");
+    agent.and_then(|agent| agent["memory"]["workingSetBytes"].as_u64()).expect("it is counted")
+}
+
 /// Keeps the agent off the node until it is dropped.
 pub struct WithoutAgent;
 

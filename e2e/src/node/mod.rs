@@ -15,8 +15,8 @@ use crate::cluster::restart;
 use crate::command::{printed, run};
 
 pub use chart::{
-    NextImage, Restored, WithMetrics, WithoutAgent, agent, agent_log, daemon_set, kill_agent, proxies_in, proxy_image,
-    roll_out, root_of, select_nodes, set_value, try_agent, unready, unready_in, until_all_serve,
+    NextImage, Restored, WithMetrics, WithoutAgent, agent, agent_log, agent_memory, daemon_set, kill_agent, proxies_in,
+    proxy_image, roll_out, root_of, select_nodes, set_value, try_agent, unready, unready_in, until_all_serve,
 };
 pub use prometheus::Prometheus;
 

@@ -4,6 +4,7 @@ mod confinement;
 mod failures;
 mod pipelines;
 mod probes;
+mod restart_rules;
 mod scrapes;
 mod services;
 mod stand_ins;

@@ -2,20 +2,13 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{in_modes, pod_spec, shell, with_init, with_memory};
+use e2e::manifests::{in_modes, pod_spec, shell, with_init, with_memory, with_rule};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::{Value, json};
 
 use crate::{shim_modes, start_server};
 
 const NEEDS_WEB: &str = "curl -sSf --max-time 10 http://web/ || exit 99";
-
-/// Adds a rule for one exit code. The container's own policy is `Never` unless it has one.
-fn with_rule(mut container: Value, action: &str, code: u8) -> Value {
-    container["restartPolicy"].as_str().is_none().then(|| container["restartPolicy"] = json!("Never"));
-    container["restartPolicyRules"] = json!([{"action": action, "exitCodes": {"operator": "In", "values": [code]}}]);
-    container
-}
 
 /// Runs a pod in each mode. Asserts that it succeeds, and that `restarts` of its containers are these.
 async fn run_in_each_mode(ns: &Namespace, spec: &Value, restarts: &[(&str, i32)]) {

@@ -111,7 +111,7 @@ async fn two_hundred_starts_at_once_are_each_made_once() {
 }
 
 /// How many pods live, half of them servers, and how often the proxies of all are upgraded.
-const LIVING: usize = 100;
+const LIVING: usize = 110;
 const UPGRADES: usize = 10;
 /// A response that takes five seconds.
 const STREAM: &str = r"#!/bin/sh
@@ -181,9 +181,10 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
         broken.extend(bad.into_iter().map(|end| format!("{name}: {end}")));
     }
     println!(
-        "{} upgrades in {took:?}; {whole} responses of 5 s were whole, {} were not",
+        "{} upgrades in {took:?}; {whole} responses of 5 s were whole, {} were not; the agent uses {} bytes",
         LIVING * UPGRADES,
-        broken.len()
+        broken.len(),
+        node::agent_memory()
     );
     assert!(broken.is_empty(), "{broken:#?}");
     assert!(whole > LIVING / 2 * UPGRADES, "streams were open in each upgrade");
