@@ -2,6 +2,7 @@
 //! while their proxies are upgraded. None is stuck, no proxy is left on the node, and no connection is refused or broken. And pods
 //! that live longer than certificates.
 
+use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use contract::names::NODE_RUNTIME_CLASS;
 use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::{in_background, run};
-use e2e::kubectl::wait_for_rollout;
+use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, Prometheus, Restored, WithMetrics, ended, kill_agent};
 use e2e::raised_limit::RaisedLimit;
@@ -193,6 +194,25 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
     }
 }
 
+/// Creates a server that takes mutual TLS only, and a client, and waits until that is served. A request is a connection of its own from
+/// proxy to proxy, too.
+async fn served_client(ns: &Namespace) {
+    let client = deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]));
+    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
+    for name in ["web", "client"] {
+        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
+    }
+    until_served(ns).await;
+}
+
+fn is_served(ns: &Namespace) -> bool {
+    ns.exec("deployment/client", "main", &["sh", "-c", &asks_status("web")]) == "200"
+}
+
+async fn until_served(ns: &Namespace) {
+    ns.until("a response", async || is_served(ns).then_some(())).await;
+}
+
 fn has_expired(certificate: &str) -> bool {
     let output = run("openssl", &["x509", "-noout", "-checkend", "0"], certificate);
     String::from_utf8_lossy(&output.stdout).contains("will expire")
@@ -204,19 +224,49 @@ async fn renewed_certificates_serve_after_the_first_expired() {
     // The shortest life that there is, in seconds, and then the chart's.
     let _restored = Restored(|| node::set_value("certificateTtl=86400"));
     node::roll_out("certificateTtl=600");
-    let client = deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]));
-    // A request is a connection of its own from proxy to proxy, too.
-    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
-    for name in ["web", "client"] {
-        wait_for_rollout(ns.name(), &format!("deployment/{name}"));
-    }
-    let ask = asks_status("web");
-    let is_served = async || (ns.exec("deployment/client", "main", &["sh", "-c", &ask]) == "200").then_some(());
-    ns.until("a response", is_served).await;
+    served_client(ns).await;
     let first = node::certificates(ns.name());
     let life = Instant::now();
     ns.until_within(LIMIT, "the end of the first certificates", async || has_expired(&first[0]).then_some(())).await;
     println!("the first certificates ended after {:?}", life.elapsed());
-    assert!(is_served().await.is_some(), "both proxies have certificates that are valid");
+    assert!(is_served(ns), "both proxies have certificates that are valid");
     assert!(node::certificates(ns.name()).iter().all(|certificate| !first.contains(certificate)));
+}
+
+/// Has istiod make another root: it does where it finds none. Returns it.
+async fn another_root(ns: &Namespace) -> String {
+    let root = || {
+        let words = ["get", "configmap", "istio-ca-root-cert", "--output", r"jsonpath={.data.root-cert\.pem}"];
+        kubectl(&[&["-n", ns.name()], &words[..]].concat())
+    };
+    let before = root();
+    kubectl(&["-n", "istio-system", "delete", "secret", "istio-ca-secret"]);
+    kubectl(&["-n", "istio-system", "rollout", "restart", "deployment/istiod"]);
+    wait_for_rollout("istio-system", "deployment/istiod");
+    ns.until("another root", async || Some(root()).filter(|now| *now != before)).await
+}
+
+#[tokio::test]
+async fn another_root_reaches_the_proxies_of_living_pods() {
+    let ns = &scenario("node-root", &[BESIDE]).await;
+    served_client(ns).await;
+    let root = another_root(ns).await;
+    let began = Instant::now();
+    let has_root = |directory: String| {
+        fs::read_to_string(format!("{directory}/root-cert.pem")).is_ok_and(|it| it.trim() == root.trim())
+    };
+    ns.until_within(LIMIT, "certificates of the other root", async || {
+        node::certificate_directories(ns.name()).into_iter().all(has_root).then_some(())
+    })
+    .await;
+    println!("living proxies had certificates of the other root after {:?}", began.elapsed());
+    // A proxy that has never known the first root.
+    let new = job("new", &pod_spec("Never", &[shell("main", &asks_status("web"))]));
+    ns.create_object(new).await;
+    ns.until_complete("new").await;
+    assert_eq!(ns.logs(&ns.pod_of_job("new").await, "main").await, "200", "the server's proxy has the other root");
+    until_served(ns).await;
+    for pod in ns.pods_with("app in (web, client)").await {
+        assert_eq!(PodView(&pod).restarts("main"), Some(0));
+    }
 }
