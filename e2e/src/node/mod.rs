@@ -6,7 +6,7 @@ mod prometheus;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::Value;
@@ -96,27 +96,31 @@ pub(crate) fn kill_containers(namespace: &str, container: &str) {
 
 /// Returns the node's containers, files and cgroups of proxies.
 pub fn proxies() -> Vec<String> {
-    let files = run("find", &["/run/istio-aux/sandbox", "/var/log/istio-aux", "-mindepth", "1", "-maxdepth", "1"], "");
-    let cgroups = run(
-        "find",
-        &["/sys/fs/cgroup", "-type", "d", "-name", "istio-aux-proxy-*", "-o", "-name", "istio-aux-redirect-*"],
-        "",
-    );
-    let found = [ctr(&["containers", "ls", "-q"]), printed(&files), printed(&cgroups)];
+    let files = find(&["/run/istio-aux/sandbox", "/var/log/istio-aux"], &["-mindepth", "1", "-maxdepth", "1"]);
+    let names = ["-type", "d", "-name", "istio-aux-proxy-*", "-o", "-name", "istio-aux-redirect-*"];
+    let found = [ctr(&["containers", "ls", "-q"]), files, find(&["/sys/fs/cgroup"], &names)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
+}
+
+/// Returns what `find` prints for these directories. What goes meanwhile is left out.
+fn find(directories: &[&str], expression: &[&str]) -> String {
+    assert!(directories.iter().all(|directory| Path::new(directory).is_dir()), "{directories:?}");
+    let output = run("find", &[directories, expression].concat(), "");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.lines().all(|line| line.ends_with(": No such file or directory")), "{errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Returns owner, group and mode of the agent's directory, and of all directories and files of certificates. The group of a proxy is
 /// `proxy`.
 pub fn owners() -> Vec<String> {
-    let found =
-        run("find", &[RUN, "(", "-path", RUN, "-o", "-path", "*/certificate*", ")", "-printf", "%U:%G %m\\n"], "");
+    let found = find(&[RUN], &["(", "-path", RUN, "-o", "-path", "*/certificate*", ")", "-printf", "%U:%G %m\\n"]);
     let named = |line: &str| {
         let group = line.split([':', ' ']).nth(1).expect("it is printed");
         let is_proxys = group.parse::<u32>().is_ok_and(is_user_of_proxy);
         if is_proxys { line.replace(group, "proxy") } else { line.to_owned() }
     };
-    let mut owners: Vec<_> = printed(&found).lines().map(named).collect();
+    let mut owners: Vec<_> = found.lines().map(named).collect();
     owners.sort_unstable();
     owners.dedup();
     owners
