@@ -178,4 +178,13 @@ mod tests {
             assert_eq!(settings_of(&[format!("--shim-user={user}")]).unwrap().user, expected);
         }
     }
+
+    #[test]
+    fn pull_secret_has_a_secrets_name() {
+        let names = |words: &str| settings_of(&[format!("--shim-pull-secret={words}")]).map(|it| it.pull_secrets).ok();
+        assert_eq!(names("a,registry-1.b"), Some(vec!["a".to_owned(), "registry-1.b".to_owned()]));
+        for words in ["", "a,", "A", "a_b", "a/b"] {
+            assert_eq!(names(words), None, "{words}");
+        }
+    }
 }
