@@ -30,6 +30,8 @@ use crate::error::{Context, Error, Result};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const TRUST_DOMAIN: &str = "TRUST_DOMAIN";
+/// Has istio-iptables redirect DNS, and pilot-agent answer.
+const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
 /// A namespace that istiod's injector does not leave out. It need not exist.
 const ISTIOS_NAMESPACE: &str = "istio-system";
 /// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
@@ -60,6 +62,15 @@ impl Rendered {
     #[must_use]
     pub fn trust_domain(&self) -> &str {
         self.proxy.environment.get(TRUST_DOMAIN).map_or("cluster.local", String::as_str)
+    }
+
+    /// Takes the redirection that the pod's network has had from its start. A proxy answers captured DNS whatever istiod gives to new
+    /// pods.
+    pub fn keep_redirection(&mut self, redirection: Program) {
+        if let Some(captures) = redirection.environment.get(DNS_CAPTURE) {
+            self.proxy.environment.insert(DNS_CAPTURE.to_owned(), captures.clone());
+        }
+        self.redirection = redirection;
     }
 }
 
@@ -257,6 +268,21 @@ mod tests {
 
     fn render(answer: &Value) -> Result<Rendered> {
         rendered(&injected(object(&pod(&json!({})))?, answer)?, &sandbox())
+    }
+
+    #[test]
+    fn upgraded_proxy_answers_dns_that_its_pod_redirects() {
+        let program = |value: &str| Program {
+            environment: BTreeMap::from([(DNS_CAPTURE.to_owned(), value.to_owned())]),
+            ..Program::default()
+        };
+        for (redirection, captures) in
+            [(program("true"), "true"), (program("false"), "false"), (Program::default(), "no")]
+        {
+            let mut rendered = Rendered { proxy: program("no"), redirection: program("no") };
+            rendered.keep_redirection(redirection.clone());
+            assert_eq!(rendered, Rendered { proxy: program(captures), redirection });
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What the proxy beside a pod may do, who decides what it is, and that no pod changes that.
 
 use contract::names::PROXY_CONTAINER;
-use e2e::clients::{asks_status, greets, until_said};
-use e2e::cluster::{MESH, OPT_IN, until_istiod_has};
+use e2e::clients::greets;
+use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{GREETING, job, pod, pod_spec, shell};
 use e2e::node::{self, ProxyProcess, SmallDisk, containerds_default};
@@ -17,12 +17,12 @@ use crate::{account, beside, client_job, ended, strict_server};
 const OWN_VARIABLES: [&str; 7] =
     ["PROV_CERT", "CLOUD_PLATFORM", "PROXY_CONFIG", "ENVOY_STATUS_PORT", "ENVOY_PROMETHEUS_PORT", "GOMEMLIMIT", "PATH"];
 
-fn sleeper() -> Value {
+pub(crate) fn sleeper() -> Value {
     pod_spec("Never", &[shell("main", "sleep 86400")])
 }
 
 /// Creates a Job whose pod lives beside its proxy, and returns the pod as `NAMESPACE/NAME`.
-async fn living_job(ns: &Namespace, job: Value) -> String {
+pub(crate) async fn living_job(ns: &Namespace, job: Value) -> String {
     let name = job["metadata"]["name"].as_str().expect("it has a name").to_owned();
     ns.create_object(job).await;
     let pod = ns.pod_of_job(&name).await;
@@ -192,42 +192,6 @@ async fn firewall_rules_are_those_of_a_sidecar() {
     let rules = pilot_agent.rules();
     assert_eq!(rules, ProxyProcess::of_sidecar(&inside).rules());
     assert!(rules.iter().any(|rule| rule.contains("192.0.2.0/24")), "{rules:?}");
-}
-
-/// A host that istiod alone knows.
-const MESH_HOST: &str = "only.mesh.example";
-
-#[tokio::test]
-async fn captured_dns_passes_the_proxy() {
-    let ns = &scenario("node-dns-capture", &[MESH]).await;
-    living_pods(ns).await;
-    ns.create_object(json!({
-        "apiVersion": "networking.istio.io/v1beta1", "kind": "ServiceEntry", "metadata": {"name": "only"},
-        "spec": {
-            "hosts": [MESH_HOST], "addresses": ["240.240.240.240"], "location": "MESH_INTERNAL", "resolution": "STATIC",
-            "ports": [{"number": 80, "name": "http", "protocol": "HTTP", "targetPort": 8080}],
-            "workloadSelector": {"labels": {"app": "web"}},
-        },
-    }))
-    .await;
-    let asks = |name: &str, script: &str| beside(client_job(name, &pod_spec("Never", &[shell("main", script)])));
-    let (_, unknown) = ended(ns, asks("control", &asks_status(MESH_HOST))).await;
-    assert_eq!(unknown, "000", "the cluster's DNS does not know it");
-
-    ns.create_object(json!({
-        "apiVersion": "networking.istio.io/v1beta1", "kind": "ProxyConfig", "metadata": {"name": "dns"},
-        "spec": {"environmentVariables": {"ISTIO_META_DNS_CAPTURE": "true"}},
-    }))
-    .await;
-    until_istiod_has(ns, "ProxyConfig").await;
-    let (_, said) = ended(ns, asks("asks", &until_said(&greets(MESH_HOST), "*200"))).await;
-    assert_eq!(said, format!("{GREETING}\n 200"));
-    let beside = living_job(ns, beside(client_job("beside", &sleeper()))).await;
-    let inside = living_job(ns, job("inside", &sleeper())).await;
-    let [pilot_agent, _] = ProxyProcess::of(&beside);
-    let rules = pilot_agent.rules();
-    assert_eq!(rules, ProxyProcess::of_sidecar(&inside).rules());
-    assert!(rules.iter().any(|rule| rule.contains("--to-ports 15053")), "{rules:?}");
 }
 
 #[tokio::test]

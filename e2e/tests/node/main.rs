@@ -1,6 +1,7 @@
 //! The proxy beside the pod: docs/node.md. Pods of runtime class `istio-aux` have no container of ours, and are in the mesh.
 
 mod confinement;
+mod dns;
 mod failures;
 mod pipelines;
 mod probes;

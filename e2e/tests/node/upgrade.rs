@@ -11,6 +11,7 @@ use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
 use serde_json::Value;
 
+use crate::dns::{self, MESH_HOST};
 use crate::failures::{assert_heard, living_pods};
 
 /// How many new connections there are to be, from before the upgrade to after it.
@@ -187,6 +188,44 @@ async fn no_proxy_before_the_last_upgrade_accepts_connections() {
         until_states(ns, earlier, &[]).await;
         assert!(exec(ns, "client", &format!("cat /memory/{name}")).ends_with("whole\n"), "{name}");
     }
+}
+
+#[tokio::test]
+async fn upgraded_proxies_answer_captured_dns() {
+    let ns = &scenario("node-upgrade-dns", &[BESIDE]).await;
+    dns::capture_with_host(ns).await;
+    let client = CLIENT.replace("web", MESH_HOST).replace("[1-100]", "");
+    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", &client)])));
+    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
+    wait_for_rollout(ns.name(), "deployment/client");
+    let name = format!("{}/{}", ns.name(), ns.pod_with("app=client").await.name_any());
+    let served_by = async |port: u16| {
+        until_connections(ns, connections(ns) + 20).await;
+        let rules = ProxyProcess::of(&name)[0].rules();
+        let mut to_dns: Vec<_> = rules.iter().filter(|rule| rule.contains("--dport 53 ")).collect();
+        to_dns.retain(|rule| rule.contains("-j REDIRECT"));
+        let suffix = format!("--to-ports {port}");
+        assert!(!to_dns.is_empty() && to_dns.iter().all(|rule| rule.ends_with(&suffix)), "{port}: {rules:#?}");
+    };
+    let first = node::proxy_image();
+    served_by(15053).await;
+    exec(ns, "web", "touch /memory/end");
+    let mut next = NextImage::install();
+    for (image, port) in [(&first, 15153), (&next.name.clone(), 15253)] {
+        if port == 15253 {
+            next.install_next();
+        }
+        until_states(ns, &node::root_of(image), &[]).await;
+        served_by(port).await;
+    }
+    let last = next.name.clone();
+    drop(next);
+    until_states(ns, &node::root_of(&last), &[]).await;
+    served_by(15053).await;
+    let codes = codes(ns);
+    let failed: Vec<_> = codes.iter().filter(|code| !code.starts_with("200 ")).collect();
+    assert!(failed.is_empty(), "of {} lookups: {failed:?}", codes.len());
+    assert_eq!(PodView(&ns.pod_with("app=client").await).restarts("main"), Some(0));
 }
 
 #[tokio::test]

@@ -23,15 +23,19 @@ impl Node {
     pub(super) async fn redirect_ports(&self, revision: u32, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
         let files = self.files(&sandbox.id);
         let what = "the rules for the proxy's ports";
-        let (user, has_jumps) = (user_of(&sandbox.id), files.has_jumps());
+        let user = user_of(&sandbox.id);
         for is_ipv6 in [false, true] {
             if sandbox.addresses.iter().any(|address| address.is_ipv6() == is_ipv6) {
-                let rules = files.write_rules(&Ports::rules(revision, user, is_ipv6, has_jumps)).context(what)?;
+                let file = files.write_rules("").context(what)?;
+                self.run_in_network(sandbox, pod, |layout| spec::save_rules(sandbox, pod, &file, is_ipv6, layout))
+                    .await?;
+                let saved = files.rules().context(what)?;
+                let rules = files.write_rules(&Ports::rules(revision, user, is_ipv6, &saved)).context(what)?;
                 self.run_in_network(sandbox, pod, |layout| spec::apply_rules(sandbox, pod, &rules, is_ipv6, layout))
                     .await?;
             }
         }
-        files.write_jumps().context(what)
+        Ok(())
     }
 
     /// Runs a container that changes the pod's network, and waits for its end.

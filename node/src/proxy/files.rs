@@ -127,20 +127,19 @@ impl SandboxFiles {
         self.directory.join(format!("revision-{revision}"))
     }
 
-    /// Writes the rules that redirect the standard ports, for `iptables-restore`.
+    /// Writes the file of rules for `iptables-restore`, or for `iptables-save` to write to.
     pub(super) fn write_rules(&self, rules: &str) -> io::Result<PathBuf> {
-        let file = self.directory.join("ports.rules");
+        let file = self.rules_file();
         fs::write(&file, rules).map(|()| file)
     }
 
-    /// Returns true if the pod's network has the jumps to these rules.
-    pub(super) fn has_jumps(&self) -> bool {
-        self.directory.join("ports.jumps").exists()
+    /// Reads that file.
+    pub(super) fn rules(&self) -> io::Result<String> {
+        fs::read_to_string(self.rules_file())
     }
 
-    /// Records that it has the jumps.
-    pub(super) fn write_jumps(&self) -> io::Result<()> {
-        fs::write(self.directory.join("ports.jumps"), "")
+    fn rules_file(&self) -> PathBuf {
+        self.directory.join("ports.rules")
     }
 
     /// Removes the directory.

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value, json};
 
 use super::ids::user_of;
-use super::ports::Ports;
+use super::ports::{Ports, STANDARD};
 use crate::injector::{Program, value_after};
 use crate::pod::PodFacts;
 
@@ -71,6 +71,15 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, lay
     network_tool(sandbox, pod, layout, &args, program.environment.clone(), None)
 }
 
+/// Returns the spec of the container that writes the rules for IPv4 or IPv6 of the pod's network to a file, and ends.
+pub(super) fn save_rules(sandbox: &Sandbox, pod: &PodFacts, file: &Path, is_ipv6: bool, layout: Layout) -> Value {
+    let program = if is_ipv6 { "ip6tables-save" } else { "iptables-save" };
+    let args = [program, "--file", RULES].map(str::to_owned);
+    let mut file = bound(file, RULES);
+    file["options"] = json!(["rbind", "rw", "nosuid", "nodev"]);
+    network_tool(sandbox, pod, layout, &args, BTreeMap::new(), Some(file))
+}
+
 /// Returns the spec of the container that applies rules for IPv4 or IPv6 to the pod's network, and ends.
 pub(super) fn apply_rules(sandbox: &Sandbox, pod: &PodFacts, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
     let program = if is_ipv6 { "ip6tables-restore" } else { "iptables-restore" };
@@ -101,6 +110,7 @@ fn network_tool(
 /// Returns the proxy's environment: istiod's, and what is different outside of the pod.
 fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports) -> BTreeMap<String, String> {
     let config = rendered.get("PROXY_CONFIG").map_or("{}", String::as_str);
+    let dns = (ports.dns != STANDARD.dns).then(|| format!("localhost:{}", ports.dns));
     let own = [
         // XDS with the pod's own certificate, so that the proxy needs no token.
         ("PROV_CERT", Some("/var/run/secrets/workload-spiffe-credentials".to_owned())),
@@ -111,6 +121,7 @@ fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports
         ("ENVOY_PROMETHEUS_PORT", Some(ports.metrics.to_string())),
         // The pilot-agent of Istio 1.22 serves istioctl on one more port, which two proxies of a pod cannot share.
         ("PROXY_XDS_DEBUG_VIA_AGENT", Some("false".to_owned())),
+        ("DNS_PROXY_ADDR", dns.or(rendered.get("DNS_PROXY_ADDR").cloned())),
         ("ISTIO_KUBE_APP_PROBERS", probes(pod)),
         ("ISTIO_PROMETHEUS_ANNOTATIONS", scrapes(pod).or(rendered.get("ISTIO_PROMETHEUS_ANNOTATIONS")).cloned()),
         ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
@@ -321,6 +332,7 @@ mod tests {
     fn next_proxy_differs_in_ports_only() {
         let [one, next] = [0, 1].map(|revision| proxy_of(revision).to_string());
         let ports = [("15000", "15100"), ("15020", "15120"), ("15021", "15121"), ("15090", "15190")];
+        let next = next.replace(r#""DNS_PROXY_ADDR=localhost:15153","#, "");
         assert_eq!(ports.iter().fold(one, |text, (from, to)| text.replace(from, to)), next);
     }
 

@@ -19,7 +19,8 @@ impl Node {
             self.containerd.remove(&next).await?;
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
-            let rendered = self.render(sandbox, &pod).await?;
+            let mut rendered = self.render(sandbox, &pod).await?;
+            rendered.keep_redirection(self.rendered(sandbox, &pod).await?.redirection);
             self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
             let files = self.files(&sandbox.id);
