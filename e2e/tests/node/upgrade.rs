@@ -208,6 +208,7 @@ async fn upgraded_proxies_answer_captured_dns() {
         assert!(!to_dns.is_empty() && to_dns.iter().all(|rule| rule.ends_with(&suffix)), "{port}: {rules:#?}");
     };
     let first = node::proxy_image();
+    until_streaming(ns, "stream").await;
     served_by(15053).await;
     exec(ns, "web", "touch /memory/end");
     let mut next = NextImage::install();
