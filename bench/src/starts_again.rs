@@ -1,5 +1,7 @@
 //! Measures how soon a pod's payload runs again after it has had all of the pod's containers started again (KEP-5532).
 
+use std::time::Duration;
+
 use e2e::manifests::{with_memory, with_rule};
 
 use crate::pod_ends::{Kind, each_in_namespace};
@@ -14,7 +16,7 @@ pub(crate) async fn run(rounds: usize, names: &[&str]) {
         let main = &mut pod["spec"]["containers"][0];
         *main = with_rule(main.take(), "RestartAllContainers", 88);
         pod["spec"] = with_memory(pod["spec"].take());
-        tokio::time::sleep(std::time::Duration::from_secs_f64(creation_offset(round))).await;
+        tokio::time::sleep(Duration::from_secs_f64(creation_offset(round))).await;
         ns.create_object(pod).await;
         ns.until_ended("one", "Succeeded").await;
         let log = ns.logs("one", "main").await;

@@ -202,8 +202,8 @@ async fn upgraded_proxies_answer_captured_dns() {
     let served_by = async |port: u16| {
         until_connections(ns, connections(ns) + 20).await;
         let rules = ProxyProcess::of(&name)[0].rules();
-        let mut to_dns: Vec<_> = rules.iter().filter(|rule| rule.contains("--dport 53 ")).collect();
-        to_dns.retain(|rule| rule.contains("-j REDIRECT"));
+        let is_redirection = |rule: &&String| rule.contains("--dport 53 ") && rule.contains("-j REDIRECT");
+        let to_dns: Vec<_> = rules.iter().filter(is_redirection).collect();
         let suffix = format!("--to-ports {port}");
         assert!(!to_dns.is_empty() && to_dns.iter().all(|rule| rule.ends_with(&suffix)), "{port}: {rules:#?}");
     };
@@ -212,13 +212,12 @@ async fn upgraded_proxies_answer_captured_dns() {
     served_by(15053).await;
     exec(ns, "web", "touch /memory/end");
     let mut next = NextImage::install();
-    for (image, port) in [(&first, 15153), (&next.name.clone(), 15253)] {
-        if port == 15253 {
-            next.install_next();
-        }
-        until_states(ns, &node::root_of(image), &[]).await;
-        served_by(port).await;
-    }
+    until_states(ns, &node::root_of(&first), &[]).await;
+    served_by(15153).await;
+    let second = next.name.clone();
+    next.install_next();
+    until_states(ns, &node::root_of(&second), &[]).await;
+    served_by(15253).await;
     let last = next.name.clone();
     drop(next);
     until_states(ns, &node::root_of(&last), &[]).await;

@@ -2,6 +2,7 @@
 //! than the two before it. Rules redirect the standard ports, which the kubelet, Prometheus and `istio-iptables` use, to the
 //! serving proxy.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use contract::names::{DEFAULT_STATUS_PORT, ENVOY_ADMIN_PORT};
@@ -109,13 +110,14 @@ impl Rule<'_> {
 
 /// Returns the rules of a table.
 fn rules_of<'a>(saved: &'a str, table: &str) -> Vec<Rule<'a>> {
-    let mut rules: Vec<Rule> = Vec::new();
+    let (mut rules, mut counts) = (Vec::new(), HashMap::new());
     let lines =
         saved.lines().skip_while(|line| line.strip_prefix('*') != Some(table)).take_while(|line| *line != "COMMIT");
     for line in lines {
         if let Some((chain, text)) = line.strip_prefix("-A ").and_then(|rule| rule.split_once(' ')) {
-            let number = rules.iter().filter(|rule| rule.chain == chain).count() + 1;
-            rules.push(Rule { chain, number, text });
+            let number = counts.entry(chain).or_insert(0);
+            *number += 1;
+            rules.push(Rule { chain, number: *number, text });
         }
     }
     rules
