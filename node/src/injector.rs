@@ -3,6 +3,7 @@
 
 mod annotations;
 mod program;
+mod rendered;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,31 +12,28 @@ use std::time::Duration;
 
 use clap::Args;
 use cni::protocol::Sandbox;
-use contract::names::{INJECTED_CONTAINERS, ISTIO_INJECT, PROXY_CONTAINER};
+use contract::names::{INJECTED_CONTAINERS, ISTIO_INJECT};
 use hyper::{Request, header};
 use json_patch::Patch;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Client, Config};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use x509_parser::pem::Pem;
 
 pub(crate) use self::annotations::annotations;
 use self::annotations::wrong_traffic_annotation;
 pub use self::program::Program;
-use self::program::program;
+pub use self::rendered::Rendered;
+use self::rendered::rendered;
+pub(crate) use self::rendered::value_after;
 use crate::error::{Context, Error, Result};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const TRUST_DOMAIN: &str = "TRUST_DOMAIN";
-/// Has istio-iptables redirect DNS, and pilot-agent answer.
-const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
 /// A namespace that istiod's injector does not leave out. It need not exist.
 const ISTIOS_NAMESPACE: &str = "istio-system";
-/// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
-const ONLY_CHECKS: [&str; 2] = ["--run-validation", "--skip-rule-apply"];
 
 /// Holds how the agent reaches istiod's injector, whose certificate istiod's CA has signed.
 #[derive(Debug, Args)]
@@ -46,32 +44,6 @@ pub struct Injector {
     /// The node's address, which is `status.hostIP` of its pods: the API server learns it later
     #[arg(long, env = "HOST_IP")]
     pub host_ip: Option<IpAddr>,
-}
-
-/// Is what the injector gives a pod.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rendered {
-    /// pilot-agent as the proxy.
-    pub proxy: Program,
-    /// pilot-agent as `istio-iptables`, which redirects the pod's traffic.
-    pub redirection: Program,
-}
-
-impl Rendered {
-    /// Returns the mesh's trust domain.
-    #[must_use]
-    pub fn trust_domain(&self) -> &str {
-        self.proxy.environment.get(TRUST_DOMAIN).map_or("cluster.local", String::as_str)
-    }
-
-    /// Takes the redirection that the pod's network has had from its start. A proxy answers captured DNS whatever istiod gives to new
-    /// pods.
-    pub fn keep_redirection(&mut self, redirection: Program) {
-        if let Some(captures) = redirection.environment.get(DNS_CAPTURE) {
-            self.proxy.environment.insert(DNS_CAPTURE.to_owned(), captures.clone());
-        }
-        self.redirection = redirection;
-    }
 }
 
 impl Injector {
@@ -170,40 +142,6 @@ fn injected(mut pod: Value, answer: &Value) -> Result<Pod> {
     Ok(serde_json::from_value(pod)?)
 }
 
-fn rendered(pod: &Pod, sandbox: &Sandbox) -> Result<Rendered> {
-    let spec = pod.spec.as_ref().context("it has no spec")?;
-    let all = || spec.init_containers.iter().flatten().chain(&spec.containers);
-    let named = |names: &[&str], missing: &str| {
-        let mut found = all().filter(|container| names.contains(&container.name.as_str()));
-        let one = found.next().context(missing)?;
-        // A line of the template that is a tenant's may be another one.
-        found.next().is_none().then_some(one).context(format_args!("it has more than one container {}", one.name))
-    };
-    let proxy = named(&[PROXY_CONTAINER], "it has no container istio-proxy")?;
-    let redirection = named(&["istio-init", "istio-validation"], "it redirects no traffic")?;
-    let mut redirection = program(redirection, pod, sandbox)?;
-    redirection.args.retain(|argument| !ONLY_CHECKS.contains(&argument.as_str()));
-    let mode = value_after(&mut redirection.args, "-m").context("it has no -m")?;
-    if mode != "REDIRECT" {
-        return Err(Error::new(format_args!("interceptionMode {mode} is not supported beside a pod, REDIRECT is")));
-    }
-    // It runs as root, and a ProxyConfig of the pod's namespace sets variables, too.
-    redirection.environment.retain(|name, _| name.starts_with("ISTIO_") || name == "INVALID_DROP");
-    // istio-iptables joins them to lines for iptables-restore.
-    let is_word = |c: char| c.is_ascii_alphanumeric() || "_.:,*/=- ".contains(c);
-    let is_one = |value: &&String| value.chars().all(is_word) && !value.contains(" -");
-    if let Some(value) = redirection.args.iter().chain(redirection.environment.values()).find(|value| !is_one(value)) {
-        return Err(Error::new(format_args!("its value {value:?} for istio-iptables may be a rule")));
-    }
-    Ok(Rendered { proxy: program(proxy, pod, sandbox)?, redirection })
-}
-
-/// Returns the argument after an option.
-pub(crate) fn value_after<'a>(args: &'a mut [String], option: &str) -> Option<&'a mut String> {
-    let at = args.iter().position(|argument| argument == option)?;
-    args.get_mut(at + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::annotations::CONFIG_ANNOTATION;
@@ -268,21 +206,6 @@ mod tests {
 
     fn render(answer: &Value) -> Result<Rendered> {
         rendered(&injected(object(&pod(&json!({})))?, answer)?, &sandbox())
-    }
-
-    #[test]
-    fn upgraded_proxy_answers_dns_that_its_pod_redirects() {
-        let program = |value: &str| Program {
-            environment: BTreeMap::from([(DNS_CAPTURE.to_owned(), value.to_owned())]),
-            ..Program::default()
-        };
-        for (redirection, captures) in
-            [(program("true"), "true"), (program("false"), "false"), (Program::default(), "no")]
-        {
-            let mut rendered = Rendered { proxy: program("no"), redirection: program("no") };
-            rendered.keep_redirection(redirection.clone());
-            assert_eq!(rendered, Rendered { proxy: program(captures), redirection });
-        }
     }
 
     #[test]

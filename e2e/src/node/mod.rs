@@ -6,9 +6,12 @@ mod prometheus;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::thread;
 
+use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
 use crate::cluster::restart;
@@ -248,14 +251,39 @@ impl ProxyProcess {
         processes.into_iter().map(Self).collect()
     }
 
-    /// Returns the firewall rules of the pod's network.
+    /// Returns the firewall rules of the pod's network, of each `iptables`.
     #[must_use]
     pub fn rules(self) -> Vec<String> {
-        let pid = self.0.to_string();
-        let saved = |command| printed(&run("nsenter", &["-t", &pid, "-n", command], ""));
-        let rules = saved("iptables-save") + &saved("ip6tables-save");
+        let programs = ["iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"];
+        let rules = programs.map(|program| self.in_network(&format!("{program}-save"))).concat();
         let user = self.status("Uid").split('\t').next().expect("it has one").to_owned();
         rules.lines().filter(|line| line.starts_with("-A ")).map(|line| line.replace(&user, "proxy")).collect()
+    }
+
+    /// Has the pod's network the same firewall rules by `iptables-legacy` in place of `iptables-nft`.
+    pub fn move_rules_to_legacy(self) {
+        for family in ["ip", "ip6"] {
+            self.in_network(&format!("{family}tables-nft-save | {family}tables-legacy-restore"));
+            let flush = |table| format!("{family}tables-nft -t {table} -F && {family}tables-nft -t {table} -X");
+            self.in_network(&["nat", "raw"].map(flush).join(" && "));
+        }
+    }
+
+    /// Runs a script in the pod's network, and returns what it printed.
+    fn in_network(self, script: &str) -> String {
+        printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "sh", "-c", script], ""))
+    }
+
+    /// Opens a UDP socket in the pod's network.
+    #[must_use]
+    pub fn udp_socket(self) -> UdpSocket {
+        let network = fs::File::open(self.path("ns/net")).expect("the process runs");
+        let open = move || {
+            setns(network, CloneFlags::CLONE_NEWNET).expect("this process is root");
+            UdpSocket::bind("[::]:0").expect("there is a free port")
+        };
+        // The thread's network is another one from then on.
+        thread::spawn(open).join().expect("it opens a socket")
     }
 }
 

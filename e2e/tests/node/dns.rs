@@ -1,5 +1,10 @@
 //! DNS that Istio captures: pilot-agent answers in place of the cluster's.
 
+use std::net::{IpAddr, UdpSocket};
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
 use e2e::clients::{asks_status, greets, until_said};
 use e2e::cluster::{MESH, until_istiod_has};
 use e2e::kubectl::kubectl;
@@ -14,6 +19,11 @@ use crate::{beside, client_job, ended};
 
 /// Is known to the mesh alone, as the server `web`.
 pub(crate) const MESH_HOST: &str = "only.mesh.example";
+
+/// The code of an answer about a name that is known.
+const NO_ERROR: u8 = 0;
+/// Is a name server of one pod.
+const NAME_SERVER: &str = "192.0.2.53";
 
 /// Has the mesh know the host by an address of the family that pods have.
 async fn add_host(ns: &Namespace) {
@@ -46,6 +56,46 @@ pub(crate) async fn capture_with_host(ns: &Namespace) {
     capture(ns).await;
 }
 
+/// Asks a name server for that host by the one socket, again and again, as Netty's resolver does. Each query is sent up to three
+/// times. Returns what ends it, and returns the number of answers; panics where there was none.
+pub(crate) fn ask_by(socket: UdpSocket, server: IpAddr) -> impl FnOnce() -> usize {
+    let (end, ended) = mpsc::channel::<()>();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("it is no zero");
+    let asking = thread::spawn(move || {
+        let mut answers = 0;
+        while ended.try_recv() == Err(TryRecvError::Empty) {
+            let said = (0..3).find_map(|_| answer(&socket, server));
+            assert_eq!(said, Some(NO_ERROR), "after {answers} answers");
+            answers += 1;
+            thread::sleep(Duration::from_millis(200));
+        }
+        answers
+    });
+    move || {
+        drop(end);
+        asking.join().expect("each query is answered")
+    }
+}
+
+/// Sends one query, and returns the answer's code.
+fn answer(socket: &UdpSocket, server: IpAddr) -> Option<u8> {
+    // An identifier, the wish for recursion, one question; and its type A and class IN (RFC 1035).
+    let mut query = vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in MESH_HOST.split('.') {
+        query.push(u8::try_from(label.len()).expect("it is short"));
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 1, 0, 1]);
+    let server = match server {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    socket.send_to(&query, (server, 53)).expect("it is sent");
+    let mut said = [0; 512];
+    let length = socket.recv(&mut said).ok()?;
+    said[..length].get(3).map(|flags| flags & 0xf)
+}
+
 #[tokio::test]
 async fn captured_dns_passes_the_proxy() {
     let ns = &scenario("node-dns-capture", &[MESH]).await;
@@ -58,10 +108,13 @@ async fn captured_dns_passes_the_proxy() {
     capture(ns).await;
     let (_, said) = ended(ns, asks("asks", &until_said(&greets(MESH_HOST), "*200"))).await;
     assert_eq!(said, format!("{GREETING}\n 200"));
-    let beside = living_job(ns, beside(client_job("beside", &sleeper()))).await;
-    let inside = living_job(ns, job("inside", &sleeper())).await;
+    let mut spec = sleeper();
+    spec["dnsConfig"] = json!({"nameservers": [NAME_SERVER]});
+    let beside = living_job(ns, beside(client_job("beside", &spec))).await;
+    let inside = living_job(ns, job("inside", &spec)).await;
     let [pilot_agent, _] = ProxyProcess::of(&beside);
     let rules = pilot_agent.rules();
     assert_eq!(rules, ProxyProcess::of_sidecar(&inside).rules());
-    assert!(rules.iter().any(|rule| rule.contains("--to-ports 15053")), "{rules:?}");
+    let is_captured = |rule: &String| rule.contains(NAME_SERVER) && rule.ends_with("--to-ports 15053");
+    assert!(rules.iter().any(is_captured), "{rules:?}");
 }

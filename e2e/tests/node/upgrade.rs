@@ -193,15 +193,20 @@ async fn no_proxy_before_the_last_upgrade_accepts_connections() {
 #[tokio::test]
 async fn upgraded_proxies_answer_captured_dns() {
     let ns = &scenario("node-upgrade-dns", &[BESIDE]).await;
+    let before = deployment("before", &pod_spec("Always", &[shell("main", "sleep 86400")]));
+    ns.create_objects([before]).await;
+    wait_for_rollout(ns.name(), "deployment/before");
     dns::capture_with_host(ns).await;
     let client = CLIENT.replace("web", MESH_HOST).replace("[1-100]", "");
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", &client)])));
     ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
     wait_for_rollout(ns.name(), "deployment/client");
-    let name = format!("{}/{}", ns.name(), ns.pod_with("app=client").await.name_any());
+    let name = async |app: &str| format!("{}/{}", ns.name(), ns.pod_with(&format!("app={app}")).await.name_any());
+    let (before, client) = (name("before").await, name("client").await);
+    let pilot_agent = || ProxyProcess::of(&client)[0];
     let served_by = async |port: u16| {
         until_connections(ns, connections(ns) + 20).await;
-        let rules = ProxyProcess::of(&name)[0].rules();
+        let rules = pilot_agent().rules();
         let is_redirection = |rule: &&String| rule.contains("--dport 53 ") && rule.contains("-j REDIRECT");
         let to_dns: Vec<_> = rules.iter().filter(is_redirection).collect();
         let suffix = format!("--to-ports {port}");
@@ -210,20 +215,28 @@ async fn upgraded_proxies_answer_captured_dns() {
     let first = node::proxy_image();
     until_streaming(ns, "stream").await;
     served_by(15053).await;
+    let resolver = exec(ns, "client", "cat /etc/resolv.conf");
+    let server = resolver.lines().find_map(|line| line.strip_prefix("nameserver ")?.parse().ok());
+    let end = dns::ask_by(pilot_agent().udp_socket(), server.expect("it has a name server"));
     exec(ns, "web", "touch /memory/end");
     let mut next = NextImage::install();
     until_states(ns, &node::root_of(&first), &[]).await;
     served_by(15153).await;
+    // As where `istio-iptables` found rules by that.
+    pilot_agent().move_rules_to_legacy();
     let second = next.name.clone();
     next.install_next();
     until_states(ns, &node::root_of(&second), &[]).await;
     served_by(15253).await;
+    let captures = |pod: &str| ProxyProcess::of(pod)[0].environment().remove("ISTIO_META_DNS_CAPTURE");
+    assert_eq!([&before, &client].map(|pod| captures(pod)), ["false", "true"].map(|value| Some(value.to_owned())));
     let last = next.name.clone();
     drop(next);
     until_states(ns, &node::root_of(&last), &[]).await;
     served_by(15053).await;
     let codes = codes(ns);
     let failed: Vec<_> = codes.iter().filter(|code| !code.starts_with("200 ")).collect();
+    println!("{} lookups by new sockets, {} by one that was kept", codes.len(), end());
     assert!(failed.is_empty(), "of {} lookups: {failed:?}", codes.len());
     assert_eq!(PodView(&ns.pod_with("app=client").await).restarts("main"), Some(0));
 }

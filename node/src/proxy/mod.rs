@@ -2,14 +2,17 @@
 
 mod cgroup;
 mod containers;
+mod environment;
 mod files;
 mod ids;
 mod labels;
 mod liveness;
 mod look;
+mod network;
 mod ports;
 mod remove;
 mod retire;
+mod rules;
 mod serve;
 mod spec;
 mod start;

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::{PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, SCRAPES_ANNOTATION};
-use k8s_openapi::api::core::v1::Probe;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::environment::environment;
 use super::ids::user_of;
-use super::ports::{Ports, STANDARD};
+use super::ports::Ports;
 use crate::injector::{Program, value_after};
 use crate::pod::PodFacts;
 
-/// The file of the rules in the container that applies them.
+/// The file of the rules in the container that saves or applies them.
 const RULES: &str = "/tmp/rules";
+/// The most bytes of saved rules: what has `NET_ADMIN` in the pod may have added some, and they are written to the node's memory.
+const RULES_LIMIT: u32 = 1 << 20;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// What containerd 2.4.2 masks and filters in a container by default (`ctr containers create --seccomp`).
@@ -68,23 +68,25 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, lay
         // By default it would be Istio's own, which this proxy does not have.
         None => args.extend(["-u".to_owned(), user]),
     }
-    network_tool(sandbox, pod, layout, &args, program.environment.clone(), None)
+    // It redirects DNS that goes to these name servers.
+    let resolver = bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf");
+    network_tool(sandbox, pod, layout, &args, program.environment.clone(), resolver)
 }
 
-/// Returns the spec of the container that writes the rules for IPv4 or IPv6 of the pod's network to a file, and ends.
-pub(super) fn save_rules(sandbox: &Sandbox, pod: &PodFacts, file: &Path, is_ipv6: bool, layout: Layout) -> Value {
-    let program = if is_ipv6 { "ip6tables-save" } else { "iptables-save" };
-    let args = [program, "--file", RULES].map(str::to_owned);
+/// Returns the spec of the container in which `iptables`, or another such program, writes the rules of the pod's network to a file.
+pub(super) fn save_rules(sandbox: &Sandbox, pod: &PodFacts, file: &Path, program: &str, layout: Layout) -> Value {
+    let args = [format!("{program}-save"), "--file".to_owned(), RULES.to_owned()];
     let mut file = bound(file, RULES);
     file["options"] = json!(["rbind", "rw", "nosuid", "nodev"]);
-    network_tool(sandbox, pod, layout, &args, BTreeMap::new(), Some(file))
+    let mut spec = network_tool(sandbox, pod, layout, &args, BTreeMap::new(), file);
+    spec["process"]["rlimits"] = json!([{"type": "RLIMIT_FSIZE", "hard": RULES_LIMIT, "soft": RULES_LIMIT}]);
+    spec
 }
 
-/// Returns the spec of the container that applies rules for IPv4 or IPv6 to the pod's network, and ends.
-pub(super) fn apply_rules(sandbox: &Sandbox, pod: &PodFacts, rules: &Path, is_ipv6: bool, layout: Layout) -> Value {
-    let program = if is_ipv6 { "ip6tables-restore" } else { "iptables-restore" };
-    let args = [program, "--noflush", RULES].map(str::to_owned);
-    network_tool(sandbox, pod, layout, &args, BTreeMap::new(), Some(bound(rules, RULES)))
+/// Returns the spec of the container in which that program applies rules to the pod's network.
+pub(super) fn apply_rules(sandbox: &Sandbox, pod: &PodFacts, rules: &Path, program: &str, layout: Layout) -> Value {
+    let args = [format!("{program}-restore"), "--noflush".to_owned(), RULES.to_owned()];
+    network_tool(sandbox, pod, layout, &args, BTreeMap::new(), bound(rules, RULES))
 }
 
 fn pilot_agent(args: &[String]) -> Vec<String> {
@@ -97,92 +99,14 @@ fn network_tool(
     layout: Layout,
     args: &[String],
     environment: BTreeMap<String, String>,
-    file: Option<Value>,
+    file: Value,
 ) -> Value {
     let mut mounts = system_mounts();
     mounts.push(mount("/tmp", "tmpfs", &["nosuid", "nodev", "size=1m"]));
     // The lock of iptables.
     mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755", "size=1m"]));
-    mounts.extend(file);
+    mounts.push(file);
     container(sandbox, pod, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, environment, &mounts)
-}
-
-/// Returns the proxy's environment: istiod's, and what is different outside of the pod.
-fn environment(pod: &PodFacts, rendered: &BTreeMap<String, String>, ports: Ports) -> BTreeMap<String, String> {
-    let config = rendered.get("PROXY_CONFIG").map_or("{}", String::as_str);
-    let dns = (ports.dns != STANDARD.dns).then(|| format!("localhost:{}", ports.dns));
-    let own = [
-        // XDS with the pod's own certificate, so that the proxy needs no token.
-        ("PROV_CERT", Some("/var/run/secrets/workload-spiffe-credentials".to_owned())),
-        // Without it, pilot-agent asks the metadata servers of clouds before it starts Envoy.
-        ("CLOUD_PLATFORM", Some("none".to_owned())),
-        ("PROXY_CONFIG", Some(proxy_config(config, ports).to_string())),
-        ("ENVOY_STATUS_PORT", Some(ports.readiness.to_string())),
-        ("ENVOY_PROMETHEUS_PORT", Some(ports.metrics.to_string())),
-        // The pilot-agent of Istio 1.22 serves istioctl on one more port, which two proxies of a pod cannot share.
-        ("PROXY_XDS_DEBUG_VIA_AGENT", Some("false".to_owned())),
-        ("DNS_PROXY_ADDR", dns.or(rendered.get("DNS_PROXY_ADDR").cloned())),
-        ("ISTIO_KUBE_APP_PROBERS", probes(pod)),
-        ("ISTIO_PROMETHEUS_ANNOTATIONS", scrapes(pod).or(rendered.get("ISTIO_PROMETHEUS_ANNOTATIONS")).cloned()),
-        ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
-    ];
-    let mut variables = rendered.clone();
-    for (name, value) in own {
-        match value {
-            Some(value) => variables.insert(name.to_owned(), value),
-            None => variables.remove(name),
-        };
-    }
-    variables
-}
-
-/// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
-fn probes(pod: &PodFacts) -> Option<String> {
-    let text = pod.annotations.get(PROBES_ANNOTATION)?;
-    let probes: Option<BTreeMap<String, Probe>> = serde_json::from_str(text).ok();
-    let probes = probes.filter(|probes| probes.iter().all(|(path, probe)| is_served(path, probe)));
-    passed(PROBES_ANNOTATION, text, probes.is_some())?;
-    // Without fields of other names: Go's JSON takes `GRPC` for `grpc`.
-    serde_json::to_string(&probes).ok()
-}
-
-/// Returns true for a probe that pilot-agent serves: `validateAppKubeProber` in `pilot/cmd/pilot-agent/status/server.go`.
-fn is_served(path: &str, probe: &Probe) -> bool {
-    let is_known = match path.split('/').collect::<Vec<_>>()[..] {
-        ["", "app-health", container, kind] => !container.is_empty() && ["livez", "readyz", "startupz"].contains(&kind),
-        _ => false,
-    };
-    let http = probe.http_get.as_ref().map(|http| &http.port);
-    let tcp = probe.tcp_socket.as_ref().map(|tcp| &tcp.port);
-    let has_number = [http, tcp].into_iter().flatten().all(|port| matches!(port, IntOrString::Int(_)));
-    let actions = [http.is_some(), tcp.is_some(), probe.grpc.is_some()];
-    is_known && has_number && actions.into_iter().filter(|is_there| *is_there).count() == 1
-}
-
-/// Returns what pilot-agent scrapes of the application; `None` for what would make it exit: no JSON, or a port of its own.
-fn scrapes(pod: &PodFacts) -> Option<&String> {
-    let text = pod.annotations.get(SCRAPES_ANNOTATION)?;
-    let scrapes: Option<BTreeMap<String, String>> = serde_json::from_str(text).ok();
-    let port = scrapes.map(|scrapes| scrapes.get("port").map_or(Ok(80), |port| port.parse::<u16>()));
-    let is_usable = port.is_some_and(|port| port.is_ok_and(|port| !Ports::has_pilot_agent(port)));
-    passed(SCRAPES_ANNOTATION, text, is_usable)
-}
-
-/// Returns the text of an annotation that the webhook has written for pilot-agent. A pod may have written another.
-fn passed<'a>(name: &str, text: &'a String, is_usable: bool) -> Option<&'a String> {
-    if !is_usable || text.len() > PASSED_ANNOTATION_LIMIT {
-        tracing::warn!("the annotation {name} of a pod is not the webhook's, and is left out");
-        return None;
-    }
-    Some(text)
-}
-
-/// Returns the proxy's settings with its own ports.
-fn proxy_config(config: &str, ports: Ports) -> Value {
-    let mut config: Map<String, Value> = serde_json::from_str(config).unwrap_or_default();
-    config.insert("statusPort".to_owned(), ports.status.into());
-    config.insert("proxyAdminPort".to_owned(), ports.admin.into());
-    config.into()
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of the spec")]
@@ -277,6 +201,8 @@ fn bound(source: &Path, destination: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use contract::names::PROBES_ANNOTATION;
+
     use super::*;
 
     fn sandbox() -> Sandbox {
@@ -337,55 +263,6 @@ mod tests {
     }
 
     #[test]
-    fn probes_of_other_origin_are_left_out() {
-        let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
-        let annotated = |text: &str| {
-            let annotations = BTreeMap::from([(PROBES_ANNOTATION.to_owned(), text.to_owned())]);
-            PodFacts { annotations, ..pod() }
-        };
-        for probe in [r#"{"httpGet": {"port": 80}}"#, r#"{"tcpSocket": {"port": 80}}"#, r#"{"grpc": {"port": 80}}"#] {
-            let of_probe = |probe: &str| format!(r#"{{"/app-health/main/livez": {probe}}}"#);
-            let expected: Value = serde_json::from_str(&of_probe(probe)).unwrap();
-            let passed =
-                probes(&annotated(&of_probe(&probe.replacen('{', r#"{"HTTPGet": {"port": 1}, "#, 1)))).unwrap();
-            assert_eq!(serde_json::from_str::<Value>(&passed).unwrap(), expected);
-        }
-        let http = r#"{"httpGet": {"port": 80}}"#;
-        let paths =
-            ["/other", "/app-health/x", "/app-health//livez", "/app-health/main/other", "/app-health/a/b/livez"];
-        let of_paths = paths.map(|path| format!(r#"{{"{path}": {http}}}"#));
-        let bad = [
-            "null",
-            "{}",
-            r#"{"httpGet": {"port": "web"}}"#,
-            r#"{"tcpSocket": {"port": "web"}}"#,
-            r#"{"httpGet": {"port": 80}, "grpc": {"port": 80}}"#,
-            r#"{"httpGet": {"port": 80, "path": 1}}"#,
-        ];
-        let of_probes = bad.map(|probe| format!(r#"{{"/app-health/main/livez": {probe}}}"#));
-        for text in of_paths.into_iter().chain(of_probes).chain([long, String::new(), "[]".to_owned()]) {
-            assert_eq!(probes(&annotated(&text)), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn scrapes_are_the_webhooks_or_else_istiods() {
-        let rendered = BTreeMap::from([("ISTIO_PROMETHEUS_ANNOTATIONS".to_owned(), "istiod's".to_owned())]);
-        let given = |text: &str| {
-            let annotations = BTreeMap::from([(SCRAPES_ANNOTATION.to_owned(), text.to_owned())]);
-            let variables = environment(&PodFacts { annotations, ..pod() }, &rendered, Ports::of(0));
-            variables["ISTIO_PROMETHEUS_ANNOTATIONS"].clone()
-        };
-        for text in [r#"{"path":"/m","port":"8080"}"#, r#"{"scrape":"true"}"#] {
-            assert_eq!(given(text), text);
-        }
-        let long = format!(r#"{{"path": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
-        for text in ["", "[]", r#"{"port": 1}"#, r#"{"port": "web"}"#, r#"{"port": "15120"}"#, long.as_str()] {
-            assert_eq!(given(text), "istiod's", "{text}");
-        }
-    }
-
-    #[test]
     fn redirection_has_network_capabilities_only() {
         let program = program(&["istio-iptables", "-u", "1000", "-m", "REDIRECT"], &[("ISTIO_DUAL_STACK", "true")]);
         let mut spec = redirect(&sandbox(), &pod(), &program, layout());
@@ -405,7 +282,7 @@ mod tests {
         let specs = [
             proxy(&sandbox(), &pod(), &Program::default(), Ports::of(0), layout()),
             redirect(&sandbox(), &pod(), &Program::default(), layout()),
-            apply_rules(&sandbox(), &pod(), Path::new("/rules"), false, layout()),
+            apply_rules(&sandbox(), &pod(), Path::new("/rules"), "iptables", layout()),
         ];
         for spec in specs {
             let seccomp = &spec["linux"]["seccomp"];

@@ -19,8 +19,9 @@ impl Node {
             self.containerd.remove(&next).await?;
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
-            let mut rendered = self.render(sandbox, &pod).await?;
-            rendered.keep_redirection(self.rendered(sandbox, &pod).await?.redirection);
+            let first = self.rendered(sandbox, &pod).await?;
+            let captures_dns = first.may_capture_dns() && self.redirects_dns(sandbox, &pod).await?;
+            let rendered = self.render(sandbox, &pod).await?.with_redirection(first.redirection, captures_dns);
             self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
             let files = self.files(&sandbox.id);

@@ -1,0 +1,126 @@
+//! What istiod's injector gives a pod, of the pod with its patch.
+
+use cni::protocol::Sandbox;
+use contract::names::PROXY_CONTAINER;
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+
+use super::TRUST_DOMAIN;
+use super::program::{Program, program};
+use crate::error::{Context, Error, Result};
+
+/// Has istio-iptables redirect DNS, and pilot-agent answer.
+const DNS_CAPTURE: &str = "ISTIO_META_DNS_CAPTURE";
+/// With istio-cni, Istio's container checks the rules that the plugin has made, by the same arguments and these.
+const ONLY_CHECKS: [&str; 2] = ["--run-validation", "--skip-rule-apply"];
+
+/// Is what the injector gives a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rendered {
+    /// pilot-agent as the proxy.
+    pub proxy: Program,
+    /// pilot-agent as `istio-iptables`, which redirects the pod's traffic.
+    pub redirection: Program,
+}
+
+impl Rendered {
+    /// Returns the mesh's trust domain.
+    #[must_use]
+    pub fn trust_domain(&self) -> &str {
+        self.proxy.environment.get(TRUST_DOMAIN).map_or("cluster.local", String::as_str)
+    }
+
+    /// Returns false where the pod's DNS is not captured; otherwise its rules tell.
+    #[must_use]
+    pub fn may_capture_dns(&self) -> bool {
+        self.redirection.environment.get(DNS_CAPTURE).is_some_and(|value| value != "false")
+    }
+
+    /// Takes the redirection that the pod's network has had from its start. A proxy answers the DNS that is captured there, and
+    /// istiod gives addresses of its own only to pods that ask it, whatever it gives to new pods.
+    #[must_use]
+    pub fn with_redirection(mut self, redirection: Program, captures_dns: bool) -> Self {
+        let environment = &mut self.proxy.environment;
+        if captures_dns || environment.contains_key(DNS_CAPTURE) {
+            // The variable comes before `proxyMetadata`, which is in PROXY_CONFIG.
+            environment.insert(DNS_CAPTURE.to_owned(), captures_dns.to_string());
+        }
+        Self { redirection, ..self }
+    }
+}
+
+/// Takes the proxy and the redirection of the pod with its patch.
+pub(super) fn rendered(pod: &Pod, sandbox: &Sandbox) -> Result<Rendered> {
+    let spec = pod.spec.as_ref().context("it has no spec")?;
+    let all = || spec.init_containers.iter().flatten().chain(&spec.containers);
+    let named = |names: &[&str], missing: &str| {
+        let mut found = all().filter(|container| names.contains(&container.name.as_str()));
+        let one = found.next().context(missing)?;
+        // A line of the template that is a tenant's may be another one.
+        found.next().is_none().then_some(one).context(format_args!("it has more than one container {}", one.name))
+    };
+    let proxy = named(&[PROXY_CONTAINER], "it has no container istio-proxy")?;
+    let redirection = named(&["istio-init", "istio-validation"], "it redirects no traffic")?;
+    let mut redirection = program(redirection, pod, sandbox)?;
+    redirection.args.retain(|argument| !ONLY_CHECKS.contains(&argument.as_str()));
+    let mode = value_after(&mut redirection.args, "-m").context("it has no -m")?;
+    if mode != "REDIRECT" {
+        return Err(Error::new(format_args!("interceptionMode {mode} is not supported beside a pod, REDIRECT is")));
+    }
+    // It runs as root, and a ProxyConfig of the pod's namespace sets variables, too.
+    redirection.environment.retain(|name, _| name.starts_with("ISTIO_") || name == "INVALID_DROP");
+    // istio-iptables joins them to lines for iptables-restore.
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "_.:,*/=- ".contains(c);
+    let is_one = |value: &&String| value.chars().all(is_word) && !value.contains(" -");
+    if let Some(value) = redirection.args.iter().chain(redirection.environment.values()).find(|value| !is_one(value)) {
+        return Err(Error::new(format_args!("its value {value:?} for istio-iptables may be a rule")));
+    }
+    Ok(Rendered { proxy: program(proxy, pod, sandbox)?, redirection })
+}
+
+/// Returns the argument after an option.
+pub(crate) fn value_after<'a>(args: &'a mut [String], option: &str) -> Option<&'a mut String> {
+    let at = args.iter().position(|argument| argument == option)?;
+    args.get_mut(at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn program(variables: &[(&str, &str)]) -> Program {
+        let environment = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        Program { environment, ..Program::default() }
+    }
+
+    #[test]
+    fn upgraded_proxy_answers_dns_that_its_pod_redirects() {
+        let captures = |value| program(&[(DNS_CAPTURE, value)]);
+        for (given, captures_dns, expected) in [
+            (captures("false"), true, captures("true")),
+            (captures("true"), false, captures("false")),
+            (program(&[]), true, captures("true")),
+            (program(&[]), false, program(&[])),
+        ] {
+            let first = Program { args: vec!["-m".to_owned()], environment: BTreeMap::new() };
+            let rendered = Rendered { proxy: given, redirection: program(&[]) };
+            let upgraded = rendered.with_redirection(first.clone(), captures_dns);
+            assert_eq!(upgraded, Rendered { proxy: expected, redirection: first });
+        }
+    }
+
+    #[test]
+    fn rules_tell_where_dns_may_be_captured() {
+        for (redirection, may_be) in [
+            (program(&[]), false),
+            (program(&[(DNS_CAPTURE, "false")]), false),
+            (program(&[(DNS_CAPTURE, "true")]), true),
+            // Go takes it for true.
+            (program(&[(DNS_CAPTURE, "1")]), true),
+        ] {
+            assert_eq!(Rendered { redirection, ..Rendered::default() }.may_capture_dns(), may_be);
+        }
+    }
+}
