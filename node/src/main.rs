@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use kube::{Client, Config};
+use kube::Config;
 use node::agent;
 use node::containerd::Containerd;
 use node::error::{Context, Result};
 use node::identities::Identities;
+use node::pod::client;
 use node::proxy::Node;
 use node::settings::{CniPaths, Paths, Settings};
 use node::status::{self, Proxy};
@@ -143,11 +144,9 @@ fn print_log(node: &Paths, pod: &str) -> Result<()> {
 #[tokio::main(flavor = "current_thread")]
 async fn run_agent(args: AgentArgs) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let mut api = Config::infer().await.context("the API server")?;
-    // Nothing is watched: an answer comes soon, or the connection is dead.
-    (api.connect_timeout, api.read_timeout) = (Some(API_TIMEOUT), Some(API_TIMEOUT));
+    let api = Config::infer().await.context("the API server")?;
     let node = Node {
-        client: Client::try_from(api).context("the API server")?,
+        client: client(api, API_TIMEOUT).context("the API server")?,
         containerd: Containerd::at(&args.settings.paths.containerd)?,
         settings: args.settings,
         identities: Identities::default(),

@@ -1,6 +1,7 @@
 //! Reads the pod from the API. The identity is the service account, whatever annotations say.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cni::protocol::Sandbox;
 use contract::names::NODE_RUNTIME_CLASS;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::GetParams;
-use kube::{Client, Resource};
+use kube::{Client, Config, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -38,6 +39,14 @@ pub struct PodFacts {
     pub memory: Option<u64>,
     /// The pod for istiod's injector: what its template has of a pod, and that the API server validates.
     pub object: Box<Pod>,
+}
+
+/// Returns a client of the API server, for which an answer that does not come in time means a dead connection. It watches nothing.
+pub fn client(mut api: Config, timeout: Duration) -> kube::Result<Client> {
+    (api.connect_timeout, api.read_timeout) = (Some(timeout), Some(timeout));
+    // Otherwise the time a connection was idle counts against its next answer.
+    api.reset_reader_on_write = true;
+    Client::try_from(api)
 }
 
 /// Reads the facts of a sandbox' pod, and checks its UID and its runtime class.
@@ -219,8 +228,45 @@ fn container(container: Contained) -> Container {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
 
     use super::*;
+
+    #[tokio::test]
+    async fn idle_time_of_a_connection_does_not_shorten_its_next_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = async {
+            let mut connection = BufReader::new(listener.accept().await.unwrap().0);
+            for delay in [0, 1_000].map(Duration::from_millis) {
+                let mut line = String::new();
+                while line != "\r\n" {
+                    line.clear();
+                    connection.read_line(&mut line).await.unwrap();
+                }
+                sleep(delay).await;
+                let body = r#"{"metadata": {"uid": "other"}}"#;
+                let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                connection.write_all(answer.as_bytes()).await.unwrap();
+            }
+            // One connection serves both requests.
+            std::future::pending::<()>().await;
+        };
+        let requests = async {
+            let api = Config::new(format!("http://{address}").parse().unwrap());
+            let client = client(api, Duration::from_secs(2)).unwrap();
+            let sandbox = Sandbox { namespace: "team".to_owned(), name: "train-0".to_owned(), ..Sandbox::default() };
+            assert_eq!(is_pod_over(&client, &sandbox).await, Ok(true));
+            sleep(Duration::from_millis(1_500)).await;
+            assert_eq!(is_pod_over(&client, &sandbox).await, Ok(true));
+        };
+        tokio::select! {
+            () = answers => {}
+            () = requests => {}
+        }
+    }
 
     fn facts_of(pod: &Value) -> Result<PodFacts> {
         facts(serde_json::from_value(pod.clone()).unwrap())
