@@ -255,7 +255,7 @@ impl ProxyProcess {
     #[must_use]
     pub fn rules(self) -> Vec<String> {
         let programs = ["iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"];
-        let rules = programs.map(|program| self.in_network(&format!("{program}-save"))).concat();
+        let rules = programs.map(|program| self.in_network(&format!("{program}-save"), "")).concat();
         let user = self.status("Uid").split('\t').next().expect("it has one").to_owned();
         rules.lines().filter(|line| line.starts_with("-A ")).map(|line| line.replace(&user, "proxy")).collect()
     }
@@ -263,15 +263,26 @@ impl ProxyProcess {
     /// Has the pod's network the same firewall rules by `iptables-legacy` in place of `iptables-nft`.
     pub fn move_rules_to_legacy(self) {
         for family in ["ip", "ip6"] {
-            self.in_network(&format!("{family}tables-nft-save | {family}tables-legacy-restore"));
+            self.in_network(&format!("{family}tables-nft-save | {family}tables-legacy-restore"), "");
             let flush = |table| format!("{family}tables-nft -t {table} -F && {family}tables-nft -t {table} -X");
-            self.in_network(&["nat", "raw"].map(flush).join(" && "));
+            self.in_network(&["nat", "raw"].map(flush).join(" && "), "");
         }
     }
 
+    /// Adds as many firewall rules to the pod's network.
+    pub fn add_rules(self, count: usize) {
+        let rules = "-A FILL -s 192.0.2.1/32 -j ACCEPT\n".repeat(count);
+        self.in_network("iptables-nft-restore --noflush", &format!("*filter\n:FILL - [0:0]\n{rules}COMMIT\n"));
+    }
+
+    /// Removes these.
+    pub fn remove_rules(self) {
+        self.in_network("iptables-nft -F FILL", "");
+    }
+
     /// Runs a script in the pod's network, and returns what it printed.
-    fn in_network(self, script: &str) -> String {
-        printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "sh", "-c", script], ""))
+    fn in_network(self, script: &str, input: &str) -> String {
+        printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "sh", "-c", script], input))
     }
 
     /// Opens a UDP socket in the pod's network.

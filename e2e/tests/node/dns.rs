@@ -62,9 +62,9 @@ pub(crate) fn ask_by(socket: UdpSocket, server: IpAddr) -> impl FnOnce() -> usiz
     let (end, ended) = mpsc::channel::<()>();
     socket.set_read_timeout(Some(Duration::from_secs(1))).expect("it is no zero");
     let asking = thread::spawn(move || {
-        let mut answers = 0;
+        let (mut answers, mut ids) = (0, (0..=u16::MAX).cycle());
         while ended.try_recv() == Err(TryRecvError::Empty) {
-            let said = (0..3).find_map(|_| answer(&socket, server));
+            let said = ids.by_ref().take(3).find_map(|id| answer(&socket, server, id));
             assert_eq!(said, Some(NO_ERROR), "after {answers} answers");
             answers += 1;
             thread::sleep(Duration::from_millis(200));
@@ -77,10 +77,11 @@ pub(crate) fn ask_by(socket: UdpSocket, server: IpAddr) -> impl FnOnce() -> usiz
     }
 }
 
-/// Sends one query, and returns the answer's code.
-fn answer(socket: &UdpSocket, server: IpAddr) -> Option<u8> {
-    // An identifier, the wish for recursion, one question; and its type A and class IN (RFC 1035).
-    let mut query = vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+/// Sends one query with an identifier, and returns its answer's code.
+fn answer(socket: &UdpSocket, server: IpAddr, id: u16) -> Option<u8> {
+    let [high, low] = id.to_be_bytes();
+    // The identifier, the wish for recursion, one question; and its type A and class IN (RFC 1035).
+    let mut query = vec![high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in MESH_HOST.split('.') {
         query.push(u8::try_from(label.len()).expect("it is short"));
         query.extend(label.as_bytes());
@@ -92,8 +93,13 @@ fn answer(socket: &UdpSocket, server: IpAddr) -> Option<u8> {
     };
     socket.send_to(&query, (server, 53)).expect("it is sent");
     let mut said = [0; 512];
-    let length = socket.recv(&mut said).ok()?;
-    said[..length].get(3).map(|flags| flags & 0xf)
+    loop {
+        let length = socket.recv(&mut said).ok()?;
+        // Others are answers to earlier ones.
+        if said[..length].starts_with(&[high, low]) {
+            return said[..length].get(3).map(|flags| flags & 0xf);
+        }
+    }
 }
 
 #[tokio::test]

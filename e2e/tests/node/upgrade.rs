@@ -1,6 +1,7 @@
 //! The upgrade of proxies while their pods live.
 
 use std::cell::RefCell;
+use std::path::Path;
 
 use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, MESH};
@@ -239,6 +240,28 @@ async fn upgraded_proxies_answer_captured_dns() {
     println!("{} lookups by new sockets, {} by one that was kept", codes.len(), end());
     assert!(failed.is_empty(), "of {} lookups: {failed:?}", codes.len());
     assert_eq!(PodView(&ns.pod_with("app=client").await).restarts("main"), Some(0));
+}
+
+#[tokio::test]
+async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
+    let ns = &scenario("node-upgrade-rules", &[BESIDE]).await;
+    ns.create_objects([deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))]).await;
+    wait_for_rollout(ns.name(), "deployment/client");
+    let [pilot_agent, _] = ProxyProcess::of(&format!("{}/{}", ns.name(), ns.pod_with("app=client").await.name_any()));
+    // 1.3 MB as `iptables-save` writes them.
+    pilot_agent.add_rules(40_000);
+    let first = node::root_of(&node::proxy_image());
+    let next = NextImage::install();
+    let said = "the pod's firewall rules are cut at 1048576 bytes";
+    ns.until("the limit", async || node::agent_log().contains(said).then_some(())).await;
+    assert_eq!(states(ns, &first), ["draining"], "it is not ended before its ports are another's");
+    let certificate = node::certificate_directories(ns.name()).remove(0);
+    let rules = Path::new(&certificate).with_file_name("rules");
+    ns.until("no file of rules", async || (!rules.exists()).then_some(())).await;
+    pilot_agent.remove_rules();
+    until_states(ns, &first, &[]).await;
+    drop(next);
+    until_states(ns, &first, &["running"]).await;
 }
 
 #[tokio::test]

@@ -30,22 +30,24 @@ impl Rendered {
         self.proxy.environment.get(TRUST_DOMAIN).map_or("cluster.local", String::as_str)
     }
 
-    /// Returns false where the pod's DNS is not captured; otherwise its rules tell.
+    /// Takes what the pod's network has had from its start: its redirection, and whether pilot-agent answers captured DNS. Only to such
+    /// a pod istiod gives addresses of its own.
     #[must_use]
-    pub fn may_capture_dns(&self) -> bool {
-        self.redirection.environment.get(DNS_CAPTURE).is_some_and(|value| value != "false")
+    pub fn after(mut self, earlier: Self) -> Self {
+        let captures = earlier.dns_capture().to_owned();
+        // The variable comes before `proxyMetadata`, which is in PROXY_CONFIG.
+        self.proxy.environment.insert(DNS_CAPTURE.to_owned(), captures);
+        Self { redirection: earlier.redirection, ..self }
     }
 
-    /// Takes the redirection that the pod's network has had from its start. A proxy answers the DNS that is captured there, and
-    /// istiod gives addresses of its own only to pods that ask it, whatever it gives to new pods.
+    /// Returns true if DNS is captured by rules that no `iptables` has.
     #[must_use]
-    pub fn with_redirection(mut self, redirection: Program, captures_dns: bool) -> Self {
-        let environment = &mut self.proxy.environment;
-        if captures_dns || environment.contains_key(DNS_CAPTURE) {
-            // The variable comes before `proxyMetadata`, which is in PROXY_CONFIG.
-            environment.insert(DNS_CAPTURE.to_owned(), captures_dns.to_string());
-        }
-        Self { redirection, ..self }
+    pub fn captures_dns_by_nftables(&self) -> bool {
+        self.dns_capture() != "false" && self.redirection.args.iter().any(|argument| argument == "--native-nftables")
+    }
+
+    fn dns_capture(&self) -> &str {
+        self.proxy.environment.get(DNS_CAPTURE).map_or("false", String::as_str)
     }
 }
 
@@ -98,29 +100,24 @@ mod tests {
     #[test]
     fn upgraded_proxy_answers_dns_that_its_pod_redirects() {
         let captures = |value| program(&[(DNS_CAPTURE, value)]);
-        for (given, captures_dns, expected) in [
-            (captures("false"), true, captures("true")),
-            (captures("true"), false, captures("false")),
-            (program(&[]), true, captures("true")),
-            (program(&[]), false, program(&[])),
-        ] {
-            let first = Program { args: vec!["-m".to_owned()], environment: BTreeMap::new() };
-            let rendered = Rendered { proxy: given, redirection: program(&[]) };
-            let upgraded = rendered.with_redirection(first.clone(), captures_dns);
-            assert_eq!(upgraded, Rendered { proxy: expected, redirection: first });
+        let redirection = Program { args: vec!["-m".to_owned()], environment: BTreeMap::new() };
+        for (first, expected) in [(captures("1"), "1"), (captures("false"), "false"), (program(&[]), "false")] {
+            for given in [captures("false"), captures("true"), program(&[])] {
+                let earlier = Rendered { proxy: first.clone(), redirection: redirection.clone() };
+                let upgraded = Rendered { proxy: given, redirection: program(&[]) }.after(earlier);
+                assert_eq!(upgraded, Rendered { proxy: captures(expected), redirection: redirection.clone() });
+            }
         }
     }
 
     #[test]
-    fn rules_tell_where_dns_may_be_captured() {
-        for (redirection, may_be) in [
-            (program(&[]), false),
-            (program(&[(DNS_CAPTURE, "false")]), false),
-            (program(&[(DNS_CAPTURE, "true")]), true),
-            // Go takes it for true.
-            (program(&[(DNS_CAPTURE, "1")]), true),
-        ] {
-            assert_eq!(Rendered { redirection, ..Rendered::default() }.may_capture_dns(), may_be);
+    fn dns_that_nftables_captures_is_known() {
+        let nftables = Program { args: vec!["--native-nftables".to_owned()], ..Program::default() };
+        for (redirection, value, expected) in
+            [(nftables.clone(), "true", true), (nftables, "false", false), (program(&[]), "true", false)]
+        {
+            let rendered = Rendered { proxy: program(&[(DNS_CAPTURE, value)]), redirection };
+            assert_eq!(rendered.captures_dns_by_nftables(), expected, "{rendered:?}");
         }
     }
 }

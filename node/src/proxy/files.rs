@@ -127,19 +127,18 @@ impl SandboxFiles {
         self.directory.join(format!("revision-{revision}"))
     }
 
-    /// Writes the file of rules for `iptables-restore`, or for `iptables-save` to write to.
+    /// Writes a file of rules for `iptables-restore`, or for `iptables-save` to write to.
     pub(super) fn write_rules(&self, rules: &str) -> io::Result<PathBuf> {
-        let file = self.rules_file();
+        let file = self.directory.join("rules");
         fs::write(&file, rules).map(|()| file)
     }
 
-    /// Reads that file.
-    pub(super) fn rules(&self) -> io::Result<String> {
-        fs::read_to_string(self.rules_file())
-    }
-
-    fn rules_file(&self) -> PathBuf {
-        self.directory.join("ports.rules")
+    /// Reads that file, and removes it.
+    pub(super) fn take_rules(&self) -> io::Result<String> {
+        let file = self.directory.join("rules");
+        let rules = fs::read(&file)?;
+        fs::remove_file(file)?;
+        Ok(String::from_utf8_lossy(&rules).into_owned())
     }
 
     /// Removes the directory.

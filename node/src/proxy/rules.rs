@@ -1,6 +1,6 @@
 //! The rules of a pod's network, as `iptables-save` writes them and `iptables-restore` reads them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::ports::{Ports, STANDARD};
@@ -24,17 +24,12 @@ impl SavedRules {
         self.text.lines().any(|line| line.starts_with(":ISTIO_"))
     }
 
-    /// Returns true if they redirect DNS to pilot-agent.
-    pub(super) fn redirect_dns(&self) -> bool {
-        self.of("nat").into_iter().any(Rule::redirects_dns)
-    }
-
     /// Returns the rules for `iptables-restore --noflush` that redirect the standard ports, and captured DNS, to the proxy of a
     /// revision and user, and the jumps to these rules unless they exist.
-    pub(super) fn redirected(&self, revision: u32, user: u32) -> String {
+    pub(super) fn to_proxy(&self, revision: u32, user: u32) -> String {
         let ports = Ports::of(revision);
         let mut rules = format!("*nat\n:{CHAIN} - [0:0]\n");
-        for rule in self.of("nat").into_iter().filter(|rule| rule.redirects_dns()) {
+        for rule in self.of("nat").into_iter().filter(|rule| rule.captures_dns()) {
             rules += &rule.replaced(&[("--to-ports", ports.dns)]);
         }
         if ports != STANDARD {
@@ -55,7 +50,8 @@ impl SavedRules {
             let not_proxies = format!("-m owner ! --uid-owner {user}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
-        // conntrack keeps where it has redirected a connection. In a new zone it asks the rules above again.
+        // conntrack keeps where it has redirected a connection. In a new zone it asks the rules above, which are there before it. A
+        // query in between is lost, and is sent again by its client.
         rules + "COMMIT\n" + &self.dns_zones(ports)
     }
 
@@ -63,6 +59,7 @@ impl SavedRules {
     /// it drains, a proxy answers. Empty where DNS is not captured.
     fn dns_zones(&self, serving: Ports) -> String {
         let all = self.of("raw");
+        let mut known: HashSet<_> = all.iter().map(|rule| (rule.chain, rule.text.to_owned())).collect();
         let mut rules = String::new();
         for rule in &all {
             if rule.has("--dport", 53) && Ports::all().any(|ports| rule.has("--zone", ports.dns_zone)) {
@@ -71,7 +68,7 @@ impl SavedRules {
             if rule.has("--sport", STANDARD.dns) && rule.has("--zone", STANDARD.dns_zone) {
                 for ports in Ports::all() {
                     let text = rule.with(&[("--sport", ports.dns), ("--zone", ports.dns_zone)]);
-                    if !all.iter().any(|other| other.chain == rule.chain && other.text == text) {
+                    if known.insert((rule.chain, text.clone())) {
                         let _ = writeln!(rules, "-A {} {text}", rule.chain);
                     }
                 }
@@ -106,7 +103,7 @@ struct Rule<'a> {
 }
 
 impl Rule<'_> {
-    fn redirects_dns(self) -> bool {
+    fn captures_dns(self) -> bool {
         self.has("--dport", 53) && Ports::all().any(|ports| self.has("--to-ports", ports.dns))
     }
 
@@ -179,31 +176,25 @@ COMMIT
     fn standard_ports_are_redirected_to_serving_proxy() {
         let with_jump = "*nat\n-A PREROUTING -j AUX_PROXY_PORTS\nCOMMIT\n";
         let rules =
-            [(1, ""), (2, with_jump), (3, with_jump)].map(|(revision, text)| saved(text).redirected(revision, USER));
+            [(1, ""), (2, with_jump), (3, with_jump)].map(|(revision, text)| saved(text).to_proxy(revision, USER));
         insta::assert_snapshot!(rules.join("---\n"));
     }
 
     #[test]
     fn ipv6_rules_have_ipv6_localhost() {
         let saved = SavedRules { is_ipv6: true, ..saved("") };
-        assert!(saved.redirected(1, USER).contains("-I OUTPUT -d ::1 -o lo"));
+        assert!(saved.to_proxy(1, USER).contains("-I OUTPUT -d ::1 -o lo"));
     }
 
     #[test]
     fn captured_dns_is_redirected_to_serving_proxy() {
-        let rules = [(1, CAPTURED), (2, UPGRADED)].map(|(revision, text)| saved(text).redirected(revision, USER));
+        let rules = [(1, CAPTURED), (2, UPGRADED)].map(|(revision, text)| saved(text).to_proxy(revision, USER));
         insta::assert_snapshot!(rules.join("---\n"));
     }
 
     #[test]
-    fn istios_rules_and_captured_dns_are_found() {
-        let other = "*nat\n-A OUTPUT -p udp -m udp --dport 53 -j REDIRECT --to-ports 5353\nCOMMIT\n";
-        let inbound = "*nat\n:ISTIO_INBOUND - [0:0]\n-A OUTPUT -p tcp --dport 1 -j REDIRECT --to-ports 15053\nCOMMIT\n";
-        for (text, have_istios, redirect_dns) in
-            [(CAPTURED, true, true), (inbound, true, false), (UPGRADED, false, true), (other, false, false)]
-        {
-            let saved = saved(text);
-            assert_eq!((saved.have_istios(), saved.redirect_dns()), (have_istios, redirect_dns), "{text}");
-        }
+    fn istios_rules_are_known_by_their_chains() {
+        let other = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j LOG --log-prefix ISTIO_\nCOMMIT\n";
+        assert_eq!([CAPTURED, other, ""].map(|text| saved(text).have_istios()), [true, false, false]);
     }
 }

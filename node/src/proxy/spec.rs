@@ -16,7 +16,7 @@ use crate::pod::PodFacts;
 /// The file of the rules in the container that saves or applies them.
 const RULES: &str = "/tmp/rules";
 /// The most bytes of saved rules: what has `NET_ADMIN` in the pod may have added some, and they are written to the node's memory.
-const RULES_LIMIT: u32 = 1 << 20;
+pub(super) const RULES_LIMIT: usize = 1 << 20;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// What containerd 2.4.2 masks and filters in a container by default (`ctr containers create --seccomp`).

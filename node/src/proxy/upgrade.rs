@@ -19,9 +19,13 @@ impl Node {
             self.containerd.remove(&next).await?;
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
-            let first = self.rendered(sandbox, &pod).await?;
-            let captures_dns = first.may_capture_dns() && self.redirects_dns(sandbox, &pod).await?;
-            let rendered = self.render(sandbox, &pod).await?.with_redirection(first.redirection, captures_dns);
+            let earlier = self.rendered(sandbox, &pod).await?;
+            if earlier.captures_dns_by_nftables() {
+                return Err(Error::new(
+                    "nativeNftables captures its DNS, and only iptables' rules can be led to the next proxy",
+                ));
+            }
+            let rendered = self.render(sandbox, &pod).await?.after(earlier);
             self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
             let files = self.files(&sandbox.id);
