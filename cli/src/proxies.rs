@@ -1,5 +1,6 @@
-//! Lists the proxies that run beside pods, by the node agents' own program: each agent knows those of its node.
+//! Lists the proxies that run beside pods, and prints their logs, by the node agents' own program: each agent knows those of its node.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -10,7 +11,7 @@ use kube::api::{AttachParams, ListParams};
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
 use crate::read::{self, CLUSTER_ROLE_BINDINGS};
@@ -18,13 +19,14 @@ use crate::read::{self, CLUSTER_ROLE_BINDINGS};
 /// Binds the agents' account, and so names their namespace.
 const BINDING: &str = "istio-aux-node";
 const AGENTS: &str = "app.kubernetes.io/name=istio-aux-node";
-const STATUS: [&str; 3] = ["/istio-aux-node", "status", "--output=json"];
+/// The state of a proxy that a pod lacks.
+const MISSING: &str = "missing";
 /// Limits the agents that are asked at the same time.
 const CONCURRENCY_LIMIT: usize = 16;
 /// Limits the time of an agent's answer: a session that breaks may not end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Limits the bytes of an agent's answer.
-const ANSWER_LIMIT: u64 = 16 << 20;
+/// Limits the bytes of an agent's answer. A proxy's log has 20 MiB at most.
+const ANSWER_LIMIT: u64 = 32 << 20;
 
 /// Describes a proxy, as its node's agent prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,22 +49,27 @@ pub(crate) struct Proxies {
     pub(crate) unreadable: Vec<String>,
 }
 
-/// Asks the agents of all nodes, or of one. `Err` if there is none.
-pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
+/// Returns the agents of all nodes, or of one. `Err` if there is none.
+async fn agents(client: &Client, node: Option<&str>) -> Result<Vec<Value>> {
     // Anybody may give a pod this label, but not bind an account to a ClusterRole.
     let binding = read::get(client, CLUSTER_ROLE_BINDINGS, None, BINDING).await?.unwrap_or_default();
     let namespace = binding["subjects"][0]["namespace"].as_str();
-    let agents = match namespace {
+    let mut agents = match namespace {
         Some(_) => read::list(client, PODS, namespace, &ListParams::default().labels(AGENTS)).await?,
         None => Vec::new(),
     };
-    let node_of = |pod: &Value| text(&pod["spec"]["nodeName"]);
-    let agents: Vec<_> = agents.iter().filter(|pod| node.is_none_or(|node| node_of(pod) == node)).collect();
+    agents.retain(|pod| node.is_none_or(|node| node_of(pod) == node));
     if agents.is_empty() {
         let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
         return Err(anyhow!("there is no node agent{place}; docs/node-operations.md says how to install it"));
     }
-    let answers = agents.into_iter().map(|agent| async move {
+    Ok(agents)
+}
+
+/// Asks the agents of all nodes, or of one. `Err` if there is none.
+pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
+    let agents = agents(client, node).await?;
+    let answers = agents.iter().map(|agent| async move {
         let answer = timeout(ANSWER_TIMEOUT, ask(client, agent)).await;
         (
             node_of(agent),
@@ -82,19 +89,50 @@ pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies>
     Ok(all)
 }
 
+/// Writes the log of a pod's proxy, by the agent of its node. `pod` is `NAMESPACE/NAME`, as in the list.
+pub(crate) async fn write_logs(
+    client: &Client,
+    node: Option<&str>,
+    pod: &str,
+    output: &mut (impl AsyncWrite + Unpin),
+) -> Result<()> {
+    let all = list(client, node).await?;
+    let Some(proxy) = all.proxies.iter().find(|proxy| proxy.pod == pod && proxy.state != MISSING) else {
+        let reason = format!("{pod} has no proxy beside it; `istio-aux proxies` lists all");
+        return Err(anyhow!([vec![reason], all.unreadable].concat().join("; ")));
+    };
+    let agents = agents(client, Some(&proxy.node)).await?;
+    run(client, &agents[0], &["/istio-aux-node", "logs", pod], output).await
+}
+
 async fn ask(client: &Client, agent: &Value) -> Result<Vec<Proxy>> {
+    let mut answer = Vec::new();
+    run(client, agent, &["/istio-aux-node", "status", "--output=json"], &mut answer).await?;
+    serde_json::from_slice(&answer).context("its agent's answer")
+}
+
+/// Runs a command of an agent, and writes what it prints.
+async fn run(client: &Client, agent: &Value, command: &[&str], output: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
     let [namespace, name] = ["namespace", "name"].map(|field| text(&agent["metadata"][field]));
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let parameters = AttachParams::default().container("agent").stderr(false);
-    let mut session = pods.exec(&name, STATUS, &parameters).await.context("its agent cannot be asked")?;
-    let output = session.stdout().context("its agent has no output")?;
-    let mut answer = String::new();
-    output.take(ANSWER_LIMIT).read_to_string(&mut answer).await.context("its agent's answer")?;
+    let mut session =
+        pods.exec(&name, command.iter().copied(), &parameters).await.context("its agent cannot be asked")?;
+    let printed = session.stdout().context("its agent has no output")?;
+    match tokio::io::copy(&mut printed.take(ANSWER_LIMIT), output).await {
+        // A reader such as `head` has closed the pipe.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        copied => copied.context("its agent's answer")?,
+    };
     let status = session.take_status().context("its agent has no status")?.await.unwrap_or_default();
     if status.status.as_deref() != Some("Success") {
         return Err(anyhow!("its agent's program failed: {}", status.message.unwrap_or_default()));
     }
-    serde_json::from_str(&answer).context("its agent's answer")
+    Ok(())
+}
+
+fn node_of(agent: &Value) -> String {
+    text(&agent["spec"]["nodeName"])
 }
 
 fn text(value: &Value) -> String {

@@ -7,10 +7,10 @@ use super::cluster::ClusterArgs;
 use super::output::OutputArgs;
 use crate::proxies::{self, Proxy};
 
-/// List the proxies that run beside pods, on all nodes
+/// List the proxies that run beside pods, on all nodes, or print the log of one
 #[derive(Debug, Args)]
 #[command(
-    long_about = "List the proxies that run beside pods, on all nodes.
+    long_about = "List the proxies that run beside pods, on all nodes, or print the log of one.
 
 Asks each node agent, so it needs get on the ClusterRoleBinding istio-aux-node, and in the agents' namespace list on
 pods, and get and create on pods/exec. Exit status: 0 all agents have answered, 1 one has not, or there is none, 2 wrong
@@ -18,12 +18,16 @@ arguments.",
     after_help = "examples:
   istio-aux proxies
   istio-aux proxies --node worker-1
+  istio-aux proxies --logs team/train-0
   istio-aux proxies -o json | jq '.proxies[] | select(.state != \"running\")'"
 )]
 pub(super) struct ProxiesArgs {
     /// Those of this node only
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
+    /// The log of this pod's proxy instead: NAMESPACE/POD, as in the list
+    #[arg(long, value_name = "POD", conflicts_with = "output")]
+    logs: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -31,8 +35,12 @@ pub(super) struct ProxiesArgs {
 }
 
 pub(super) fn run(arguments: ProxiesArgs) -> CliResult {
-    let ProxiesArgs { node, output, cluster } = arguments;
+    let ProxiesArgs { node, logs, output, cluster } = arguments;
     cluster.run(async |client| {
+        if let Some(pod) = logs {
+            proxies::write_logs(&client, node.as_deref(), &pod, &mut tokio::io::stdout()).await?;
+            return Ok(true);
+        }
         let all = proxies::list(&client, node.as_deref()).await?;
         for reason in &all.unreadable {
             eprintln!("istio-aux: {reason}");

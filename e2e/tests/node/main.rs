@@ -164,10 +164,17 @@ async fn agents_program_prints_status_and_logs() {
     let all: Value = serde_json::from_str(&printed(&run(BINARY, &["proxies", "-o", "json"], ""))).expect("it is JSON");
     let found = all["proxies"].as_array().and_then(|all| all.iter().find(|proxy| proxy["pod"] == *pod));
     assert_eq!(found.map(|proxy| [&proxy["node"], &proxy["state"]]), Some([&json!("node1"), &json!("running")]));
-    let none = run(BINARY, &["proxies", "--node", "other"], "");
-    assert_eq!(none.status.code(), Some(1));
-    let error = String::from_utf8_lossy(&none.stderr);
-    assert!(error.contains("there is no node agent on node other"), "{error}");
+    let log = printed(&run(BINARY, &["proxies", "--logs", &pod], ""));
+    assert!(log.contains("Envoy proxy is ready") && log.ends_with('\n'), "{log}");
+    for (options, expected) in [
+        (["--node", "other"], "there is no node agent on node other"),
+        (["--logs", "team/none"], "team/none has no proxy beside it; `istio-aux proxies` lists all"),
+    ] {
+        let none = run(BINARY, &[&["proxies"], &options[..]].concat(), "");
+        assert_eq!(none.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&none.stderr);
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[tokio::test]
