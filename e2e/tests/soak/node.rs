@@ -92,6 +92,8 @@ fn said(text: &str) -> usize {
 #[tokio::test]
 async fn two_hundred_starts_at_once_are_each_made_once() {
     let ns = &scenario("node-at-once", &[BESIDE]).await;
+    // Pods of the scenario before take the cores until they are gone.
+    ns.until_within(LIMIT, "a node without proxies", async || node::proxies().is_empty().then_some(())).await;
     let events = ["event=Add from=Absent", "event=Started", "event=StartFailed"];
     let before = events.map(said);
     let mut all = job("all", &pod_spec("Never", &[shell("main", "true")]));
