@@ -29,6 +29,7 @@ use cni::logger::rotated;
 use cni::protocol::Sandbox;
 use kube::Client;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 pub(crate) use self::files::SandboxFiles;
 use self::ids::proxy_id;
@@ -104,8 +105,9 @@ impl Node {
 
 impl Proxies for Node {
     async fn start(&self, sandbox: &Sandbox) -> Result<()> {
-        let start = Box::pin(self.start_until_ready(sandbox));
-        let started = self.starts.take(start::TURN_TIMEOUT, Self::in_time(start)).await;
+        let asked = Instant::now();
+        let start = async { Self::in_time(asked, Box::pin(self.start_until_ready(sandbox))).await };
+        let started = self.starts.take(start::TURN_TIMEOUT, start).await;
         // Beside a proxy that serves, as in an upgrade, the last line may be that one's.
         started.map_err(|error| self.with_last_line(error, &sandbox.id))
     }

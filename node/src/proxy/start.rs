@@ -14,18 +14,21 @@ use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
 use crate::pod::{PodFacts, read_pod};
 
-/// Limits the wait for a start's turn. With the start itself, it ends before the plugin's wait.
-pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(110);
+/// Limits a start and the wait for its turn together, less than the plugin's wait.
+const START_TIMEOUT: Duration = Duration::from_secs(195);
+/// Limits the wait for a start's turn: of 200 starts at once on two cores, the last waits 160 s.
+pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(170);
 /// Limits a start from its turn on: long enough for a proxy on a busy node.
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Limits the time of a proxy's start.
-    pub(super) async fn in_time(start: impl Future<Output = Result<()>>) -> Result<()> {
-        let too_slow = || Err(Error::new(format_args!("the proxy was not ready after {READY_TIMEOUT:?}")));
-        timeout(READY_TIMEOUT, start).await.unwrap_or_else(|_| too_slow())
+    /// Limits the time of a proxy's start, which was asked for at some time.
+    pub(super) async fn in_time(asked: Instant, start: impl Future<Output = Result<()>>) -> Result<()> {
+        let limit = READY_TIMEOUT.min(START_TIMEOUT.saturating_sub(asked.elapsed()));
+        let too_slow = || Err(Error::new(format_args!("the proxy was not ready after {limit:?}")));
+        timeout(limit, start).await.unwrap_or_else(|_| too_slow())
     }
 
     pub(super) async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
@@ -123,6 +126,17 @@ mod tests {
     #[test]
     fn agent_gives_up_before_the_plugin() {
         let wait = cni::plugin::timeout("ADD");
-        assert!(TURN_TIMEOUT + READY_TIMEOUT < wait, "the plugin waits {wait:?}");
+        assert!(TURN_TIMEOUT < START_TIMEOUT && START_TIMEOUT < wait, "the plugin waits {wait:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn start_has_less_time_after_a_long_wait() {
+        for (waited, expected) in [(0, 80), (100, 80), (170, 25)] {
+            let asked = Instant::now();
+            sleep(Duration::from_secs(waited)).await;
+            let began = Instant::now();
+            let error = Node::in_time(asked, std::future::pending()).await.unwrap_err().to_string();
+            assert_eq!(began.elapsed(), Duration::from_secs(expected), "{error}");
+        }
     }
 }

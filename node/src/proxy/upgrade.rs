@@ -2,6 +2,7 @@
 //! pod's traffic (`SO_REUSEPORT`). Once it serves, the earlier proxy accepts no connection, and ends with its last one.
 
 use cni::protocol::Sandbox;
+use tokio::time::Instant;
 
 use super::Node;
 use super::ids::{proxy_id, revision_of};
@@ -32,7 +33,7 @@ impl Node {
             files.write_rendered(&rendered).and_then(|()| files.write_revision(revision)).context("the sandbox' files")
         };
         let result = tokio::select! {
-            started = Self::in_time(Box::pin(start)) => started,
+            started = Self::in_time(Instant::now(), Box::pin(start)) => started,
             () = self.ended(&serving) => Err(Error::new("the proxy ended before the next one was ready")),
             never = self.keep_fresh(sandbox) => match never {},
         };
