@@ -68,7 +68,10 @@ async fn agents(client: &Client, node: Option<&str>) -> Result<Vec<Value>> {
 
 /// Asks the agents of all nodes, or of one. `Err` if there is none.
 pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
-    let agents = agents(client, node).await?;
+    Ok(ask_all(client, &agents(client, node).await?).await)
+}
+
+async fn ask_all(client: &Client, agents: &[Value]) -> Proxies {
     let answers = agents.iter().map(|agent| async move {
         let answer = timeout(ANSWER_TIMEOUT, ask(client, agent)).await;
         (
@@ -86,7 +89,7 @@ pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies>
     }
     all.proxies.sort_by(|one, other| (&one.pod, &one.state).cmp(&(&other.pod, &other.state)));
     all.unreadable.sort();
-    Ok(all)
+    all
 }
 
 /// Writes the log of a pod's proxy, by the agent of its node. `pod` is `NAMESPACE/NAME`, as in the list.
@@ -96,13 +99,14 @@ pub(crate) async fn write_logs(
     pod: &str,
     output: &mut (impl AsyncWrite + Unpin),
 ) -> Result<()> {
-    let all = list(client, node).await?;
-    let Some(proxy) = all.proxies.iter().find(|proxy| proxy.pod == pod && proxy.state != MISSING) else {
+    let agents = agents(client, node).await?;
+    let all = ask_all(client, &agents).await;
+    let proxy = all.proxies.iter().find(|proxy| proxy.pod == pod && proxy.state != MISSING);
+    let Some(agent) = proxy.and_then(|proxy| agents.iter().find(|agent| node_of(agent) == proxy.node)) else {
         let reason = format!("{pod} has no proxy beside it; `istio-aux proxies` lists all");
         return Err(anyhow!([vec![reason], all.unreadable].concat().join("; ")));
     };
-    let agents = agents(client, Some(&proxy.node)).await?;
-    run(client, &agents[0], &["/istio-aux-node", "logs", pod], output).await
+    run(client, agent, &["/istio-aux-node", "logs", pod], output).await
 }
 
 async fn ask(client: &Client, agent: &Value) -> Result<Vec<Proxy>> {
