@@ -2,16 +2,13 @@
 
 mod chart;
 pub mod ended;
+mod process;
 mod prometheus;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::thread;
 
-use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
 use crate::cluster::restart;
@@ -21,6 +18,7 @@ pub use chart::{
     NextImage, Restored, WithMetrics, WithoutAgent, agent, agent_log, agent_memory, daemon_set, kill_agent, proxies_in,
     proxy_image, roll_out, root_of, select_nodes, set_value, try_agent, unready, unready_in, until_all_serve,
 };
+pub use process::ProxyProcess;
 pub use prometheus::Prometheus;
 
 /// The socket of the one-node cluster's containerd.
@@ -151,151 +149,6 @@ pub fn certificate_directories(namespace: &str) -> Vec<String> {
     let proxies = proxies_in(namespace);
     let sandboxes = proxies.iter().filter_map(|proxy| proxy["sandbox"].as_str());
     sandboxes.map(|sandbox| format!("{RUN}/sandbox/{sandbox}/certificate")).collect()
-}
-
-/// Is a process of a pod's proxy, by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProxyProcess(u32);
-
-impl ProxyProcess {
-    /// Returns pilot-agent and Envoy of the pod `NAMESPACE/NAME`.
-    #[must_use]
-    pub fn of(pod: &str) -> [Self; 2] {
-        let all: Value = serde_json::from_str(&agent(&["status", "--output=json"])).expect("it is JSON");
-        let proxy = all.as_array().into_iter().flatten().find(|proxy| proxy["pod"] == pod).expect("it has a proxy");
-        let prefix = format!("{}-proxy-", proxy["sandbox"].as_str().expect("it has a sandbox"));
-        let tasks = ctr(&["tasks", "ls", "-q"]);
-        let task = tasks.lines().find(|id| id.starts_with(&prefix)).expect("it runs");
-        Self::of_task(&ctr(&["tasks", "ps", task])).try_into().expect("there are two processes")
-    }
-
-    /// Returns pilot-agent of the sidecar in the pod `NAMESPACE/NAME`.
-    #[must_use]
-    pub fn of_sidecar(pod: &str) -> Self {
-        let (namespace, name) = pod.split_once('/').expect("it has a namespace");
-        let id =
-            containers_with(&[("pod.namespace", namespace), ("pod.name", name), ("container.name", "istio-proxy")]);
-        Self::of_task(&ctr_of_kubelet(&["tasks", "ps", id.trim()])).remove(0)
-    }
-
-    /// Reads the processes of a task, the oldest first: pilot-agent starts Envoy.
-    fn of_task(table: &str) -> Vec<Self> {
-        let pids = table.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok().map(Self));
-        let mut pids: Vec<_> = pids.collect();
-        pids.sort_unstable_by_key(|process| process.0);
-        pids
-    }
-
-    fn path(self, name: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/{name}", self.0))
-    }
-
-    /// Returns a file of the process' directory in `/proc`; a space stands for each NUL.
-    #[must_use]
-    pub fn file(self, name: &str) -> String {
-        fs::read_to_string(self.path(name)).expect("the process runs").replace('\0', " ")
-    }
-
-    /// Returns a line of the process' status without its name.
-    #[must_use]
-    pub fn status(self, name: &str) -> String {
-        let status = self.file("status");
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        value.expect("the kernel reports it").trim().to_owned()
-    }
-
-    /// Returns the environment, by the variables' names.
-    #[must_use]
-    pub fn environment(self) -> BTreeMap<String, String> {
-        let text = fs::read_to_string(self.path("environ")).expect("the process runs");
-        let pairs = text.split('\0').filter_map(|variable| variable.split_once('='));
-        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    /// Stops it, as a process that hangs.
-    pub fn stop(self) {
-        printed(&run("kill", &["-STOP", &self.0.to_string()], ""));
-    }
-
-    /// Returns false once it has ended.
-    #[must_use]
-    pub fn exists(self) -> bool {
-        self.path("status").exists()
-    }
-
-    /// Returns the memory limit of its cgroup, in bytes.
-    #[must_use]
-    pub fn memory_limit(self) -> String {
-        let cgroups = self.file("cgroup");
-        let files = cgroups.lines().filter_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            match controllers {
-                "" => Some(format!("/sys/fs/cgroup{path}/memory.max")),
-                "memory" => Some(format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")),
-                _ => None,
-            }
-        });
-        let mut limits = files.filter_map(|file| fs::read_to_string(file).ok());
-        limits.next().expect("it has a limit").trim().to_owned()
-    }
-
-    /// Returns the processes that listen on a port of the pod's network.
-    #[must_use]
-    pub fn listeners(self, port: u16) -> Vec<Self> {
-        let pid = self.0.to_string();
-        let sockets = printed(&run("nsenter", &["-t", &pid, "-n", "ss", "-Hltnp", &format!("sport = :{port}")], ""));
-        let numbers = sockets.split("pid=").skip(1).filter_map(|text| text.split(',').next()?.parse().ok());
-        let mut processes: Vec<u32> = numbers.collect();
-        processes.sort_unstable();
-        processes.dedup();
-        processes.into_iter().map(Self).collect()
-    }
-
-    /// Returns the firewall rules of the pod's network, of each `iptables`.
-    #[must_use]
-    pub fn rules(self) -> Vec<String> {
-        let programs = ["iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"];
-        let rules = programs.map(|program| self.in_network(&format!("{program}-save"), "")).concat();
-        let user = self.status("Uid").split('\t').next().expect("it has one").to_owned();
-        rules.lines().filter(|line| line.starts_with("-A ")).map(|line| line.replace(&user, "proxy")).collect()
-    }
-
-    /// Has the pod's network the same firewall rules by `iptables-legacy` in place of `iptables-nft`.
-    pub fn move_rules_to_legacy(self) {
-        for family in ["ip", "ip6"] {
-            self.in_network(&format!("{family}tables-nft-save | {family}tables-legacy-restore"), "");
-            let flush = |table| format!("{family}tables-nft -t {table} -F && {family}tables-nft -t {table} -X");
-            self.in_network(&["nat", "raw"].map(flush).join(" && "), "");
-        }
-    }
-
-    /// Adds as many firewall rules to the pod's network.
-    pub fn add_rules(self, count: usize) {
-        let rules = "-A FILL -s 192.0.2.1/32 -j ACCEPT\n".repeat(count);
-        self.in_network("iptables-nft-restore --noflush", &format!("*filter\n:FILL - [0:0]\n{rules}COMMIT\n"));
-    }
-
-    /// Removes these.
-    pub fn remove_rules(self) {
-        self.in_network("iptables-nft -F FILL", "");
-    }
-
-    /// Runs a script in the pod's network, and returns what it printed.
-    fn in_network(self, script: &str, input: &str) -> String {
-        printed(&run("nsenter", &["-t", &self.0.to_string(), "-n", "sh", "-c", script], input))
-    }
-
-    /// Opens a UDP socket in the pod's network.
-    #[must_use]
-    pub fn udp_socket(self) -> UdpSocket {
-        let network = fs::File::open(self.path("ns/net")).expect("the process runs");
-        let open = move || {
-            setns(network, CloneFlags::CLONE_NEWNET).expect("this process is root");
-            UdpSocket::bind("[::]:0").expect("there is a free port")
-        };
-        // The thread's network is another one from then on.
-        thread::spawn(open).join().expect("it opens a socket")
-    }
 }
 
 /// Returns containerd's major version, by its own client.

@@ -14,7 +14,7 @@ use e2e::{Namespace, PodView, scenario};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{account, beside, client_job};
+use crate::{account, beside, client_job, path_of};
 
 /// Creates a server with its proxy beside it, which takes mutual TLS only, and a client of the same kind.
 pub(crate) async fn living_pods(ns: &Namespace) {
@@ -185,7 +185,7 @@ async fn restarted_containerd_leaves_pods_their_proxies() {
     living_pods(ns).await;
     let mut names = Vec::new();
     for app in ["app=web", "app=client"] {
-        names.push(format!("{}/{}", ns.name(), ns.pod_with(app).await.name_any()));
+        names.push(path_of(ns, app).await);
     }
     let processes = || names.iter().map(|name| ProxyProcess::of(name)).collect::<Vec<_>>();
     let before = processes();

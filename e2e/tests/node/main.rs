@@ -40,6 +40,11 @@ fn client_job(name: &str, spec: &Value) -> Value {
     job
 }
 
+/// Returns the only pod with these labels as `NAMESPACE/NAME`.
+async fn path_of(ns: &Namespace, labels: &str) -> String {
+    format!("{}/{}", ns.name(), ns.pod_with(labels).await.name_any())
+}
+
 /// Sets the runtime class `istio-aux`, for which the node agent runs the proxy outside of the pod.
 fn beside(mut job: Value) -> Value {
     job["spec"]["template"]["spec"]["runtimeClassName"] = json!("istio-aux");
@@ -151,7 +156,7 @@ async fn admin_port_is_forwarded_to() {
 async fn agents_program_prints_status_and_logs() {
     let ns = &scenario("node-status", &[MESH]).await;
     failures::living_pods(ns).await;
-    let pod = format!("{}/{}", ns.name(), ns.pod_with("app=web").await.name_any());
+    let pod = path_of(ns, "app=web").await;
     let table = node::agent(&["status"]);
     let line = table.lines().find(|line| line.starts_with(&pod)).expect("a line about the pod");
     let has_a_days_certificate = ["23h", "24h0m"].iter().any(|left| line.contains(left));

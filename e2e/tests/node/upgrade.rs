@@ -9,11 +9,11 @@ use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, ProxyProcess};
 use e2e::{Namespace, PodView, scenario};
-use kube::ResourceExt;
 use serde_json::Value;
 
 use crate::dns::{self, MESH_HOST};
 use crate::failures::{assert_heard, living_pods};
+use crate::path_of;
 
 /// How many new connections there are to be, from before the upgrade to after it.
 const CONNECTIONS: usize = 5000;
@@ -173,8 +173,7 @@ async fn no_proxy_before_the_last_upgrade_accepts_connections() {
     }
 
     for app in ["app=web", "app=client"] {
-        let name = format!("{}/{}", ns.name(), ns.pod_with(app).await.name_any());
-        let [proxy, _] = ProxyProcess::of(&name);
+        let [proxy, _] = ProxyProcess::of(&path_of(ns, app).await);
         // Its admin port is the serving proxy's: those of the earlier ones are 15000 and 15100.
         let serving = proxy.listeners(15200);
         assert_eq!(serving.len(), 1, "{app}");
@@ -202,8 +201,7 @@ async fn upgraded_proxies_answer_captured_dns() {
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", &client)])));
     ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
     wait_for_rollout(ns.name(), "deployment/client");
-    let name = async |app: &str| format!("{}/{}", ns.name(), ns.pod_with(&format!("app={app}")).await.name_any());
-    let (before, client) = (name("before").await, name("client").await);
+    let (before, client) = (path_of(ns, "app=before").await, path_of(ns, "app=client").await);
     let pilot_agent = || ProxyProcess::of(&client)[0];
     let served_by = async |port: u16| {
         until_connections(ns, connections(ns) + 20).await;
@@ -247,7 +245,7 @@ async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
     let ns = &scenario("node-upgrade-rules", &[BESIDE]).await;
     ns.create_objects([deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))]).await;
     wait_for_rollout(ns.name(), "deployment/client");
-    let [pilot_agent, _] = ProxyProcess::of(&format!("{}/{}", ns.name(), ns.pod_with("app=client").await.name_any()));
+    let [pilot_agent, _] = ProxyProcess::of(&path_of(ns, "app=client").await);
     // 1.3 MB as `iptables-save` writes them.
     pilot_agent.add_rules(40_000);
     let first = node::root_of(&node::proxy_image());
