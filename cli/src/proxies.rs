@@ -68,17 +68,8 @@ async fn agents(client: &Client, node: Option<&str>) -> Result<Vec<Value>> {
 
 /// Asks the agents of all nodes, or of one. `Err` if there is none.
 pub(crate) async fn list(client: &Client, node: Option<&str>) -> Result<Proxies> {
-    Ok(ask_all(client, &agents(client, node).await?).await)
-}
-
-async fn ask_all(client: &Client, agents: &[Value]) -> Proxies {
-    let answers = agents.iter().map(|agent| async move {
-        let answer = timeout(ANSWER_TIMEOUT, ask(client, agent)).await;
-        (
-            node_of(agent),
-            answer.unwrap_or_else(|_| Err(anyhow!("its agent has not answered within {ANSWER_TIMEOUT:?}"))),
-        )
-    });
+    let agents = agents(client, node).await?;
+    let answers = agents.iter().map(async |agent| (node_of(agent), ask(client, agent).await));
     let answers: Vec<_> = stream::iter(answers).buffer_unordered(CONCURRENCY_LIMIT).collect().await;
     let mut all = Proxies::default();
     for (node, answer) in answers {
@@ -89,29 +80,29 @@ async fn ask_all(client: &Client, agents: &[Value]) -> Proxies {
     }
     all.proxies.sort_by(|one, other| (&one.pod, &one.state).cmp(&(&other.pod, &other.state)));
     all.unreadable.sort();
-    all
+    Ok(all)
 }
 
 /// Writes the log of a pod's proxy, by the agent of its node. `pod` is `NAMESPACE/NAME`, as in the list.
-pub(crate) async fn write_logs(
-    client: &Client,
-    node: Option<&str>,
-    pod: &str,
-    output: &mut (impl AsyncWrite + Unpin),
-) -> Result<()> {
-    let agents = agents(client, node).await?;
-    let all = ask_all(client, &agents).await;
-    let proxy = all.proxies.iter().find(|proxy| proxy.pod == pod && proxy.state != MISSING);
-    let Some(agent) = proxy.and_then(|proxy| agents.iter().find(|agent| node_of(agent) == proxy.node)) else {
-        let reason = format!("{pod} has no proxy beside it; `istio-aux proxies` lists all");
-        return Err(anyhow!([vec![reason], all.unreadable].concat().join("; ")));
-    };
-    run(client, agent, &["/istio-aux-node", "logs", pod], output).await
+pub(crate) async fn write_logs(client: &Client, pod: &str, output: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
+    let (namespace, name) = pod.split_once('/').with_context(|| format!("{pod} is not NAMESPACE/POD"))?;
+    let object = read::get(client, PODS, Some(namespace), name).await?;
+    let object = object.with_context(|| format!("there is no pod {pod}"))?;
+    let node = object["spec"]["nodeName"].as_str().with_context(|| format!("{pod} is on no node yet"))?;
+    let agent = agents(client, Some(node)).await?.swap_remove(0);
+    let proxies = ask(client, &agent).await.with_context(|| format!("node {node}"))?;
+    if !proxies.iter().any(|proxy| proxy.pod == pod && proxy.state != MISSING) {
+        return Err(anyhow!("{pod} has no proxy beside it; `istio-aux proxies` lists all"));
+    }
+    run(client, &agent, &["/istio-aux-node", "logs", pod], output).await.with_context(|| format!("node {node}"))
 }
 
+/// Asks an agent for the proxies of its node.
 async fn ask(client: &Client, agent: &Value) -> Result<Vec<Proxy>> {
     let mut answer = Vec::new();
-    run(client, agent, &["/istio-aux-node", "status", "--output=json"], &mut answer).await?;
+    let asked =
+        timeout(ANSWER_TIMEOUT, run(client, agent, &["/istio-aux-node", "status", "--output=json"], &mut answer));
+    asked.await.unwrap_or_else(|_| Err(anyhow!("its agent has not answered within {ANSWER_TIMEOUT:?}")))?;
     serde_json::from_slice(&answer).context("its agent's answer")
 }
 
@@ -162,6 +153,28 @@ mod tests {
         let (client, _) = client([binding(), everywhere, Answer::list("GET /api/v1/namespaces/aux/pods?", &[])]);
         let error = list(&client, None).await.unwrap_err().to_string();
         assert!(error.starts_with("there is no node agent; "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn log_is_that_of_a_pod_on_a_node() {
+        let pending = json!({"metadata": {"namespace": "team", "name": "x"}, "spec": {}});
+        let on_node = json!({"metadata": {"namespace": "team", "name": "y"}, "spec": {"nodeName": "node2"}});
+        let (client, _) = client([
+            Answer::failure("GET /api/v1/namespaces/team/pods/none", 404, "not found"),
+            Answer::ok("GET /api/v1/namespaces/team/pods/x", pending),
+            Answer::ok("GET /api/v1/namespaces/team/pods/y", on_node),
+            binding(),
+            Answer::list("GET /api/v1/namespaces/aux/pods?", &[]),
+        ]);
+        for (pod, expected) in [
+            ("train-0", "train-0 is not NAMESPACE/POD"),
+            ("team/none", "there is no pod team/none"),
+            ("team/x", "team/x is on no node yet"),
+            ("team/y", "there is no node agent on node node2; docs/node-operations.md says how to install it"),
+        ] {
+            let error = write_logs(&client, pod, &mut Vec::new()).await.unwrap_err();
+            assert_eq!(error.to_string(), expected);
+        }
     }
 
     #[tokio::test]

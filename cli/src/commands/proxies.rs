@@ -13,8 +13,8 @@ use crate::proxies::{self, Proxy};
     long_about = "List the proxies that run beside pods, on all nodes, or print the log of one.
 
 Asks each node agent, so it needs get on the ClusterRoleBinding istio-aux-node, and in the agents' namespace list on
-pods, and get and create on pods/exec. Exit status: 0 all agents have answered, 1 one has not, or there is none, 2 wrong
-arguments.",
+pods, and get and create on pods/exec; --logs asks the agent of the pod's node, and needs get on the pod. Exit status:
+0 each agent that was asked has answered, 1 one has not, or there is no agent, pod or proxy, 2 wrong arguments.",
     after_help = "examples:
   istio-aux proxies
   istio-aux proxies --node worker-1
@@ -26,7 +26,7 @@ pub(super) struct ProxiesArgs {
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
     /// The log of this pod's proxy instead: NAMESPACE/POD, as in the list
-    #[arg(long, value_name = "POD", conflicts_with = "output")]
+    #[arg(long, value_name = "POD", conflicts_with_all = ["node", "output"])]
     logs: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
@@ -38,7 +38,7 @@ pub(super) fn run(arguments: ProxiesArgs) -> CliResult {
     let ProxiesArgs { node, logs, output, cluster } = arguments;
     cluster.run(async |client| {
         if let Some(pod) = logs {
-            proxies::write_logs(&client, node.as_deref(), &pod, &mut tokio::io::stdout()).await?;
+            proxies::write_logs(&client, &pod, &mut tokio::io::stdout()).await?;
             return Ok(true);
         }
         let all = proxies::list(&client, node.as_deref()).await?;

@@ -17,7 +17,7 @@ use std::process::Stdio;
 use e2e::clients::{asks_status, greets, greets_by_each_address, host_of, until_said};
 use e2e::command::{on_cluster, printed, run};
 use e2e::install_methods::BINARY;
-use e2e::kubectl::wait_for_rollout;
+use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{GREETING, account, deployment, job, pod_spec, server, shell, strict, with_init};
 use e2e::namespace::name_of;
 use e2e::{Namespace, cluster::MESH, node, scenario};
@@ -171,9 +171,12 @@ async fn agents_program_prints_status_and_logs() {
     assert_eq!(found.map(|proxy| [&proxy["node"], &proxy["state"]]), Some([&json!("node1"), &json!("running")]));
     let log = printed(&run(BINARY, &["proxies", "--logs", &pod], ""));
     assert!(log.contains("Envoy proxy is ready") && log.ends_with('\n'), "{log}");
+    let of_agents = ["-n", "istio-aux-node", "get", "pods", "--output", "jsonpath={.items[0].metadata.name}"];
+    let agent = format!("istio-aux-node/{}", kubectl(&of_agents));
     for (options, expected) in [
         (["--node", "other"], "there is no node agent on node other"),
-        (["--logs", "team/none"], "team/none has no proxy beside it; `istio-aux proxies` lists all"),
+        (["--logs", &agent], "has no proxy beside it; `istio-aux proxies` lists all"),
+        (["--logs", "team/none"], "there is no pod team/none"),
     ] {
         let none = run(BINARY, &[&["proxies"], &options[..]].concat(), "");
         assert_eq!(none.status.code(), Some(1));
