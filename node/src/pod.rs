@@ -240,7 +240,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let answers = async {
             let mut connection = BufReader::new(listener.accept().await.unwrap().0);
-            for delay in [0, 1_000].map(Duration::from_millis) {
+            for delay in [0, 1_200].map(Duration::from_millis) {
                 let mut line = String::new();
                 while line != "\r\n" {
                     line.clear();
@@ -259,7 +259,7 @@ mod tests {
             let client = client(api, Duration::from_secs(2)).unwrap();
             let sandbox = Sandbox { namespace: "team".to_owned(), name: "train-0".to_owned(), ..Sandbox::default() };
             assert_eq!(is_pod_over(&client, &sandbox).await, Ok(true));
-            sleep(Duration::from_millis(1_500)).await;
+            sleep(Duration::from_millis(1_200)).await;
             assert_eq!(is_pod_over(&client, &sandbox).await, Ok(true));
         };
         tokio::select! {
