@@ -142,9 +142,14 @@ impl NextImage {
 
     /// Upgrades to the same image under one more name.
     pub fn install_next(&mut self) {
-        self.name += "-next";
-        ctr_of_kubelet(&["images", "tag", "--force", &proxy_image(), &self.name]);
+        self.name = tagged_next(&self.name);
         roll_out(&with_proxy_image(&self.name));
+    }
+
+    /// Begins to upgrade to the same image under another name.
+    #[must_use]
+    pub fn begin_next() -> Self {
+        Self::begin(tagged_next(&proxy_image()))
     }
 
     /// Begins to upgrade to an image.
@@ -153,6 +158,13 @@ impl NextImage {
         set_value(&with_proxy_image(&name));
         Self { name }
     }
+}
+
+/// Gives an image another name.
+fn tagged_next(name: &str) -> String {
+    let next = format!("{name}-next");
+    ctr_of_kubelet(&["images", "tag", "--force", name, &next]);
+    next
 }
 
 impl Drop for NextImage {

@@ -245,19 +245,33 @@ async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
     let ns = &scenario("node-upgrade-rules", &[BESIDE]).await;
     ns.create_objects([deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))]).await;
     wait_for_rollout(ns.name(), "deployment/client");
-    let [pilot_agent, _] = ProxyProcess::of(&path_of(ns, "app=client").await);
+    let client = path_of(ns, "app=client").await;
+    let [pilot_agent, _] = ProxyProcess::of(&client);
     // 1.3 MB as `iptables-save` writes them.
     pilot_agent.add_rules(40_000);
     let first = node::root_of(&node::proxy_image());
-    let next = NextImage::install();
-    let said = "the pod's firewall rules are cut at 1048576 bytes";
-    ns.until("the limit", async || node::agent_log().contains(said).then_some(())).await;
-    assert_eq!(states(ns, &first), ["draining"], "it is not ended before its ports are another's");
+    let next = NextImage::begin_next();
+    let limit = "iptables-nft-save: the pod's rules are cut at 1048576 bytes";
+    ns.until("the limit", async || node::unready().filter(|reason| reason.contains(limit))).await;
+    assert_eq!(states(ns, &first), ["running"], "it goes on alone");
     let certificate = node::certificate_directories(ns.name()).remove(0);
-    let rules = Path::new(&certificate).with_file_name("rules");
-    ns.until("no file of rules", async || (!rules.exists()).then_some(())).await;
+    assert!(!Path::new(&certificate).with_file_name("rules").exists());
+    drop(next);
     pilot_agent.remove_rules();
+
+    // After an upgrade, a proxy starts again whatever rules there are.
+    let next = NextImage::install();
+    let second = node::root_of(&next.name);
     until_states(ns, &first, &[]).await;
+    let [pilot_agent, _] = ProxyProcess::of(&client);
+    pilot_agent.add_rules(40_000);
+    node::kill_proxies();
+    ns.until("the proxy's end", async || (!pilot_agent.exists()).then_some(())).await;
+    // The port is the serving proxy's by rules of the upgrade.
+    let asks = "curl -s -o /dev/null -w '%{http_code}' http://localhost:15021/healthz/ready || true";
+    ns.until("readiness", async || (exec(ns, "client", asks) == "200").then_some(())).await;
+    assert_eq!(states(ns, &second), ["running"]);
+    ProxyProcess::of(&client)[0].remove_rules();
     drop(next);
     until_states(ns, &first, &["running"]).await;
 }

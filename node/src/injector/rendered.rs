@@ -34,20 +34,16 @@ impl Rendered {
     /// a pod istiod gives addresses of its own.
     #[must_use]
     pub fn after(mut self, earlier: Self) -> Self {
-        let captures = earlier.dns_capture().to_owned();
+        let captures = earlier.proxy.environment.get(DNS_CAPTURE).map_or("false", String::as_str).to_owned();
         // The variable comes before `proxyMetadata`, which is in PROXY_CONFIG.
         self.proxy.environment.insert(DNS_CAPTURE.to_owned(), captures);
         Self { redirection: earlier.redirection, ..self }
     }
 
-    /// Returns true if DNS is captured by rules that no `iptables` has.
+    /// Returns true if traffic is redirected by rules that no `iptables` has.
     #[must_use]
-    pub fn captures_dns_by_nftables(&self) -> bool {
-        self.dns_capture() != "false" && self.redirection.args.iter().any(|argument| argument == "--native-nftables")
-    }
-
-    fn dns_capture(&self) -> &str {
-        self.proxy.environment.get(DNS_CAPTURE).map_or("false", String::as_str)
+    pub fn is_redirected_by_nftables(&self) -> bool {
+        self.redirection.args.iter().any(|argument| argument == "--native-nftables")
     }
 }
 
@@ -111,13 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn dns_that_nftables_captures_is_known() {
-        let nftables = Program { args: vec!["--native-nftables".to_owned()], ..Program::default() };
-        for (redirection, value, expected) in
-            [(nftables.clone(), "true", true), (nftables, "false", false), (program(&[]), "true", false)]
-        {
-            let rendered = Rendered { proxy: program(&[(DNS_CAPTURE, value)]), redirection };
-            assert_eq!(rendered.captures_dns_by_nftables(), expected, "{rendered:?}");
+    fn redirection_by_nftables_is_known() {
+        for (argument, expected) in [("--native-nftables", true), ("--native-nftables=false", false), ("-m", false)] {
+            let redirection = Program { args: vec![argument.to_owned()], ..Program::default() };
+            let rendered = Rendered { redirection, ..Rendered::default() };
+            assert_eq!(rendered.is_redirected_by_nftables(), expected, "{argument}");
         }
     }
 }

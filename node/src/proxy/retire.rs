@@ -13,7 +13,6 @@ use super::Node;
 use super::ids::revision_of;
 use super::ports::Ports;
 use crate::error::Result;
-use crate::pod::read_pod;
 
 /// Envoy counts its connections every 5 s.
 const COUNT_INTERVAL: Duration = Duration::from_secs(6);
@@ -34,11 +33,10 @@ impl Node {
         let serving = self.serving(&sandbox.id);
         let mut others = self.containers(&sandbox.id).await?;
         others.remove(&serving);
-        if others.is_empty() {
-            return Ok(());
+        // An earlier proxy is there until the ports have been redirected.
+        if others.keys().any(|id| self.earlier_revision(id, sandbox).is_some()) {
+            self.redirect_ports(sandbox).await?;
         }
-        let pod = read_pod(&self.client, sandbox).await?;
-        self.redirect_ports(self.files(&sandbox.id).revision().unwrap_or_default(), sandbox, &pod).await?;
         // All at once: while the last connection of one is waited for, another is not to accept new ones.
         join_all(others.iter().map(async |(id, labels)| {
             while let Err(error) = self.retire(id, labels, sandbox).await {
@@ -51,13 +49,16 @@ impl Node {
     }
 
     async fn retire(&self, id: &str, labels: &HashMap<String, String>, sandbox: &Sandbox) -> Result<()> {
-        // A later one has not served: the agent ended while it started.
-        if let Some(revision) = revision_of(id)
-            && self.files(&sandbox.id).age(id) == Ordering::Less
-        {
+        if let Some(revision) = self.earlier_revision(id, sandbox) {
             self.drain(id, revision, sandbox).await?;
         }
         self.remove_container(id, labels, Some(sandbox)).await
+    }
+
+    /// Returns the revision of a proxy that served before the present one. `None` for a later one, too: the agent ended while it
+    /// started.
+    fn earlier_revision(&self, id: &str, sandbox: &Sandbox) -> Option<u32> {
+        revision_of(id).filter(|_| self.files(&sandbox.id).age(id) == Ordering::Less)
     }
 
     /// Returns when a proxy has no connections, or the drain timeout is over.

@@ -4,9 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::ports::{Ports, STANDARD};
+use super::spec::RULES_LIMIT;
+use crate::error::{Error, Result};
 
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.
 const CHAIN: &str = "AUX_PROXY_PORTS";
+/// What follows `iptables` in the names of its kinds, each of which sees its own rules only. The last is one of the others.
+const KINDS: [&str; 3] = ["-nft", "-legacy", ""];
 
 /// Holds the rules for one family of addresses.
 pub(super) struct SavedRules {
@@ -19,8 +23,35 @@ pub(super) struct SavedRules {
 }
 
 impl SavedRules {
+    /// Reads the rules of each kind of `iptables` until it finds Istio's: `istio-iptables` chose a kind
+    /// (`tools/istio-iptables/pkg/dependencies`). Where no kind has Istio's, those of the first, unless one could not be read.
+    pub(super) async fn find<F>(is_ipv6: bool, read: impl Fn(String) -> F) -> Result<Self>
+    where
+        F: Future<Output = Result<String>>,
+    {
+        let (mut first, mut unreadable) = (None, Vec::new());
+        for kind in KINDS {
+            let program = format!("{}tables{kind}", if is_ipv6 { "ip6" } else { "ip" });
+            match read(program.clone()).await {
+                // `iptables-save` does not say that it could not write all.
+                Ok(text) if text.len() >= RULES_LIMIT => {
+                    unreadable.push(format!("{program}-save: the pod's rules are cut at {RULES_LIMIT} bytes"));
+                }
+                Ok(text) => {
+                    let saved = Self { program, is_ipv6, text };
+                    if saved.have_istios() {
+                        return Ok(saved);
+                    }
+                    first.get_or_insert(saved);
+                }
+                Err(error) => unreadable.push(format!("{program}-save: {error}")),
+            }
+        }
+        first.filter(|_| unreadable.is_empty()).ok_or_else(|| Error::new(unreadable.join("; ")))
+    }
+
     /// Returns true if those of `istio-iptables` are among them.
-    pub(super) fn have_istios(&self) -> bool {
+    fn have_istios(&self) -> bool {
         self.text.lines().any(|line| line.starts_with(":ISTIO_"))
     }
 
@@ -192,9 +223,29 @@ COMMIT
         insta::assert_snapshot!(rules.join("---\n"));
     }
 
-    #[test]
-    fn istios_rules_are_known_by_their_chains() {
+    #[tokio::test]
+    async fn rules_are_of_the_kind_that_has_istios() {
         let other = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j LOG --log-prefix ISTIO_\nCOMMIT\n";
-        assert_eq!([CAPTURED, other, ""].map(|text| saved(text).have_istios()), [true, false, false]);
+        let cut = CAPTURED.repeat(RULES_LIMIT / CAPTURED.len() + 1);
+        let (istios, other) = (Ok(CAPTURED), Ok(other));
+        let failed = Err("it ended with 137");
+        for (nft, legacy, expected) in [
+            (istios, failed, Ok("iptables-nft")),
+            (other, istios, Ok("iptables-legacy")),
+            (failed, istios, Ok("iptables-legacy")),
+            // As with a family of addresses that istio-iptables redirects not.
+            (other, Ok(""), Ok("iptables-nft")),
+            (other, failed, Err("iptables-legacy-save: it ended with 137")),
+            (failed, Ok(""), Err("iptables-nft-save: it ended with 137; iptables-save: it ended with 137")),
+            (Ok(""), Ok(&cut), Err("iptables-legacy-save: the pod's rules are cut at 1048576 bytes")),
+        ] {
+            let read = |program| async move {
+                let text = if program == "iptables-legacy" { legacy } else { nft };
+                text.map(str::to_owned).map_err(Error::new)
+            };
+            let found = SavedRules::find(false, read).await;
+            let found = found.map(|saved| saved.program).map_err(|error| error.to_string());
+            assert_eq!(found, expected.map(str::to_owned).map_err(str::to_owned));
+        }
     }
 }

@@ -17,6 +17,8 @@ use crate::pod::PodFacts;
 const RULES: &str = "/tmp/rules";
 /// The most bytes of saved rules: what has `NET_ADMIN` in the pod may have added some, and they are written to the node's memory.
 pub(super) const RULES_LIMIT: usize = 1 << 20;
+/// Limits the bytes of memory of the programs that read and change rules, where the pod's overhead has no limit.
+const TOOL_MEMORY_LIMIT: u64 = 128 << 20;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// What containerd 2.4.2 masks and filters in a container by default (`ctr containers create --seccomp`).
@@ -56,7 +58,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
     mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
     mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
     let environment = environment(pod, &program.environment, ports);
-    container(sandbox, pod, layout, user, &[], &pilot_agent(&program.args), environment, &mounts)
+    container(sandbox, pod, layout, user, pod.memory, &[], &pilot_agent(&program.args), environment, &mounts)
 }
 
 /// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
@@ -106,7 +108,8 @@ fn network_tool(
     // The lock of iptables.
     mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755", "size=1m"]));
     mounts.push(file);
-    container(sandbox, pod, layout, 0, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, environment, &mounts)
+    let memory = Some(pod.memory.unwrap_or(TOOL_MEMORY_LIMIT));
+    container(sandbox, pod, layout, 0, memory, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, environment, &mounts)
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is a part of the spec")]
@@ -115,6 +118,7 @@ fn container(
     pod: &PodFacts,
     layout: Layout,
     user: u32,
+    memory: Option<u64>,
     capabilities: &[&str],
     args: &[String],
     mut environment: BTreeMap<String, String>,
@@ -153,7 +157,7 @@ fn container(
             "seccomp": default["seccomp"],
         },
     });
-    if let Some(bytes) = pod.memory {
+    if let Some(bytes) = memory {
         spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
     }
     if has_apparmor_profile() {
@@ -268,6 +272,14 @@ mod tests {
         let mut spec = redirect(&sandbox(), &pod(), &program, layout());
         spec["linux"].as_object_mut().unwrap().remove("seccomp").unwrap();
         insta::assert_json_snapshot!(spec);
+    }
+
+    #[test]
+    fn programs_that_read_rules_have_a_memory_limit() {
+        for (memory, expected) in [(Some(64 << 20), 64 << 20), (None, TOOL_MEMORY_LIMIT)] {
+            let spec = save_rules(&sandbox(), &PodFacts { memory, ..pod() }, Path::new("/rules"), "iptables", layout());
+            assert_eq!(spec["linux"]["resources"]["memory"]["limit"], expected);
+        }
     }
 
     #[test]

@@ -37,11 +37,9 @@ impl Node {
         let (pod, rendered) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
         let served = self.files(&sandbox.id).revision();
-        match served {
-            // The pod's network is as the earlier proxy left it.
-            Some(revision) if revision > 0 => self.redirect_ports(revision, sandbox, &pod).await?,
-            Some(_) => {}
-            None => self.redirect(sandbox, &pod, &rendered).await?,
+        // Otherwise the pod's network is as the earlier proxy left it.
+        if served.is_none() {
+            self.redirect(sandbox, &pod, &rendered).await?;
         }
         let revision = served.unwrap_or_default();
         self.start_proxy(revision, sandbox, &pod, &rendered).await?;

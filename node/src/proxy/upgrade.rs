@@ -21,11 +21,10 @@ impl Node {
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
             let earlier = self.rendered(sandbox, &pod).await?;
-            if earlier.captures_dns_by_nftables() {
-                return Err(Error::new(
-                    "nativeNftables captures its DNS, and only iptables' rules can be led to the next proxy",
-                ));
+            if earlier.is_redirected_by_nftables() {
+                return Err(Error::new("upgrades need iptables' rules, and nativeNftables redirects this pod"));
             }
+            self.refuse_unreadable_rules(sandbox, &pod).await?;
             let rendered = self.render(sandbox, &pod).await?.after(earlier);
             self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
