@@ -10,9 +10,9 @@ pub fn greets(host: &str) -> String {
     format!("curl -sS --max-time 20 -w ' %{{http_code}}' http://{host}/ 2>&1")
 }
 
-/// Returns a script that asks a server for its page, and prints the status alone, 000 where there is no response.
+/// Returns a script that requests a host, or a path after it, and prints the status alone, 000 where there is no response.
 pub fn asks_status(host: &str) -> String {
-    format!("curl -s -o /dev/null -w '%{{http_code}}' --max-time 5 http://{host}/ || true")
+    format!("curl -s -o /dev/null -w '%{{http_code}}' --max-time 5 http://{host} || true")
 }
 
 /// Returns a script that runs another until its output matches a pattern of the shell, for a minute, and prints the last output:

@@ -268,8 +268,8 @@ async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
     node::kill_proxies();
     ns.until("the proxy's end", async || (!pilot_agent.exists()).then_some(())).await;
     // The port is the serving proxy's by rules of the upgrade.
-    let asks = "curl -s -o /dev/null -w '%{http_code}' http://localhost:15021/healthz/ready || true";
-    ns.until("readiness", async || (exec(ns, "client", asks) == "200").then_some(())).await;
+    let asks = asks_status("localhost:15021/healthz/ready");
+    ns.until("readiness", async || (exec(ns, "client", &asks) == "200").then_some(())).await;
     assert_eq!(states(ns, &second), ["running"]);
     ProxyProcess::of(&client)[0].remove_rules();
     drop(next);
