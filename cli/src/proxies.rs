@@ -100,9 +100,9 @@ pub(crate) async fn write_logs(client: &Client, pod: &str, output: &mut (impl As
 /// Asks an agent for the proxies of its node.
 async fn ask(client: &Client, agent: &Value) -> Result<Vec<Proxy>> {
     let mut answer = Vec::new();
-    let asked =
+    let response =
         timeout(ANSWER_TIMEOUT, run(client, agent, &["/istio-aux-node", "status", "--output=json"], &mut answer));
-    asked.await.unwrap_or_else(|_| Err(anyhow!("its agent has not answered within {ANSWER_TIMEOUT:?}")))?;
+    response.await.unwrap_or_else(|_| Err(anyhow!("its agent has not answered within {ANSWER_TIMEOUT:?}")))?;
     serde_json::from_slice(&answer).context("its agent's answer")
 }
 

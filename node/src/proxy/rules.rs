@@ -233,7 +233,7 @@ COMMIT
             (istios, failed, Ok("iptables-nft")),
             (other, istios, Ok("iptables-legacy")),
             (failed, istios, Ok("iptables-legacy")),
-            // As with a family of addresses that istio-iptables redirects not.
+            // As with a family of addresses that istio-iptables does not redirect.
             (other, Ok(""), Ok("iptables-nft")),
             (other, failed, Err("iptables-legacy-save: it ended with 137")),
             (failed, Ok(""), Err("iptables-nft-save: it ended with 137; iptables-save: it ended with 137")),
