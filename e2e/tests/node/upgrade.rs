@@ -1,10 +1,12 @@
 //! The upgrade of proxies while their pods live.
 
 use std::cell::RefCell;
+use std::fs;
 use std::path::Path;
 
 use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, MESH};
+use e2e::command::{printed, run};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, ProxyProcess};
@@ -38,7 +40,7 @@ fn objects() -> Vec<Value> {
 }
 
 /// Runs a script in the only pod of a Deployment.
-fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
+pub(crate) fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
     ns.exec(&format!("deployment/{deployment}"), "main", &["sh", "-c", script])
 }
 
@@ -77,7 +79,7 @@ fn states(ns: &Namespace, image: &str) -> Vec<String> {
     proxies_of(ns, image).iter().map(|proxy| proxy["state"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
+pub(crate) async fn until_states(ns: &Namespace, image: &str, expected: &[&str]) {
     let seen = RefCell::new(Vec::new());
     let is_so = async || {
         let now = states(ns, image);
@@ -277,6 +279,49 @@ async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
 }
 
 #[tokio::test]
+async fn upgrade_that_fails_after_the_redirection_is_undone() {
+    let ns = &scenario("node-upgrade-undone", &[BESIDE]).await;
+    ns.create_objects([deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))]).await;
+    wait_for_rollout(ns.name(), "deployment/client");
+    let pilot_agent = ProxyProcess::of(&path_of(ns, "app=client").await)[0];
+    let leads_to_next =
+        || pilot_agent.rules().iter().any(|rule| rule.ends_with("--dport 15021 -j REDIRECT --to-ports 15121"));
+    let is_ready = || exec(ns, "client", &asks_status("localhost:15021/healthz/ready")) == "200";
+    let first = node::root_of(&node::proxy_image());
+    let until_undone = async |next: &str| {
+        until_states(ns, &node::root_of(next), &[]).await;
+        assert_eq!(states(ns, &first), ["running"]);
+        assert!(is_ready() && !leads_to_next(), "{:#?}", pilot_agent.rules());
+    };
+    // The agent records the serving proxy by a file of this name.
+    let record = Path::new(&node::certificate_directories(ns.name()).remove(0)).with_file_name(".revision");
+
+    fs::create_dir(&record).expect("it is not there");
+    let next = NextImage::begin_next();
+    let failure = "the sandbox' files: Is a directory";
+    ns.until("the failure", async || node::unready().filter(|reason| reason.contains(failure))).await;
+    until_undone(&next.name).await;
+    let is_jump = |rule: &String| rule.starts_with("-A PREROUTING -j AUX_PROXY_PORTS");
+    assert!(pilot_agent.rules().iter().any(is_jump), "the ports had been redirected");
+    drop(next);
+
+    // Who opens it waits for a reader: the agent ends before it has recorded the next proxy.
+    fs::remove_dir(&record).expect("it is there");
+    printed(&run("mkfifo", &[&record.display().to_string()], ""));
+    let next = NextImage::begin_next();
+    ns.until("the redirection", async || leads_to_next().then_some(())).await;
+    assert!(is_ready(), "by the next proxy");
+    let name = next.name.clone();
+    drop(next);
+    until_undone(&name).await;
+
+    fs::remove_file(&record).expect("it is there");
+    let _next = NextImage::install();
+    until_states(ns, &first, &[]).await;
+    assert!(is_ready(), "by the next proxy");
+}
+
+#[tokio::test]
 async fn failed_upgrade_stops_the_rollout_and_leaves_the_serving_proxies() {
     let ns = &scenario("node-upgrade-fails", &[MESH]).await;
     living_pods(ns).await;
@@ -290,7 +335,8 @@ async fn failed_upgrade_stops_the_rollout_and_leaves_the_serving_proxies() {
     ns.until("a rollout that waits", is_unavailable).await;
     assert_eq!(node::daemon_set(".status.updatedNumberScheduled"), "1");
     assert_eq!(states(ns, &serving), ["running", "running"]);
-    assert!(states(ns, &node::root_of(&next.name)).is_empty(), "nothing is left of what did not start");
+    // Nothing is left of what did not start.
+    until_states(ns, &node::root_of(&next.name), &[]).await;
     assert_heard(ns, "after an upgrade that failed").await;
     // The image that served: the rollout ends.
     drop(next);

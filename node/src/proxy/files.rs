@@ -112,7 +112,6 @@ impl SandboxFiles {
 
     /// Records the revision that serves from now on.
     pub(super) fn write_revision(&self, revision: u32) -> io::Result<()> {
-        fs::write(self.beginning(revision), "")?;
         replace(&self.directory, "revision", &revision.to_string(), |_| Ok(()))
     }
 
@@ -120,6 +119,21 @@ impl SandboxFiles {
     pub(super) fn replaced_for(&self, revision: u32) -> Duration {
         let written = fs::metadata(self.beginning(revision.wrapping_add(1))).and_then(|metadata| metadata.modified());
         written.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
+    }
+
+    /// Records that the ports are redirected to a revision from now on, in place of the one before.
+    pub(super) fn write_beginning(&self, revision: u32) -> io::Result<()> {
+        fs::write(self.beginning(revision), "")
+    }
+
+    /// Returns true if the ports may have been redirected to a revision.
+    pub(super) fn has_begun(&self, revision: u32) -> bool {
+        self.beginning(revision).exists()
+    }
+
+    /// Records that the ports are not redirected to a revision any more.
+    pub(super) fn remove_beginning(&self, revision: u32) -> io::Result<()> {
+        fs::remove_file(self.beginning(revision))
     }
 
     /// Returns the file that is as old as a revision's service.
@@ -216,9 +230,9 @@ mod tests {
         let files = SandboxFiles::of(run_dir.path(), "abc");
         fs::create_dir_all(&files.directory).unwrap();
         let hour = Duration::from_hours(1);
-        files.write_revision(1).unwrap();
+        files.write_beginning(1).unwrap();
         fs::File::open(files.beginning(1)).unwrap().set_modified(std::time::SystemTime::now() - hour).unwrap();
-        files.write_revision(2).unwrap();
+        files.write_beginning(2).unwrap();
         assert!(files.replaced_for(0) >= hour);
         assert!(files.replaced_for(1) < hour);
         assert_eq!(files.replaced_for(2), Duration::ZERO, "it serves");

@@ -12,7 +12,7 @@ use super::rules::SavedRules;
 use super::spec::{self, Layout};
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
-use crate::pod::{PodFacts, read_pod};
+use crate::pod::PodFacts;
 
 impl Node {
     /// Redirects the pod's traffic to its proxy.
@@ -21,34 +21,33 @@ impl Node {
         self.run_in_network(sandbox, pod, spec).await
     }
 
-    /// Redirects the standard ports, and captured DNS, to the serving proxy.
-    pub(super) async fn redirect_ports(&self, sandbox: &Sandbox) -> Result<()> {
-        let pod = read_pod(&self.client, sandbox).await?;
-        let revision = self.files(&sandbox.id).revision().unwrap_or_default();
-        for is_ipv6 in families(sandbox) {
-            let saved = self.saved_rules(is_ipv6, sandbox, &pod).await?;
+    /// Redirects the standard ports, and captured DNS, to the proxy of a revision, by the pod's rules as they are.
+    pub(super) async fn redirect_ports(
+        &self,
+        revision: u32,
+        saved: &[SavedRules],
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+    ) -> Result<()> {
+        for saved in saved {
             let rules = saved.to_proxy(revision, user_of(&sandbox.id));
-            let spec = |file: &Path, layout: Layout| spec::apply_rules(sandbox, &pod, file, &saved.program, layout);
-            self.run_with_rules(&rules, sandbox, &pod, spec).await?;
+            let spec = |file: &Path, layout: Layout| spec::apply_rules(sandbox, pod, file, &saved.program, layout);
+            self.run_with_rules(&rules, sandbox, pod, spec).await?;
         }
         Ok(())
     }
 
-    /// Fails where [`Self::redirect_ports`] would: rules that cannot be read would keep an earlier proxy from ending.
-    pub(super) async fn refuse_unreadable_rules(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<()> {
-        for is_ipv6 in families(sandbox) {
-            self.saved_rules(is_ipv6, sandbox, pod).await?;
-        }
-        Ok(())
-    }
-
-    /// Returns the pod's rules for a family of addresses.
-    async fn saved_rules(&self, is_ipv6: bool, sandbox: &Sandbox, pod: &PodFacts) -> Result<SavedRules> {
+    /// Returns the pod's rules for each family of its addresses.
+    pub(super) async fn saved_rules(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Vec<SavedRules>> {
         let read = |program: String| async move {
             let spec = |file: &Path, layout: Layout| spec::save_rules(sandbox, pod, file, &program, layout);
             self.run_with_rules("", sandbox, pod, spec).await
         };
-        SavedRules::find(is_ipv6, read).await
+        let mut saved = Vec::new();
+        for is_ipv6 in families(sandbox) {
+            saved.push(SavedRules::find(is_ipv6, read).await?);
+        }
+        Ok(saved)
     }
 
     /// Runs a container with a file of rules, and returns what it leaves in the file.

@@ -1,6 +1,5 @@
 //! The end of proxies that served before an upgrade.
 
-use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use futures::future::join_all;
 use tokio::time::sleep;
 
 use super::Node;
-use super::ids::revision_of;
+use super::ids::{proxy_id, revision_of};
 use super::ports::Ports;
 use crate::error::Result;
 
@@ -30,13 +29,9 @@ impl Node {
     }
 
     async fn try_retire(&self, sandbox: &Sandbox) -> Result<()> {
-        let serving = self.serving(&sandbox.id);
+        let serving = self.undo_upgrade(sandbox).await?;
         let mut others = self.containers(&sandbox.id).await?;
-        others.remove(&serving);
-        // An earlier proxy is there until the ports have been redirected.
-        if others.keys().any(|id| self.earlier_revision(id, sandbox).is_some()) {
-            self.redirect_ports(sandbox).await?;
-        }
+        others.remove(&proxy_id(&sandbox.id, serving));
         // All at once: while the last connection of one is waited for, another is not to accept new ones.
         join_all(others.iter().map(async |(id, labels)| {
             while let Err(error) = self.retire(id, labels, sandbox).await {
@@ -49,16 +44,10 @@ impl Node {
     }
 
     async fn retire(&self, id: &str, labels: &HashMap<String, String>, sandbox: &Sandbox) -> Result<()> {
-        if let Some(revision) = self.earlier_revision(id, sandbox) {
+        if let Some(revision) = revision_of(id) {
             self.drain(id, revision, sandbox).await?;
         }
         self.remove_container(id, labels, Some(sandbox)).await
-    }
-
-    /// Returns the revision of a proxy that served before the present one. `None` for a later one, too: the agent ended while it
-    /// started.
-    fn earlier_revision(&self, id: &str, sandbox: &Sandbox) -> Option<u32> {
-        revision_of(id).filter(|_| self.files(&sandbox.id).age(id) == Ordering::Less)
     }
 
     /// Returns when a proxy has no connections, or the drain timeout is over.

@@ -11,37 +11,51 @@ use crate::error::{Context, Error, Result};
 use crate::pod::read_pod;
 
 impl Node {
-    /// Starts the successor of a sandbox' proxy, and returns when it serves. If that fails, the present proxy goes on alone.
+    /// Starts the successor of a sandbox' proxy, and returns when it serves. If that fails, the present proxy goes on alone once
+    /// [`Self::undo_upgrade`] has been called.
     pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<()> {
-        let serving = self.serving(&sandbox.id);
-        let revision = self.files(&sandbox.id).revision().unwrap_or_default().wrapping_add(1);
-        let next = proxy_id(&sandbox.id, revision);
+        let (files, serving) = (self.files(&sandbox.id), self.serving(&sandbox.id));
         let start = async {
-            self.containerd.remove(&next).await?;
+            let revision = self.undo_upgrade(sandbox).await?.wrapping_add(1);
             self.refuse_taken_ports(revision, sandbox).await?;
             let pod = read_pod(&self.client, sandbox).await?;
             let earlier = self.rendered(sandbox, &pod).await?;
             if earlier.is_redirected_by_nftables() {
                 return Err(Error::new("upgrades need iptables' rules, and nativeNftables redirects this pod"));
             }
-            self.refuse_unreadable_rules(sandbox, &pod).await?;
+            // Once it runs, the next proxy accepts connections, which would break if the rules could not be read then.
+            let rules = self.saved_rules(sandbox, &pod).await?;
             let rendered = self.render(sandbox, &pod).await?.after(earlier);
             self.start_proxy(revision, sandbox, &pod, &rendered).await?;
             self.until_ready(revision, sandbox).await?;
-            let files = self.files(&sandbox.id);
+            files.write_beginning(revision).context("the sandbox' files")?;
+            self.redirect_ports(revision, &rules, sandbox, &pod).await?;
             files.write_rendered(&rendered).and_then(|()| files.write_revision(revision)).context("the sandbox' files")
         };
-        let result = tokio::select! {
+        tokio::select! {
             started = Self::in_time(Instant::now(), Box::pin(start)) => started,
             () = self.ended(&serving) => Err(Error::new("the proxy ended before the next one was ready")),
             never = self.keep_fresh(sandbox) => match never {},
-        };
-        if result.is_err()
-            && let Err(error) = self.containerd.remove(&next).await
-        {
-            tracing::warn!(container = next, %error, "could not remove the proxy of an upgrade that failed");
         }
-        result
+    }
+
+    /// Redirects the ports to the serving proxy again, and removes a later one, where an upgrade has failed or its agent has ended.
+    /// Returns the revision that serves.
+    pub(super) async fn undo_upgrade(&self, sandbox: &Sandbox) -> Result<u32> {
+        let files = self.files(&sandbox.id);
+        let serving = files.revision().context("the record of the serving proxy cannot be read")?;
+        let next = serving.wrapping_add(1);
+        if files.has_begun(next) {
+            let pod = read_pod(&self.client, sandbox).await?;
+            let rules = self.saved_rules(sandbox, &pod).await?;
+            self.redirect_ports(serving, &rules, sandbox, &pod).await?;
+            files.remove_beginning(next).context("the sandbox' files")?;
+        }
+        let next = proxy_id(&sandbox.id, next);
+        if let Some(labels) = self.containers(&sandbox.id).await?.get(&next) {
+            self.remove_container(&next, labels, Some(sandbox)).await?;
+        }
+        Ok(serving)
     }
 
     /// Fails while a proxy of three upgrades ago still serves connections: it would receive its successor's probes.
