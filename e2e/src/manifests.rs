@@ -17,6 +17,20 @@ pub fn shell(name: &str, script: &str) -> Value {
     container(name, &["sh", "-c", script])
 }
 
+/// Names the image of Python with gRPC and `WebSockets`: that of `hack/cluster/cluster add python`, or another.
+pub const PYTHON_IMAGE: &str = "PYTHON_IMAGE";
+
+/// Returns a container that runs a command in that image.
+///
+/// # Panics
+/// If no image is named.
+#[must_use]
+pub fn python(name: &str, command: &[&str]) -> Value {
+    let mut container = container(name, command);
+    container["image"] = json!(std::env::var(PYTHON_IMAGE).expect("the image of Python is named by PYTHON_IMAGE"));
+    container
+}
+
 /// Returns a container that runs a command.
 pub fn container(name: &str, command: &[&str]) -> Value {
     json!({

@@ -3,11 +3,8 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::manifests::shell;
+use crate::manifests::python;
 use crate::{Namespace, PodView};
-
-/// Names the image of Python in which training runs: that of `hack/cluster/cluster add python`, or another.
-pub const PYTHON_IMAGE: &str = "PYTHON_IMAGE";
 
 /// Returns the label of a job's pods.
 pub fn label_of(job: &str) -> String {
@@ -16,9 +13,7 @@ pub fn label_of(job: &str) -> String {
 
 /// Returns the job, which is named `train`.
 pub fn py_torch_job() -> Value {
-    let mut trainer = shell("pytorch", "");
-    trainer["image"] = json!(std::env::var(PYTHON_IMAGE).expect("the image of Python is named by PYTHON_IMAGE"));
-    trainer["command"] = json!(["python3", "-c", include_str!("../../stand-ins/train.py")]);
+    let trainer = python("pytorch", &["python3", "-c", include_str!("../../stand-ins/train.py")]);
     let replicas = |count: u32| {
         let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [trainer.clone()]});
         json!({"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}})

@@ -26,7 +26,7 @@ const EXPERIMENTS: Need = Kind("experiments.kubeflow.org");
 const WORKFLOWS: Need = Kind("workflows.argoproj.io");
 const PROFILES: Need = Kind("profiles.kubeflow.org");
 const POD_DEFAULTS: Need = Kind("poddefaults.kubeflow.org");
-const PYTHON: Need = Variable(e2e::kubeflow::torch::PYTHON_IMAGE);
+const PYTHON: Need = Variable(e2e::manifests::PYTHON_IMAGE);
 const S3: Need = Variable(argo::S3_IMAGE);
 
 /// Each group with its needs and its tests.

@@ -9,6 +9,7 @@ mod restart_rules;
 mod scrapes;
 mod services;
 mod stand_ins;
+mod streams;
 mod upgrade;
 
 use std::io::{BufRead, BufReader};

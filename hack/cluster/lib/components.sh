@@ -40,7 +40,7 @@ contains() {
 add_component() {
   local name=$1 began=$SECONDS
   case $name in
-    python) add_image python "$(image_archive python)" rootfs_python; return ;;
+    python) ensure_uv; add_image python "$(image_archive python)" rootfs_python; return ;;
     clients) ensure_uv; add_image clients "$(image_archive clients)" rootfs_clients; return ;;
     spark) ensure_pyspark; add_image spark "$(image_archive spark)" rootfs_spark; return ;;
     cert-manager) add_cert_manager; return ;;

@@ -129,7 +129,7 @@ rootfs_pilot() {
   CONFIG=$'USER 1337:1337\nENTRYPOINT ["/usr/local/bin/pilot-discovery"]'
 }
 
-# Python with its standard library, for payloads that are programs and not scripts of a line.
+# Python with its standard library, gRPC and WebSockets, for payloads that are programs and not scripts of a line.
 # shellcheck disable=SC2329
 rootfs_python() {
   local python library
@@ -149,7 +149,8 @@ rootfs_python() {
   mkdir -p usr/lib
   cp -a "$library" usr/lib/
   find "usr/lib/${python##*/}" -depth \( -name __pycache__ -o -name 'config-*' -o -name test -o -name idlelib \) -exec rm -rf {} +
-  find "usr/lib/${python##*/}" -name '*.so' | copy_libraries
+  uv pip install --python /usr/bin/python3 --exclude-newer 2026-11-25 --target usr/lib/python3/dist-packages grpcio==1.85.3 websockets==17.4
+  find "usr/lib/${python##*/}" usr/lib/python3 -name '*.so' | copy_libraries
   CONFIG='USER 65532:65532'
 }
 
