@@ -85,16 +85,16 @@ impl Containerd {
         Ok(Self { channel: endpoint.connect_lazy() })
     }
 
-    /// Creates a container with an OCI spec, starts its process, and returns its PID. A process of `logger` writes its output to
+    /// Creates a container with an OCI spec, whose process waits for [`Self::start`]. A process of `logger` writes its output to
     /// `log`: containerd's own writer stops at the first error, and has no limit (`binary://` in containerd's `core/runtime`).
-    pub async fn start(
+    pub async fn create(
         &self,
         id: &str,
         labels: HashMap<String, String>,
         spec: &Value,
         logger: &Path,
         log: &Path,
-    ) -> Result<u32, Error> {
+    ) -> Result<(), Error> {
         let container_id = id.to_owned();
         let output = format!("binary://{}?{LOG_COMMAND}={}", logger.display(), log.display());
         let container = Container {
@@ -105,10 +105,16 @@ impl Containerd {
         };
         let request = CreateContainerRequest { container: Some(container) };
         self.containers().create(request).await.map_err(call("create a container"))?;
-        let request = CreateTaskRequest { container_id: container_id.clone(), stdout: output.clone(), stderr: output };
+        let request = CreateTaskRequest { container_id, stdout: output.clone(), stderr: output };
         self.tasks().create(request).await.map_err(call("create a task"))?;
-        let started = self.tasks().start(StartRequest { container_id }).await.map_err(call("start a task"))?;
-        Ok(started.into_inner().pid)
+        Ok(())
+    }
+
+    /// Starts the process of a container.
+    pub async fn start(&self, id: &str) -> Result<(), Error> {
+        let request = StartRequest { container_id: id.to_owned() };
+        self.tasks().start(request).await.map_err(call("start a task"))?;
+        Ok(())
     }
 
     /// Waits for the end of a container's process, and returns its exit status.

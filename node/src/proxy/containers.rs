@@ -12,21 +12,21 @@ use crate::error::{Context, Result};
 use crate::pod::PodFacts;
 
 impl Node {
-    pub(super) async fn start_container(
+    pub(super) async fn create_container(
         &self,
         id: &str,
         labels: HashMap<String, String>,
         sandbox: &Sandbox,
         pod: &PodFacts,
         spec: impl Fn(Layout) -> Value,
-    ) -> Result<u32> {
+    ) -> Result<()> {
         let of_pod = cgroup::of_pod(&self.settings.cgroups, sandbox, &pod.qos_class)?;
         let cgroup = format!("{of_pod}/{}", cgroup_name(id));
         let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
         let log_dir = &self.settings.paths.log_dir;
         std::fs::create_dir_all(log_dir).context(log_dir.display())?;
         let spec = spec(Layout { root: &self.settings.proxy_root, files: &files.directory, cgroup: &cgroup });
-        Ok(self.containerd.start(id, labels, &spec, &self.settings.logger, &log).await?)
+        Ok(self.containerd.create(id, labels, &spec, &self.settings.logger, &log).await?)
     }
 
     /// Returns the labels of a sandbox' containers, by their ids.

@@ -69,7 +69,8 @@ impl Node {
     async fn run_in_network(&self, sandbox: &Sandbox, pod: &PodFacts, spec: impl Fn(Layout) -> Value) -> Result<()> {
         let id = redirect_id(&sandbox.id);
         self.containerd.remove(&id).await?;
-        self.start_container(&id, HashMap::new(), sandbox, pod, spec).await?;
+        self.create_container(&id, HashMap::new(), sandbox, pod, spec).await?;
+        self.containerd.start(&id).await?;
         let status = self.containerd.wait(&id).await?;
         self.containerd.remove(&id).await?;
         if status == 0 { Ok(()) } else { Err(Error::new(format_args!("iptables ended with {status}"))) }

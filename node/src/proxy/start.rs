@@ -37,25 +37,19 @@ impl Node {
         let (pod, rendered) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
         let served = self.files(&sandbox.id).revision();
-        // Otherwise the pod's network is as the earlier proxy left it.
-        if served.is_none() {
-            self.redirect(sandbox, &pod, &rendered).await?;
-        }
         let revision = served.unwrap_or_default();
-        self.start_proxy(revision, sandbox, &pod, &rendered).await?;
-        let started = began.elapsed();
-        self.until_ready(revision, sandbox).await?;
+        let redirect = async {
+            // Otherwise the pod's network is as the earlier proxy left it.
+            if served.is_none() { self.redirect(sandbox, &pod, &rendered).await } else { Ok(()) }
+        };
+        // The proxy runs after the redirection, which may break connections that are older (`nf_conntrack_tcp_loose`).
+        tokio::try_join!(redirect, self.create_proxy(revision, sandbox, &pod, &rendered))?;
+        self.run_until_ready(revision, sandbox).await?;
         if served.is_none() {
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;
         }
         let ready = began.elapsed();
-        tracing::info!(
-            sandbox = sandbox.id,
-            ?prepared,
-            ?started,
-            ?ready,
-            "the proxy serves; times since it was asked for"
-        );
+        tracing::info!(sandbox = sandbox.id, ?prepared, ?ready, "the proxy serves; times since it was asked for");
         Ok(())
     }
 
@@ -91,7 +85,7 @@ impl Node {
         self.settings.injector.render(&pod.object, sandbox, &self.settings.ca.root).await
     }
 
-    pub(super) async fn start_proxy(
+    pub(super) async fn create_proxy(
         &self,
         revision: u32,
         sandbox: &Sandbox,
@@ -101,11 +95,13 @@ impl Node {
         let labels = labels(self.image(), sandbox, pod, rendered);
         let ports = Ports::of(revision);
         let spec = |layout: Layout| spec::proxy(sandbox, pod, &rendered.proxy, ports, layout);
-        self.start_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await.map(drop)
+        self.create_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await
     }
 
-    pub(super) async fn until_ready(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
+    /// Starts a proxy that was created, and returns when it is ready.
+    pub(super) async fn run_until_ready(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
         let (id, has_ended) = (proxy_id(&sandbox.id, revision), "the proxy ended before it was ready");
+        self.containerd.start(&id).await?;
         let ready = async {
             let network = self.network(&id, sandbox).await?.context(has_ended)?;
             network.wait_until_ready(Ports::of(revision).readiness, READY_TIMEOUT).await

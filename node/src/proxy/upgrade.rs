@@ -26,8 +26,8 @@ impl Node {
             // Once it runs, the next proxy accepts connections, which would break if the rules could not be read then.
             let rules = self.saved_rules(sandbox, &pod).await?;
             let rendered = self.render(sandbox, &pod).await?.after(earlier);
-            self.start_proxy(revision, sandbox, &pod, &rendered).await?;
-            self.until_ready(revision, sandbox).await?;
+            self.create_proxy(revision, sandbox, &pod, &rendered).await?;
+            self.run_until_ready(revision, sandbox).await?;
             files.write_beginning(revision).context("the sandbox' files")?;
             self.redirect_ports(revision, &rules, sandbox, &pod).await?;
             files.write_rendered(&rendered).and_then(|()| files.write_revision(revision)).context("the sandbox' files")
