@@ -36,7 +36,7 @@ pub enum ProxyState {
     Running,
     /// Replaced by the serving proxy; ends with its last connection.
     Draining,
-    /// Starting; replaces the serving proxy.
+    /// Starting: the pod's first proxy, or one that replaces the serving proxy.
     Starting,
     /// Ended.
     Ended,
@@ -67,6 +67,7 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
         let Some(sandbox) = files.sandbox() else { continue };
         let state = match (containerd.pid(&id).await, files.age(&id)) {
             (Err(_), _) => ProxyState::Unknown,
+            (Ok(None), _) if files.revision().is_none() => ProxyState::Starting,
             (Ok(None), _) => ProxyState::Ended,
             (_, Ordering::Less) => ProxyState::Draining,
             (_, Ordering::Equal) => ProxyState::Running,

@@ -101,7 +101,7 @@ impl SandboxFiles {
     }
 
     /// Returns the revision that serves: the number of upgrades before it. `None` where none has served yet.
-    pub(super) fn revision(&self) -> Option<u32> {
+    pub(crate) fn revision(&self) -> Option<u32> {
         fs::read_to_string(self.directory.join("revision")).ok()?.parse().ok()
     }
 

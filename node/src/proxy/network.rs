@@ -21,7 +21,7 @@ impl Node {
         self.run_in_network(sandbox, pod, spec).await
     }
 
-    /// Redirects the standard ports, and captured DNS, to the proxy of a revision, by the pod's rules as they are.
+    /// Redirects the standard ports, and captured DNS, to the proxy of a revision, by the pod's rules as they were read.
     pub(super) async fn redirect_ports(
         &self,
         revision: u32,

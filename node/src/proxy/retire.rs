@@ -1,4 +1,4 @@
-//! The end of proxies that served before an upgrade.
+//! The end of proxies that served before an upgrade, and of what an upgrade that failed has left.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(6);
 const RETIRE_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Ends each earlier proxy with its last connection, for as long as it is polled.
+    /// Undoes an upgrade that failed, and ends each earlier proxy with its last connection, for as long as it is polled.
     pub(super) async fn retire_predecessors(&self, sandbox: &Sandbox) -> Infallible {
         while let Err(error) = self.try_retire(sandbox).await {
             tracing::warn!(sandbox = sandbox.id, %error, "could not retire earlier proxies");
@@ -29,8 +29,8 @@ impl Node {
     }
 
     async fn try_retire(&self, sandbox: &Sandbox) -> Result<()> {
-        let serving = self.undo_upgrade(sandbox).await?;
         let mut others = self.containers(&sandbox.id).await?;
+        let serving = self.undo_upgrade(&mut others, sandbox).await?;
         others.remove(&proxy_id(&sandbox.id, serving));
         // All at once: while the last connection of one is waited for, another is not to accept new ones.
         join_all(others.iter().map(async |(id, labels)| {

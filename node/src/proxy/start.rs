@@ -33,17 +33,22 @@ impl Node {
 
     pub(super) async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
         let began = Instant::now();
-        self.containerd.remove(&self.serving(&sandbox.id)).await?;
-        let (pod, rendered) = self.prepare(sandbox).await?;
-        let prepared = began.elapsed();
         let served = self.files(&sandbox.id).revision();
         let revision = served.unwrap_or_default();
+        self.containerd.remove(&proxy_id(&sandbox.id, revision)).await?;
+        if served.is_some() {
+            // An upgrade may have failed because the proxy ended.
+            self.containerd.remove(&proxy_id(&sandbox.id, revision.wrapping_add(1))).await?;
+        }
+        let (pod, rendered) = self.prepare(sandbox).await?;
+        let prepared = began.elapsed();
         let redirect = async {
             // Otherwise the pod's network is as the earlier proxy left it.
             if served.is_none() { self.redirect(sandbox, &pod, &rendered).await } else { Ok(()) }
         };
         // The proxy runs after the redirection, which may break connections that are older (`nf_conntrack_tcp_loose`).
-        tokio::try_join!(redirect, self.create_proxy(revision, sandbox, &pod, &rendered))?;
+        let (redirected, created) = tokio::join!(redirect, self.create_proxy(revision, sandbox, &pod, &rendered));
+        redirected.and(created)?;
         self.run_until_ready(revision, sandbox).await?;
         if served.is_none() {
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;

@@ -1,6 +1,8 @@
 //! The upgrade of a proxy while its pod lives. Its successor has other ports of its own, and listens on the same ports for the
 //! pod's traffic (`SO_REUSEPORT`). Once it serves, the earlier proxy accepts no connection, and ends with its last one.
 
+use std::collections::HashMap;
+
 use cni::protocol::Sandbox;
 use tokio::time::Instant;
 
@@ -11,13 +13,13 @@ use crate::error::{Context, Error, Result};
 use crate::pod::read_pod;
 
 impl Node {
-    /// Starts the successor of a sandbox' proxy, and returns when it serves. If that fails, the present proxy goes on alone once
-    /// [`Self::undo_upgrade`] has been called.
+    /// Starts the successor of a sandbox' proxy, and returns when it serves. What it leaves if it fails, `retire_predecessors` undoes.
     pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<()> {
         let (files, serving) = (self.files(&sandbox.id), self.serving(&sandbox.id));
         let start = async {
-            let revision = self.undo_upgrade(sandbox).await?.wrapping_add(1);
-            self.refuse_taken_ports(revision, sandbox).await?;
+            let mut containers = self.containers(&sandbox.id).await?;
+            let revision = self.undo_upgrade(&mut containers, sandbox).await?.wrapping_add(1);
+            refuse_taken_ports(revision, containers.keys())?;
             let pod = read_pod(&self.client, sandbox).await?;
             let earlier = self.rendered(sandbox, &pod).await?;
             if earlier.is_redirected_by_nftables() {
@@ -39,9 +41,13 @@ impl Node {
         }
     }
 
-    /// Redirects the ports to the serving proxy again, and removes a later one, where an upgrade has failed or its agent has ended.
-    /// Returns the revision that serves.
-    pub(super) async fn undo_upgrade(&self, sandbox: &Sandbox) -> Result<u32> {
+    /// Redirects the ports to the serving proxy again, and removes the next one, also from `containers`, where an upgrade has failed or
+    /// its agent has ended. Returns the revision that serves.
+    pub(super) async fn undo_upgrade(
+        &self,
+        containers: &mut HashMap<String, HashMap<String, String>>,
+        sandbox: &Sandbox,
+    ) -> Result<u32> {
         let files = self.files(&sandbox.id);
         let serving = files.revision().context("the record of the serving proxy cannot be read")?;
         let next = serving.wrapping_add(1);
@@ -52,19 +58,17 @@ impl Node {
             files.remove_beginning(next).context("the sandbox' files")?;
         }
         let next = proxy_id(&sandbox.id, next);
-        if let Some(labels) = self.containers(&sandbox.id).await?.get(&next) {
-            self.remove_container(&next, labels, Some(sandbox)).await?;
+        if let Some(labels) = containers.remove(&next) {
+            self.remove_container(&next, &labels, Some(sandbox)).await?;
         }
         Ok(serving)
     }
+}
 
-    /// Fails while a proxy of three upgrades ago still serves connections: it would receive its successor's probes.
-    async fn refuse_taken_ports(&self, revision: u32, sandbox: &Sandbox) -> Result<()> {
-        let containers = self.containers(&sandbox.id).await?;
-        let mut others = containers.keys().filter_map(|id| revision_of(id));
-        if others.any(|other| Ports::of(other) == Ports::of(revision)) {
-            return Err(Error::new("a proxy of three upgrades ago still serves connections, on the same ports"));
-        }
-        Ok(())
+/// Fails while a proxy of three upgrades ago still serves connections: it would receive its successor's probes.
+fn refuse_taken_ports<'a>(revision: u32, mut containers: impl Iterator<Item = &'a String>) -> Result<()> {
+    if containers.any(|id| revision_of(id).is_some_and(|other| Ports::of(other) == Ports::of(revision))) {
+        return Err(Error::new("a proxy of three upgrades ago still serves connections, on the same ports"));
     }
+    Ok(())
 }

@@ -65,7 +65,7 @@ pub enum Event {
     Outdated,
     /// The next proxy serves in its place.
     Upgraded,
-    /// The next proxy could not be started.
+    /// The next proxy does not serve in its place.
     UpgradeFailed(Error),
     /// The proxy has become ready.
     Started,

@@ -25,7 +25,8 @@ const MAINTAIN_RETRY_DELAY: Duration = Duration::from_secs(10);
 pub trait Proxies: Send + Sync + 'static {
     /// Starts the sandbox' proxy, and returns when it is ready.
     fn start(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
-    /// Renews the proxy's certificate, checks the proxy, and retires its predecessors, until the proxy has ended.
+    /// Renews the proxy's certificate, checks the proxy, undoes an upgrade that failed, and retires its predecessors, until the proxy
+    /// has ended.
     fn maintain(&self, sandbox: &Sandbox) -> impl Future<Output = ()> + Send;
     /// Starts the sandbox' next proxy, and returns when that serves in place of the present one.
     fn upgrade(&self, sandbox: &Sandbox) -> impl Future<Output = Result<()>> + Send;
