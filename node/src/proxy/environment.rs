@@ -10,6 +10,10 @@ use serde_json::{Map, Value};
 use super::ports::{Ports, STANDARD};
 use crate::pod::PodFacts;
 
+/// Names what makes Envoy, from 1.40 on, close `WebSockets` and tunnels within 45 s after an upgrade (`--drain-time-s`). They go on
+/// for the agent's drain timeout.
+const CLOSES_STREAMS: &str = "envoy.reloadable_features.use_connection_event_drain";
+
 /// Returns the environment of the proxy with these ports.
 pub(super) fn environment(
     pod: &PodFacts,
@@ -84,11 +88,15 @@ fn passed<'a>(name: &str, text: &'a String, is_usable: bool) -> Option<&'a Strin
     Some(text)
 }
 
-/// Returns the proxy's settings with its own ports.
+/// Returns the proxy's settings with its own ports, and without [`CLOSES_STREAMS`].
 fn proxy_config(config: &str, ports: Ports) -> Value {
     let mut config: Map<String, Value> = serde_json::from_str(config).unwrap_or_default();
     config.insert("statusPort".to_owned(), ports.status.into());
     config.insert("proxyAdminPort".to_owned(), ports.admin.into());
+    let values = config.remove("runtimeValues");
+    let mut values = values.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+    values.insert(CLOSES_STREAMS.to_owned(), "false".into());
+    config.insert("runtimeValues".to_owned(), values.into());
     config.into()
 }
 
