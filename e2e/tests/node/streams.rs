@@ -2,7 +2,7 @@
 
 use e2e::cluster::BESIDE;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{deployment, each_by_its_connection, pod_spec, python, strict, with_memory};
+use e2e::manifests::{deployment, each_by_its_connection, pod_spec, python, service, strict, with_memory};
 use e2e::node::{self, NextImage};
 use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
@@ -18,11 +18,8 @@ const CLIENT: &str = "while :; do [ -e /memory/stream ] || python3 -c \"$PROGRAM
 fn web() -> [Value; 2] {
     let mut serve = python("main", &["python3", "-c", PROGRAM, "server"]);
     serve["readinessProbe"] = json!({"tcpSocket": {"port": 50051}, "periodSeconds": 1});
-    let ports = json!([{"name": "grpc", "port": 50051}, {"name": "http-websocket", "port": 8080}, {"name": "tcp", "port": 9000}]);
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"selector": {"app": "web"}, "ports": ports},
-    });
+    let mut service = service("web", 50051, 50051);
+    service["spec"]["ports"] = json!([{"name": "grpc", "port": 50051}, {"name": "http-websocket", "port": 8080}, {"name": "tcp", "port": 9000}]);
     [service, deployment("web", &pod_spec("Always", &[serve]))]
 }
 

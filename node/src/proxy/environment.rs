@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::ports::{Ports, STANDARD};
 use crate::pod::PodFacts;
 
-/// Names what makes Envoy, from 1.40 on, close `WebSockets` and tunnels within 45 s after an upgrade (`--drain-time-s`). They go on
+/// Names what makes Envoy, from 1.40 on, close `WebSockets` within 45 s after an upgrade (`--drain-time-s`). They go on
 /// for the agent's drain timeout.
 const CLOSES_STREAMS: &str = "envoy.reloadable_features.use_connection_event_drain";
 
@@ -93,8 +93,10 @@ fn proxy_config(config: &str, ports: Ports) -> Value {
     let mut config: Map<String, Value> = serde_json::from_str(config).unwrap_or_default();
     config.insert("statusPort".to_owned(), ports.status.into());
     config.insert("proxyAdminPort".to_owned(), ports.admin.into());
-    let values = config.remove("runtimeValues");
-    let mut values = values.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut values = match config.remove("runtimeValues") {
+        Some(Value::Object(values)) => values,
+        _ => Map::new(),
+    };
     values.insert(CLOSES_STREAMS.to_owned(), "false".into());
     config.insert("runtimeValues".to_owned(), values.into());
     config.into()
@@ -102,7 +104,21 @@ fn proxy_config(config: &str, ports: Ports) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn runtime_values_of_the_mesh_are_kept() {
+        let values = |config: &str| proxy_config(config, STANDARD)["runtimeValues"].take();
+        for (given, expected) in [
+            ("{}", json!({CLOSES_STREAMS: "false"})),
+            (r#"{"runtimeValues": {"a": "1"}}"#, json!({"a": "1", CLOSES_STREAMS: "false"})),
+            (&format!(r#"{{"runtimeValues": {{"{CLOSES_STREAMS}": "true"}}}}"#), json!({CLOSES_STREAMS: "false"})),
+        ] {
+            assert_eq!(values(given), expected, "{given}");
+        }
+    }
 
     #[test]
     fn probes_of_other_origin_are_left_out() {
