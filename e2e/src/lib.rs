@@ -11,6 +11,7 @@ pub mod clients;
 pub mod cluster;
 pub mod command;
 pub mod context;
+pub mod echo;
 pub mod harness;
 pub mod install_methods;
 pub mod kubectl;

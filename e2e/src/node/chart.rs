@@ -104,13 +104,23 @@ pub fn proxies_in(namespace: &str) -> Vec<Value> {
     proxies
 }
 
+/// Returns how many of these proxies serve and are of an image.
+fn serving(proxies: &[Value], image: &str) -> usize {
+    let root = root_of(image);
+    proxies.iter().filter(|proxy| proxy["image"] == root.as_str() && proxy["state"] == "running").count()
+}
+
+/// Waits until so many proxies of a namespace serve and are of this image.
+pub async fn until_upgraded(ns: &Namespace, count: usize, image: &str, limit: Duration) {
+    let is_so = async || (serving(&proxies_in(ns.name()), image) == count).then_some(());
+    ns.until_within(limit, &format!("{count} proxies of {image}"), is_so).await;
+}
+
 /// Waits until a namespace has so many proxies, and all of them serve and are of this image.
 pub async fn until_all_serve(ns: &Namespace, count: usize, image: &str, limit: Duration) {
-    let root = root_of(image);
     ns.until_within(limit, &format!("all proxies to be of {image}, and no other"), async || {
         let proxies = proxies_in(ns.name());
-        let serves = |proxy: &Value| proxy["image"] == root.as_str() && proxy["state"] == "running";
-        (proxies.len() == count && proxies.iter().all(serves)).then_some(())
+        (proxies.len() == count && serving(&proxies, image) == count).then_some(())
     })
     .await;
 }

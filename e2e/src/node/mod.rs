@@ -17,6 +17,7 @@ use crate::command::{printed, run};
 pub use chart::{
     NextImage, Restored, WithMetrics, WithoutAgent, agent, agent_log, agent_memory, daemon_set, kill_agent, proxies_in,
     proxy_image, roll_out, root_of, select_nodes, set_value, try_agent, unready, unready_in, until_all_serve,
+    until_upgraded,
 };
 pub use process::ProxyProcess;
 pub use prometheus::Prometheus;

@@ -3,6 +3,7 @@
 //! that live longer than certificates.
 
 use std::fs;
+use std::iter::repeat;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,13 +11,14 @@ use contract::names::NODE_RUNTIME_CLASS;
 use e2e::clients::asks_status;
 use e2e::cluster::{BESIDE, restart};
 use e2e::command::{in_background, run};
+use e2e::echo::{self, EchoClient};
 use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{deployment, job, pod, pod_spec, shell, streaming_server, with_memory};
 use e2e::node::{self, NextImage, Prometheus, Restored, WithMetrics, ended, kill_agent};
 use e2e::raised_limit::RaisedLimit;
 use e2e::{Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::sleep;
 
 const PODS: u32 = 200;
@@ -113,8 +115,10 @@ async fn two_hundred_starts_at_once_are_each_made_once() {
     ns.until_within(LIMIT, "the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
 
-/// How many pods live, half of them servers, and how often the proxies of all are upgraded.
+/// How many pods live, half of them servers, how many of the clients have streams, and how often the proxies of all are upgraded.
 const LIVING: usize = 110;
+const ECHOING: usize = 10;
+const ASKING: usize = LIVING / 2 - ECHOING;
 const UPGRADES: usize = 10;
 /// A response that takes five seconds.
 const STREAM: &str = r"#!/bin/sh
@@ -155,23 +159,39 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
     let _limits = [RaisedLimit::of_waiting_packets(), RaisedLimit::of_neighbours()];
     let ns = &scenario("node-upgrades", &[BESIDE]).await;
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
-    let mut objects: Vec<Value> = streaming_server(STREAM).into_iter().chain([client]).collect();
-    for object in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
-        object["spec"]["replicas"] = json!(LIVING / 2);
+    let asked = streaming_server(STREAM).into_iter().chain([client]);
+    let echoing = echo::server().into_iter().chain([echo::client("1")]);
+    for (mut object, replicas) in asked.zip(repeat(ASKING)).chain(echoing.zip(repeat(ECHOING))) {
+        if object["kind"] == "Deployment" {
+            object["spec"]["replicas"] = json!(replicas);
+        }
+        ns.create_object(object).await;
     }
-    ns.create_objects(objects).await;
     ns.until_within(LIMIT, "all pods to be ready", async || {
-        let pods = ns.pods_with("app in (web, client)").await;
+        let pods = ns.pods_with("app").await;
         (pods.iter().filter(|pod| PodView(pod).is_ready("main")).count() == LIVING).then_some(())
     })
     .await;
+    let echo_clients = ns.pods_with("app=echo-client").await.into_iter();
+    let echo_clients: Vec<_> =
+        echo_clients.filter_map(|pod| Some(EchoClient { ns, pod: pod.metadata.name? })).collect();
     let (began, first) = (Instant::now(), node::proxy_image());
     let mut next = None;
-    for _ in 0..UPGRADES {
+    for round in 1..=UPGRADES {
+        for client in &echo_clients {
+            client.until_echoed(2).await;
+        }
         // Dropped, it has the first image installed again.
         next = if next.is_none() { Some(NextImage::install()) } else { None };
         let wanted = next.as_ref().map_or(&first, |next: &NextImage| &next.name);
+        node::until_upgraded(ns, LIVING, wanted, LIMIT).await;
+        for client in &echo_clients {
+            client.until_echoed(2).await;
+            client.end().await;
+        }
         node::until_all_serve(ns, LIVING, wanted, LIMIT).await;
+        echo_clients.iter().for_each(EchoClient::begin_again);
+        println!("{round} of {UPGRADES} upgrades of all after {:?}", began.elapsed());
     }
     let took = began.elapsed();
     let (mut whole, mut broken) = (0, Vec::new());
@@ -184,14 +204,16 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
         broken.extend(bad.into_iter().map(|end| format!("{name}: {end}")));
     }
     println!(
-        "{} upgrades in {took:?}; {whole} responses of 5 s were whole, {} were not; the agent uses {} bytes",
+        "{} upgrades in {took:?}; {whole} responses of 5 s were whole, {} were not; {} clients had each a gRPC stream, short gRPC \
+         calls, a WebSocket and a TCP connection through each; the agent uses {} bytes",
         LIVING * UPGRADES,
         broken.len(),
+        echo_clients.len(),
         node::agent_memory()
     );
     assert!(broken.is_empty(), "{broken:#?}");
-    assert!(whole > LIVING / 2 * UPGRADES, "streams were open in each upgrade");
-    for pod in ns.pods_with("app in (web, client)").await {
+    assert!(whole > ASKING * UPGRADES, "streams were open in each upgrade");
+    for pod in ns.pods_with("app").await {
         assert_eq!(PodView(&pod).restarts("main"), Some(0), "its probes reach it all the time");
     }
 }

@@ -43,13 +43,16 @@ def run_server():
         "Stream": grpc.stream_stream_rpc_method_handler(echo),
         "Call": grpc.unary_unary_rpc_method_handler(lambda message, _context: message),
     }
-    server = grpc.server(ThreadPoolExecutor())
+    # A stream holds a thread until it ends.
+    server = grpc.server(ThreadPoolExecutor(max_workers=32))
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("echo", handlers)])
     server.add_insecure_port(f"[::]:{GRPC_PORT}")
-    server.start()
     threading.Thread(target=TcpServer(("", TCP_PORT), EchoLines).serve_forever).start()
     listener = socket.create_server(("", WEBSOCKET_PORT), family=socket.AF_INET6, dualstack_ipv6=True)
-    serve(echo_all, sock=listener).serve_forever()
+    threading.Thread(target=serve(echo_all, sock=listener).serve_forever).start()
+    # The pod is ready once this one listens, the last of the three.
+    server.start()
+    server.wait_for_termination()
 
 
 def numbers():
@@ -57,7 +60,7 @@ def numbers():
     while not os.path.exists("/memory/end"):
         yield str(number)
         number += 1
-        time.sleep(0.1)
+        time.sleep(float(os.environ["SECONDS_BETWEEN"]))
 
 
 def call(channel):
@@ -73,14 +76,14 @@ def of_calls(channel):
 
 
 def of_websocket(_channel):
-    with connect(f"ws://web:{WEBSOCKET_PORT}") as websocket:
+    with connect(f"ws://echo:{WEBSOCKET_PORT}") as websocket:
         for number in numbers():
             websocket.send(number)
             yield websocket.recv()
 
 
 def of_tcp(_channel):
-    with socket.create_connection(("web", TCP_PORT)) as connection, connection.makefile("rw") as lines:
+    with socket.create_connection(("echo", TCP_PORT)) as connection, connection.makefile("rw") as lines:
         for number in numbers():
             print(number, file=lines, flush=True)
             yield lines.readline()
@@ -99,7 +102,7 @@ def report(name, echoes):
 
 
 def run_client():
-    with grpc.insecure_channel(f"web:{GRPC_PORT}") as channel, ThreadPoolExecutor() as threads:
+    with grpc.insecure_channel(f"echo:{GRPC_PORT}") as channel, ThreadPoolExecutor() as threads:
         # Its own proxy may not know the server yet.
         while True:
             try:
