@@ -37,14 +37,10 @@ pub struct EchoClient<'a> {
 }
 
 impl EchoClient<'_> {
-    fn exec(&self, script: &str) -> String {
-        self.ns.exec(&self.pod, "main", &["sh", "-c", script])
-    }
-
     /// Returns what it reports: how many were echoed so far, that all were, or an error.
     fn reports(&self) -> [String; 4] {
         let script = KINDS.map(|kind| format!("cat /memory/{kind} 2>/dev/null; printf '\\0'; ")).concat();
-        let printed = self.exec(&script);
+        let printed = self.ns.run_script(&self.pod, &script);
         let mut reports = printed.split('\0').map(|report| report.trim().to_owned());
         KINDS.map(|_| reports.next().unwrap_or_default())
     }
@@ -71,13 +67,13 @@ impl EchoClient<'_> {
 
     /// Ends all, and fails unless each has gone on until then.
     pub async fn end(&self) {
-        self.exec("touch /memory/end");
+        self.ns.run_script(&self.pod, "touch /memory/end");
         assert_eq!(self.ends().await, ["all"; 4], "{}", self.pod);
     }
 
     /// Begins again once all have ended.
     pub fn begin_again(&self) {
-        self.exec("rm /memory/*");
+        self.ns.run_script(&self.pod, "rm /memory/*");
     }
 }
 

@@ -48,7 +48,7 @@ async fn servers_and_client(ns: &Namespace) {
 /// Asserts that the client has this status from a server within a minute.
 async fn assert_status(ns: &Namespace, host: &str, status: &str, when: &str) {
     let client = ns.pod_with("app=client").await.name_any();
-    let said = ns.exec(&client, "main", &["sh", "-c", &until_said(&asks_status(host), status)]);
+    let said = ns.run_script(&client, &until_said(&asks_status(host), status));
     assert_eq!(said, status, "of {host}, {when}");
 }
 
@@ -108,7 +108,7 @@ async fn webhook_serves_behind_the_charts_policy() {
             let port = if scheme == "https" { 8443 } else { 8080 };
             format!("curl -sk -o /dev/null -w '%{{http_code}} ' --max-time 5 {scheme}://{address}:{port}/ || true")
         });
-        let said = ns.exec(&client, "main", &["sh", "-c", &until_said(&asked.join("; "), &format!("'{expected}'"))]);
+        let said = ns.run_script(&client, &until_said(&asked.join("; "), &format!("'{expected}'")));
         assert_eq!(said, expected, "{when}");
     };
     let of_chart = chart(&["--set=networkPolicy=true"])["NetworkPolicy istio-aux"].clone();

@@ -51,7 +51,7 @@ async fn server_and_client(ns: &Namespace, [of_server, of_client]: [&str; 2]) {
 
 async fn assert_heard(ns: &Namespace, when: &str) {
     let client = ns.pod_with("app=client").await.name_any();
-    let said = ns.exec(&client, "main", &["sh", "-c", &until_said(&greets("web"), "*200")]);
+    let said = ns.run_script(&client, &until_said(&greets("web"), "*200"));
     assert_eq!(said, format!("{GREETING}\n 200"), "{when}");
 }
 
@@ -190,7 +190,7 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
         ns.until("the next agent", async || agents().iter().any(is_next).then_some(())).await;
     };
     let client = ns.pod_with("app=client").await.name_any();
-    let in_client = |script: &str| ns.exec(&client, "main", &["sh", "-c", script]);
+    let in_client = |script: &str| ns.run_script(&client, script);
     in_client(&format!("({ASKS}) >/dev/null 2>&1 &"));
     replace_agent_of("node2").await;
     until_proxies(ns, "node2", &running(&next)).await;

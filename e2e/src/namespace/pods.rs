@@ -43,6 +43,11 @@ impl Namespace {
         printed(&self.try_exec(pod, container, command))
     }
 
+    /// Runs a script in the container `main` of a pod, or of `deployment/NAME`, and returns what it printed.
+    pub fn run_script(&self, pod: &str, script: &str) -> String {
+        self.exec(pod, "main", &["sh", "-c", script])
+    }
+
     /// Runs a command in a container of a pod, or of `deployment/NAME`, which may fail.
     #[must_use]
     pub fn try_exec(&self, pod: &str, container: &str, command: &[&str]) -> Output {

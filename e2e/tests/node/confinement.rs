@@ -285,7 +285,7 @@ async fn full_disk_stops_no_proxy() {
     let ns = &scenario("node-disk", &[MESH]).await;
     living_pods(ns).await;
     let client = ns.pod_with("app=client").await.name_any();
-    let exec = |script: &str| ns.exec(&client, "main", &["sh", "-c", script]);
+    let exec = |script: &str| ns.run_script(&client, script);
     let disk = SmallDisk::mount();
     assert!(exec("curl -sS -X POST 'http://localhost:15000/logging?level=trace'").contains("trace"));
     disk.fill();

@@ -41,7 +41,7 @@ fn objects() -> Vec<Value> {
 
 /// Runs a script in the only pod of a Deployment.
 pub(crate) fn exec(ns: &Namespace, deployment: &str, script: &str) -> String {
-    ns.exec(&format!("deployment/{deployment}"), "main", &["sh", "-c", script])
+    ns.run_script(&format!("deployment/{deployment}"), script)
 }
 
 /// Waits for the first line of the long response that goes to a file.

@@ -18,6 +18,7 @@ use e2e::node::{self, NextImage, Prometheus, Restored, WithMetrics, ended, kill_
 use e2e::raised_limit::RaisedLimit;
 use e2e::{Namespace, PodView, has_condition, scenario};
 use futures::{StreamExt, stream};
+use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -115,10 +116,13 @@ async fn two_hundred_starts_at_once_are_each_made_once() {
     ns.until_within(LIMIT, "the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
 
-/// How many pods live, half of them servers, how many of the clients have streams, and how often the proxies of all are upgraded.
+/// How many pods live, half of them servers.
 const LIVING: usize = 110;
+/// How many of the clients have streams.
 const ECHOING: usize = 10;
+/// How many of the clients ask for one response after the other.
 const ASKING: usize = LIVING / 2 - ECHOING;
+/// How often the proxies of all are upgraded.
 const UPGRADES: usize = 10;
 /// A response that takes five seconds.
 const STREAM: &str = r"#!/bin/sh
@@ -172,9 +176,8 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
         (pods.iter().filter(|pod| PodView(pod).is_ready("main")).count() == LIVING).then_some(())
     })
     .await;
-    let echo_clients = ns.pods_with("app=echo-client").await.into_iter();
-    let echo_clients: Vec<_> =
-        echo_clients.filter_map(|pod| Some(EchoClient { ns, pod: pod.metadata.name? })).collect();
+    let echo_clients = ns.pods_with("app=echo-client").await;
+    let echo_clients: Vec<_> = echo_clients.iter().map(|pod| EchoClient { ns, pod: pod.name_any() }).collect();
     let (began, first) = (Instant::now(), node::proxy_image());
     let mut next = None;
     for round in 1..=UPGRADES {
@@ -196,7 +199,7 @@ async fn thousand_upgrades_refuse_and_break_no_connection() {
     let took = began.elapsed();
     let (mut whole, mut broken) = (0, Vec::new());
     for pod in ns.pods_with("app=client").await {
-        let name = pod.metadata.name.expect("it has a name");
+        let name = pod.name_any();
         let ends = ns.exec(&name, "main", &["cat", "/memory/ends"]);
         let (good, bad): (Vec<_>, Vec<_>) =
             ends.lines().map(str::to_owned).partition(|end| end.starts_with("0 whole "));
@@ -230,7 +233,7 @@ async fn served_client(ns: &Namespace) {
 }
 
 fn is_served(ns: &Namespace) -> bool {
-    ns.exec("deployment/client", "main", &["sh", "-c", &asks_status("web")]) == "200"
+    ns.run_script("deployment/client", &asks_status("web")) == "200"
 }
 
 async fn until_served(ns: &Namespace) {
