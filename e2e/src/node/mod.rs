@@ -75,7 +75,7 @@ pub fn sandboxes_of_second_node() -> Vec<String> {
     let containers = on_second_node(&["ctr", "-a", SOCKET, "-n", "istio-aux", "containers", "ls", "--quiet"]);
     let files = on_second_node(&["ls", &format!("{RUN}/sandbox"), "/var/log/istio-aux"]);
     let ids = containers.lines().chain(files.lines()).filter_map(|name| name.split(['-', '.']).next());
-    // What `ls` says besides is no id.
+    // `ls` prints the directories' names, too.
     let mut all: Vec<_> = ids.filter(|id| id.len() == 64).map(str::to_owned).collect();
     all.sort_unstable();
     all.dedup();
@@ -104,7 +104,7 @@ pub fn proxies() -> Vec<String> {
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
 }
 
-/// Returns what `find` prints for these directories. What goes meanwhile is left out.
+/// Returns what `find` prints for these directories, without files that are deleted meanwhile.
 fn find(directories: &[&str], expression: &[&str]) -> String {
     assert!(directories.iter().all(|directory| Path::new(directory).is_dir()), "{directories:?}");
     let output = run("find", &[directories, expression].concat(), "");
@@ -215,7 +215,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Keeps the plugin from the agent, and what it would have said from being known later, until it is dropped.
+/// Hides the agent's socket from the plugin until it is dropped, and then deletes the tombstones that the plugin wrote instead.
 pub struct WithoutSocket;
 
 impl WithoutSocket {

@@ -61,7 +61,7 @@ fn only(ns: &Namespace, account: &str) -> Value {
     })
 }
 
-/// Runs a Job to its end, and returns its pod and what its container `main` said.
+/// Runs a Job to its end, and returns its pod and the log of its container `main`.
 async fn ended(ns: &Namespace, job: Value) -> (Pod, String) {
     let name = name_of(&job).to_owned();
     ns.create_object(job).await;
