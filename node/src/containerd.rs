@@ -20,13 +20,17 @@ use crate::api::cri::runtime_service_client::RuntimeServiceClient;
 use crate::api::cri::{ListPodSandboxRequest, PodSandboxState, StatusRequest};
 use crate::api::tasks::tasks_client::TasksClient;
 use crate::api::tasks::{
-    CreateTaskRequest, DeleteTaskRequest, GetRequest, KillRequest, StartRequest, Status as TaskStatus, WaitRequest,
+    CreateTaskRequest, DeleteProcessRequest, DeleteTaskRequest, ExecProcessRequest, GetRequest, KillRequest,
+    StartRequest, Status as TaskStatus, WaitRequest,
 };
 
 /// containerd's namespace for the proxies.
 const NAMESPACE: &str = "istio-aux";
 const RUNTIME: &str = "io.containerd.runc.v2";
 const SPEC_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
+const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
+/// Names a container's first process, as opposed to one of [`Containerd::run`].
+const FIRST_PROCESS: &str = "";
 const SIGKILL: u32 = 9;
 /// containerd's own limit for the messages that it sends.
 const MESSAGE_LIMIT: usize = 16 << 20;
@@ -96,12 +100,12 @@ impl Containerd {
         log: &Path,
     ) -> Result<(), Error> {
         let container_id = id.to_owned();
-        let output = format!("binary://{}?{LOG_COMMAND}={}", logger.display(), log.display());
+        let output = output(logger, log);
         let container = Container {
             id: container_id.clone(),
             labels,
             runtime: Some(Runtime { name: RUNTIME.into(), options: None }),
-            spec: Some(Any { type_url: SPEC_TYPE.into(), value: spec.to_string().into_bytes() }),
+            spec: Some(json_of(SPEC_TYPE, spec)),
         };
         let request = CreateContainerRequest { container: Some(container) };
         self.containers().create(request).await.map_err(call("create a container"))?;
@@ -112,21 +116,70 @@ impl Containerd {
 
     /// Starts the process of a container.
     pub async fn start(&self, id: &str) -> Result<(), Error> {
-        let request = StartRequest { container_id: id.to_owned() };
-        self.tasks().start(request).await.map_err(call("start a task"))?;
-        Ok(())
+        self.start_process(id, FIRST_PROCESS).await
     }
 
     /// Waits for the end of a container's process, and returns its exit status.
     pub async fn wait(&self, id: &str) -> Result<u32, Error> {
-        let request = WaitRequest { container_id: id.to_owned() };
-        let response = self.tasks().wait(request).await.map_err(call("wait for a task"))?;
+        self.wait_for_process(id, FIRST_PROCESS).await
+    }
+
+    /// Runs one more process in a container, also in one whose own process waits for [`Self::start`], and returns its exit status.
+    pub async fn run(&self, id: &str, name: &str, process: &Value, logger: &Path, log: &Path) -> Result<u32, Error> {
+        // An earlier agent may have left it.
+        self.remove_process(id, name).await?;
+        let output = output(logger, log);
+        let request = ExecProcessRequest {
+            container_id: id.to_owned(),
+            stdout: output.clone(),
+            stderr: output,
+            spec: Some(json_of(PROCESS_TYPE, process)),
+            exec_id: name.to_owned(),
+        };
+        self.tasks().exec(request).await.map_err(call("add a process"))?;
+        let ended = async {
+            self.start_process(id, name).await?;
+            self.wait_for_process(id, name).await
+        };
+        let status = ended.await;
+        self.delete_process(id, name).await?;
+        status
+    }
+
+    async fn start_process(&self, id: &str, name: &str) -> Result<(), Error> {
+        let request = StartRequest { container_id: id.to_owned(), exec_id: name.to_owned() };
+        self.tasks().start(request).await.map_err(call("start a process"))?;
+        Ok(())
+    }
+
+    async fn wait_for_process(&self, id: &str, name: &str) -> Result<u32, Error> {
+        let request = WaitRequest { container_id: id.to_owned(), exec_id: name.to_owned() };
+        let response = self.tasks().wait(request).await.map_err(call("wait for a process"))?;
         Ok(response.into_inner().exit_status)
+    }
+
+    /// Kills and removes a process that was added. Succeeds if it does not exist.
+    async fn remove_process(&self, id: &str, name: &str) -> Result<(), Error> {
+        let [container_id, exec_id] = [id, name].map(str::to_owned);
+        let kill = KillRequest { container_id, exec_id, signal: SIGKILL, all: false };
+        // One that was not started cannot be killed, but deleted.
+        if self.tasks().kill(kill).await.is_ok() {
+            found(self.wait_for_process(id, name).await)?;
+        }
+        self.delete_process(id, name).await
+    }
+
+    async fn delete_process(&self, id: &str, name: &str) -> Result<(), Error> {
+        let [container_id, exec_id] = [id, name].map(str::to_owned);
+        let request = DeleteProcessRequest { container_id, exec_id };
+        found(self.tasks().delete_process(request).await.map_err(call("delete a process")))?;
+        Ok(())
     }
 
     /// Kills a container's processes and removes it. Succeeds if it does not exist.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
-        let kill = KillRequest { container_id: id.to_owned(), signal: SIGKILL, all: true };
+        let exec_id = FIRST_PROCESS.to_owned();
+        let kill = KillRequest { container_id: id.to_owned(), exec_id, signal: SIGKILL, all: true };
         if found(self.tasks().kill(kill).await.map_err(call("kill a task")))?.is_some() {
             found(self.wait(id).await)?;
         }
@@ -199,6 +252,15 @@ fn pid_of(status: TaskStatus, pid: u32) -> Result<Option<u32>, Error> {
         // containerd has waited 2 s for the shim in vain: it may run.
         TaskStatus::Unknown => Err(call("tell a task's state")(Status::unavailable("its shim has not answered"))),
     }
+}
+
+/// Returns the address of a process of `logger` that writes to `log`.
+fn output(logger: &Path, log: &Path) -> String {
+    format!("binary://{}?{LOG_COMMAND}={}", logger.display(), log.display())
+}
+
+fn json_of(kind: &str, value: &Value) -> Any {
+    Any { type_url: kind.to_owned(), value: value.to_string().into_bytes() }
 }
 
 fn call(what: &'static str) -> impl Fn(Status) -> Error {

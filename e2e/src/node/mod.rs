@@ -99,7 +99,7 @@ pub(crate) fn kill_containers(namespace: &str, container: &str) {
 /// Returns the node's containers, files and cgroups of proxies.
 pub fn proxies() -> Vec<String> {
     let files = find(&["/run/istio-aux/sandbox", "/var/log/istio-aux"], &["-mindepth", "1", "-maxdepth", "1"]);
-    let names = ["-type", "d", "-name", "istio-aux-proxy-*", "-o", "-name", "istio-aux-redirect-*"];
+    let names = ["-type", "d", "-name", "istio-aux-proxy-*"];
     let found = [ctr(&["containers", "ls", "-q"]), files, find(&["/sys/fs/cgroup"], &names)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
 }
@@ -113,10 +113,11 @@ fn find(directories: &[&str], expression: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Returns owner, group and mode of the agent's directory, and of all directories and files of certificates. The group of a proxy is
-/// `proxy`.
+/// Returns owner, group and mode of the agent's directory, and of all directories and files of certificates and firewall rules. The
+/// group of a proxy is `proxy`.
 pub fn owners() -> Vec<String> {
-    let found = find(&[RUN], &["(", "-path", RUN, "-o", "-path", "*/certificate*", ")", "-printf", "%U:%G %m\\n"]);
+    let paths = ["(", "-path", RUN, "-o", "-path", "*/certificate*", "-o", "-path", "*/rules*", ")"];
+    let found = find(&[RUN], &[&paths[..], &["-printf", "%U:%G %m\\n"]].concat());
     let named = |line: &str| {
         let group = line.split([':', ' ']).nth(1).expect("it is printed");
         let is_proxys = group.parse::<u32>().is_ok_and(is_user_of_proxy);

@@ -16,6 +16,9 @@ use crate::certificate::{WorkloadCertificate, now, renewal_due, renewal_due_in, 
 use crate::injector::{self, Rendered};
 use crate::pod::PodFacts;
 
+/// The directory of the file of firewall rules, which is a mount of the proxy's container, and the file.
+pub(super) const RULES: &str = "rules";
+
 /// Reads and writes the directory of one sandbox.
 #[derive(Debug)]
 pub(crate) struct SandboxFiles {
@@ -141,15 +144,21 @@ impl SandboxFiles {
         self.directory.join(format!("revision-{revision}"))
     }
 
+    /// Creates the directory of the file of rules, which only root enters.
+    pub(super) fn create_rules(&self) -> io::Result<()> {
+        let directory = self.directory.join(RULES);
+        fs::create_dir_all(&directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+    }
+
     /// Writes a file of rules for `iptables-restore`, or for `iptables-save` to write to.
-    pub(super) fn write_rules(&self, rules: &str) -> io::Result<PathBuf> {
-        let file = self.directory.join("rules");
-        fs::write(&file, rules).map(|()| file)
+    pub(super) fn write_rules(&self, rules: &str) -> io::Result<()> {
+        fs::write(self.directory.join(RULES).join(RULES), rules)
     }
 
     /// Reads that file, and removes it.
     pub(super) fn take_rules(&self) -> io::Result<String> {
-        let file = self.directory.join("rules");
+        let file = self.directory.join(RULES).join(RULES);
         let rules = fs::read(&file)?;
         fs::remove_file(file)?;
         Ok(String::from_utf8_lossy(&rules).into_owned())

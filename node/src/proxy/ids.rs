@@ -1,8 +1,7 @@
-//! The ids of a sandbox' containers, `SANDBOX-proxy-REVISION` and `SANDBOX-redirect`, and the user of its proxies.
+//! The ids of a sandbox' proxies, `SANDBOX-proxy-REVISION`, and their user.
 
 /// Separates the sandbox' id and the proxy's revision in a container's id.
 const PROXY_INFIX: &str = "-proxy-";
-const REDIRECT_SUFFIX: &str = "-redirect";
 /// Is the least user of a proxy: from here to runc's last one, 2147483647, systemd knows of no use (its `UIDS-GIDS.md`).
 const LEAST_USER: u32 = 7 << 28;
 /// Is how many digits of a sandbox' id make the user of its proxies.
@@ -25,13 +24,9 @@ pub(super) fn revision_of(id: &str) -> Option<u32> {
     id.rsplit_once(PROXY_INFIX)?.1.parse().ok()
 }
 
-/// Returns the sandbox that a container belongs to.
+/// Returns the sandbox that a container belongs to, also one of an earlier agent.
 pub(super) fn sandbox_id(id: &str) -> &str {
-    id.rsplit_once(PROXY_INFIX).map_or(id.trim_end_matches(REDIRECT_SUFFIX), |(sandbox, _)| sandbox)
-}
-
-pub(super) fn redirect_id(sandbox: &str) -> String {
-    format!("{sandbox}{REDIRECT_SUFFIX}")
+    id.split_once('-').map_or(id, |(sandbox, _)| sandbox)
 }
 
 /// Returns the sandbox of a proxy's container; `None` for another container.
@@ -39,12 +34,11 @@ pub(crate) fn sandbox_of_proxy(id: &str) -> Option<&str> {
     revision_of(id).map(|_| sandbox_id(id))
 }
 
-/// Returns the name of a container's cgroup. cAdvisor takes one with 64 hexadecimal digits for the pod's own sandbox, and exports its
+/// Returns the name of a proxy's cgroup. cAdvisor takes one with 64 hexadecimal digits for the pod's own sandbox, and exports its
 /// metrics twice (the regular expression in its container/containerd/factory.go).
-pub(super) fn cgroup_name(id: &str) -> String {
-    let kind = revision_of(id).map_or_else(|| "redirect".to_owned(), |revision| format!("proxy-{revision}"));
-    let sandbox: String = id.chars().take(12).collect();
-    format!("istio-aux-{kind}-{sandbox}")
+pub(super) fn cgroup_name(sandbox: &str, revision: u32) -> String {
+    let sandbox: String = sandbox.chars().take(12).collect();
+    format!("istio-aux-proxy-{revision}-{sandbox}")
 }
 
 #[cfg(test)]
@@ -54,8 +48,7 @@ mod tests {
     #[test]
     fn cgroup_has_no_whole_id_of_a_sandbox() {
         let sandbox = "0123456789abcdef".repeat(4);
-        assert_eq!(cgroup_name(&proxy_id(&sandbox, 2)), "istio-aux-proxy-2-0123456789ab");
-        assert_eq!(cgroup_name(&redirect_id(&sandbox)), "istio-aux-redirect-0123456789ab");
+        assert_eq!(cgroup_name(&sandbox, 2), "istio-aux-proxy-2-0123456789ab");
     }
 
     #[test]
@@ -73,9 +66,8 @@ mod tests {
 
     #[test]
     fn container_id_has_sandbox_and_revision() {
-        for (id, revision) in
-            [(proxy_id("abc", 0), Some(0)), (proxy_id("abc", 12), Some(12)), (redirect_id("abc"), None)]
-        {
+        let ids = [(proxy_id("abc", 0), Some(0)), (proxy_id("abc", 12), Some(12)), ("abc-other".to_owned(), None)];
+        for (id, revision) in ids {
             assert_eq!((sandbox_id(&id), revision_of(&id)), ("abc", revision), "{id}");
         }
     }

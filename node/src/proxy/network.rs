@@ -1,24 +1,31 @@
-//! The rules of a pod's network, which short-lived containers read and change.
-
-use std::collections::HashMap;
-use std::path::Path;
+//! The rules of a pod's network, which programs in the container of its proxy read and change.
 
 use cni::protocol::Sandbox;
 use serde_json::Value;
 
 use super::Node;
-use super::ids::{redirect_id, user_of};
+use super::ids::{proxy_id, user_of};
 use super::rules::SavedRules;
-use super::spec::{self, Layout};
+use super::spec::{self, RULES_LIMIT};
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
 use crate::pod::PodFacts;
 
+/// Is the status of a program that would have written a larger file: `SIGXFSZ` has ended it.
+const TOO_LARGE: u32 = 128 + 25;
+/// Names the process beside a proxy's own.
+const PROCESS: &str = "iptables";
+
 impl Node {
-    /// Redirects the pod's traffic to its proxy.
-    pub(super) async fn redirect(&self, sandbox: &Sandbox, pod: &PodFacts, rendered: &Rendered) -> Result<()> {
-        let spec = |layout: Layout| spec::redirect(sandbox, pod, &rendered.redirection, layout);
-        self.run_in_network(sandbox, pod, spec).await
+    /// Redirects the pod's traffic to its proxy, whose container was created.
+    pub(super) async fn redirect(
+        &self,
+        revision: u32,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+        rendered: &Rendered,
+    ) -> Result<()> {
+        self.run_beside(revision, sandbox, &spec::redirect(sandbox, pod, &rendered.redirection)).await
     }
 
     /// Redirects the standard ports, and captured DNS, to the proxy of a revision, by the pod's rules as they were read.
@@ -31,17 +38,20 @@ impl Node {
     ) -> Result<()> {
         for saved in saved {
             let rules = saved.to_proxy(revision, user_of(&sandbox.id));
-            let spec = |file: &Path, layout: Layout| spec::apply_rules(sandbox, pod, file, &saved.program, layout);
-            self.run_with_rules(&rules, sandbox, pod, spec).await?;
+            self.run_with_rules(&rules, revision, sandbox, &spec::apply_rules(pod, &saved.program)).await?;
         }
         Ok(())
     }
 
-    /// Returns the pod's rules for each family of its addresses.
-    pub(super) async fn saved_rules(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Vec<SavedRules>> {
+    /// Returns the pod's rules for each family of its addresses, read in the container of a revision, which was created or runs.
+    pub(super) async fn saved_rules(
+        &self,
+        revision: u32,
+        sandbox: &Sandbox,
+        pod: &PodFacts,
+    ) -> Result<Vec<SavedRules>> {
         let read = |program: String| async move {
-            let spec = |file: &Path, layout: Layout| spec::save_rules(sandbox, pod, file, &program, layout);
-            self.run_with_rules("", sandbox, pod, spec).await
+            self.run_with_rules("", revision, sandbox, &spec::save_rules(pod, &program)).await
         };
         let mut saved = Vec::new();
         for is_ipv6 in families(sandbox) {
@@ -50,30 +60,24 @@ impl Node {
         Ok(saved)
     }
 
-    /// Runs a container with a file of rules, and returns what it leaves in the file.
-    async fn run_with_rules(
-        &self,
-        rules: &str,
-        sandbox: &Sandbox,
-        pod: &PodFacts,
-        spec: impl Fn(&Path, Layout) -> Value,
-    ) -> Result<String> {
+    /// Runs a process with a file of rules, and returns what it leaves in the file.
+    async fn run_with_rules(&self, rules: &str, revision: u32, sandbox: &Sandbox, process: &Value) -> Result<String> {
         let files = self.files(&sandbox.id);
-        let file = files.write_rules(rules).context("the file of rules")?;
-        let result = self.run_in_network(sandbox, pod, |layout| spec(&file, layout)).await;
+        files.write_rules(rules).context("the file of rules")?;
+        let result = self.run_beside(revision, sandbox, process).await;
         let left = files.take_rules().context("the file of rules")?;
         result.map(|()| left)
     }
 
-    /// Runs a container that reads or changes the pod's network.
-    async fn run_in_network(&self, sandbox: &Sandbox, pod: &PodFacts, spec: impl Fn(Layout) -> Value) -> Result<()> {
-        let id = redirect_id(&sandbox.id);
-        self.containerd.remove(&id).await?;
-        self.create_container(&id, HashMap::new(), sandbox, pod, spec).await?;
-        self.containerd.start(&id).await?;
-        let status = self.containerd.wait(&id).await?;
-        self.containerd.remove(&id).await?;
-        if status == 0 { Ok(()) } else { Err(Error::new(format_args!("iptables ended with {status}"))) }
+    /// Runs a process in the container of a proxy.
+    async fn run_beside(&self, revision: u32, sandbox: &Sandbox, process: &Value) -> Result<()> {
+        let (id, log) = (proxy_id(&sandbox.id, revision), self.log(&sandbox.id));
+        let status = self.containerd.run(&id, PROCESS, process, &self.settings.logger, &log).await?;
+        match status {
+            0 => Ok(()),
+            TOO_LARGE => Err(Error::new(format_args!("the pod's rules are more than {RULES_LIMIT} bytes"))),
+            status => Err(Error::new(format_args!("iptables ended with {status}"))),
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::ports::{Ports, STANDARD};
-use super::spec::RULES_LIMIT;
 use crate::error::{Error, Result};
 
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.
@@ -33,10 +32,6 @@ impl SavedRules {
         for kind in KINDS {
             let program = format!("{}tables{kind}", if is_ipv6 { "ip6" } else { "ip" });
             match read(program.clone()).await {
-                // `iptables-save` does not say that it could not write all.
-                Ok(text) if text.len() >= RULES_LIMIT => {
-                    unreadable.push(format!("{program}-save: the pod's rules are cut at {RULES_LIMIT} bytes"));
-                }
                 Ok(text) => {
                     let saved = Self { program, is_ipv6, text };
                     if saved.have_istios() {
@@ -226,7 +221,6 @@ COMMIT
     #[tokio::test]
     async fn rules_are_of_the_kind_that_has_istios() {
         let other = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j LOG --log-prefix ISTIO_\nCOMMIT\n";
-        let cut = CAPTURED.repeat(RULES_LIMIT / CAPTURED.len() + 1);
         let (istios, other) = (Ok(CAPTURED), Ok(other));
         let failed = Err("it ended with 137");
         for (nft, legacy, expected) in [
@@ -237,7 +231,6 @@ COMMIT
             (other, Ok(""), Ok("iptables-nft")),
             (other, failed, Err("iptables-legacy-save: it ended with 137")),
             (failed, Ok(""), Err("iptables-nft-save: it ended with 137; iptables-save: it ended with 137")),
-            (Ok(""), Ok(&cut), Err("iptables-legacy-save: the pod's rules are cut at 1048576 bytes")),
         ] {
             let read = |program| async move {
                 let text = if program == "iptables-legacy" { legacy } else { nft };

@@ -1,5 +1,5 @@
-//! The OCI specs of a sandbox' containers: the proxy, and the short-lived ones that change the pod's network. istiod says what runs
-//! in them (`injector.rs`); they are confined as containerd confines a pod's containers.
+//! The OCI spec of a proxy's container, and of the processes in it that read and change the pod's network. istiod says what runs
+//! (`injector.rs`); it is confined as containerd confines a pod's containers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,17 +8,17 @@ use cni::protocol::Sandbox;
 use serde_json::{Value, json};
 
 use super::environment::environment;
+use super::files::RULES;
 use super::ids::user_of;
 use super::ports::Ports;
 use crate::injector::{Program, value_after};
 use crate::pod::PodFacts;
 
-/// The file of the rules in the container that saves or applies them.
-const RULES: &str = "/tmp/rules";
+/// The directory of the file of rules, which only root enters.
+const RULES_DIRECTORY: &str = "/run/rules";
 /// The most bytes of saved rules: what has `NET_ADMIN` in the pod may have added some, and they are written to the node's memory.
 pub(super) const RULES_LIMIT: usize = 1 << 20;
-/// Limits the bytes of memory of the programs that read and change rules, where the pod's overhead has no limit.
-const TOOL_MEMORY_LIMIT: u64 = 128 << 20;
+const NETWORK_CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW"];
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// What containerd 2.4.2 masks and filters in a container by default (`ctr containers create --seccomp`).
@@ -46,99 +46,34 @@ pub(super) struct Layout<'a> {
     pub(super) cgroup: &'a str,
 }
 
-/// Returns the proxy's spec.
+/// Returns the spec of a proxy's container.
 pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports: Ports, layout: Layout) -> Value {
     let user = user_of(&sandbox.id);
     let writable = |destination| writable(destination, user);
-    let mut mounts = system_mounts();
+    let mut mounts = vec![
+        mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
+        // For the lock of iptables: only root writes to it. The image's /var/run may be a link to it.
+        mount("/run", "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", "size=1m"]),
+        bound(&layout.files.join(RULES), RULES_DIRECTORY, "rw"),
+    ];
     mounts.extend(["/tmp", "/etc/istio/proxy", "/var/lib/istio/data"].map(writable));
     mounts.extend(["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"].map(writable));
-    mounts.push(bound(&layout.files.join("certificate"), "/var/run/secrets/workload-spiffe-credentials"));
-    mounts.push(bound(&layout.files.join("pod"), "/etc/istio/pod"));
-    mounts.push(bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf"));
-    mounts.push(bound(&layout.files.join("hosts"), "/etc/hosts"));
-    let environment = environment(pod, &program.environment, ports);
-    container(sandbox, pod, layout, user, pod.memory, &[], &pilot_agent(&program.args), environment, &mounts)
-}
-
-/// Returns the spec of the container that redirects the pod's traffic to the proxy, and ends.
-pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program, layout: Layout) -> Value {
-    let mut args = pilot_agent(&program.args);
-    let user = user_of(&sandbox.id).to_string();
-    match value_after(&mut args, "-u") {
-        Some(rendered) => *rendered = user,
-        // By default it would be Istio's own, which this proxy does not have.
-        None => args.extend(["-u".to_owned(), user]),
+    for (source, destination) in [
+        ("certificate", "/var/run/secrets/workload-spiffe-credentials"),
+        ("pod", "/etc/istio/pod"),
+        ("resolv.conf", "/etc/resolv.conf"),
+        ("hosts", "/etc/hosts"),
+    ] {
+        mounts.push(bound(&layout.files.join(source), destination, "ro"));
     }
-    // It redirects DNS that goes to these name servers.
-    let resolver = bound(&layout.files.join("resolv.conf"), "/etc/resolv.conf");
-    network_tool(sandbox, pod, layout, &args, program.environment.clone(), resolver)
-}
-
-/// Returns the spec of the container in which `iptables`, or another such program, writes the rules of the pod's network to a file.
-pub(super) fn save_rules(sandbox: &Sandbox, pod: &PodFacts, file: &Path, program: &str, layout: Layout) -> Value {
-    let args = [format!("{program}-save"), "--file".to_owned(), RULES.to_owned()];
-    let mut file = bound(file, RULES);
-    file["options"] = json!(["rbind", "rw", "nosuid", "nodev"]);
-    let mut spec = network_tool(sandbox, pod, layout, &args, BTreeMap::new(), file);
-    spec["process"]["rlimits"] = json!([{"type": "RLIMIT_FSIZE", "hard": RULES_LIMIT, "soft": RULES_LIMIT}]);
-    spec
-}
-
-/// Returns the spec of the container in which that program applies rules to the pod's network.
-pub(super) fn apply_rules(sandbox: &Sandbox, pod: &PodFacts, rules: &Path, program: &str, layout: Layout) -> Value {
-    let args = [format!("{program}-restore"), "--noflush".to_owned(), RULES.to_owned()];
-    network_tool(sandbox, pod, layout, &args, BTreeMap::new(), bound(rules, RULES))
-}
-
-fn pilot_agent(args: &[String]) -> Vec<String> {
-    std::iter::once(PILOT_AGENT.to_owned()).chain(args.iter().cloned()).collect()
-}
-
-fn network_tool(
-    sandbox: &Sandbox,
-    pod: &PodFacts,
-    layout: Layout,
-    args: &[String],
-    environment: BTreeMap<String, String>,
-    file: Value,
-) -> Value {
-    let mut mounts = system_mounts();
-    mounts.push(mount("/tmp", "tmpfs", &["nosuid", "nodev", "size=1m"]));
-    // The lock of iptables.
-    mounts.push(mount("/run", "tmpfs", &["nosuid", "nodev", "mode=0755", "size=1m"]));
-    mounts.push(file);
-    let memory = Some(pod.memory.unwrap_or(TOOL_MEMORY_LIMIT));
-    container(sandbox, pod, layout, 0, memory, &["CAP_NET_ADMIN", "CAP_NET_RAW"], args, environment, &mounts)
-}
-
-#[expect(clippy::too_many_arguments, reason = "each is a part of the spec")]
-fn container(
-    sandbox: &Sandbox,
-    pod: &PodFacts,
-    layout: Layout,
-    user: u32,
-    memory: Option<u64>,
-    capabilities: &[&str],
-    args: &[String],
-    mut environment: BTreeMap<String, String>,
-    mounts: &[Value],
-) -> Value {
-    environment.insert("PATH".to_owned(), PATH.to_owned());
-    let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let environment = environment(pod, &program.environment, ports);
     let mut default: Value = serde_json::from_str(CONTAINERD_DEFAULT).expect("the file is JSON");
     default["seccomp"]["architectures"] = json!(ARCHITECTURES);
     let mut spec = json!({
         "ociVersion": "1.0.2",
-        "process": {
-            "user": {"uid": user, "gid": user},
-            "args": args,
-            "env": environment,
-            "cwd": "/",
-            "noNewPrivileges": true,
-            "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-            "oomScoreAdj": oom_score_adj(&pod.qos_class),
-        },
+        "process": process(pod, user, &[], &pilot_agent(&program.args), environment),
         "root": {"path": layout.root, "readonly": true},
         "hostname": hostname(&sandbox.name),
         "mounts": mounts,
@@ -157,13 +92,71 @@ fn container(
             "seccomp": default["seccomp"],
         },
     });
-    if let Some(bytes) = memory {
+    if let Some(bytes) = pod.memory {
         spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
     }
-    if has_apparmor_profile() {
-        spec["process"]["apparmorProfile"] = json!(APPARMOR_PROFILE);
-    }
     spec
+}
+
+/// Returns the process that redirects the pod's traffic to the proxy, and captured DNS that goes to the container's name servers.
+pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program) -> Value {
+    let mut args = pilot_agent(&program.args);
+    let user = user_of(&sandbox.id).to_string();
+    match value_after(&mut args, "-u") {
+        Some(rendered) => *rendered = user,
+        // By default it would be Istio's own, which this proxy does not have.
+        None => args.extend(["-u".to_owned(), user]),
+    }
+    let mut environment = program.environment.clone();
+    // Istio 1.22 writes its rules to a file, and /tmp is the proxy's.
+    environment.insert("TMPDIR".to_owned(), "/run".to_owned());
+    process(pod, 0, NETWORK_CAPABILITIES, &args, environment)
+}
+
+/// Returns the process by which `iptables`, or another such program, writes the rules of the pod's network to the file.
+pub(super) fn save_rules(pod: &PodFacts, program: &str) -> Value {
+    let mut process = with_rules(pod, &[&format!("{program}-save"), "--file"]);
+    process["rlimits"] = json!([{"type": "RLIMIT_FSIZE", "hard": RULES_LIMIT, "soft": RULES_LIMIT}]);
+    process
+}
+
+/// Returns the process by which that program applies the rules of the file to the pod's network.
+pub(super) fn apply_rules(pod: &PodFacts, program: &str) -> Value {
+    with_rules(pod, &[&format!("{program}-restore"), "--noflush"])
+}
+
+fn with_rules(pod: &PodFacts, command: &[&str]) -> Value {
+    let file = format!("{RULES_DIRECTORY}/{RULES}");
+    let args: Vec<_> = command.iter().map(ToString::to_string).chain([file]).collect();
+    process(pod, 0, NETWORK_CAPABILITIES, &args, BTreeMap::new())
+}
+
+fn pilot_agent(args: &[String]) -> Vec<String> {
+    std::iter::once(PILOT_AGENT.to_owned()).chain(args.iter().cloned()).collect()
+}
+
+fn process(
+    pod: &PodFacts,
+    user: u32,
+    capabilities: &[&str],
+    args: &[String],
+    mut environment: BTreeMap<String, String>,
+) -> Value {
+    environment.insert("PATH".to_owned(), PATH.to_owned());
+    let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut process = json!({
+        "user": {"uid": user, "gid": user},
+        "args": args,
+        "env": environment,
+        "cwd": "/",
+        "noNewPrivileges": true,
+        "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+        "oomScoreAdj": oom_score_adj(&pod.qos_class),
+    });
+    if has_apparmor_profile() {
+        process["apparmorProfile"] = json!(APPARMOR_PROFILE);
+    }
+    process
 }
 
 /// Returns the score by which the kernel ends the proxy before the pod's payload, or as soon where that has the highest. The
@@ -182,14 +175,6 @@ fn has_apparmor_profile() -> bool {
     profiles.lines().any(|line| line.split(' ').next() == Some(APPARMOR_PROFILE))
 }
 
-fn system_mounts() -> Vec<Value> {
-    vec![
-        mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
-    ]
-}
-
 fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {
     json!({"destination": destination, "type": kind, "source": kind, "options": options})
 }
@@ -199,8 +184,8 @@ fn writable(destination: &str, user: u32) -> Value {
     mount(destination, "tmpfs", &["nosuid", "nodev", "noexec", "mode=0755", "size=64m", &uid, &gid])
 }
 
-fn bound(source: &Path, destination: &str) -> Value {
-    json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", "ro", "nosuid", "nodev"]})
+fn bound(source: &Path, destination: &str, access: &str) -> Value {
+    json!({"destination": destination, "type": "bind", "source": source, "options": ["rbind", access, "nosuid", "nodev"]})
 }
 
 #[cfg(test)]
@@ -269,40 +254,29 @@ mod tests {
     #[test]
     fn redirection_has_network_capabilities_only() {
         let program = program(&["istio-iptables", "-u", "1000", "-m", "REDIRECT"], &[("ISTIO_DUAL_STACK", "true")]);
-        let mut spec = redirect(&sandbox(), &pod(), &program, layout());
-        spec["linux"].as_object_mut().unwrap().remove("seccomp").unwrap();
-        insta::assert_json_snapshot!(spec);
+        insta::assert_json_snapshot!(redirect(&sandbox(), &pod(), &program));
     }
 
     #[test]
-    fn programs_that_read_rules_have_a_memory_limit() {
-        for (memory, expected) in [(Some(64 << 20), 64 << 20), (None, TOOL_MEMORY_LIMIT)] {
-            let spec = save_rules(&sandbox(), &PodFacts { memory, ..pod() }, Path::new("/rules"), "iptables", layout());
-            assert_eq!(spec["linux"]["resources"]["memory"]["limit"], expected);
-        }
+    fn program_that_saves_rules_writes_a_file_of_limited_size() {
+        insta::assert_json_snapshot!([save_rules(&pod(), "iptables-nft"), apply_rules(&pod(), "ip6tables-legacy")]);
     }
 
     #[test]
     fn redirection_without_a_user_is_for_the_proxys() {
-        let spec = redirect(&sandbox(), &pod(), &program(&["istio-iptables"], &[]), layout());
+        let process = redirect(&sandbox(), &pod(), &program(&["istio-iptables"], &[]));
         let user = user_of(&sandbox().id).to_string();
-        assert_eq!(spec["process"]["args"], json!([PILOT_AGENT, "istio-iptables", "-u", user]));
+        assert_eq!(process["args"], json!([PILOT_AGENT, "istio-iptables", "-u", user]));
     }
 
     #[test]
-    fn system_calls_are_filtered_in_each_container() {
-        let specs = [
-            proxy(&sandbox(), &pod(), &Program::default(), Ports::of(0), layout()),
-            redirect(&sandbox(), &pod(), &Program::default(), layout()),
-            apply_rules(&sandbox(), &pod(), Path::new("/rules"), "iptables", layout()),
-        ];
-        for spec in specs {
-            let seccomp = &spec["linux"]["seccomp"];
-            assert_eq!(seccomp["defaultAction"], "SCMP_ACT_ERRNO");
-            let allowed = seccomp["syscalls"].as_array().unwrap().iter().filter(|rule| rule["args"].is_null());
-            let names: Vec<_> = allowed.flat_map(|rule| rule["names"].as_array().unwrap()).collect();
-            assert!(names.contains(&&json!("epoll_wait")) && !names.contains(&&json!("unshare")));
-        }
+    fn system_calls_are_filtered() {
+        let spec = proxy(&sandbox(), &pod(), &Program::default(), Ports::of(0), layout());
+        let seccomp = &spec["linux"]["seccomp"];
+        assert_eq!(seccomp["defaultAction"], "SCMP_ACT_ERRNO");
+        let allowed = seccomp["syscalls"].as_array().unwrap().iter().filter(|rule| rule["args"].is_null());
+        let names: Vec<_> = allowed.flat_map(|rule| rule["names"].as_array().unwrap()).collect();
+        assert!(names.contains(&&json!("epoll_wait")) && !names.contains(&&json!("unshare")));
     }
 
     #[test]

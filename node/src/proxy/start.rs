@@ -6,9 +6,7 @@ use cni::protocol::Sandbox;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ids::proxy_id;
-use super::labels::labels;
 use super::ports::Ports;
-use super::spec::{self, Layout};
 use super::{Node, RETRY_DELAY};
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
@@ -42,13 +40,12 @@ impl Node {
         }
         let (pod, rendered) = self.prepare(sandbox).await?;
         let prepared = began.elapsed();
-        let redirect = async {
-            // Otherwise the pod's network is as the earlier proxy left it.
-            if served.is_none() { self.redirect(sandbox, &pod, &rendered).await } else { Ok(()) }
-        };
-        // The proxy runs after the redirection, which may break connections that are older (`nf_conntrack_tcp_loose`).
-        let (redirected, created) = tokio::join!(redirect, self.create_proxy(revision, sandbox, &pod, &rendered));
-        redirected.and(created)?;
+        self.create_proxy(revision, sandbox, &pod, &rendered).await?;
+        // Otherwise the pod's network is as the earlier proxy left it.
+        if served.is_none() {
+            // The proxy runs after the redirection, which may break connections that are older (`nf_conntrack_tcp_loose`).
+            self.redirect(revision, sandbox, &pod, &rendered).await?;
+        }
         self.run_until_ready(revision, sandbox).await?;
         if served.is_none() {
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;
@@ -88,19 +85,6 @@ impl Node {
     /// Asks istiod's injector, for a proxy that has not served yet.
     pub(super) async fn render(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Rendered> {
         self.settings.injector.render(&pod.object, sandbox, &self.settings.ca.root).await
-    }
-
-    pub(super) async fn create_proxy(
-        &self,
-        revision: u32,
-        sandbox: &Sandbox,
-        pod: &PodFacts,
-        rendered: &Rendered,
-    ) -> Result<()> {
-        let labels = labels(self.image(), sandbox, pod, rendered);
-        let ports = Ports::of(revision);
-        let spec = |layout: Layout| spec::proxy(sandbox, pod, &rendered.proxy, ports, layout);
-        self.create_container(&proxy_id(&sandbox.id, revision), labels, sandbox, pod, spec).await
     }
 
     /// Starts a proxy that was created, and returns when it is ready.

@@ -25,10 +25,10 @@ impl Node {
             if earlier.is_redirected_by_nftables() {
                 return Err(Error::new("upgrades need iptables' rules, and nativeNftables redirects this pod"));
             }
-            // Once it runs, the next proxy accepts connections, which would break if the rules could not be read then.
-            let rules = self.saved_rules(sandbox, &pod).await?;
             let rendered = self.render(sandbox, &pod).await?.after(earlier);
             self.create_proxy(revision, sandbox, &pod, &rendered).await?;
+            // Once it runs, the next proxy accepts connections, which would break if the rules could not be read then.
+            let rules = self.saved_rules(revision, sandbox, &pod).await?;
             self.run_until_ready(revision, sandbox).await?;
             files.write_beginning(revision).context("the sandbox' files")?;
             self.redirect_ports(revision, &rules, sandbox, &pod).await?;
@@ -53,7 +53,7 @@ impl Node {
         let next = serving.wrapping_add(1);
         if files.has_begun(next) {
             let pod = read_pod(&self.client, sandbox).await?;
-            let rules = self.saved_rules(sandbox, &pod).await?;
+            let rules = self.saved_rules(serving, sandbox, &pod).await?;
             self.redirect_ports(serving, &rules, sandbox, &pod).await?;
             files.remove_beginning(next).context("the sandbox' files")?;
         }
