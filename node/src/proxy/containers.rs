@@ -27,7 +27,7 @@ impl Node {
         let (files, log) = (self.files(&sandbox.id), self.log(&sandbox.id));
         let log_dir = &self.settings.paths.log_dir;
         std::fs::create_dir_all(log_dir).context(log_dir.display())?;
-        files.create_rules().context("the directory of rules")?;
+        files.create_mounts().context("the sandbox' files")?;
         let layout = Layout { root: &self.settings.proxy_root, files: &files.directory, cgroup: &cgroup };
         let spec = spec::proxy(sandbox, pod, &rendered.proxy, Ports::of(revision), layout);
         let labels = labels(self.image(), sandbox, pod, rendered);

@@ -58,13 +58,19 @@ impl SandboxFiles {
 
     /// Writes the certificate. The chain is last, because pilot-agent reads all three when one has changed.
     pub(super) fn write_certificate(&self, certificate: &WorkloadCertificate) -> io::Result<()> {
-        let directory = self.directory.join("certificate");
-        fs::create_dir_all(&directory)?;
-        for_group(self.user, &directory, 0o750)?;
+        let directory = self.certificate_directory()?;
         let for_proxy = |file: &Path| for_group(self.user, file, 0o440);
         replace(&directory, "key.pem", &certificate.key, for_proxy)?;
         replace(&directory, "root-cert.pem", &certificate.root, for_proxy)?;
         replace(&directory, "cert-chain.pem", &certificate.chain, for_proxy)
+    }
+
+    /// Returns the certificate's directory, which is created.
+    fn certificate_directory(&self) -> io::Result<PathBuf> {
+        let directory = self.directory.join("certificate");
+        fs::create_dir_all(&directory)?;
+        for_group(self.user, &directory, 0o750)?;
+        Ok(directory)
     }
 
     /// Returns the time until the renewal is due: zero without a certificate that can be read.
@@ -144,11 +150,13 @@ impl SandboxFiles {
         self.directory.join(format!("revision-{revision}"))
     }
 
-    /// Creates the directory of the file of rules, which only root enters.
-    pub(super) fn create_rules(&self) -> io::Result<()> {
-        let directory = self.directory.join(RULES);
-        fs::create_dir_all(&directory)?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+    /// Creates the directories of the certificate and of the file of rules, which are mounts of the proxy's container. The certificate may
+    /// come later.
+    pub(super) fn create_mounts(&self) -> io::Result<()> {
+        self.certificate_directory()?;
+        let rules = self.directory.join(RULES);
+        fs::create_dir_all(&rules)?;
+        fs::set_permissions(rules, fs::Permissions::from_mode(0o700))
     }
 
     /// Writes a file of rules for `iptables-restore`, or for `iptables-save` to write to.

@@ -38,14 +38,18 @@ impl Node {
             // An upgrade may have failed because the proxy ended.
             self.containerd.remove(&proxy_id(&sandbox.id, revision.wrapping_add(1))).await?;
         }
-        let (pod, rendered) = self.prepare(sandbox).await?;
+        let pod = read_pod(&self.client, sandbox).await?;
+        self.files(&sandbox.id).write_pod(sandbox, &pod).context("the pod's files")?;
+        let rendered = self.rendered(sandbox, &pod).await?;
+        let create = async {
+            self.create_proxy(revision, sandbox, &pod, &rendered).await?;
+            // Otherwise the pod's network is as the earlier proxy left it.
+            if served.is_none() { self.redirect(revision, sandbox, &pod, &rendered).await } else { Ok(()) }
+        };
+        let (certified, created) = tokio::join!(self.certify(sandbox, &pod, &rendered), create);
+        certified.and(created)?;
         let prepared = began.elapsed();
-        self.create_proxy(revision, sandbox, &pod, &rendered).await?;
-        // Otherwise the pod's network is as the earlier proxy left it.
-        if served.is_none() {
-            // The proxy runs after the redirection, which may break connections that are older (`nf_conntrack_tcp_loose`).
-            self.redirect(revision, sandbox, &pod, &rendered).await?;
-        }
+        // The redirection may break connections that are older (`nf_conntrack_tcp_loose`).
         self.run_until_ready(revision, sandbox).await?;
         if served.is_none() {
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;
@@ -55,21 +59,18 @@ impl Node {
         Ok(())
     }
 
-    async fn prepare(&self, sandbox: &Sandbox) -> Result<(PodFacts, Rendered)> {
-        let pod = read_pod(&self.client, sandbox).await?;
-        self.files(&sandbox.id).write_pod(sandbox, &pod).context("the pod's files")?;
-        let rendered = self.rendered(sandbox, &pod).await?;
+    /// Has istiod sign a certificate, unless there is one that is still good, as a restarted proxy has.
+    async fn certify(&self, sandbox: &Sandbox, pod: &PodFacts, rendered: &Rendered) -> Result<()> {
         let deadline = Instant::now() + CERTIFICATE_TIMEOUT;
-        // A restarted proxy keeps a certificate that is still good.
         while self.needs_certificate(&sandbox.id)
-            && let Err(error) = self.renew(sandbox, &pod, rendered.trust_domain()).await
+            && let Err(error) = self.renew(sandbox, pod, rendered.trust_domain()).await
         {
             if Instant::now() >= deadline {
                 return Err(error);
             }
             sleep(RETRY_DELAY).await;
         }
-        Ok((pod, rendered))
+        Ok(())
     }
 
     /// Returns what istiod's injector gave the proxy that serves; asks again where there is none.
