@@ -2,8 +2,8 @@
 
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{ACCESS_PIPELINES_LABEL, TENANCY_MANAGER};
+use inject::tenancy::desired::DesiredTenancy;
 use inject::tenancy::objects::ROLE_BINDING_NAME;
-use inject::tenancy::wish::Wish;
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
@@ -23,16 +23,16 @@ pub(crate) enum Outcome {
     Refused(String),
 }
 
-/// Reads the objects of a namespace that matter to its wish.
+/// Reads the objects of a namespace that matter to what it asks for.
 pub(crate) async fn observe(
     client: &Client,
     installation: &Installation,
     namespace: &str,
-    wish: &Wish,
+    desired: &DesiredTenancy,
 ) -> kube::Result<Observed> {
-    let has_role = match wish {
-        Wish::Unclear(_) => return Ok(Observed::default()),
-        Wish::Objects { accounts, role } if !accounts.is_empty() && installation.roles.contains(role) => {
+    let has_role = match desired {
+        DesiredTenancy::Unclear(_) => return Ok(Observed::default()),
+        DesiredTenancy::Objects { accounts, role } if !accounts.is_empty() && installation.roles.contains(role) => {
             api::get(client, CLUSTER_ROLES, None, role).await?.is_some()
         }
         _ => false,

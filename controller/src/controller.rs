@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use api::describe_error;
 use futures::StreamExt;
+use inject::tenancy::desired::{DesiredTenancy, unknown_values};
 use inject::tenancy::objects::labels;
-use inject::tenancy::wish::{Wish, unknown_values, wish};
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::controller::{Action as Requeue, Error as RunError};
@@ -179,10 +179,10 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Resu
 
 async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Result<Requeue, CheckError> {
     let Context { client, installation, .. } = context;
-    let wish = wish(namespace.labels(), namespace.annotations());
-    let observed = cluster::observe(client, installation, name, &wish).await?;
+    let desired = DesiredTenancy::of(namespace.labels(), namespace.annotations());
+    let observed = cluster::observe(client, installation, name, &desired).await?;
     context.progress.answered();
-    let Plan { actions, mut notices } = plan(installation, name, &wish, &observed);
+    let Plan { actions, mut notices } = plan(installation, name, &desired, &observed);
     let mut changed = Vec::new();
     for action in &actions {
         match cluster::execute(client, name, action).await? {
@@ -195,7 +195,7 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
     let (refusals, news) = context.news(name, &notices);
     let said = context.report(namespace, &changed, news).await;
     context.remember(name, said);
-    let is_wanted = wish != Wish::Nothing;
+    let is_wanted = desired != DesiredTenancy::Nothing;
     let result = match (refusals, changed.is_empty()) {
         (1.., _) => Reconciliation::Refused,
         (0, false) => Reconciliation::Changed,
@@ -219,7 +219,7 @@ fn back_off(namespace: Arc<NamespaceMeta>, error: &CheckError, context: Arc<Cont
         memory.failures = memory.failures.saturating_add(1);
         pause_after(FAILED_INTERVAL, memory.failures)
     };
-    let is_wanted = wish(namespace.labels(), namespace.annotations()) != Wish::Nothing;
+    let is_wanted = DesiredTenancy::of(namespace.labels(), namespace.annotations()) != DesiredTenancy::Nothing;
     context.metrics.checked(&name, is_wanted, Reconciliation::Failed);
     tracing::warn!(namespace = name, error = describe_error(error), ?pause, "cannot keep a tenant's objects yet");
     Requeue::requeue(pause)

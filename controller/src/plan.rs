@@ -4,8 +4,8 @@ use std::fmt;
 
 use contract::kind::{Kind, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ACCOUNTS_ANNOTATION};
+use inject::tenancy::desired::DesiredTenancy;
 use inject::tenancy::objects::{ROLE_BINDING_NAME, installation_of, labelled, pod_default, role_binding};
-use inject::tenancy::wish::Wish;
 use serde_json::Value;
 
 /// Describes the installation that plans.
@@ -79,16 +79,21 @@ impl EventNote {
 }
 
 /// Plans for one namespace.
-pub(crate) fn plan(installation: &Installation, namespace: &str, wish: &Wish, observed: &Observed) -> Plan {
+pub(crate) fn plan(
+    installation: &Installation,
+    namespace: &str,
+    desired: &DesiredTenancy,
+    observed: &Observed,
+) -> Plan {
     let mut planner = Planner { installation, plan: Plan::default() };
     let (bound, offered) = (observed.role_binding.as_ref(), observed.pod_default.as_ref());
-    match wish {
-        Wish::Unclear(text) => planner.note(EventNote::invalid_value(text.clone())),
-        Wish::Nothing => {
+    match desired {
+        DesiredTenancy::Unclear(text) => planner.note(EventNote::invalid_value(text.clone())),
+        DesiredTenancy::Nothing => {
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);
             planner.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, offered);
         }
-        Wish::Objects { accounts, role } => {
+        DesiredTenancy::Objects { accounts, role } => {
             if accounts.is_empty() {
                 planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);
                 planner.note(EventNote {
@@ -196,9 +201,9 @@ mod tests {
         Installation { namespace: "istio-aux".to_owned(), roles: vec![ROLE.to_owned(), "edit".to_owned()] }
     }
 
-    fn wish(accounts: &[&str], role: &str) -> Wish {
+    fn desired(accounts: &[&str], role: &str) -> DesiredTenancy {
         let accounts = accounts.iter().map(|&account| account.to_owned()).collect();
-        Wish::Objects { accounts, role: role.to_owned() }
+        DesiredTenancy::Objects { accounts, role: role.to_owned() }
     }
 
     /// Returns an object as the API server has it after a controller has applied it.
@@ -208,7 +213,7 @@ mod tests {
         object
     }
 
-    /// Returns a namespace in which everything is as `wish(&["trainer"], ROLE)` asks for.
+    /// Returns a namespace in which everything is as `desired(&["trainer"], ROLE)` asks for.
     fn up_to_date() -> Observed {
         let objects = [role_binding(NAMESPACE, ROLE, &["trainer".to_owned()]), pod_default(NAMESPACE)];
         let [role_binding, pod_default] = objects.map(|object| Some(applied(object, "istio-aux")));
@@ -242,47 +247,51 @@ mod tests {
         let other_role = changed(&|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("edit"));
         let edited_pod_default = changed(&|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
         let no_role = || changed(&|o| o.has_role = false);
-        let unclear = || Wish::Unclear("label".to_owned());
-        let trainer = || wish(&["trainer"], ROLE);
+        let unclear = || DesiredTenancy::Unclear("label".to_owned());
+        let trainer = || desired(&["trainer"], ROLE);
         let not_managed: &[&str] = &["RoleBindingNotManaged", "PodDefaultNotManaged"];
-        let cases: [(Wish, Observed, &[&str]); 20] = [
+        let cases: [(DesiredTenancy, Observed, &[&str]); 20] = [
             (trainer(), empty.clone(), &[BIND, POD_DEFAULT]),
             (trainer(), up_to_date(), &[]),
-            (wish(&["default", "trainer"], ROLE), up_to_date(), &[BIND]),
-            (wish(&[], ROLE), empty.clone(), &[POD_DEFAULT, "NobodyNamed"]),
-            (wish(&[], ROLE), up_to_date(), &[UNBIND, "NobodyNamed"]),
-            (wish(&["trainer"], "edit"), up_to_date(), &[UNBIND, BIND]),
+            (desired(&["default", "trainer"], ROLE), up_to_date(), &[BIND]),
+            (desired(&[], ROLE), empty.clone(), &[POD_DEFAULT, "NobodyNamed"]),
+            (desired(&[], ROLE), up_to_date(), &[UNBIND, "NobodyNamed"]),
+            (desired(&["trainer"], "edit"), up_to_date(), &[UNBIND, BIND]),
             (trainer(), other_role, &[UNBIND, BIND]),
-            (wish(&["trainer"], "cluster-admin"), up_to_date(), &[UNBIND, "RoleNotPermitted"]),
-            (wish(&["trainer"], "cluster-admin"), empty.clone(), &[POD_DEFAULT, "RoleNotPermitted"]),
+            (desired(&["trainer"], "cluster-admin"), up_to_date(), &[UNBIND, "RoleNotPermitted"]),
+            (desired(&["trainer"], "cluster-admin"), empty.clone(), &[POD_DEFAULT, "RoleNotPermitted"]),
             (trainer(), edited_pod_default, &[DELETE_POD_DEFAULT, POD_DEFAULT]),
             (trainer(), Observed::default(), &[POD_DEFAULT, "ClusterRoleMissing"]),
             (trainer(), no_role(), &["ClusterRoleMissing"]),
             (trainer(), printed.clone(), not_managed),
             (trainer(), of_another.clone(), not_managed),
-            (Wish::Nothing, up_to_date(), &[UNBIND, DELETE_POD_DEFAULT]),
-            (Wish::Nothing, printed, &[]),
-            (Wish::Nothing, of_another, &[]),
-            (Wish::Nothing, empty, &[]),
+            (DesiredTenancy::Nothing, up_to_date(), &[UNBIND, DELETE_POD_DEFAULT]),
+            (DesiredTenancy::Nothing, printed, &[]),
+            (DesiredTenancy::Nothing, of_another, &[]),
+            (DesiredTenancy::Nothing, empty, &[]),
             (unclear(), up_to_date(), &["InvalidValue"]),
             (unclear(), Observed::default(), &["InvalidValue"]),
         ];
-        for (wish, observed, expected) in cases {
-            assert_eq!(lines(&plan(&installation(), NAMESPACE, &wish, &observed)), expected, "{wish:?} {observed:?}");
+        for (desired, observed, expected) in cases {
+            assert_eq!(
+                lines(&plan(&installation(), NAMESPACE, &desired, &observed)),
+                expected,
+                "{desired:?} {observed:?}"
+            );
         }
     }
 
     #[test]
     fn binding_to_a_role_no_longer_permitted_goes() {
         let installation = Installation { roles: vec!["other".to_owned()], ..installation() };
-        let plan = plan(&installation, NAMESPACE, &wish(&["trainer"], ROLE), &up_to_date());
+        let plan = plan(&installation, NAMESPACE, &desired(&["trainer"], ROLE), &up_to_date());
         assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "RoleNotPermitted"]);
     }
 
     #[test]
     fn only_managed_object_is_replaced() {
         let replaces = |observed: &Observed| {
-            let actions = plan(&installation(), NAMESPACE, &wish(&["other"], ROLE), observed).actions;
+            let actions = plan(&installation(), NAMESPACE, &desired(&["other"], ROLE), observed).actions;
             actions.iter().map(|action| matches!(action, Action::Apply { replaces: true, .. })).collect::<Vec<_>>()
         };
         assert_eq!(replaces(&Observed { has_role: true, ..Observed::default() }), [false, false]);
@@ -291,9 +300,11 @@ mod tests {
 
     #[test]
     fn executed_plan_leaves_nothing_to_do() {
-        for wish in [wish(&["default"], ROLE), wish(&["b", "a"], "edit"), wish(&[], ROLE), Wish::Nothing] {
+        for desired in
+            [desired(&["default"], ROLE), desired(&["b", "a"], "edit"), desired(&[], ROLE), DesiredTenancy::Nothing]
+        {
             let mut observed = Observed { has_role: true, ..Observed::default() };
-            for action in plan(&installation(), NAMESPACE, &wish, &observed).actions {
+            for action in plan(&installation(), NAMESPACE, &desired, &observed).actions {
                 match action {
                     Action::Apply { kind, object, .. } => {
                         let object = Some(applied(object, "istio-aux"));
@@ -304,8 +315,8 @@ mod tests {
                     Action::Delete { .. } => unreachable!("there is nothing"),
                 }
             }
-            let again = plan(&installation(), NAMESPACE, &wish, &observed);
-            assert!(again.actions.is_empty(), "{wish:?}: {again:?}");
+            let again = plan(&installation(), NAMESPACE, &desired, &observed);
+            assert!(again.actions.is_empty(), "{desired:?}: {again:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use contract::names::{
     ACCESS_PIPELINES_LABEL, MESH_LABEL, NOTEBOOK_LABEL, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_LABEL,
     TENANCY_LABEL,
 };
-use inject::tenancy::wish::{Wish, wish};
+use inject::tenancy::desired::DesiredTenancy;
 use kube::Client;
 use kube::api::ListParams;
 use serde_json::Value;
@@ -45,8 +45,8 @@ pub(super) fn is_tenant(namespace: &Value) -> bool {
 }
 
 /// Returns what a namespace asks for.
-pub(super) fn wish_of(namespace: &Value) -> Wish {
-    wish(&map(namespace, "labels"), &map(namespace, "annotations"))
+pub(super) fn desired_tenancy_of(namespace: &Value) -> DesiredTenancy {
+    DesiredTenancy::of(&map(namespace, "labels"), &map(namespace, "annotations"))
 }
 
 /// Returns the labels or annotations of an object.
@@ -57,8 +57,8 @@ pub(super) fn map(object: &Value, field: &str) -> BTreeMap<String, String> {
 
 /// Reads a tenant. What could not be read is added to the list.
 pub(super) async fn read(client: &Client, found: &Value, namespace: &str, unreadable: &mut Vec<String>) -> Tenant {
-    let role = match wish_of(found) {
-        Wish::Objects { role, .. } => role,
+    let role = match desired_tenancy_of(found) {
+        DesiredTenancy::Objects { role, .. } => role,
         _ => PIPELINES_ROLE.to_owned(),
     };
     let role = read::get(client, CLUSTER_ROLES, None, &role).await;

@@ -3,8 +3,8 @@
 use anyhow::{Context, anyhow};
 use clap::Args;
 use contract::names::PIPELINES_ROLE;
+use inject::tenancy::desired::accounts_of;
 use inject::tenancy::objects::{pod_default, role_binding};
-use inject::tenancy::wish::accounts_of;
 
 use super::CliResult;
 use super::manifests::namespace;

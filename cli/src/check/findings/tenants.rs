@@ -6,13 +6,13 @@ use contract::names::{
     ACCESS_PIPELINES_LABEL, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE,
     PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
+use inject::tenancy::desired::{DesiredTenancy, unknown_values};
 use inject::tenancy::objects::{ROLE_BINDING_NAME, installation_of, role_binding};
-use inject::tenancy::wish::{Wish, unknown_values};
 use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
-use super::super::tenant::{Tenant, TenantPod, map, wish_of};
+use super::super::tenant::{Tenant, TenantPod, desired_tenancy_of, map};
 use super::{items, name, some, text};
 use crate::pods::label;
 
@@ -34,7 +34,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
 /// Checks that the namespace has the objects that its label asks for.
 fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     let place = name(namespace);
-    let (labels, wish) = (map(namespace, "labels"), wish_of(namespace));
+    let (labels, desired) = (map(namespace, "labels"), desired_tenancy_of(namespace));
     let mut findings: Vec<Finding> = unknown_values(&labels)
         .into_iter()
         .map(|line| {
@@ -42,16 +42,18 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
             Finding::problem(Id::Tenancy, message, format!("kubectl label namespace {place} --overwrite KEY=VALUE"))
         })
         .collect();
-    match &wish {
-        Wish::Objects { accounts, role } => findings.extend(binding(place, tenant, role, accounts)),
-        Wish::Unclear(reason) if findings.is_empty() => {
+    match &desired {
+        DesiredTenancy::Objects { accounts, role } => findings.extend(binding(place, tenant, role, accounts)),
+        DesiredTenancy::Unclear(reason) if findings.is_empty() => {
             let next =
                 format!("kubectl annotate namespace {place} --overwrite {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME");
             findings.push(Finding::problem(Id::Tenancy, format!("namespace {place}: {reason}"), next));
         }
-        Wish::Unclear(_) | Wish::Nothing => {}
+        DesiredTenancy::Unclear(_) | DesiredTenancy::Nothing => {}
     }
-    if wish != Wish::Nothing && tenant.pod_default.as_ref().is_some_and(|found| installation_of(found).is_none()) {
+    if desired != DesiredTenancy::Nothing
+        && tenant.pod_default.as_ref().is_some_and(|found| installation_of(found).is_none())
+    {
         let message =
             format!("PodDefault {ACCESS_PIPELINES_LABEL} in {place} is not managed by istio-aux; left unchanged");
         findings.push(Finding::info(Id::Tenancy, message));

@@ -15,9 +15,9 @@ const ACCOUNT_COUNT_LIMIT: usize = 100;
 /// The longest name of an object, in bytes.
 const NAME_LENGTH_LIMIT: usize = 253;
 
-/// What a namespace asks for.
+/// Is what a namespace asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub enum DesiredTenancy {
     /// The objects of a tenant.
     Objects {
         /// Names of service accounts to be bound, each once. None if nobody is named.
@@ -31,20 +31,22 @@ pub enum Wish {
     Unclear(String),
 }
 
-/// Reads what a namespace asks for.
-#[must_use]
-pub fn wish(labels: &Map, annotations: &Map) -> Wish {
-    if labels.get(TENANCY_LABEL).map(String::as_str) != Some(ENABLED) {
-        return Wish::Nothing;
-    }
-    let annotation = |key: &str| annotations.get(key).map(String::as_str);
-    let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
-    match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
-        Err(reason) => Wish::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
-        Ok(_) if !is_name(&role) => {
-            Wish::Unclear(format!("annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is no name of a ClusterRole"))
+impl DesiredTenancy {
+    /// Reads it of the labels and annotations of a namespace.
+    #[must_use]
+    pub fn of(labels: &Map, annotations: &Map) -> Self {
+        if labels.get(TENANCY_LABEL).map(String::as_str) != Some(ENABLED) {
+            return Self::Nothing;
         }
-        Ok(accounts) => Wish::Objects { accounts, role },
+        let annotation = |key: &str| annotations.get(key).map(String::as_str);
+        let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
+        match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
+            Err(reason) => Self::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
+            Ok(_) if !is_name(&role) => {
+                Self::Unclear(format!("annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is no name of a ClusterRole"))
+            }
+            Ok(accounts) => Self::Objects { accounts, role },
+        }
     }
 }
 
@@ -104,17 +106,17 @@ mod tests {
     fn labels_and_annotation_say_what_a_namespace_asks_for() {
         const ACCOUNTS: &str = PIPELINES_ACCOUNTS_ANNOTATION;
         const ROLE: &str = PIPELINES_ROLE_ANNOTATION;
-        let objects = |accounts: &[&str], role: &str| Wish::Objects {
+        let objects = |accounts: &[&str], role: &str| DesiredTenancy::Objects {
             accounts: accounts.iter().map(|&account| account.to_owned()).collect(),
             role: role.to_owned(),
         };
-        let unclear = |text: &str| Wish::Unclear(text.to_owned());
+        let unclear = |text: &str| DesiredTenancy::Unclear(text.to_owned());
         let none: &[(&str, &str)] = &[];
         let cases = [
-            (None, none, Wish::Nothing),
-            (None, &[(ACCOUNTS, "trainer")], Wish::Nothing),
-            (Some("disabled"), &[], Wish::Nothing),
-            (Some("false"), &[(ACCOUNTS, "trainer")], Wish::Nothing),
+            (None, none, DesiredTenancy::Nothing),
+            (None, &[(ACCOUNTS, "trainer")], DesiredTenancy::Nothing),
+            (Some("disabled"), &[], DesiredTenancy::Nothing),
+            (Some("false"), &[(ACCOUNTS, "trainer")], DesiredTenancy::Nothing),
             (Some("enabled"), &[], objects(&[], "istio-aux-pipelines")),
             (Some("enabled"), &[(ACCOUNTS, " , ")], objects(&[], "istio-aux-pipelines")),
             (
@@ -134,11 +136,15 @@ mod tests {
                 &[(ROLE, "system:masters")],
                 unclear("annotation istio-aux.io/pipelines-role: \"system:masters\" is no name of a ClusterRole"),
             ),
-            (Some(""), &[], Wish::Nothing),
+            (Some(""), &[], DesiredTenancy::Nothing),
         ];
         for (label, annotations, expected) in cases {
             let labels = map(label.map(|value| (TENANCY_LABEL, value)));
-            assert_eq!(wish(&labels, &map(annotations.iter().copied())), expected, "{labels:?} {annotations:?}");
+            assert_eq!(
+                DesiredTenancy::of(&labels, &map(annotations.iter().copied())),
+                expected,
+                "{labels:?} {annotations:?}"
+            );
         }
     }
 
