@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::Node;
 use super::ids::{proxy_id, user_of};
-use super::rules::SavedRules;
-use super::spec::{self, RULES_LIMIT};
+use super::rules::{SavedRules, too_large};
+use super::spec;
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
 use crate::pod::PodFacts;
@@ -75,7 +75,7 @@ impl Node {
         let status = self.containerd.run(&id, PROCESS, process, &self.settings.logger, &log).await?;
         match status {
             0 => Ok(()),
-            TOO_LARGE => Err(Error::new(format_args!("the pod's rules are more than {RULES_LIMIT} bytes"))),
+            TOO_LARGE => Err(too_large()),
             status => Err(Error::new(format_args!("iptables ended with {status}"))),
         }
     }

@@ -4,12 +4,18 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::ports::{Ports, STANDARD};
+use super::spec::RULES_LIMIT;
 use crate::error::{Error, Result};
 
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.
 const CHAIN: &str = "AUX_PROXY_PORTS";
 /// What follows `iptables` in the names of its kinds, each of which sees its own rules only. The last is one of the others.
 const KINDS: [&str; 3] = ["-nft", "-legacy", ""];
+
+/// Returns the error for rules that are not read to their end.
+pub(super) fn too_large() -> Error {
+    Error::new(format_args!("the pod's rules are more than {RULES_LIMIT} bytes"))
+}
 
 /// Holds the rules for one family of addresses.
 pub(super) struct SavedRules {
@@ -32,6 +38,8 @@ impl SavedRules {
         for kind in KINDS {
             let program = format!("{}tables{kind}", if is_ipv6 { "ip6" } else { "ip" });
             match read(program.clone()).await {
+                // A program that ignores the signal at the limit leaves what it could write.
+                Ok(text) if text.len() >= RULES_LIMIT => unreadable.push(format!("{program}-save: {}", too_large())),
                 Ok(text) => {
                     let saved = Self { program, is_ipv6, text };
                     if saved.have_istios() {
@@ -221,6 +229,7 @@ COMMIT
     #[tokio::test]
     async fn rules_are_of_the_kind_that_has_istios() {
         let other = "*nat\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j LOG --log-prefix ISTIO_\nCOMMIT\n";
+        let cut = CAPTURED.repeat(RULES_LIMIT / CAPTURED.len() + 1);
         let (istios, other) = (Ok(CAPTURED), Ok(other));
         let failed = Err("it ended with 137");
         for (nft, legacy, expected) in [
@@ -231,6 +240,7 @@ COMMIT
             (other, Ok(""), Ok("iptables-nft")),
             (other, failed, Err("iptables-legacy-save: it ended with 137")),
             (failed, Ok(""), Err("iptables-nft-save: it ended with 137; iptables-save: it ended with 137")),
+            (Ok(""), Ok(&cut), Err("iptables-legacy-save: the pod's rules are more than 1048576 bytes")),
         ] {
             let read = |program| async move {
                 let text = if program == "iptables-legacy" { legacy } else { nft };
