@@ -32,7 +32,7 @@ pub enum DesiredTenancy {
 }
 
 impl DesiredTenancy {
-    /// Reads it of the labels and annotations of a namespace.
+    /// Reads what the labels and annotations of a namespace ask for.
     #[must_use]
     pub fn of(labels: &Map, annotations: &Map) -> Self {
         if labels.get(TENANCY_LABEL).map(String::as_str) != Some(ENABLED) {

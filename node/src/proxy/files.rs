@@ -161,15 +161,19 @@ impl SandboxFiles {
 
     /// Writes a file of rules for `iptables-restore`, or for `iptables-save` to write to.
     pub(super) fn write_rules(&self, rules: &str) -> io::Result<()> {
-        fs::write(self.directory.join(RULES).join(RULES), rules)
+        fs::write(self.rules_file(), rules)
     }
 
     /// Reads that file, and removes it.
     pub(super) fn take_rules(&self) -> io::Result<String> {
-        let file = self.directory.join(RULES).join(RULES);
+        let file = self.rules_file();
         let rules = fs::read(&file)?;
         fs::remove_file(file)?;
         Ok(String::from_utf8_lossy(&rules).into_owned())
+    }
+
+    fn rules_file(&self) -> PathBuf {
+        self.directory.join(RULES).join(RULES)
     }
 
     /// Removes the directory.

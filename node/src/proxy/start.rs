@@ -49,7 +49,7 @@ impl Node {
         let (certified, created) = tokio::join!(self.certify(sandbox, &pod, &rendered), create);
         certified.and(created)?;
         let prepared = began.elapsed();
-        // The redirection may break connections that are older (`nf_conntrack_tcp_loose`).
+        // The proxy runs after the redirection, which may break older connections (`nf_conntrack_tcp_loose`).
         self.run_until_ready(revision, sandbox).await?;
         if served.is_none() {
             self.files(&sandbox.id).write_revision(revision).context("the sandbox' files")?;
