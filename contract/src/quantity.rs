@@ -35,7 +35,7 @@ fn unit(suffix: &str) -> Option<i128> {
         [prefix, b'i'] => Some(ONE << (10 * power("KMGTPE", char::from(*prefix))?)),
         [b'e' | b'E', exponent @ ..] if !exponent.is_empty() => {
             let exponent: i32 = str::from_utf8(exponent).ok()?.parse().ok()?;
-            10_i128.checked_pow(u32::try_from(9 + exponent).ok().filter(|&exponent| exponent <= 27)?)
+            10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok().filter(|&exponent| exponent <= 27)?)
         }
         [prefix] => Some(ONE * 1_000_i128.pow(power("kMGTPE", char::from(*prefix))?)),
         _ => None,
@@ -65,7 +65,21 @@ mod tests {
 
     #[test]
     fn invalid_quantity_is_not_parsed() {
-        for text in ["", ".", "1.2.3", "m", "1mm", "1K", "1 Gi", "-1", "1e", "1e99", "9999999999999999999", "1ki"] {
+        for text in [
+            "",
+            ".",
+            "1.2.3",
+            "m",
+            "1mm",
+            "1K",
+            "1 Gi",
+            "-1",
+            "1e",
+            "1e99",
+            "1e2147483647",
+            "9999999999999999999",
+            "1ki",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -24,7 +24,7 @@ const ALL_RESTARTING: &str = "AllContainersRestarting";
 #[must_use]
 pub fn report_ended(pod: &Pod) -> Decision {
     let mut patch = PatchBuilder::new(pod);
-    let reason = if let Some(codes) = ended(pod) {
+    let reason = if let Some(codes) = ended(pod, &awaited(pod)) {
         patch.annotation(ENDED_ANNOTATION, &codes);
         "every awaited container has ended for good"
     } else {
@@ -34,9 +34,14 @@ pub fn report_ended(pod: &Pod) -> Decision {
     Decision::without_shim(patch.finish(), reason)
 }
 
+/// Returns true if the kubelet has reported that a regular container has ended, and does not start it again.
+#[must_use]
+pub fn has_ended_for_good(pod: &Pod, container: &str) -> bool {
+    ended(pod, &HashSet::from([container])).is_some()
+}
+
 /// Returns the exit codes of the awaited containers, such as `main=0,metrics=137`; `None` unless all have ended for good.
-fn ended(pod: &Pod) -> Option<String> {
-    let awaited = awaited(pod);
+fn ended(pod: &Pod, awaited: &HashSet<&str>) -> Option<String> {
     if awaited.is_empty() || pod.status.has_condition(ALL_RESTARTING) {
         return None;
     }

@@ -23,7 +23,7 @@ pub mod tenancy;
 
 use json_patch::Patch;
 
-pub use self::ended::report_ended;
+pub use self::ended::{has_ended_for_good, report_ended};
 pub use self::entry::Entry;
 use self::facts::Facts;
 pub use self::facts::{Sidecar, pod};

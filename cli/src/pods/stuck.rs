@@ -1,7 +1,9 @@
 //! Finds pods that only their proxy keeps running. Pure.
 
-use anyhow::{Result, bail};
-use contract::names::{DEFAULT_STATUS_PORT, PROXY_CONTAINER};
+use anyhow::{Context, Result, bail};
+use contract::names::PROXY_CONTAINER;
+use inject::has_ended_for_good;
+use inject::pod::Pod;
 use serde_json::Value;
 
 use super::decision::parse;
@@ -41,6 +43,7 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
     if containers.iter().all(|container| is_proxy(container)) {
         bail!("it has no container beside its {PROXY_CONTAINER}");
     }
+    let parsed = parse(pod).context("it cannot be read")?;
     let mut since = String::new();
     for container in containers {
         let name = container["name"].as_str().unwrap_or_default();
@@ -51,15 +54,15 @@ pub(crate) fn check_stuck(pod: &Value) -> Result<StuckPod> {
             }
             continue;
         }
-        since = since.max(ended_for_good(container, name, state, policy)?);
+        since = since.max(end_of(&parsed, name, state)?);
     }
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-    let status_port = parse(pod).ok().and_then(|pod| pod.status_port()).unwrap_or(DEFAULT_STATUS_PORT);
+    let status_port = parsed.status_port().context("its status port cannot be read")?;
     Ok(StuckPod { namespace: text("namespace"), name: text("name"), uid: text("uid"), status_port, since })
 }
 
-/// Returns when a container ended. `Err` if it still runs, or the kubelet will restart it.
-fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) -> Result<String> {
+/// Returns when a container ended. `Err` if it still runs, or the kubelet may start it again.
+fn end_of(pod: &Pod, name: &str, state: &Value) -> Result<String> {
     let ended = &state["terminated"];
     if ended.is_null() {
         let what = match (state["running"].is_null(), state["waiting"]["reason"].as_str()) {
@@ -69,11 +72,8 @@ fn ended_for_good(container: &Value, name: &str, state: &Value, policy: &str) ->
         };
         bail!("its container {name} {what}");
     }
-    let code = ended["exitCode"].as_i64().unwrap_or_default();
-    let policy = container["restartPolicy"].as_str().unwrap_or(policy);
-    let has_rules = container["restartPolicyRules"].as_array().is_some_and(|rules| !rules.is_empty());
-    if has_rules || policy == "Always" || (policy == "OnFailure" && code != 0) {
-        bail!("its container {name} may be started again (exit code {code})");
+    if !has_ended_for_good(pod, name) {
+        bail!("its container {name} may be started again (exit code {})", ended["exitCode"]);
     }
     Ok(ended["finishedAt"].as_str().unwrap_or_default().to_owned())
 }
@@ -118,15 +118,32 @@ mod tests {
             (pod("Never", MAIN, ended(1)), "stuck"),
             (pod("OnFailure", MAIN, ended(0)), "stuck"),
             (pod("OnFailure", MAIN, ended(1)), "its container main may be started again (exit code 1)"),
+            (
+                pod("Never", MAIN, json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}})),
+                "its container main may be started again (exit code 137)",
+            ),
+            (
+                pod("Never", "/status/conditions", json!([{"type": "AllContainersRestarting", "status": "True"}])),
+                "its container main may be started again (exit code 0)",
+            ),
+            (
+                pod("Never", "/metadata/annotations", json!({"status.sidecar.istio.io/port": "ninety"})),
+                "its status port cannot be read",
+            ),
             (pod("Never", MAIN, runs()), "its container main still runs"),
             (pod("Never", MAIN, waiting("")), "its container main has not started yet"),
             (pod("OnFailure", MAIN, waiting("CrashLoopBackOff")), "its container main will be started again"),
             (pod("Never", PROXY, ended(0)), "its istio-proxy does not run"),
             (pod("Always", PROXY, runs()), "its restartPolicy is Always: it does not run to completion"),
             (
-                pod("Never", "/spec/containers/1/restartPolicyRules", json!([{}])),
+                pod(
+                    "Never",
+                    "/spec/containers/1/restartPolicyRules",
+                    json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [0]}}]),
+                ),
                 "its container main may be started again (exit code 0)",
             ),
+            (pod("Never", "/spec/containers/1/restartPolicyRules", json!([{}])), "it cannot be read"),
             (pod("Never", "/status/phase", json!("Succeeded")), "it has ended (Succeeded)"),
             (pod("Never", "/metadata/deletionTimestamp", json!("now")), "it is being deleted"),
             (pod("Never", "/spec/containers/0/name", json!("x")), "it has no ordinary container istio-proxy"),
