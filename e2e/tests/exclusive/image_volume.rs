@@ -2,9 +2,12 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
+use e2e::command::run;
+use e2e::install_methods::BINARY;
 use e2e::manifests::{NEEDS_PROXY, pod, pod_spec, shell};
 use e2e::webhook_option::{IMAGE_VOLUME, WebhookOption, is_mounted};
 use e2e::{PodView, scenario};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 #[tokio::test]
@@ -19,4 +22,20 @@ async fn shim_in_an_image_volume_ends_the_pod() {
     assert_eq!(init, ["istio-init"], "nothing is copied");
     assert_eq!(PodView(&pod).shim_mode(), Some("proxy"));
     assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0));
+}
+
+#[tokio::test]
+async fn check_names_a_pod_whose_image_volume_cannot_be_pulled() {
+    let ns = &scenario("image-volume-unpulled", &[MESH, OPT_IN]).await;
+    // A registry that refuses connections at once: the kubelet pulls one image at a time.
+    let image = "127.0.0.1:1/none:1";
+    let _delivery = WebhookOption::set(&[IMAGE_VOLUME, &format!("--shim-image={image}")]);
+    ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "true")]))).await;
+    let reasons = ["ErrImagePull", "ImagePullBackOff"];
+    let waits = |pod: &Pod| PodView(pod).waits_for(PROXY_CONTAINER).is_some_and(|reason| reasons.contains(&reason));
+    ns.pod_until("one", "the kubelet's report", |pod| waits(pod).then_some(())).await;
+    let checked = run(BINARY, &["check", "-n", ns.name()], "");
+    let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let finding = |reason: &str| format!("pods wait for the shim's image {image} ({reason}): {}/one", ns.name());
+    assert!(reasons.into_iter().any(|reason| text.contains(&finding(reason))), "{text}");
 }
