@@ -22,7 +22,7 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mu
         return None;
     }
     if port.is_some_and(|port| port.parse().unwrap_or(0_u16) == 0) {
-        return Some("istio-aux: prometheus.io/port is no port: Prometheus is not sent to the proxy");
+        return Some("istio-aux: prometheus.io/port is not a port number: Prometheus is not sent to the proxy");
     }
     let keys = [("scrape", SCRAPE_ANNOTATION), ("path", SCRAPE_PATH_ANNOTATION), ("port", SCRAPE_PORT_ANNOTATION)];
     let given = keys.into_iter().filter_map(|(name, key)| Some((name.to_owned(), pod.annotation(key)?.into())));
@@ -95,7 +95,7 @@ mod tests {
             let given = json!({"prometheus.io/port": port});
             let (pod, decision) = decided(annotated(&given));
             assert_eq!(pod["metadata"]["annotations"], given);
-            assert!(decision.warnings.concat().contains("prometheus.io/port is no port"), "{:?}", decision.warnings);
+            assert!(decision.warnings.concat().contains("is not a port number"), "{:?}", decision.warnings);
         }
     }
 

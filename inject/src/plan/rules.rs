@@ -14,7 +14,9 @@ use super::{Change, Plan, argo, katib, mode, quit, resources, restarts, wait_for
 use crate::facts::{Facts, Sidecar};
 use crate::{Mode, Settings};
 
+const NO_STATUS_PORT: &str = "the proxy's status port cannot be read, so the shim could not end it";
 const OPTED_OUT_BY_LABEL: &str = "the pod opted out, by its label istio-aux.io/injection";
+const GATEWAY: &str = "the pod is a gateway or waypoint of Istio";
 const OPTED_OUT_BY_MODE: &str = "the pod opted out, by istio-aux.io/mode";
 
 /// Returns why the pod would hang with an ordinary istio-proxy; `None` if the shim or the kubelet ends the proxy.
@@ -22,8 +24,14 @@ pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<
     if facts.pod.label(INJECTION_LABEL) == Some(DISABLED) {
         return Some(OPTED_OUT_BY_LABEL);
     }
+    if facts.sidecar == Sidecar::Gateway {
+        return Some(GATEWAY);
+    }
     if let Some(reason) = unsupported_reason(facts) {
         return Some(reason);
+    }
+    if facts.pod.status_port().is_none() {
+        return Some(NO_STATUS_PORT);
     }
     let mut warnings = Warnings::default();
     let requested = mode::requested(facts.pod, &mut warnings);
@@ -42,7 +50,7 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
         return Plan::unchanged(OPTED_OUT_BY_LABEL);
     }
     if facts.sidecar == Sidecar::Gateway {
-        return Plan::unchanged("the pod is a gateway or waypoint of Istio");
+        return Plan::unchanged(GATEWAY);
     }
     if facts.payload.is_empty() {
         return Plan::unchanged("the pod has no container but istio-proxy");
@@ -216,9 +224,8 @@ fn end_proxy(
         return Outcome::Present(mode);
     }
     let Some(status_port) = facts.pod.status_port() else {
-        let reason = "the proxy's status port cannot be read, so the shim could not end it";
-        plan.warnings.push(format_args!("istio-aux adds no shim, and this pod will not complete: {reason}"));
-        return Outcome::Final(Mode::Hold, reason);
+        plan.warnings.push(format_args!("istio-aux adds no shim, and this pod will not complete: {NO_STATUS_PORT}"));
+        return Outcome::Final(Mode::Hold, NO_STATUS_PORT);
     };
     let awaited = wait_for::awaited(facts, &mut plan.warnings);
     let (mode, reason) = mode::choose(requested, facts, settings, &mut plan.warnings);

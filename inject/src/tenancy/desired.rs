@@ -42,9 +42,9 @@ impl DesiredTenancy {
         let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
         match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
             Err(reason) => Self::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
-            Ok(_) if !is_name(&role) => {
-                Self::Unclear(format!("annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is no name of a ClusterRole"))
-            }
+            Ok(_) if !is_name(&role) => Self::Unclear(format!(
+                "annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is not a name of a ClusterRole"
+            )),
             Ok(accounts) => Self::Objects { accounts, role },
         }
     }
@@ -55,7 +55,7 @@ pub fn accounts_of(list: &str) -> Result<Vec<String>, String> {
     let (mut accounts, mut known) = (Vec::new(), HashSet::new());
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         if !is_name(name) {
-            return Err(format!("{name:?} is no name of a service account; it takes names such as trainer,loader"));
+            return Err(format!("{name:?} is not a name of a service account; it takes names such as trainer,loader"));
         }
         if known.insert(name) {
             accounts.push(name.to_owned());
@@ -128,13 +128,13 @@ mod tests {
                 Some("enabled"),
                 &[(ACCOUNTS, "system:serviceaccounts")],
                 unclear(
-                    "annotation istio-aux.io/pipelines-accounts: \"system:serviceaccounts\" is no name of a service account; it takes names such as trainer,loader",
+                    "annotation istio-aux.io/pipelines-accounts: \"system:serviceaccounts\" is not a name of a service account; it takes names such as trainer,loader",
                 ),
             ),
             (
                 Some("enabled"),
                 &[(ROLE, "system:masters")],
-                unclear("annotation istio-aux.io/pipelines-role: \"system:masters\" is no name of a ClusterRole"),
+                unclear("annotation istio-aux.io/pipelines-role: \"system:masters\" is not a name of a ClusterRole"),
             ),
             (Some(""), &[], DesiredTenancy::Nothing),
         ];

@@ -160,6 +160,8 @@ fn pod_joins_the_mesh_where_its_proxy_can_be_ended() {
         ),
         ("mode off", annotated("istio-aux.io/mode", "off"), None, "the pod opted out"),
         ("mode hold", annotated("istio-aux.io/mode", "hold"), None, "the pod asks for it"),
+        ("no status port", annotated("status.sidecar.istio.io/port", "ninety"), None, "status port cannot be read"),
+        ("a gateway", annotated("inject.istio.io/templates", "gateway"), None, "gateway"),
         ("the node's PIDs", json!({"spec": {"hostPID": true}}), Some("true"), ""),
         ("the node's network", json!({"spec": {"hostNetwork": true}}), None, "hostNetwork"),
         ("no shared PIDs", json!({"spec": {"shareProcessNamespace": false}}), Some("true"), ""),
