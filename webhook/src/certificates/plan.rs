@@ -73,9 +73,10 @@ pub(crate) fn next_action(
 ) -> Action {
     let Some(validity) = stored.current.as_ref().and_then(|cert| unexpired(cert, now)) else {
         let served = served.filter(|cert| unexpired(cert, now).is_some());
-        return match (&stored.next, served) {
-            (Some(next), _) if unexpired(next, now).is_some() => Action::Promote,
-            (_, Some(served)) => Action::RestoreSecret(served.clone()),
+        return match (served, &stored.next) {
+            // Others may serve it, too, and the next one's CA may not be trusted yet.
+            (Some(served), _) => Action::RestoreSecret(served.clone()),
+            (None, Some(next)) if unexpired(next, now).is_some() => Action::Promote,
             _ => Action::IssueCurrent,
         };
     };
@@ -276,6 +277,7 @@ mod tests {
             |stored: &StoredCerts, served, now| next_action(stored, served, &bundles(&old.ca), now, LIFE, LONG);
         assert_eq!(action(&StoredCerts::default(), Some(&old), NOW), Action::RestoreSecret(old.clone()));
         assert_eq!(action(&StoredCerts::default(), Some(&old), NOW + 3600), Action::IssueCurrent);
+        assert_eq!(action(&stored(None, Some(&new)), Some(&old), NOW), Action::RestoreSecret(old.clone()));
         // A next certificate is used rather than discarded.
         assert_eq!(action(&stored(Some(&old), Some(&new)), Some(&old), NOW + 3600), Action::Promote);
     }
