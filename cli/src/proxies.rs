@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
-use crate::read::{self, CLUSTER_ROLE_BINDINGS};
+use crate::read::{self, CLUSTER_ROLE_BINDINGS, account_of};
 
 /// Binds the agents' account, and so names their namespace.
 const BINDING: &str = "istio-aux-node";
@@ -51,11 +51,11 @@ pub(crate) struct Proxies {
 
 /// Returns the agents of all nodes, or of one. `Err` if there is none.
 async fn agents(client: &Client, node: Option<&str>) -> Result<Vec<Value>> {
-    // Anybody may give a pod this label, but not bind an account to a ClusterRole.
     let binding = read::get(client, CLUSTER_ROLE_BINDINGS, None, BINDING).await?.unwrap_or_default();
-    let namespace = binding["subjects"][0]["namespace"].as_str();
-    let mut agents = match namespace {
-        Some(_) => read::list(client, PODS, namespace, &ListParams::default().labels(AGENTS)).await?,
+    let mut agents = match account_of(&binding) {
+        Some([namespace, _]) => {
+            read::list(client, PODS, Some(&namespace), &ListParams::default().labels(AGENTS)).await?
+        }
         None => Vec::new(),
     };
     agents.retain(|pod| node.is_none_or(|node| node_of(pod) == node));

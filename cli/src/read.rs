@@ -79,6 +79,13 @@ pub(crate) async fn get(client: &Client, kind: Kind, namespace: Option<&str>, na
     api::get(client, kind, namespace, name).await.with_context(|| unreadable(kind, namespace))
 }
 
+/// Returns namespace and name of the account to which a `ClusterRoleBinding` gives rights. Anybody may give a pod a label, but not bind an
+/// account.
+pub(crate) fn account_of(binding: &Value) -> Option<[String; 2]> {
+    let text = |field: &str| binding["subjects"][0][field].as_str().map(str::to_owned);
+    Some([text("namespace")?, text("name")?])
+}
+
 /// Reads one object, in the first of these kinds that the server has it in.
 pub(crate) async fn get_first(
     client: &Client,

@@ -14,16 +14,17 @@ use serde_json::{Map, Value, json};
 
 use crate::check::{self, CONFIGURATION_NAME, Finding, SHIM_CONFIGURATION_NAME, Scope, note};
 use crate::installation::{self, Versions, configurations, versions};
-use crate::read;
+use crate::read::{self, CLUSTER_ROLE_BINDINGS, account_of};
 
-/// Selects the pods of the controller for tenants, and of the node agents. The webhook's are those of its Service.
-const OTHER_SERVERS: &str = "app.kubernetes.io/name in (istio-aux-tenancy,istio-aux-node)";
+/// Are the `ClusterRoleBindings` of the controller for tenants, and of the node agents. The webhook's pods are those of its Service.
+const BINDINGS_OF_OTHER_SERVERS: [&str; 2] = ["istio-aux-tenancy", "istio-aux-node"];
 /// Are the annotations whose values are known to hold no secret. Those of istio-aux are printed, too.
 const ISTIOS_ANNOTATIONS: [&str; 4] =
     [ISTIO_INJECT, STATUS_PORT_ANNOTATION, "sidecar.istio.io/status", "sidecar.istio.io/nativeSidecar"];
 const EVENTS: Kind = Kind::new("", "v1", "Event", "events");
-/// Limits the lines of each log.
+/// Limits the lines of each log, and its bytes.
 const LOG_LINES: i64 = 500;
+const LOG_BYTES: i64 = 1 << 20;
 /// Limits the pods of a namespace.
 const PODS_LIMIT: usize = 50;
 
@@ -32,7 +33,7 @@ const PODS_LIMIT: usize = 50;
 pub(crate) struct Bundle {
     versions: Versions,
     findings: Vec<Finding>,
-    /// The `MutatingWebhookConfigurations` of istio-aux. A CA is no secret, and long.
+    /// The `MutatingWebhookConfigurations` of istio-aux. A CA is not secret, and long.
     configurations: Vec<Value>,
     servers: Vec<PodReport>,
     /// The pods of the namespace.
@@ -71,7 +72,14 @@ pub(crate) async fn gather(client: &Client, namespace: Option<&str>) -> Result<B
             webhook["clientConfig"]["caBundle"] = format!("{} bytes", ca.len()).into();
         }
     }
-    let mut servers = reports(client, None, OTHER_SERVERS, only_container, &mut unreadable).await;
+    let mut servers = Vec::new();
+    for binding in BINDINGS_OF_OTHER_SERVERS {
+        let binding = note(&mut unreadable, read::get(client, CLUSTER_ROLE_BINDINGS, None, binding).await).flatten();
+        if let Some([namespace, name]) = binding.as_ref().and_then(account_of) {
+            let selector = format!("app.kubernetes.io/name={name}");
+            servers.extend(reports(client, Some(&namespace), &selector, only_container, &mut unreadable).await);
+        }
+    }
     if let Some((namespace, selector)) =
         note(&mut unreadable, installation::pods_of(client, &configurations).await).flatten()
     {
@@ -125,8 +133,12 @@ async fn reports(
 async fn log_of(client: &Client, pod: &Value, container: &str) -> Result<String> {
     let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
     let (namespace, name) = (text("namespace"), text("name"));
-    let parameters =
-        LogParams { container: Some(container.to_owned()), tail_lines: Some(LOG_LINES), ..LogParams::default() };
+    let parameters = LogParams {
+        container: Some(container.to_owned()),
+        tail_lines: Some(LOG_LINES),
+        limit_bytes: Some(LOG_BYTES),
+        ..LogParams::default()
+    };
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     pods.logs(name, &parameters).await.with_context(|| format!("cannot read the log of pod {namespace}/{name}"))
 }
@@ -212,6 +224,8 @@ mod tests {
     use super::*;
     use api::fake::{Answer, client};
 
+    const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+
     fn version() -> Answer {
         let info = json!({"major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
             "buildDate": "", "goVersion": "", "compiler": "", "platform": ""});
@@ -239,7 +253,7 @@ mod tests {
             Answer::ok("GET /api/v1/namespaces/team/pods/a/log", json!("waits for main")),
             Answer::list("GET /api/v1/namespaces/team/pods?", &[pod]),
             Answer::list("GET /api/v1/namespaces/team/events?", &[end]),
-            Answer::forbidden("GET /api/v1/pods?", "no rights"),
+            Answer::forbidden(&format!("GET {BINDINGS}/istio-aux-tenancy"), "no rights"),
             version(),
         ]);
         let bundle = gather(&client, Some("team")).await.unwrap();
@@ -255,7 +269,29 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("hidden"), "{text}");
-        assert!(bundle.unreadable.iter().any(|line| line == "cannot read pods: no rights"), "{:?}", bundle.unreadable);
+        let unreadable = "cannot read clusterrolebindings: no rights";
+        assert!(bundle.unreadable.iter().any(|line| line == unreadable), "{:?}", bundle.unreadable);
+    }
+
+    #[tokio::test]
+    async fn servers_are_pods_in_the_namespace_of_their_account() {
+        let binding = json!({"subjects": [{"name": "istio-aux-node", "namespace": "aux"}]});
+        let pod = |namespace: &str, name: &str| {
+            let metadata = json!({"namespace": namespace, "name": name});
+            json!({"metadata": metadata, "spec": {"containers": [{"name": "agent"}]}})
+        };
+        let (client, requests) = client([
+            Answer::ok(&format!("GET {BINDINGS}/istio-aux-node"), binding),
+            Answer::list("GET /api/v1/pods?", &[pod("team", "forged")]),
+            Answer::list("GET /api/v1/namespaces/aux/pods?", &[pod("aux", "agent-1")]),
+            Answer::ok("GET /api/v1/namespaces/aux/pods/agent-1/log", json!("it listens")),
+            version(),
+        ]);
+        let bundle = gather(&client, None).await.unwrap();
+        let names: Vec<_> = bundle.servers.iter().map(|server| &server.pod["metadata"]["name"]).collect();
+        assert_eq!(names, ["agent-1"]);
+        let log = requests.all().into_iter().find(|line| line.contains("/log?")).unwrap();
+        assert!(log.contains("limitBytes=1048576") && log.contains("tailLines=500"), "{log}");
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::check::{CONFIGURATION_NAME, UNFINISHED, webhook_service};
 use crate::installation::{all_objects, configurations};
 use crate::policy;
-use crate::read::{self, CLUSTER_ROLE_BINDINGS};
+use crate::read::{self, CLUSTER_ROLE_BINDINGS, account_of};
 
 /// The label of every object of the manifests.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
@@ -177,9 +177,7 @@ async fn names(
 /// Returns namespace and name of the account to which the rights of this name are bound, where there are any.
 async fn account_with(client: &Client, rights: &str) -> Result<Option<[String; 2]>> {
     let binding = read::get(client, CLUSTER_ROLE_BINDINGS, None, rights).await?.filter(is_ours);
-    let account = binding.map(|binding| binding["subjects"][0].clone()).unwrap_or_default();
-    let text = |field: &str| account[field].as_str().map(str::to_owned);
-    Ok(text("namespace").zip(text("name")).map(<[String; 2]>::from))
+    Ok(binding.as_ref().and_then(account_of))
 }
 
 /// Returns what an installation may have, as the manifests of both profiles say, with the controller of this name.
