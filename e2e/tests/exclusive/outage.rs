@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use contract::names::{INJECTION_LABEL, MODE_ANNOTATION, SHIM_CONTAINER};
+use contract::names::{INJECTION_LABEL, ISTIO_INJECT, MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
 use e2e::admission::until_drained;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::kubectl;
-use e2e::manifests::{annotated, job, pod, pod_spec, shell, tf_job};
+use e2e::manifests::{annotated, in_modes, job, pod, pod_spec, shell, tf_job, with_memory};
 use e2e::outage::{FailingWebhook, NoReplica, SilentReplicas, UntrustedWebhook, is_trusted};
 use e2e::stand_ins::step;
-use e2e::{Namespace, scenario};
+use e2e::{Namespace, PodView, scenario};
+use futures::future::join_all;
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
@@ -67,15 +68,20 @@ async fn silent_replica_costs_no_pod() {
 
 /// Asserts that pods which would not complete are refused with this text, and all others admitted.
 async fn refuses_only_what_would_hang(ns: &Namespace, text: &str) {
-    for (case, pod) in unconcerned() {
+    let admissions = unconcerned().into_iter().map(async |(case, pod)| {
         let began = Instant::now();
         ns.try_dry_run(pod).await.unwrap_or_else(|error| panic!("{case}: {error}"));
         println!("{case}: admitted in {:?}", began.elapsed());
+    });
+    join_all(admissions).await;
+    let mut labelled = completing("one");
+    labelled["metadata"]["labels"] = json!({SHIM_LABEL: "native"});
+    for (case, pod) in [("a pod that would not complete", completing("one")), ("one with the shim's label", labelled)] {
+        let began = Instant::now();
+        let refusal = ns.try_dry_run(pod).await.expect_err("it would not complete").to_string();
+        println!("{case}: refused in {:?}", began.elapsed());
+        assert!(refusal.contains("require-shim.namespace.istio-aux.io") && refusal.contains(text), "{refusal}");
     }
-    let began = Instant::now();
-    let refusal = ns.try_dry_run(completing("one")).await.expect_err("it would not complete").to_string();
-    println!("a pod that would not complete: refused in {:?}", began.elapsed());
-    assert!(refusal.contains("require-shim.namespace.istio-aux.io") && refusal.contains(text), "{refusal}");
 }
 
 #[tokio::test]
@@ -131,4 +137,33 @@ async fn jobs_and_training_jobs_complete_after_an_outage() {
     ns.until_complete("one").await;
     ns.until_condition(&training, &["Succeeded"]).await;
     assert!(!ns.has_pod("step").await, "nobody creates it again");
+}
+
+#[tokio::test]
+async fn pods_end_once_the_webhook_is_back() {
+    // The kubelet's report is rejected while the webhook is away, and repeated.
+    let ns = &scenario("ended-away", &[MESH, OPT_IN]).await;
+    let modes = ["native", "status"];
+    let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
+    ns.create_objects(in_modes(&modes, &with_memory(pod_spec("Never", &[main])))).await;
+    for mode in modes {
+        ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+    }
+    let away = NoReplica::of_webhook();
+    for mode in modes {
+        ns.exec(mode, "main", &["touch", "/memory/end"]);
+    }
+    // Nobody waits for a report of a pod that has the label only.
+    let mut labelled = pod("labelled", &pod_spec("Never", &[shell("main", "sleep 600")]));
+    labelled["metadata"]["labels"] = json!({SHIM_LABEL: "native", ISTIO_INJECT: "false"});
+    ns.create_object(labelled).await;
+    ns.pod_until("labelled", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+    // The shim has seen the end itself.
+    ns.until_ended("native", "Succeeded").await;
+    ns.holds_for(Duration::from_secs(6), "the proxy waits for the report", async || {
+        PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)
+    })
+    .await;
+    drop(away);
+    ns.until_ended("status", "Succeeded").await;
 }
