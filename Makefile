@@ -54,6 +54,9 @@ COMPONENTS = $(filter-out tenancy,$(WITH))
 SWITCHED_ON = $(if $(filter node,$(WITH)),--set=nodeProxy.enabled=true) $(if $(filter tenancy,$(WITH)),--set=tenancy.enabled=true)
 
 SCENARIOS = cargo test --locked --package e2e --features $(FEATURES)
+# Run beside the other scenarios. Those of the API server need the one-node cluster.
+BESIDE = status=0; $(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 2 || status=$$?; \
+  $(if $(filter current,$(CLUSTER)),,$(IN_CLUSTER) $(SCENARIOS) --test api -- --test-threads 1 || status=$$?;) exit $$status
 
 # Rust's own linker knows every architecture; zig is the C compiler of mimalloc and ring.
 FOR_AARCH64 := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
@@ -90,11 +93,11 @@ named-context:
 	fi; \
 	echo "using context '$$context' of KUBECONFIG"
 
-# The cluster boots, and Kubernetes' tests mostly wait, while the charts' and the charm's tests run.
+# The cluster boots, and Kubernetes' tests mostly wait, while the tests run that need no cluster.
 .PHONY: test
-test: test-rust ## Run the gate: all tests of Rust, the charts and the charm, and the scenarios
+test: ## Run the gate: all tests of Rust, the charts and the charm, and the scenarios
 	@. hack/say.sh; trap end_behind EXIT; NICENESS=0 start_behind target/log/install.log $(MAKE) $(INSTALL_AND_TEST_KUBERNETES); \
-	  $(MAKE) test-charts test-charm; finish_behind "istio-aux on its cluster, and Kubernetes' tests"; cat target/log/install.log; trap - EXIT
+	  $(MAKE) test-rust test-charts test-charm; finish_behind "istio-aux on its cluster, and Kubernetes' tests"; cat target/log/install.log; trap - EXIT
 	@$(MAKE) scenarios-on-cluster
 
 .PHONY: test-all
@@ -158,9 +161,9 @@ scenarios-on-cluster:
 	@. hack/say.sh; trap end_behind EXIT; \
 	  start_behind target/log/scenarios-build.log cargo build --locked --package e2e --features $(FEATURES) --tests; \
 	  $(call ADD,training-operator python pages); finish_behind "building the scenarios"; \
-	  start_behind target/log/kubeflow.log $(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 2; \
+	  start_behind target/log/beside.log bash -c '$(BESIDE)'; \
 	  $(IN_CLUSTER) $(SCENARIOS) --test scenarios -- --test-threads 4; \
-	  finish_behind "scenarios of Kubeflow's components"; cat target/log/kubeflow.log; trap - EXIT
+	  finish_behind "scenarios of Kubeflow's components and the API server"; cat target/log/beside.log; trap - EXIT
 	$(IN_CLUSTER) $(SCENARIOS) --test exclusive -- --test-threads 1
 ifneq ($(CLUSTER),current)
 	$(IN_CLUSTER) $(SCENARIOS) --lib --bins --test local --test rendered --test images --test cluster_command --test pages
@@ -293,9 +296,9 @@ manifests: ## Render deploy/overlays and the charm's objects from the chart; nee
 	deploy/render charm-dashboard >charm/src/grafana_dashboards/istio-aux.json
 
 .PHONY: images
-images: ## Build target/images/webhook.tar and shim.tar (ARCHS=amd64,arm64 for both) by their Dockerfiles, and load them into the one-node cluster
+images: ## Build target/images/webhook.tar and shim.tar, or IMAGES="webhook shim node" (ARCHS=amd64,arm64 for both), and load them into the one-node cluster
 	@hack/ensure rust images $(if $(ARCHS),aarch64)
-	@deploy/images/build
+	@deploy/images/build $(IMAGES)
 
 .PHONY: sbom
 sbom: ## Write what each image is made of, in CycloneDX's JSON

@@ -170,6 +170,11 @@ pub fn name_accounts(ns: &Namespace, accounts: &str) {
     kubectl(&["annotate", "namespace", ns.name(), "--overwrite", &annotation]);
 }
 
+/// Gives the label by which a namespace asks for its objects this value.
+pub fn set_tenancy(ns: &Namespace, value: &str) {
+    label(ns, &format!("{}={value}", TENANT.0));
+}
+
 /// Labels a namespace.
 pub fn label(ns: &Namespace, label: &str) {
     kubectl(&["label", "namespace", ns.name(), "--overwrite", label]);

@@ -4,6 +4,7 @@ use contract::names::{GATEWAY_NAME_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN, restart};
 use e2e::manifests::{gateway, in_modes, pod, pod_spec, shell, with_memory};
 use e2e::outage::NoReplica;
+use e2e::tenancy::{install, name_accounts, set_tenancy, until_bound, until_unbound, wait_for_controller};
 use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -60,4 +61,17 @@ async fn pods_complete_over_a_restart_of_each_daemon() {
     for daemon in ["kubelet", "containerd", "kube-apiserver"] {
         pods_complete_over_a_restart_of(daemon).await;
     }
+}
+
+#[tokio::test]
+async fn tenants_objects_converge_over_a_restart_of_the_api_server() {
+    install();
+    let ns = &scenario("away", &[]).await;
+    name_accounts(ns, "trainer");
+    set_tenancy(ns, "enabled");
+    restart("kube-apiserver");
+    until_bound(ns).await;
+    set_tenancy(ns, "disabled");
+    until_unbound(ns).await;
+    wait_for_controller();
 }

@@ -6,13 +6,7 @@ mod start_error;
 mod unlabeled_namespace;
 
 #[cfg(feature = "one-node")]
-mod ca_bundle_only;
-#[cfg(feature = "one-node")]
 mod disruption;
-#[cfg(feature = "one-node")]
-mod dry_run;
-#[cfg(feature = "one-node")]
-mod ended;
 #[cfg(feature = "one-node")]
 mod image_volume;
 #[cfg(feature = "one-node")]
@@ -20,12 +14,6 @@ mod openshift;
 #[cfg(feature = "one-node")]
 mod outage;
 #[cfg(feature = "one-node")]
-mod pod_default;
-#[cfg(feature = "one-node")]
 mod policy;
 #[cfg(feature = "one-node")]
 mod random_pods;
-#[cfg(feature = "one-node")]
-mod tenancy_clients;
-#[cfg(feature = "one-node")]
-mod tenancy_controller;

@@ -1,17 +1,15 @@
-//! The annotation by which the kubelet's report reaches the shim: who writes it, when, and what happens while the webhook is away.
+//! The annotation by which the kubelet's report reaches the shim: who writes it, and when.
 
 use std::process::Output;
-use std::time::Duration;
 
-use contract::names::{ENDED_ANNOTATION, PROXY_CONTAINER};
+use contract::names::ENDED_ANNOTATION;
 use contract::version::Version;
-use e2e::cluster::{MESH, OPT_IN, client};
+use e2e::cluster::client;
 use e2e::command::{printed, run};
-use e2e::manifests::{annotated, in_modes, pod, pod_spec, shell, with_memory};
+use e2e::manifests::{annotated, pod, pod_spec, shell};
 use e2e::namespace::unique_name;
-use e2e::outage::NoReplica;
 use e2e::policies::{by_policy, install_policies};
-use e2e::{Namespace, PodView, scenario};
+use e2e::{Namespace, scenario};
 use json_patch::merge;
 use serde_json::{Value, json};
 
@@ -92,41 +90,24 @@ async fn nobody_but_a_node_writes_the_annotation() {
     let ns = &scenario("ended-guard", &[]).await;
     let mut one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
     one["spec"]["schedulerName"] = json!("nobody");
-    let forged = annotated(one.clone(), ENDED_ANNOTATION, "main=0");
+    let forged = annotated(one.clone(), ENDED_ANNOTATION, "main=0").to_string().replace("\"one\"", "\"two\"");
     let note = json!({"metadata": {"annotations": {ENDED_ANNOTATION: "main=0"}}}).to_string();
-    let attempts: [(&[&str], &str); 3] = [
-        (&["create", "-f=-"], &forged.to_string()),
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "target": {"apiVersion": "v1", "kind": "Node", "name": "node1"},
+        "metadata": {"name": "one", "annotations": {ENDED_ANNOTATION: "main=0"}},
+    });
+    let of_pod = format!("--raw=/api/v1/namespaces/{}/pods/one/binding", ns.name());
+    let attempts: [(&[&str], &str); 5] = [
+        (&["create", "-f=-"], &forged),
+        (&["create", "-f=-"], &binding.to_string()),
+        (&["create", &of_pod, "-f=-"], &binding.to_string()),
         (&["patch", "pod", "one", "--patch", &note], ""),
         (&["patch", "pod", "one", "--subresource=status", "--patch", &note], ""),
     ];
     ns.create_object(one).await;
     for (words, input) in attempts {
-        let refused = kubectl_in(ns, words, &input.replace("\"one\"", "\"two\""));
+        let refused = kubectl_in(ns, words, input);
         let text = String::from_utf8_lossy(&refused.stderr);
         assert!(!refused.status.success() && text.contains("is written by istio-aux only"), "{words:?}: {text}");
     }
-}
-
-#[tokio::test]
-async fn pods_end_once_the_webhook_is_back() {
-    // The kubelet's report is rejected while the webhook is away, and repeated.
-    let ns = &scenario("ended-away", &[MESH, OPT_IN]).await;
-    let modes = ["native", "status"];
-    let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
-    ns.create_objects(in_modes(&modes, &with_memory(pod_spec("Never", &[main])))).await;
-    for mode in modes {
-        ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
-    }
-    let away = NoReplica::of_webhook();
-    for mode in modes {
-        ns.exec(mode, "main", &["touch", "/memory/end"]);
-    }
-    // The shim has seen the end itself.
-    ns.until_ended("native", "Succeeded").await;
-    ns.holds_for(Duration::from_secs(6), "the proxy waits for the report", async || {
-        PodView(&ns.pod("status").await).runs(PROXY_CONTAINER)
-    })
-    .await;
-    drop(away);
-    ns.until_ended("status", "Succeeded").await;
 }

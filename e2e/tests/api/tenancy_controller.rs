@@ -3,22 +3,17 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use e2e::cluster::restart;
 use e2e::command::{printed, run, run_offline};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::{Applied, kubectl, wait_for_removal};
 use e2e::rights::rules;
 use e2e::saved::{Saved, until_end_or_signal};
+use e2e::scenario;
 use e2e::tenancy::{
     CONTROLLER, ROLE, TENANT, binding, install, is_found, kill_leader, kubeflows_edit_role, leader, name_accounts,
-    until_bound, until_event, until_unbound, wait_for_controller,
+    set_tenancy, until_bound, until_event, until_unbound, wait_for_controller,
 };
-use e2e::{Namespace, scenario};
 use serde_json::{Value, json};
-
-fn label(ns: &Namespace, value: &str) {
-    e2e::tenancy::label(ns, &format!("{}={value}", TENANT.0));
-}
 
 /// Returns the names of a binding's subjects.
 fn accounts(binding: &Value) -> Vec<&str> {
@@ -123,7 +118,7 @@ async fn stolen_token_writes_no_other_object() {
     let (ns, plain) = (&scenario("labelled", &[]).await, &scenario("plain", &[]).await);
     // The controller itself waits for the label's value, which is not its own yet.
     name_accounts(ns, "trainer");
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     until_bound(ns).await;
     ns.delete(&binding()).await;
     let theirs = &scenario("theirs", &[]).await;
@@ -148,7 +143,7 @@ async fn stolen_token_writes_no_other_object() {
     // Others' objects of these names.
     theirs.create_object(bind(theirs.name())).await;
     name_accounts(theirs, "trainer");
-    label(theirs, "enabled");
+    set_tenancy(theirs, "enabled");
     assert!(until_event(theirs, "RoleBindingNotManaged").await.contains("left unchanged"));
     let rejected = rejection(FORCE, &bind(theirs.name())).expect("it is somebody else's");
     assert!(rejected.contains("only what it has applied itself"), "{rejected}");
@@ -182,7 +177,7 @@ async fn label_alone_gives_no_account_any_right() {
         (!is_found("clusterrole", "kubeflow-pipelines-edit")).then(|| Applied::new(&[kubeflows_edit_role()]));
     let ns = &scenario("nobody", &[]).await;
     let before = rules(ns.name(), "default", ns.name()).await;
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     assert!(until_event(ns, "NobodyNamed").await.contains("annotate the namespace"));
     assert!(ns.find(&binding()).await.is_none());
     assert_eq!(rules(ns.name(), "default", ns.name()).await, before);
@@ -212,7 +207,7 @@ async fn profile_has_its_objects_while_labeled() {
     install();
     let ns = &scenario("objects", &[]).await;
     name_accounts(ns, "default");
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     let bound = until_bound(ns).await;
     assert_eq!(accounts(&bound), ["default"]);
     assert_eq!(bound["roleRef"]["name"], ROLE);
@@ -226,7 +221,7 @@ async fn profile_has_its_objects_while_labeled() {
     .await;
 
     // Whatever is not "enabled" takes the rights away.
-    label(ns, "false");
+    set_tenancy(ns, "false");
     until_unbound(ns).await;
     let said = until_event(ns, "InvalidValue").await;
     assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"false\"; use enabled or disabled");
@@ -239,10 +234,10 @@ async fn printed_objects_are_left_alone() {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects(ns.name())}).to_string();
     printed(&run("kubectl", &["apply", "--server-side", "--filename=-"], &list));
     let before = ns.get(&binding()).await;
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     name_accounts(ns, "other");
     assert!(until_event(ns, "RoleBindingNotManaged").await.contains("left unchanged"));
-    label(ns, "disabled");
+    set_tenancy(ns, "disabled");
     ns.holds_for(Duration::from_secs(3), "their binding", async || ns.get(&binding()).await == before).await;
 }
 
@@ -254,7 +249,7 @@ async fn refusal_is_an_event_and_keeps_nothing_else_away() {
     let try_it = ["-n", ns.name(), "create", "rolebinding", "x", "--clusterrole=view", "--user=x", "--dry-run=server"];
     ns.until("the policy", async || (!run("kubectl", &try_it, "").status.success()).then_some(())).await;
     name_accounts(ns, "trainer");
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     let said = until_event(ns, "Refused").await;
     assert!(
         said.contains("not applied RoleBinding istio-aux-pipelines: ") && said.contains("no bindings here"),
@@ -290,7 +285,7 @@ async fn deleted_lease_is_created_again() {
     kubectl(&["-n", CONTROLLER.0, "delete", "lease", CONTROLLER.1]);
     ns.until("a leader by a new Lease", async || if is_lease_there() { leader().await } else { None }).await;
     name_accounts(ns, "trainer");
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     until_bound(ns).await;
 }
 
@@ -305,25 +300,12 @@ async fn killed_leader_is_replaced_and_objects_converge() {
     name_accounts(ns, "trainer");
     for _ in 0..3 {
         let holder = kill_leader(ns).await;
-        label(ns, "enabled");
+        set_tenancy(ns, "enabled");
         until_bound(ns).await;
         ns.until("another leader", async || leader().await.filter(|next| *next != holder)).await;
-        label(ns, "disabled");
+        set_tenancy(ns, "disabled");
         until_unbound(ns).await;
     }
-    wait_for_controller();
-}
-
-#[tokio::test]
-async fn restarted_api_server_leaves_objects_converging() {
-    install();
-    let ns = &scenario("away", &[]).await;
-    name_accounts(ns, "trainer");
-    label(ns, "enabled");
-    restart("kube-apiserver");
-    until_bound(ns).await;
-    label(ns, "disabled");
-    until_unbound(ns).await;
     wait_for_controller();
 }
 
@@ -335,7 +317,7 @@ async fn vanished_leader_is_replaced_after_its_lease() {
     ns.until("a leader", leader).await;
     let patch = r#"--patch={"spec":{"holderIdentity":"vanished"}}"#;
     kubectl(&["-n", CONTROLLER.0, "patch", "lease", CONTROLLER.1, "--type=merge", patch]);
-    label(ns, "enabled");
+    set_tenancy(ns, "enabled");
     let began = Instant::now();
     let next = ns.until("another leader", async || leader().await.filter(|next| next != "vanished")).await;
     let took = began.elapsed();
