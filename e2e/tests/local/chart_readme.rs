@@ -1,12 +1,15 @@
-//! The chart's README is written from the comments of `values.yaml`, and compared with them.
+//! The charts' READMEs are written from the comments of their `values.yaml`, and compared with them.
 
 use std::fs;
 
 use serde_json::Value;
 
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm/istio-aux");
+const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/helm");
 
-const INTRODUCTION: &str = "# istio-aux
+/// The charts, the least number of their values, and what their READMEs begin with.
+const INTRODUCTIONS: [(&str, usize, &str); 2] = [("istio-aux", 70, WEBHOOK), ("istio-aux-node", 25, NODE)];
+
+const WEBHOOK: &str = "# istio-aux
 
 Lets pods with an Istio sidecar start after their proxy, and complete.
 
@@ -19,7 +22,18 @@ helm test istio-aux --namespace istio-aux
 [docs/install.md](../../../docs/install.md) has the other ways of installing, upgrades and removal,
 and [docs/clusters.md](../../../docs/clusters.md) private clusters and OpenShift. Nothing but
 `image.registry` has to be set.
+";
 
+const NODE: &str = "# istio-aux-node
+
+Runs the node agent, which starts pods' proxies [beside them](../../../docs/node.md).
+
+[docs/node-operations.md](../../../docs/node-operations.md) says what containerd and istiod need
+before it, and how the proxies are upgraded and removed. `proxyImage` and `image.registry` have to
+be set.
+";
+
+const VALUES: &str = "
 ## Values
 
 The comments of `values.yaml`, written by `UPDATE_DOCS=1 cargo test -p e2e --test local`.
@@ -37,8 +51,8 @@ struct Setting {
     comment: String,
 }
 
-fn settings() -> Vec<Setting> {
-    let values = fs::read_to_string(format!("{CHART}/values.yaml")).expect("the chart has values");
+fn settings(chart: &str) -> Vec<Setting> {
+    let values = fs::read_to_string(format!("{CHARTS}/{chart}/values.yaml")).expect("the chart has values");
     let (mut settings, mut comment, mut parents) = (Vec::new(), Vec::new(), Vec::<(usize, &str)>::new());
     for line in values.lines() {
         let text = line.trim_start();
@@ -72,26 +86,31 @@ fn schema_of<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
 #[test]
 fn readme_has_each_value_default_and_comment() {
     let row = |setting: &Setting| format!("| `{}` | `{}` | {} |\n", setting.name, setting.default, setting.comment);
-    let text = INTRODUCTION.to_owned() + &settings().iter().map(row).collect::<String>();
-    let file = format!("{CHART}/README.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&file, &text).expect("the README is written");
+    for (chart, _, introduction) in INTRODUCTIONS {
+        let text = introduction.to_owned() + VALUES + &settings(chart).iter().map(row).collect::<String>();
+        let file = format!("{CHARTS}/{chart}/README.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(&file, &text).expect("the README is written");
+        }
+        let written = fs::read_to_string(file).unwrap_or_default();
+        assert_eq!(written, text, "next: UPDATE_DOCS=1 cargo test -p e2e --test local");
     }
-    let written = fs::read_to_string(file).unwrap_or_default();
-    assert_eq!(written, text, "next: UPDATE_DOCS=1 cargo test -p e2e --test local");
 }
 
 #[test]
 fn each_value_has_a_comment_and_a_schema() {
-    let schema = fs::read_to_string(format!("{CHART}/values.schema.json")).expect("the chart has a schema");
-    let schema: Value = serde_json::from_str(&schema).expect("the schema is JSON");
-    let settings = settings();
-    assert!(settings.len() > 40, "{} values are read", settings.len());
-    for Setting { name, comment, .. } in &settings {
-        assert!(
-            comment.ends_with('.') || comment.ends_with(')'),
-            "{name} has no comment of whole sentences: {comment:?}"
-        );
-        assert!(schema_of(&schema, name).is_some(), "{name} is not in the schema");
+    for (chart, least, _) in INTRODUCTIONS {
+        let schema =
+            fs::read_to_string(format!("{CHARTS}/{chart}/values.schema.json")).expect("the chart has a schema");
+        let schema: Value = serde_json::from_str(&schema).expect("the schema is JSON");
+        let settings = settings(chart);
+        assert!(settings.len() >= least, "{chart}: {} values are read", settings.len());
+        for Setting { name, comment, .. } in &settings {
+            assert!(
+                comment.ends_with('.') || comment.ends_with(')'),
+                "{chart}: {name} has no comment of whole sentences: {comment:?}"
+            );
+            assert!(schema_of(&schema, name).is_some(), "{chart}: {name} is not in the schema");
+        }
     }
 }

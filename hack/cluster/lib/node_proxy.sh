@@ -31,6 +31,7 @@ TOML
 # The chart's values for this node: helm upgrade --install -f.
 write_node_proxy_values() {
   cat >"$STATE/node-values.yaml" <<YAML
+image: {registry: registry.invalid/istio-aux}
 proxyImage: $(image_name proxyv2)
 containerd:
   socket: $CONTAINERD_SOCKET
