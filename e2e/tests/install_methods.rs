@@ -56,7 +56,7 @@ async fn test_and_upgrade_the_release(ns: &Namespace) {
     assert!(helm(&["test", "istio-aux"]).contains("Succeeded"), "the chart's own test");
     while_pods_are_created(ns, "an upgrade and a rollback", async || {
         in_background(|| {
-            let values = ["--reuse-values", "--set=log.format=json"];
+            let values = ["--reset-then-reuse-values", "--set=log.format=json"];
             helm(&[&["upgrade", "istio-aux", "helm/istio-aux", "--wait", "--timeout=2m"], &values[..]].concat());
             helm(&["rollback", "istio-aux", "1", "--wait", "--timeout=2m"])
         })

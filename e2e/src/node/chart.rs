@@ -268,6 +268,7 @@ pub fn roll_out(assignment: &str) {
 /// Sets one of the chart's values, `NAME=VALUE`.
 pub fn set_value(assignment: &str) {
     let chart = "helm/istio-aux-node";
-    let words = ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reuse-values", "--set", assignment];
+    let words =
+        ["upgrade", "istio-aux-node", chart, "-n", "istio-aux-node", "--reset-then-reuse-values", "--set", assignment];
     printed(&run("helm", &words, ""));
 }
