@@ -105,9 +105,11 @@ class Actions(ops.Object):
         if name == names.NEVER_INJECTED:
             raise ActionFailed(f"{name} cannot be opted in")
         if not self.charm.settings.has_shim_image:
-            raise ActionFailed(statuses.no_shim_image(self.charm.app.name).message)
+            raise ActionFailed(self.charm.no_shim_image.message)
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
+        if params.istio_injection and names.ISTIO_REVISION_LABEL in metadata.labels(namespace):
+            raise ActionFailed(f"namespace {name} has sidecars by its label istio.io/rev: leave out istio-injection")
         self.charm.opt_in(namespace, namespaces.IN_MESH if params.istio_injection else namespaces.OPT_IN)
         return {"namespace": name, "enabled": "yes"}
 

@@ -114,6 +114,12 @@ class IstioAuxCharm(ops.CharmBase):
         """Returns the options in force, for actions: the defaults if none have been valid yet."""
         return self._read_options()[0] or Settings()
 
+    @property
+    def no_shim_image(self) -> StatusBase:
+        """Returns why there is no shim's image: it is not set, or no options have been valid yet."""
+        settings, problems = self._read_options()
+        return statuses.no_shim_image(self.app.name) if settings else statuses.invalid_options(problems)
+
     def _read_options(self) -> tuple[Settings | None, str]:
         """Returns the last valid options, which the leader stores for all units, and what is wrong with those set."""
         try:

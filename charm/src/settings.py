@@ -14,9 +14,8 @@ _IMAGE = re.compile(
     r"[a-z0-9]+([._-]+[a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
     r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
-_QUANTITIES = re.compile(
-    r"none|(cpu|memory|ephemeral-storage)=[0-9.]+[a-zA-Z]*(,(cpu|memory|ephemeral-storage)=[0-9.]+[a-zA-Z]*)*"
-)
+QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|M|G|Ki|Mi|Gi)?"
+_QUANTITIES = re.compile(rf"none|(cpu|memory)={QUANTITY}(,(cpu|memory)={QUANTITY})*")
 
 
 def _image(value: str) -> str:
@@ -27,7 +26,7 @@ def _image(value: str) -> str:
 
 def _quantities(value: str) -> str:
     if not _QUANTITIES.fullmatch(value):
-        raise ValueError(f'"{value}" must be NAME=QUANTITY, separated by commas, such as cpu=1m,memory=4Mi, or none')
+        raise ValueError(f'"{value}" must be cpu=QUANTITY, memory=QUANTITY or both, such as cpu=1m,memory=4Mi, or none')
     return value
 
 

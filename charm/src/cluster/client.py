@@ -31,10 +31,10 @@ _PAGE = 500
 Kind = type[GlobalResource | NamespacedResource]
 KINDS: tuple[Kind, ...] = (
     admission.MutatingWebhookConfiguration,
-    admission.ValidatingAdmissionPolicyBinding,
-    admission.ValidatingAdmissionPolicy,
     ClusterRoleBinding,
     RoleBinding,
+    admission.ValidatingAdmissionPolicyBinding,
+    admission.ValidatingAdmissionPolicy,
     Deployment,
     ClusterRole,
     Role,
@@ -44,8 +44,8 @@ KINDS: tuple[Kind, ...] = (
     PodDisruptionBudget,
     Service,
 )
-"""Every kind that the charm creates, in the order of deletion: first what rejects pods, and the tenancy controller
-after its rights."""
+"""Every kind that the charm creates, in the order of deletion: first what calls the webhook, then rights, what bounds
+them, and the tenancy controller."""
 
 Patch = Mapping[str, Any]
 """A merge patch."""

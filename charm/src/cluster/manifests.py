@@ -95,15 +95,18 @@ def _is_tenancy(thing: Object) -> bool:
 
 
 _LAST = (
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "ClusterRoleBinding",
+    "RoleBinding",
     "Deployment",
     "Secret",
     "PodDisruptionBudget",
     "NetworkPolicy",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
     "MutatingWebhookConfiguration",
 )
-"""Kinds that are written after all others: Deployments before what they own, and last what calls or rejects others."""
+"""Kinds that are written after all others: what bounds an account before its rights, Deployments before what they own,
+and last what calls others."""
 
 
 def _order(thing: Object) -> int:
@@ -183,7 +186,8 @@ def _by_selector(webhook: Object, selector: Selector) -> Object:
         *selector.expressions,
     ]
     for each in copied["objectSelector"]["matchExpressions"]:
-        if each["key"] == names.INJECTION_LABEL:
+        # Of the webhooks for the mesh, none is for pods that opt in themselves.
+        if each["key"] == names.INJECTION_LABEL and prefix != "mesh":
             each["values"] = [names.ENABLED, names.DISABLED]
     return copied
 

@@ -81,9 +81,9 @@ def follow(namespace: Namespace, wanted: Labels, application: str) -> Patch | No
     owned = {*changed, *(record.values if record else ())} & set(wanted)
     if not changed and not restored and (not record or owned == set(record.values)):
         return None
-    before = {
-        label: record.before[label] if record and label in record.before else current.get(label) for label in owned
-    }
+    # What somebody has written over the application's value is restored later, not what was there first.
+    present = {**current, **(record.restored(current, {}) if record else {})}
+    before = {label: present.get(label) for label in owned}
     new = Record(application, before, {label: wanted[label] for label in owned}).text if owned else None
     return {"metadata": {"labels": {**restored, **changed}, "annotations": {names.LABELLED_BY: new}}}
 

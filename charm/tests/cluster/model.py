@@ -128,13 +128,13 @@ class Model:
         except AssertionError as error:
             raise AssertionError(f"{error}: left are {self.left()}") from error
 
-    def left(self) -> list[str]:
-        """Lists the objects of any kind with the application's labels, as kubectl names them.
+    def left(self, *scope: str) -> list[str]:
+        """Lists the objects with the application's labels of any kind, or of a scope's, as kubectl names them.
 
         Without the two that Juju labels itself: the account's rights, which it deletes after the last hook, and the
         model's namespace, which Juju deletes by its name.
         """
-        kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+        kinds = self.kubectl("api-resources", "--verbs=list", "-o", "name", *scope).split()
         selector = f"app.juju.is/created-by=istio-aux,model.juju.is/id={self.juju.uuid}"
         # Metrics have no labels of ours, and need not be served.
         listed = ",".join(kind for kind in kinds if not kind.endswith("metrics.k8s.io"))
@@ -164,9 +164,10 @@ class Model:
 
     def end(self) -> None:
         """Deletes what the test created, also after a failure."""
-        leftovers = self.written()
+        # Those of namespaces go with them.
+        leftovers = self.left("--namespaced=false")
         if leftovers:
-            self.kubectl("delete", "--ignore-not-found", "--wait=false", "-n", self.name, *leftovers)
+            self.kubectl("delete", "--ignore-not-found", "--wait=false", *leftovers)
         for kinds, name in [*self.at_end, ("clusterrolebinding", self.name)]:
             self.kubectl("delete", "--ignore-not-found", kinds, name)
         self.kubectl("delete", "--ignore-not-found", "--wait=false", "namespace", *self._namespaces)

@@ -47,10 +47,15 @@ def labels(namespace: str) -> dict[str, str]:
     return there["metadata"].get("labels", {})
 
 
-def admitted(namespace: str, restart: str = "Never") -> dict[str, Any]:
-    """Returns a pod as the API server admits it. Fails if it rejects it, or the webhook did not change it."""
+def dry_run(namespace: str, restart: str = "Never") -> str:
+    """Returns a pod as the API server admits it, in JSON. Fails if it rejects it."""
     pod = ("run", "probe", "-n", namespace, "--image=registry.example/none", f"--restart={restart}")
-    admitted = json.loads(kubectl(*pod, "--dry-run=server", "-o", "json"))
+    return kubectl(*pod, "--dry-run=server", "-o", "json")
+
+
+def admitted(namespace: str) -> dict[str, Any]:
+    """Returns a pod as the API server admits it. Fails if it rejects it, or the webhook did not change it."""
+    admitted = json.loads(dry_run(namespace))
     assert "holdApplicationUntilProxyStarts" in admitted["metadata"]["annotations"]["proxy.istio.io/config"]
     return admitted
 
@@ -194,10 +199,11 @@ def test_nothing_is_left(juju: jubilant.Juju, team: str) -> None:
 def test_forced_removal_leaves_nothing_that_denies(
     juju: jubilant.Juju, charm: pathlib.Path, resources: dict[str, str], team: str
 ) -> None:
-    juju.deploy(charm, APP, resources=resources, trust=True, config={"namespaces": team, "require-sidecar": True})
+    options = {"shim-image": SHIM_IMAGE, "namespaces": team, "require-sidecar": True}
+    juju.deploy(charm, APP, resources=resources, trust=True, config=options)
     juju.wait(lambda status: jubilant.all_active(status, APP))
     kubectl("label", "namespace", team, "istio-injection=enabled", "istio-aux.io/injection=enabled", "--overwrite")
     juju.remove_application(APP, force=True)
     juju.wait(lambda status: APP not in status.apps)
     for restart in ("Always", "OnFailure", "Never"):
-        admitted(team, restart)
+        dry_run(team, restart)

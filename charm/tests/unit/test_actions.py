@@ -337,6 +337,11 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
         {"namespace": "ambient", "istio-injection": True},
         "namespace ambient is in the ambient mesh: a sidecar would take its pods out of it",
     ),
+    (
+        "enable-namespace",
+        {"namespace": "revision", "istio-injection": True},
+        "namespace revision has sidecars by its label istio.io/rev: leave out istio-injection",
+    ),
     ("enable-namespace", {"namespace": "kube-system"}, "kube-system cannot be opted in"),
     ("disable-namespace", {"namespace": "gone"}, "namespace not found: gone"),
     ("disable-namespace", {"namespace": ""}, "namespace not found: "),
@@ -356,6 +361,7 @@ def test_failed_action_changes_nothing(app: App, api: Api, action: str, params: 
     for name in ("listed", "kube-system"):
         api.put("Namespace", name)
     api.put("Namespace", "ambient", metadata={"labels": {"istio.io/dataplane-mode": "ambient"}})
+    api.put("Namespace", "revision", metadata={"labels": {"istio.io/rev": "canary"}})
     api.put("Namespace", "both", metadata={"labels": OPT_IN})
     api.put("Namespace", "profile", metadata={"labels": {"part-of": "profile"}})
     app.deploy(config={"namespaces": "listed,both", "namespace-selector": "part-of=profile"})
@@ -383,6 +389,7 @@ def test_namespace_is_opted_out_while_no_options_are_valid(app: App, api: Api) -
     app.deploy(config={"log-level": "loud"})
     assert app.act(0, "disable-namespace", namespace="team")["changed"] == "yes"
     assert api.labels("team") == {}
+    assert app.failure(0, "enable-namespace", namespace="team") == app.status().message
 
 
 @pytest.mark.parametrize("action", ["enable-namespace", "disable-namespace"])

@@ -61,7 +61,8 @@ def test_printed_images_are_those_of_the_charm() -> None:
 
 def test_package_has_icon_and_licence() -> None:
     listed = CHARMCRAFT["parts"]["about"]["prime"]
-    assert {"icon.svg", "LICENSE"} <= set(listed)
+    linked = re.findall(r"\]\((\w+\.md)\)", README)
+    assert {"icon.svg", "LICENSE", "README.md", *linked} - {"CONTRIBUTING.md"} == set(listed)
     for file in listed:
         # charmcraft would copy a link that leads out of the charm, and fail to pack it.
         assert (CHARM / file).is_file(), file

@@ -13,6 +13,7 @@ from lightkube.codecs import AnyResource
 
 from application import Application
 from cluster import manifests, metadata
+from cluster.client import KINDS
 from cluster.manifests import Image, Installation
 from mesh.selectors import Selector
 from settings import Settings
@@ -188,6 +189,15 @@ def test_webhooks_account_has_the_rights_of_helms() -> None:
     ]
 
 
+def test_account_is_bounded_before_it_has_rights_and_after() -> None:
+    written = [str(each.kind) for each in desired(tenancy=True)]
+    for bound in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        for right in ("ClusterRoleBinding", "RoleBinding"):
+            assert max(i for i, kind in enumerate(written) if kind == bound) < written.index(right)
+            deleted = [kind.__name__ for kind in KINDS]
+            assert deleted.index(right) < deleted.index(bound)
+
+
 def test_what_calls_and_rejects_is_written_last() -> None:
     kinds = [str(each.kind) for each in desired(require_sidecar=True)]
     configuration = kinds.index("MutatingWebhookConfiguration")
@@ -285,9 +295,12 @@ def test_selected_namespaces_have_webhooks_without_overlap() -> None:
 def test_selected_namespaces_may_join_the_mesh() -> None:
     selector = Selector.parse("app.kubernetes.io/part-of=kubeflow-profile")
     made = {webhook["name"]: webhook for webhook in webhooks(namespace_selector=selector, tenancy=True)}
-    selected = made["mesh.selector.tenancy.istio-aux.io"]["namespaceSelector"]["matchExpressions"]
+    webhook = made["mesh.selector.tenancy.istio-aux.io"]
+    selected = webhook["namespaceSelector"]["matchExpressions"]
     assert {"key": "istio-aux.io/mesh", "operator": "In", "values": ["run-to-completion"]} in selected
     assert {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["enabled", "disabled"]} in selected
+    opted_out = {"key": "istio-aux.io/injection", "operator": "NotIn", "values": ["disabled"]}
+    assert opted_out in webhook["objectSelector"]["matchExpressions"]
 
 
 def test_policys_expressions_use_all_its_variables() -> None:

@@ -38,6 +38,9 @@ def patch(labels: dict[str, str | None], record: Record | None) -> dict[str, Any
         pytest.param(namespace("team", {INJECTION: "x"}), OPT_IN, patch({**OPT_IN}, OVER_X), id="other-value"),
         pytest.param(namespace("team", OPT_IN, OVER_X), {}, patch({INJECTION: "x"}, None), id="value-restored"),
         pytest.param(namespace("team", {INJECTION: "new"}, MINE), {}, patch({}, None), id="changed-since"),
+        pytest.param(
+            namespace("team", {INJECTION: "x"}, MINE), OPT_IN, patch({**OPT_IN}, OVER_X), id="changed-but-wanted"
+        ),
         pytest.param(namespace("team", OPT_IN, MINE), OPT_IN, None, id="labelled-already"),
         pytest.param(namespace("team", OPT_IN), OPT_IN, None, id="labelled-by-a-person-and-wanted"),
         pytest.param(namespace("team", OPT_IN, MINE), {}, patch({INJECTION: None}, None), id="not-wanted-any-more"),

@@ -1,5 +1,6 @@
 """Options: the good ones, and the words for the others."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -7,13 +8,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from settings import Settings, problems
+from settings import QUANTITY, Settings, problems
 
 CHARMCRAFT = yaml.safe_load((pathlib.Path(__file__).parents[2] / "charmcraft.yaml").read_text())
 DEFAULTS: dict[str, Any] = {name: option["default"] for name, option in CHARMCRAFT["config"]["options"].items()}
 
 
-QUANTITIES = "must be NAME=QUANTITY, separated by commas, such as cpu=1m,memory=4Mi, or none"
+QUANTITIES = "must be cpu=QUANTITY, memory=QUANTITY or both, such as cpu=1m,memory=4Mi, or none"
 IMAGE = "must be an image reference, such as registry.invalid/istio-aux/shim:0.1.0"
 
 
@@ -46,6 +47,9 @@ def test_defaults_are_all_good() -> None:
         ("namespace-selector", "a b", '"a b" is not a label selector, such as key=value'),
         ("shim-requests", "cpu", f'"cpu" {QUANTITIES}'),
         ("shim-limits", "cpu=1 --x", f'"cpu=1 --x" {QUANTITIES}'),
+        ("shim-limits", "memory=4Megs", f'"memory=4Megs" {QUANTITIES}'),
+        ("shim-limits", "cpu=1..2", f'"cpu=1..2" {QUANTITIES}'),
+        ("shim-requests", "cpu=1m,ephemeral-storage=1Gi", f'"cpu=1m,ephemeral-storage=1Gi" {QUANTITIES}'),
         ("shim-limits", "", f'"" {QUANTITIES}'),
         ("delivery", "mount", "\"mount\" is invalid: must be 'copy' or 'image-volume'"),
     ],
@@ -54,6 +58,11 @@ def test_invalid_value_is_reported_with_valid_ones(option: str, value: Any, prob
     with pytest.raises(ValidationError) as wrong:
         Settings.parse({**DEFAULTS, option: value})
     assert problems(wrong.value) == f"{option}: {problem}"
+
+
+def test_quantities_are_those_of_the_chart() -> None:
+    chart = json.loads((pathlib.Path(__file__).parents[3] / "deploy/helm/istio-aux/values.schema.json").read_text())
+    assert chart["definitions"]["quantity"]["pattern"] == f"^{QUANTITY}$"
 
 
 @pytest.mark.parametrize(
