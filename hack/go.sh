@@ -31,11 +31,15 @@ build_go_tests() { go_compile test "${@:1:4}" -c -tags "$5"; }
 
 # go_compile VERB MODULE INTO LDFLAGS PACKAGE [OPTION…]
 go_compile() {
+  mkdir -p "$CACHE"
   CGO_ENABLED=0 GOGC=400 GOCACHE=$CACHE/go-build GOFLAGS=-buildvcs=false \
-    go "$1" -C "$2" "${@:6}" -trimpath -gcflags=all=-dwarf=false -ldflags "$4" -o "$3/" "$5"
+    flock --shared --close "$CACHE/go-build.lock" go "$1" -C "$2" "${@:6}" -trimpath -gcflags=all=-dwarf=false -ldflags "$4" -o "$3/" "$5"
 }
 
-# trim_go_cache: removes what was not used for the longest time, down to 5 GB.
+# trim_go_cache: removes what was not used for the longest time, down to 5 GB, unless another build runs, which may need it.
 trim_go_cache() {
-  find "$CACHE/go-build" -type f -printf '%T@ %s %p\n' | sort -rn | awk '{ size += $2 } size > 5e9 { print $3 }' | xargs -r -d '\n' rm -f
+  (
+    flock --nonblock 9 || exit 0
+    find "$CACHE/go-build" -type f -printf '%T@ %s %p\n' | sort -rn | awk '{ size += $2 } size > 5e9 { print $3 }' | xargs -r -d '\n' rm -f
+  ) 9>"$CACHE/go-build.lock"
 }

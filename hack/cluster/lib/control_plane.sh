@@ -15,6 +15,7 @@ start_control_plane() {
     policies=(--runtime-config=admissionregistration.k8s.io/v1beta1=true)
   fi
   audit_policy >"$STATE/audit.yaml"
+  # Without its grace period, a restarted API server waits for its watches until it is killed.
   # The reconciler of endpoints refuses addresses it takes for loopback; kubernetes_endpoints() does its work.
   start_daemon kube-apiserver "$K8S_BIN/kube-apiserver" --etcd-servers="http://$etcd" --secure-port=6443 \
     --service-cluster-ip-range="$(each %s SERVICE_CIDRS)" --advertise-address="$NODE_IP" --bind-address="$ANY_ADDRESS" --endpoint-reconciler-type=none \
@@ -24,7 +25,7 @@ start_control_plane() {
     --kubelet-client-certificate="$PKI/admin.crt" --kubelet-client-key="$PKI/admin.key" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$PKI/service-accounts.pub" \
     --service-account-signing-key-file="$PKI/service-accounts.key" --feature-gates="$gates" "${policies[@]}" \
-    --audit-policy-file="$STATE/audit.yaml" --audit-log-path="$LOGS/audit.log" --audit-log-maxsize=1000 --audit-log-maxbackup=1
+    --shutdown-watch-termination-grace-period=1s --audit-policy-file="$STATE/audit.yaml" --audit-log-path="$LOGS/audit.log" --audit-log-maxsize=1000 --audit-log-maxbackup=1
   wait_for_daemon kube-apiserver 90 kubectl get --raw /readyz
   start_daemon kube-controller-manager "$K8S_BIN/kube-controller-manager" --bind-address=127.0.0.1 --leader-elect=false \
     --kubeconfig="$PKI/controller-manager.kubeconfig" --authentication-kubeconfig="$PKI/controller-manager.kubeconfig" \
