@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::containerd::Containerd;
 use crate::error::{Context, Error, Result};
+use crate::identities::Identities;
 use crate::install;
 use crate::metrics::{EventCounts, Exporter};
 use crate::proxy::{self, Node};
@@ -53,6 +54,7 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
         never = keep_reconciled(&node, &supervisor) => match never {},
         never = keep_installed(&cni) => match never {},
+        never = forget_due_keys(&node.identities) => match never {},
         never = exporter.serve(metrics_port) => match never {},
         never = keep_used_roots(&node.containerd, &node.settings.proxy_root) => match never {},
     }
@@ -114,6 +116,14 @@ async fn keep_installed(cni: &CniPaths) -> Infallible {
             tracing::warn!(%error, "could not write the network configuration");
         }
         sleep(INSTALL_INTERVAL).await;
+    }
+}
+
+/// Forgets certificates, with their keys, at half of their life.
+async fn forget_due_keys(identities: &Identities) -> Infallible {
+    loop {
+        sleep(LOOK_INTERVAL).await;
+        identities.forget_due();
     }
 }
 

@@ -53,7 +53,7 @@ struct Labels {
 pub struct Counts(HashMap<(String, Kind), u64>);
 
 impl Counts {
-    /// Takes a line of Prometheus' text format. What is no sample of a counter whose name ends in `_total` is left out.
+    /// Takes a line of Prometheus' text format. What is not a sample of a counter whose name ends in `_total` is left out.
     pub fn take(&mut self, line: &str) {
         let Some((name, kind, value)) = sample(line) else { return };
         let key = (name.to_owned(), kind);

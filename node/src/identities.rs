@@ -1,7 +1,7 @@
 //! The certificates of the node's service accounts. Pods of an account share one: a start whose account is known asks istiod for none.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -24,8 +24,8 @@ struct Issued {
 }
 
 impl Issued {
-    fn serves(&self, root: &[u8]) -> bool {
-        self.root == root && !renewal_due_in(self.certificate.chain.as_bytes()).is_zero()
+    fn is_due(&self) -> bool {
+        renewal_due_in(self.certificate.chain.as_bytes()).is_zero()
     }
 }
 
@@ -40,7 +40,7 @@ impl Identities {
     ) -> Result<WorkloadCertificate> {
         let slot = self.slot(identity, root);
         let mut issued = slot.lock().await;
-        if let Some(issued) = issued.as_ref().filter(|issued| issued.serves(root)) {
+        if let Some(issued) = issued.as_ref().filter(|issued| issued.root == root && !issued.is_due()) {
             return Ok(issued.certificate.clone());
         }
         let certificate = issue.await?;
@@ -61,19 +61,32 @@ impl Identities {
             .context(format_args!("the pod's trust domain would be {of_pod:?}, and the mesh's is {known:?}"))
     }
 
-    /// Returns where the identity's certificate is kept, and forgets those that nobody would get any more.
+    /// Forgets the certificates, with their keys, of which half of their life is over.
+    pub fn forget_due(&self) {
+        retain(&mut self.slots(), |issued| !issued.is_due());
+    }
+
+    /// Returns where the identity's certificate is kept, and forgets those of another root.
     fn slot(&self, identity: &str, root: &[u8]) -> Slot {
-        let mut slots = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
-        let serves =
-            |slot: &Slot| slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(|issued| issued.serves(root)));
-        // Somebody else holds one that is being issued.
-        slots.retain(|_, slot| Arc::strong_count(slot) > 1 || serves(slot));
+        let mut slots = self.slots();
+        retain(&mut slots, |issued| issued.root == root);
         Arc::clone(slots.entry(identity.to_owned()).or_default())
     }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+        self.certificates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps the certificates that are wanted, and those that somebody else holds, such as one that is being issued.
+fn retain(slots: &mut HashMap<String, Slot>, is_wanted: impl Fn(&Issued) -> bool) {
+    let is_kept = |slot: &Slot| slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(&is_wanted));
+    slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_kept(slot));
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -112,7 +125,23 @@ mod tests {
         want(10, b"other", &due).await;
         want(10, b"other", &due).await;
         assert_eq!(count.load(Ordering::Relaxed), 13, "half of its life is over");
-        assert_eq!(identities.certificates.lock().unwrap().len(), 2, "what serves is kept, and the last");
+        assert_eq!(identities.slots().len(), 2, "what serves is kept, and the last");
+    }
+
+    #[tokio::test]
+    async fn key_is_forgotten_after_half_of_its_certificates_life() {
+        let identities = Identities::default();
+        for (identity, certificate) in [("fresh", issued(2000, 4000)), ("due", issued(1980, 2040))] {
+            identities.certificate(identity, b"", async { Ok(certificate) }).await.unwrap();
+        }
+        assert!(identities.certificate("failed", b"", async { Err(Error::new("no")) }).await.is_err());
+        let requested = identities.slot("requested", b"");
+        identities.forget_due();
+        let kept = || identities.slots().keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(kept(), ["fresh", "requested"].map(str::to_owned).into());
+        drop(requested);
+        identities.forget_due();
+        assert_eq!(kept(), ["fresh".to_owned()].into());
     }
 
     #[tokio::test]
@@ -136,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn failure_is_not_kept() {
         let identities = Identities::default();
-        let refused = async { Err(Error::new("istiod is away")) };
+        let refused = async { Err(Error::new("istiod is unavailable")) };
         assert!(identities.certificate("one", b"", refused).await.is_err());
         assert!(identities.certificate("one", b"", async { Ok(issued(2000, 4000)) }).await.is_ok());
     }

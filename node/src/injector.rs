@@ -22,8 +22,8 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use x509_parser::pem::Pem;
 
-pub(crate) use self::annotations::annotations;
 use self::annotations::wrong_traffic_annotation;
+pub(crate) use self::annotations::{annotations, is_of_proxy};
 pub use self::program::Program;
 pub use self::rendered::Rendered;
 use self::rendered::rendered;
@@ -95,7 +95,7 @@ impl Injector {
         let none = BTreeMap::new();
         let given = pod.metadata.annotations.as_ref().unwrap_or(&none);
         if let Some(name) = wrong_traffic_annotation(given) {
-            return Err(Error::new(format_args!("the annotation {name} is no list of ports or address ranges")));
+            return Err(Error::new(format_args!("the annotation {name} is not a list of ports or address ranges")));
         }
         let mut object = serde_json::to_value(pod)?;
         object["metadata"]["annotations"] = json!(annotations(given));
@@ -305,7 +305,7 @@ mod tests {
     fn annotation_that_is_no_list_of_ports_is_refused() {
         let error = object(&pod(&json!({"traffic.sidecar.istio.io/includeOutboundPorts": r"80\n"}))).unwrap_err();
         let expected =
-            "the annotation traffic.sidecar.istio.io/includeOutboundPorts is no list of ports or address ranges";
+            "the annotation traffic.sidecar.istio.io/includeOutboundPorts is not a list of ports or address ranges";
         assert_eq!(error.to_string(), expected);
     }
 

@@ -152,6 +152,7 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         identities: Identities::default(),
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
         starts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
+        restarts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
         ended: Arc::default(),
     };
     agent::run(node, args.cni, args.metrics_port).await.map(|never| match never {})

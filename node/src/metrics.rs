@@ -119,6 +119,10 @@ impl Exporter {
             }
             sleep(RETRY_DELAY).await;
         };
+        self.serve_on(&listener).await
+    }
+
+    async fn serve_on(self, listener: &TcpListener) -> Infallible {
         let permits = Arc::new(Semaphore::new(CONNECTION_LIMIT));
         loop {
             let permit = permits.clone().acquire_owned().await;
@@ -220,18 +224,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_metrics_path_is_served() {
-        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
         let containerd = Containerd::at(Path::new("/no/such/socket")).unwrap();
         let (events, ended) = (EventCounts::new(&LABELS), Arc::default());
         let exporter = Exporter { events, ended, containerd, run_dir: PathBuf::new(), image: String::new() };
-        tokio::spawn(exporter.serve(Some(port)));
+        tokio::spawn(async move { exporter.serve_on(&listener).await });
         let ask = async |path: &str| {
-            let mut stream = loop {
-                if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
-                    break stream;
-                }
-                tokio::task::yield_now().await;
-            };
+            let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n").as_bytes()).await.unwrap();
             let mut response = String::new();
             stream.read_to_string(&mut response).await.unwrap();

@@ -1,6 +1,7 @@
 //! Reads the pod from the API. The identity is the service account, whatever annotations say.
 
-use std::collections::BTreeMap;
+mod document;
+
 use std::time::Duration;
 
 use cni::protocol::Sandbox;
@@ -8,13 +9,13 @@ use contract::names::NODE_RUNTIME_CLASS;
 use contract::quantity;
 use futures::AsyncReadExt;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::GetParams;
 use kube::{Client, Config, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use self::document::{Contained, Document, Owner, Port, Status};
 use crate::error::{Context, Error, Result};
 
 /// Limits a pod, in bytes of JSON.
@@ -23,22 +24,36 @@ const POD_LIMIT: u64 = 1 << 20;
 const ANSWER_LIMIT: u64 = 16 << 20;
 /// Limits a pod's labels, in bytes: unlike annotations, the API server does not. They are written to a file in memory.
 const LABELS_LIMIT: usize = 64 << 10;
+/// Limits the number of a pod's labels, of its containers, and of its ports: each takes 100 bytes to 2 KiB besides its text, in each copy.
+const COUNT_LIMIT: usize = 1_000;
 
 /// Holds what a proxy needs of its pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodFacts {
     /// The pod's service account.
     pub service_account: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Its annotations.
-    pub annotations: BTreeMap<String, String>,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: String,
     /// The bytes of memory of the pod's overhead, which are the proxy's.
     pub memory: Option<u64>,
-    /// The pod for istiod's injector: what its template has of a pod, and that the API server validates.
+    /// The pod for istiod's injector: what its template has of a pod, and that the API server validates. Of the annotations only those
+    /// that become part of the proxy.
     pub object: Box<Pod>,
+}
+
+impl PodFacts {
+    /// Returns an annotation's value.
+    pub(crate) fn annotation(&self, name: &str) -> Option<&String> {
+        self.object.metadata.annotations.as_ref()?.get(name)
+    }
+
+    /// Returns a pod with an annotation.
+    #[cfg(test)]
+    pub(crate) fn annotated(name: &str, value: &str) -> Self {
+        let annotations = Some([(name.to_owned(), value.to_owned())].into());
+        let metadata = ObjectMeta { annotations, ..ObjectMeta::default() };
+        Self { object: Box::new(Pod { metadata, ..Pod::default() }), ..Self::default() }
+    }
 }
 
 /// Returns a client of the API server, for which an answer that does not come in time means a dead connection. It watches nothing.
@@ -77,69 +92,6 @@ struct Identity {
     uid: Option<String>,
 }
 
-/// Holds what is read of a pod. The rest takes no memory.
-#[derive(Deserialize)]
-struct Document {
-    metadata: Metadata,
-    spec: Spec,
-    #[serde(default)]
-    status: Status,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    generate_name: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    owner_references: Option<Vec<Owner>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Owner {
-    api_version: String,
-    kind: String,
-    name: String,
-    uid: String,
-    controller: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    containers: Vec<Contained>,
-    init_containers: Option<Vec<Contained>>,
-    node_name: Option<String>,
-    service_account_name: Option<String>,
-    runtime_class_name: Option<String>,
-    overhead: Option<BTreeMap<String, Quantity>>,
-}
-
-#[derive(Deserialize)]
-struct Contained {
-    name: String,
-    ports: Option<Vec<Port>>,
-}
-
-#[derive(Deserialize)]
-struct Port {
-    name: Option<String>,
-    #[serde(rename = "containerPort")]
-    number: i32,
-    protocol: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Status {
-    phase: Option<String>,
-    qos_class: Option<String>,
-}
-
 /// Gets the pod of a sandbox' name; `None` where there is none. Fails beyond a limit, in bytes of JSON.
 async fn get_pod<T: DeserializeOwned>(client: &Client, sandbox: &Sandbox, limit: u64) -> Result<Option<T>> {
     let pods = kube::core::Request::new(Pod::url_path(&(), Some(&sandbox.namespace)));
@@ -160,9 +112,15 @@ fn facts(pod: Document) -> Result<PodFacts> {
     if spec.runtime_class_name.as_deref() != Some(NODE_RUNTIME_CLASS) {
         return Err(Error::new(format_args!("the pod's runtime class is not {NODE_RUNTIME_CLASS}")));
     }
-    let (labels, annotations) = (metadata.labels.unwrap_or_default(), metadata.annotations.unwrap_or_default());
-    if labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LABELS_LIMIT {
+    if metadata.labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > LABELS_LIMIT {
         return Err(Error::new("the pod's labels are larger than 64 KiB"));
+    }
+    let containers = || spec.init_containers.iter().flatten().chain(&spec.containers);
+    let ports = containers().flat_map(|container| &container.ports).flatten().count();
+    for (count, what) in [(containers().count(), "containers"), (ports, "ports")] {
+        if count > COUNT_LIMIT {
+            return Err(Error::new(format_args!("the pod has more than {COUNT_LIMIT} {what}")));
+        }
     }
     let service_account = spec.service_account_name.unwrap_or_else(|| "default".to_owned());
     let object = Pod {
@@ -171,8 +129,8 @@ fn facts(pod: Document) -> Result<PodFacts> {
             namespace: metadata.namespace,
             uid: metadata.uid,
             generate_name: metadata.generate_name,
-            labels: Some(labels.clone()),
-            annotations: Some(annotations.clone()),
+            labels: Some(metadata.labels),
+            annotations: Some(metadata.annotations),
             owner_references: metadata
                 .owner_references
                 .map(|owners| owners.into_iter().filter_map(controller).collect()),
@@ -190,8 +148,6 @@ fn facts(pod: Document) -> Result<PodFacts> {
     let overhead = spec.overhead.as_ref().and_then(|overhead| overhead.get("memory"));
     Ok(PodFacts {
         service_account,
-        labels,
-        annotations,
         qos_class: status.qos_class.unwrap_or_default(),
         memory: overhead.and_then(|memory| quantity::rounded_up(&memory.0)?.try_into().ok()),
         object: Box::new(object),
@@ -240,7 +196,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let answers = async {
             let mut connection = BufReader::new(listener.accept().await.unwrap().0);
-            for delay in [0, 1_200].map(Duration::from_millis) {
+            for delay in [0, 2_400].map(Duration::from_millis) {
                 let mut line = String::new();
                 while line != "\r\n" {
                     line.clear();
@@ -256,10 +212,10 @@ mod tests {
         };
         let requests = async {
             let api = Config::new(format!("http://{address}").parse().unwrap());
-            let client = client(api, Duration::from_secs(2)).unwrap();
+            let client = client(api, Duration::from_secs(4)).unwrap();
             let sandbox = Sandbox { namespace: "team".to_owned(), name: "train-0".to_owned(), ..Sandbox::default() };
             assert_eq!(is_pod_over(&client, &sandbox).await, Ok(true));
-            sleep(Duration::from_millis(1_200)).await;
+            sleep(Duration::from_millis(2_400)).await;
             assert_eq!(is_pod_over(&client, &sandbox).await, Ok(true));
         };
         tokio::select! {
@@ -315,12 +271,45 @@ mod tests {
         let mut other = pod();
         other["spec"]["runtimeClassName"] = json!("runc");
         let mut labelled = pod();
-        labelled["metadata"]["labels"] = (0..2_000).map(|number| (format!("{number:032}"), json!(""))).collect();
+        labelled["metadata"]["labels"] = (0..1_000).map(|number| (format!("{number:065}"), json!(""))).collect();
         assert!(facts_of(&labelled).is_ok());
-        labelled["metadata"]["labels"] = (0..3_000).map(|number| (format!("{number:032}"), json!(""))).collect();
+        labelled["metadata"]["labels"] = (0..1_000).map(|number| (format!("{number:066}"), json!(""))).collect();
         for (pod, text) in [(other, "the pod's runtime class is not"), (labelled, "labels are larger than 64 KiB")] {
             let error = facts_of(&pod).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
+    }
+
+    #[test]
+    fn annotations_that_no_proxy_reads_take_no_memory() {
+        let mut annotated = pod();
+        annotated["metadata"]["annotations"] = (0..50_000).map(|number| (number.to_string(), json!(""))).collect();
+        annotated["metadata"]["annotations"]["proxy.istio.io/config"] = json!("concurrency: 1");
+        annotated["metadata"]["annotations"]["istio-aux.io/probes"] = json!("{}");
+        let facts = facts_of(&annotated).unwrap();
+        assert_eq!(facts.annotation("istio-aux.io/probes"), Some(&"{}".to_owned()));
+        assert_eq!(facts.object.metadata.annotations.unwrap().len(), 2);
+    }
+
+    #[test]
+    fn number_of_labels_containers_and_ports_is_limited() {
+        let with = |count: usize| {
+            let ports: Vec<_> = (0..count).map(|port| json!({"containerPort": port})).collect();
+            let (mut labelled, mut many, mut open) = (pod(), pod(), pod());
+            labelled["metadata"]["labels"] = (0..count).map(|number| (number.to_string(), json!(""))).collect();
+            many["spec"]["containers"] = vec![json!({"name": "main"}); count].into();
+            open["spec"]["containers"][0]["ports"] = json!(ports);
+            [labelled, many, open].map(|pod| {
+                let pod = serde_json::from_value(pod).map_err(|error| error.to_string());
+                pod.and_then(|pod| facts(pod).map_err(|error| error.to_string())).err()
+            })
+        };
+        assert_eq!(with(1_000), [None, None, None]);
+        let expected = [
+            "invalid length 1001, expected at most 1000 labels",
+            "the pod has more than 1000 containers",
+            "the pod has more than 1000 ports",
+        ];
+        assert_eq!(with(1_001), expected.map(|text| Some(text.to_owned())));
     }
 }

@@ -40,7 +40,7 @@ pub enum ProxyState {
     Starting,
     /// Ended.
     Ended,
-    /// containerd does not say: the proxy's shim does not answer.
+    /// Not known: the proxy's shim does not answer containerd, or the record of the serving proxy cannot be read.
     Unknown,
     /// Not there: the pod runs outside of the mesh.
     Missing,
@@ -66,12 +66,12 @@ pub async fn proxies(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Prox
         let Some(files) = sandbox_of_proxy(&id).map(|sandbox| SandboxFiles::of(run_dir, sandbox)) else { continue };
         let Some(sandbox) = files.sandbox() else { continue };
         let state = match (containerd.pid(&id).await, files.age(&id)) {
-            (Err(_), _) => ProxyState::Unknown,
-            (Ok(None), _) if files.revision().is_none() => ProxyState::Starting,
+            (Err(_), _) | (_, Err(_)) => ProxyState::Unknown,
+            (Ok(None), _) if matches!(files.revision(), Ok(None)) => ProxyState::Starting,
             (Ok(None), _) => ProxyState::Ended,
-            (_, Ordering::Less) => ProxyState::Draining,
-            (_, Ordering::Equal) => ProxyState::Running,
-            (_, Ordering::Greater) => ProxyState::Starting,
+            (_, Ok(Ordering::Less)) => ProxyState::Draining,
+            (_, Ok(Ordering::Equal)) => ProxyState::Running,
+            (_, Ok(Ordering::Greater)) => ProxyState::Starting,
         };
         let image = proxy::image_of(&labels);
         let certificate_expires_in = files.certificate_expires_in();
@@ -91,7 +91,8 @@ pub async fn gauges(containerd: &Containerd, run_dir: &Path, image: &str) -> Res
     let all = containerd.list(&[]).await?;
     let sandboxes: BTreeSet<_> = all.keys().filter_map(|id| sandbox_of_proxy(id)).collect();
     let files = |sandbox: &str| SandboxFiles::of(run_dir, sandbox);
-    let is_serving = |id: &str| sandbox_of_proxy(id).is_some_and(|sandbox| files(sandbox).age(id) == Ordering::Equal);
+    let is_serving =
+        |id: &str| sandbox_of_proxy(id).is_some_and(|sandbox| files(sandbox).age(id).is_ok_and(Ordering::is_eq));
     let is_outdated = |(id, labels): &(&String, &_)| is_serving(id) && proxy::image_of(labels) != image;
     Ok(Gauges {
         proxies: sandboxes.len() as u64,

@@ -235,11 +235,11 @@ async fn annotation_that_is_a_firewall_rule_starts_no_pod() {
     assert!(outside.trim_end().ends_with("000"), "{outside}");
 
     let mut rule = annotated("rule", "1 -j RETURN\nCOMMIT\n* nat\n-A POSTROUTING -j SNAT --to-source 192.0.2.1");
-    assert_never_starts(ns, rule, "is no list of ports or address ranges").await;
+    assert_never_starts(ns, rule, "is not a list of ports or address ranges").await;
     // istiod does not validate this one. In its template, the two characters \n are a line break in quotes.
     rule = annotated("unchecked", "1");
     rule["spec"]["template"]["metadata"]["annotations"] = json!({"traffic.sidecar.istio.io/includeOutboundPorts": r"80 -j RETURN\nCOMMIT\n*nat\n-A OUTPUT -p tcp --dport 81"});
-    assert_never_starts(ns, rule, "is no list of ports or address ranges").await;
+    assert_never_starts(ns, rule, "is not a list of ports or address ranges").await;
 }
 
 /// istiod validates no variable of a `ProxyConfig`, and writes them into its template as they are.

@@ -9,7 +9,7 @@ use e2e::cluster::{BESIDE, MESH};
 use e2e::command::{printed, run};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
-use e2e::node::{self, NextImage, ProxyProcess};
+use e2e::node::{self, NextImage, ProxyProcess, Restored};
 use e2e::{Namespace, PodView, scenario};
 use serde_json::Value;
 
@@ -34,9 +34,12 @@ until [ -e /memory/stop ]; do
 done
 sleep 86400";
 
-fn objects() -> Vec<Value> {
-    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
-    streaming_server(STREAM).into_iter().chain([client]).collect()
+/// Creates the server of long responses, and a client that runs a script, and waits until both run.
+async fn create_server_and_client(ns: &Namespace, script: &str) {
+    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", script)])));
+    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
+    wait_for_rollout(ns.name(), "deployment/web");
+    wait_for_rollout(ns.name(), "deployment/client");
 }
 
 /// Runs a script in the only pod of a Deployment.
@@ -96,9 +99,7 @@ pub(crate) async fn until_states(ns: &Namespace, image: &str, expected: &[&str])
 #[tokio::test]
 async fn upgrade_breaks_and_refuses_no_connection() {
     let ns = &scenario("node-upgrade", &[BESIDE]).await;
-    ns.create_objects(objects()).await;
-    wait_for_rollout(ns.name(), "deployment/web");
-    wait_for_rollout(ns.name(), "deployment/client");
+    create_server_and_client(ns, CLIENT).await;
     let before = node::proxy_image();
     until_streaming(ns, "stream").await;
     until_states(ns, &node::root_of(&before), &["running", "running"]).await;
@@ -132,16 +133,9 @@ async fn upgrade_breaks_and_refuses_no_connection() {
     // The control: a proxy that ends without a next one breaks a long response.
     exec(ns, "web", "rm /memory/end");
     exec(ns, "client", "touch /memory/stop");
-    let ask = "(curl -sSN http://web/cgi-bin/stream >/memory/stream; echo $? >/memory/broken) >/dev/null 2>&1 &";
-    exec(ns, "client", &format!("rm /memory/stream; {ask}"));
-    until_streaming(ns, "stream").await;
+    begin_stream(ns, "again").await;
     node::kill_proxies();
-    let status = ns
-        .until("its end", async || {
-            Some(exec(ns, "client", "cat /memory/broken || true")).filter(|text| !text.is_empty())
-        })
-        .await;
-    assert_ne!(status.trim(), "0", "it was broken");
+    until_broken(ns, "again").await;
     // After upgrades, too, a proxy that ends is started again.
     until_states(ns, &node::root_of(&before), &["running", "running"]).await;
     ns.until("a response", async || (exec(ns, "client", &asks_status("web")) == "200").then_some(())).await;
@@ -149,17 +143,23 @@ async fn upgrade_breaks_and_refuses_no_connection() {
 
 /// Has a long response begin that goes to a file.
 async fn begin_stream(ns: &Namespace, file: &str) {
-    exec(ns, "client", &format!("curl -sSN http://web/cgi-bin/stream >/memory/{file} 2>&1 &"));
+    let ask = format!("curl -sSN http://web/cgi-bin/stream >/memory/{file}; echo $? >/memory/{file}-status");
+    exec(ns, "client", &format!("({ask}) >/dev/null 2>&1 &"));
     until_streaming(ns, file).await;
+}
+
+/// Waits until such a response has ended, and fails unless it was broken.
+async fn until_broken(ns: &Namespace, file: &str) {
+    let status = async || {
+        Some(exec(ns, "client", &format!("cat /memory/{file}-status || true"))).filter(|text| !text.is_empty())
+    };
+    assert_ne!(ns.until("the response's end", status).await.trim(), "0", "it was broken");
 }
 
 #[tokio::test]
 async fn no_proxy_before_the_last_upgrade_accepts_connections() {
     let ns = &scenario("node-upgrades", &[BESIDE]).await;
-    let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", "sleep 86400")])));
-    ns.create_objects(streaming_server(STREAM).into_iter().chain([client])).await;
-    wait_for_rollout(ns.name(), "deployment/web");
-    wait_for_rollout(ns.name(), "deployment/client");
+    create_server_and_client(ns, "sleep 86400").await;
     let before = node::root_of(&node::proxy_image());
 
     // Each proxy has a long response of its own.
@@ -190,6 +190,23 @@ async fn no_proxy_before_the_last_upgrade_accepts_connections() {
         until_states(ns, earlier, &[]).await;
         assert!(exec(ns, "client", &format!("cat /memory/{name}")).ends_with("whole\n"), "{name}");
     }
+}
+
+#[tokio::test]
+async fn proxy_before_an_upgrade_ends_with_its_connections_after_the_drain_timeout() {
+    let ns = &scenario("node-upgrade-drain", &[BESIDE]).await;
+    create_server_and_client(ns, "sleep 86400").await;
+    let _restored = Restored(|| node::set_value("drainTimeout=3600"));
+    node::roll_out("drainTimeout=10");
+    let before = node::root_of(&node::proxy_image());
+    begin_stream(ns, "stream").await;
+
+    let next = NextImage::install();
+    until_states(ns, &node::root_of(&next.name), &["running", "running"]).await;
+    until_states(ns, &before, &[]).await;
+    until_broken(ns, "stream").await;
+    let log = node::agent_log();
+    assert!(log.contains("a proxy before an upgrade is ended with its connections"), "{log}");
 }
 
 #[tokio::test]

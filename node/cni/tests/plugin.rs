@@ -10,7 +10,9 @@ use cni::input::Environment;
 use cni::plugin::run;
 use serde_json::{Value, json};
 
+/// The wait for an agent that does not exist, and for one that answers.
 const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_mins(1);
 
 fn environment(command: &str) -> Environment {
     Environment {
@@ -56,7 +58,7 @@ fn error(result: Result<String, cni::failure::Failure>) -> Value {
 fn add_with_agent_prints_previous_result() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![None, Some("{}")]);
-    let output = run(&environment("ADD"), &configuration(directory.path()), Duration::from_mins(1)).unwrap();
+    let output = run(&environment("ADD"), &configuration(directory.path()), LONG).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&output).unwrap(), result());
     let request = json!({
         "command": "add", "id": "abc", "netns": "/run/netns/x", "namespace": "team", "name": "job", "uid": "u1",
@@ -70,7 +72,7 @@ fn add_with_agent_prints_previous_result() {
 fn rejected_add_fails_with_agents_reason() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![Some(r#"{"error": "no certificate"}"#)]);
-    let error = error(run(&environment("ADD"), &configuration(directory.path()), SHORT));
+    let error = error(run(&environment("ADD"), &configuration(directory.path()), LONG));
     assert_eq!((&error["code"], &error["msg"]), (&json!(101), &json!("istio-aux: no certificate")));
     agent.join().unwrap();
 }
@@ -94,7 +96,7 @@ fn delete_without_agent_writes_tombstone() {
 fn delete_with_agent_writes_no_tombstone() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![Some("{}")]);
-    assert_eq!(run(&environment("DEL"), &configuration(directory.path()), SHORT), Ok(String::new()));
+    assert_eq!(run(&environment("DEL"), &configuration(directory.path()), LONG), Ok(String::new()));
     assert_eq!(agent.join().unwrap(), [json!({"command": "delete", "id": "abc"})]);
     assert!(!directory.path().join("tombstones").exists());
 }
@@ -114,7 +116,7 @@ fn delete_with_invalid_input_succeeds() {
 fn check_returns_agents_answer() {
     let directory = tempfile::tempdir().unwrap();
     let agent = agent(directory.path(), vec![Some("{}"), Some(r#"{"error": "the proxy is not ready"}"#)]);
-    let check = || run(&environment("CHECK"), &configuration(directory.path()), SHORT);
+    let check = || run(&environment("CHECK"), &configuration(directory.path()), LONG);
     assert_eq!(check(), Ok(String::new()));
     assert_eq!(error(check())["msg"], "istio-aux: the proxy is not ready");
     agent.join().unwrap();
@@ -124,7 +126,7 @@ fn check_returns_agents_answer() {
 fn status_and_gc_need_the_agent() {
     for (command, code, asked) in [("STATUS", 50, "status"), ("GC", 11, "collect")] {
         let directory = tempfile::tempdir().unwrap();
-        let called = || run(&environment(command), &configuration(directory.path()), SHORT);
+        let called = || run(&environment(command), &configuration(directory.path()), LONG);
         assert_eq!(error(called())["code"], code, "{command}");
         let agent = agent(directory.path(), vec![Some("{}")]);
         assert_eq!(called(), Ok(String::new()), "{command}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contract::names::{MERGE_METRICS_ANNOTATION, SCRAPE_TARGETS_ANNOTATION};
+use contract::names::{MERGE_METRICS_ANNOTATION, PROBES_ANNOTATION, SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION};
 use serde_json::{Map, Value};
 
 use super::program::VALUE_LIMIT;
@@ -55,6 +55,12 @@ fn is_of_traffic(c: char) -> bool {
     c.is_ascii_hexdigit() || ".:/,* ".contains(c)
 }
 
+/// Returns true for an annotation that may change a proxy. Those of the webhook become variables of pilot-agent.
+pub(crate) fn is_of_proxy(name: &str) -> bool {
+    let of_webhook = [CONFIG_ANNOTATION, PROBES_ANNOTATION, SCRAPES_ANNOTATION];
+    KINDS.iter().flat_map(|(names, _)| *names).chain(&of_webhook).any(|known| *known == name)
+}
+
 /// Returns the annotations that reach istiod and pilot-agent.
 pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let of_kinds = KINDS.into_iter().flat_map(|(names, is_allowed)| {
@@ -71,12 +77,12 @@ pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, St
     of_kinds.chain(config).collect()
 }
 
-/// Returns the name of an annotation that should become firewall rules, and is no list of ports or address ranges.
+/// Returns the name of an annotation that should become firewall rules, and is not a list of ports or address ranges.
 pub(super) fn wrong_traffic_annotation(all: &BTreeMap<String, String>) -> Option<&'static str> {
     TRAFFIC.into_iter().find(|name| all.get(*name).is_some_and(|value| !value.chars().all(is_of_traffic)))
 }
 
-/// Parses the annotation; `None` where it is no mapping, or too large, by its aliases, too.
+/// Parses the annotation; `None` where it is not a mapping, or is too large with its aliases expanded.
 fn proxy_config(text: &str) -> Option<Map<String, Value>> {
     let options = serde_saphyr::options! { budget: serde_saphyr::budget! { max_total_scalar_bytes: VALUE_LIMIT } };
     (text.len() <= VALUE_LIMIT).then(|| serde_saphyr::from_str_with_options(text, options).ok())?

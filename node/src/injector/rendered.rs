@@ -40,6 +40,14 @@ impl Rendered {
         Self { redirection: earlier.redirection, ..self }
     }
 
+    /// Returns true if istio-iptables redirects DNS.
+    #[must_use]
+    pub fn redirects_dns(&self) -> bool {
+        // As Go's `strconv.ParseBool` reads it.
+        let value = self.redirection.environment.get(DNS_CAPTURE);
+        value.is_some_and(|value| ["1", "t", "T", "true", "TRUE", "True"].contains(&value.as_str()))
+    }
+
     /// Returns true if traffic is redirected by rules that no `iptables` has.
     #[must_use]
     pub fn is_redirected_by_nftables(&self) -> bool {
@@ -104,6 +112,17 @@ mod tests {
                 assert_eq!(upgraded, Rendered { proxy: captures(expected), redirection: redirection.clone() });
             }
         }
+    }
+
+    #[test]
+    fn redirection_of_dns_is_known() {
+        for (value, expected) in
+            [("1", true), ("true", true), ("TRUE", true), ("false", false), ("0", false), ("", false)]
+        {
+            let rendered = Rendered { redirection: program(&[(DNS_CAPTURE, value)]), ..Rendered::default() };
+            assert_eq!(rendered.redirects_dns(), expected, "{value}");
+        }
+        assert!(!Rendered::default().redirects_dns());
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(super) fn environment(
 
 /// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
 fn probes(pod: &PodFacts) -> Option<String> {
-    let text = pod.annotations.get(PROBES_ANNOTATION)?;
+    let text = pod.annotation(PROBES_ANNOTATION)?;
     let probes: Option<BTreeMap<String, Probe>> = serde_json::from_str(text).ok();
     let probes = probes.filter(|probes| probes.iter().all(|(path, probe)| is_served(path, probe)));
     passed(PROBES_ANNOTATION, text, probes.is_some())?;
@@ -72,7 +72,7 @@ fn is_served(path: &str, probe: &Probe) -> bool {
 
 /// Returns what pilot-agent scrapes of the application; `None` for what would make it exit: no JSON, or a port of its own.
 fn scrapes(pod: &PodFacts) -> Option<&String> {
-    let text = pod.annotations.get(SCRAPES_ANNOTATION)?;
+    let text = pod.annotation(SCRAPES_ANNOTATION)?;
     let scrapes: Option<BTreeMap<String, String>> = serde_json::from_str(text).ok();
     let port = scrapes.map(|scrapes| scrapes.get("port").map_or(Ok(80), |port| port.parse::<u16>()));
     let is_usable = port.is_some_and(|port| port.is_ok_and(|port| !Ports::has_pilot_agent(port)));
@@ -123,10 +123,7 @@ mod tests {
     #[test]
     fn probes_of_other_origin_are_left_out() {
         let long = format!(r#"{{"/app-health/main/livez": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
-        let annotated = |text: &str| {
-            let annotations = BTreeMap::from([(PROBES_ANNOTATION.to_owned(), text.to_owned())]);
-            PodFacts { annotations, ..PodFacts::default() }
-        };
+        let annotated = |text: &str| PodFacts::annotated(PROBES_ANNOTATION, text);
         for probe in [r#"{"httpGet": {"port": 80}}"#, r#"{"tcpSocket": {"port": 80}}"#, r#"{"grpc": {"port": 80}}"#] {
             let of_probe = |probe: &str| format!(r#"{{"/app-health/main/livez": {probe}}}"#);
             let expected: Value = serde_json::from_str(&of_probe(probe)).unwrap();
@@ -156,8 +153,7 @@ mod tests {
     fn scrapes_are_the_webhooks_or_else_istiods() {
         let rendered = BTreeMap::from([("ISTIO_PROMETHEUS_ANNOTATIONS".to_owned(), "istiod's".to_owned())]);
         let given = |text: &str| {
-            let annotations = BTreeMap::from([(SCRAPES_ANNOTATION.to_owned(), text.to_owned())]);
-            let variables = environment(&PodFacts { annotations, ..PodFacts::default() }, &rendered, Ports::of(0));
+            let variables = environment(&PodFacts::annotated(SCRAPES_ANNOTATION, text), &rendered, Ports::of(0));
             variables["ISTIO_PROMETHEUS_ANNOTATIONS"].clone()
         };
         for text in [r#"{"path":"/m","port":"8080"}"#, r#"{"scrape":"true"}"#] {

@@ -1,7 +1,6 @@
 //! The files of a sandbox' proxy, in a directory of its own below `/run`, where no key reaches a disk.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -18,6 +17,8 @@ use crate::pod::PodFacts;
 
 /// The directory of the file of firewall rules, which is a mount of the proxy's container, and the file.
 pub(super) const RULES: &str = "rules";
+/// Limits labels, annotations, and what istiod gave a proxy: files in a tmpfs count to the agent's memory.
+const SIZE_LIMIT: usize = 256 << 10;
 
 /// Reads and writes the directory of one sandbox.
 #[derive(Debug)]
@@ -45,8 +46,11 @@ impl SandboxFiles {
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o700))?;
         replace(&self.directory, "sandbox.json", &json!(sandbox).to_string(), |_| Ok(()))?;
-        fs::write(directory.join("labels"), downward_api(&pod.labels))?;
-        fs::write(directory.join("annotations"), downward_api(&injector::annotations(&pod.annotations)))?;
+        let metadata = &pod.object.metadata;
+        let annotations = metadata.annotations.as_ref().map(injector::annotations);
+        fs::write(directory.join("labels"), checked("labels", downward_api(metadata.labels.iter().flatten()))?)?;
+        let annotations = downward_api(annotations.iter().flatten());
+        fs::write(directory.join("annotations"), checked("annotations", annotations)?)?;
         fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
         let resolver = self.directory.join("resolv.conf");
         match resolv_conf(&sandbox.dns) {
@@ -100,23 +104,25 @@ impl SandboxFiles {
     }
 
     /// Reads what istiod's injector gave the proxy; `None` where it was not asked yet.
-    pub(super) fn rendered(&self) -> Option<Rendered> {
-        serde_json::from_slice(&fs::read(self.directory.join("rendered.json")).ok()?).ok()
+    pub(super) fn rendered(&self) -> io::Result<Option<Rendered>> {
+        let text = existing(fs::read(self.directory.join("rendered.json")))?;
+        Ok(text.map(|text| serde_json::from_slice(&text)).transpose()?)
     }
 
-    /// Records what istiod's injector gave the proxy.
-    pub(super) fn write_rendered(&self, rendered: &Rendered) -> io::Result<()> {
-        replace(&self.directory, "rendered.json", &json!(rendered).to_string(), |_| Ok(()))
+    /// Records what istiod's injector gave the proxy: see [`record_of`].
+    pub(super) fn write_rendered(&self, record: &str) -> io::Result<()> {
+        replace(&self.directory, "rendered.json", record, |_| Ok(()))
     }
 
     /// Returns the revision that serves: the number of upgrades before it. `None` where none has served yet.
-    pub(crate) fn revision(&self) -> Option<u32> {
-        fs::read_to_string(self.directory.join("revision")).ok()?.parse().ok()
+    pub(crate) fn revision(&self) -> io::Result<Option<u32>> {
+        let text = existing(fs::read_to_string(self.directory.join("revision")))?;
+        text.map(|text| text.parse().map_err(io::Error::other)).transpose()
     }
 
     /// Compares a container of the sandbox with the proxy that serves: less is earlier.
-    pub(crate) fn age(&self, id: &str) -> Ordering {
-        revision_of(id).cmp(&self.revision().or(Some(0)))
+    pub(crate) fn age(&self, id: &str) -> io::Result<Ordering> {
+        Ok(revision_of(id).cmp(&self.revision()?.or(Some(0))))
     }
 
     /// Records the revision that serves from now on.
@@ -136,8 +142,8 @@ impl SandboxFiles {
     }
 
     /// Returns true if the ports may have been redirected to a revision.
-    pub(super) fn has_begun(&self, revision: u32) -> bool {
-        self.beginning(revision).exists()
+    pub(super) fn has_begun(&self, revision: u32) -> io::Result<bool> {
+        self.beginning(revision).try_exists()
     }
 
     /// Records that the ports are not redirected to a revision any more.
@@ -178,11 +184,27 @@ impl SandboxFiles {
 
     /// Removes the directory.
     pub(super) fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
-        }
+        existing(fs::remove_dir_all(&self.directory)).map(drop)
     }
+}
+
+/// Returns the result for a file; `None` where it does not exist.
+pub(super) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Returns the record of what istiod's injector gave a proxy. Fails where it would be larger than the limit.
+pub(super) fn record_of(rendered: &Rendered) -> io::Result<String> {
+    checked("arguments and variables", json!(rendered).to_string())
+}
+
+/// Fails where a file would be larger than the limit.
+fn checked(what: &str, text: String) -> io::Result<String> {
+    let too_large = || io::Error::other(format!("the {what} are larger than {SIZE_LIMIT} bytes"));
+    (text.len() <= SIZE_LIMIT).then_some(text).ok_or_else(too_large)
 }
 
 /// Writes a file as a whole, after `prepare` has set what it needs besides.
@@ -199,8 +221,8 @@ fn for_group(group: u32, path: &Path, mode: u32) -> io::Result<()> {
     chown(path, Some(0), Some(group))
 }
 
-/// Renders a resolver's configuration, as container runtimes do; `None` without a name server. A value that is no single word would
-/// be more than its line.
+/// Renders a resolver's configuration, as container runtimes do; `None` without a name server. Values with spaces are left out:
+/// they would be more than one value of their line.
 fn resolv_conf(dns: &Dns) -> Option<String> {
     let words = |values: &[String]| {
         let words = values.iter().filter(|value| !value.is_empty() && !value.contains(char::is_whitespace));
@@ -215,8 +237,8 @@ fn resolv_conf(dns: &Dns) -> Option<String> {
 }
 
 /// Renders labels or annotations as a volume of the downward API does.
-fn downward_api(map: &BTreeMap<String, String>) -> String {
-    map.iter().fold(String::new(), |text, (key, value)| text + key + "=" + &json!(value).to_string() + "\n")
+fn downward_api<'a>(entries: impl Iterator<Item = (&'a String, &'a String)>) -> String {
+    entries.fold(String::new(), |text, (key, value)| text + key + "=" + &json!(value).to_string() + "\n")
 }
 
 #[cfg(test)]
@@ -239,10 +261,50 @@ mod tests {
         let run_dir = tempfile::tempdir().unwrap();
         let files = SandboxFiles::of(run_dir.path(), "abc");
         fs::create_dir_all(&files.directory).unwrap();
-        let ages = || [0, 1, 2].map(|revision| files.age(&proxy_id("abc", revision)));
-        assert_eq!((files.revision(), ages()), (None, [Ordering::Equal, Ordering::Greater, Ordering::Greater]));
+        let ages = || [0, 1, 2].map(|revision| files.age(&proxy_id("abc", revision)).unwrap());
+        assert_eq!(files.revision().unwrap(), None);
+        assert_eq!(ages(), [Ordering::Equal, Ordering::Greater, Ordering::Greater]);
         files.write_revision(1).unwrap();
-        assert_eq!((files.revision(), ages()), (Some(1), [Ordering::Less, Ordering::Equal, Ordering::Greater]));
+        assert_eq!(files.revision().unwrap(), Some(1));
+        assert_eq!(ages(), [Ordering::Less, Ordering::Equal, Ordering::Greater]);
+    }
+
+    #[test]
+    fn unreadable_record_is_an_error() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let files = SandboxFiles::of(run_dir.path(), "abc");
+        for name in ["revision", "rendered.json"] {
+            fs::create_dir_all(files.directory.join(name)).unwrap();
+        }
+        assert!(files.revision().is_err() && files.rendered().is_err());
+        for name in ["revision", "rendered.json"] {
+            fs::remove_dir(files.directory.join(name)).unwrap();
+            fs::write(files.directory.join(name), "x").unwrap();
+        }
+        assert!(files.revision().is_err() && files.rendered().is_err() && files.age(&proxy_id("abc", 0)).is_err());
+    }
+
+    #[test]
+    fn pod_whose_files_would_be_large_is_an_error() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let files = SandboxFiles::of(run_dir.path(), "abc");
+        let with = |length: usize| {
+            let quotes = PodFacts::annotated("sidecar.istio.io/extraStatTags", &"\"".repeat(length));
+            files.write_pod(&Sandbox::default(), &quotes).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(120 << 10), Ok(()));
+        assert_eq!(with(130 << 10), Err("the annotations are larger than 262144 bytes".to_owned()));
+    }
+
+    #[test]
+    fn record_that_would_be_large_is_an_error() {
+        let with = |length: usize| {
+            let mut rendered = Rendered::default();
+            rendered.proxy.args.push("x".repeat(length));
+            record_of(&rendered).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(with(250 << 10), Ok(()));
+        assert_eq!(with(256 << 10), Err("the arguments and variables are larger than 262144 bytes".to_owned()));
     }
 
     #[test]

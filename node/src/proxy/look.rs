@@ -29,7 +29,7 @@ impl Node {
         }
         let (mut look, mut is_api_away) = (Look::default(), false);
         for id in ids {
-            let serving = containers.get(&self.serving(&id));
+            let serving = self.serving(&id).ok().and_then(|id| containers.get(&id));
             if serving.is_some_and(|labels| image_of(labels) != self.image()) {
                 look.outdated.insert(id.clone());
             }
@@ -81,8 +81,9 @@ pub(crate) async fn pods_without_proxy(containerd: &Containerd, run_dir: &Path) 
     Ok(without.map(sandbox).collect())
 }
 
+/// Returns the sandbox unless no proxy has served it. Where the record of that cannot be read, one may have.
 fn served_sandbox(files: &SandboxFiles) -> Option<Sandbox> {
-    files.revision().and_then(|_| files.sandbox())
+    files.sandbox().filter(|_| !matches!(files.revision(), Ok(None)))
 }
 
 /// Returns the names of a directory's entries; none where it does not exist.

@@ -29,9 +29,10 @@ use cni::logger::rotated;
 use cni::protocol::Sandbox;
 use kube::Client;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 pub(crate) use self::files::SandboxFiles;
+use self::files::existing;
 use self::ids::proxy_id;
 pub(crate) use self::ids::sandbox_of_proxy;
 pub(crate) use self::labels::image_of;
@@ -46,6 +47,10 @@ use crate::settings::Settings;
 use crate::turns::Turns;
 
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Pause after a record could not be read.
+const RECORD_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Begins the errors of the files that record the serving proxy.
+const RECORD: &str = "the record of the serving proxy";
 
 /// Holds the connections and settings, and manages the proxies of its pods.
 pub struct Node {
@@ -61,14 +66,17 @@ pub struct Node {
     pub upgrades: Semaphore,
     /// Limits the starts at a time, which would delay each other until none is ready in time.
     pub starts: Turns,
+    /// Limits the restarts of proxies that have served. They do not wait behind starts, which a pod can make hang.
+    pub restarts: Turns,
     /// What proxies had counted when they ended.
     pub ended: Arc<EndedCounters>,
 }
 
 impl Node {
     /// Returns the container id of the proxy that serves.
-    fn serving(&self, sandbox: &str) -> String {
-        proxy_id(sandbox, self.files(sandbox).revision().unwrap_or_default())
+    fn serving(&self, sandbox: &str) -> Result<String> {
+        let revision = self.files(sandbox).revision().context(RECORD)?;
+        Ok(proxy_id(sandbox, revision.unwrap_or_default()))
     }
 
     /// Opens the network namespace of a container of the sandbox; `None` if its process does not run.
@@ -107,13 +115,21 @@ impl Proxies for Node {
     async fn start(&self, sandbox: &Sandbox) -> Result<()> {
         let asked = Instant::now();
         let start = async { Self::in_time(asked, Box::pin(self.start_until_ready(sandbox))).await };
-        let started = self.starts.take(start::TURN_TIMEOUT, start).await;
+        let has_served = matches!(self.files(&sandbox.id).revision(), Ok(Some(_)));
+        let turns = if has_served { &self.restarts } else { &self.starts };
+        let started = turns.take(start::TURN_TIMEOUT, start).await;
         // Beside a proxy that serves, as in an upgrade, the last line may be that one's.
         started.map_err(|error| self.with_last_line(error, &sandbox.id))
     }
 
     async fn maintain(&self, sandbox: &Sandbox) {
-        let id = self.serving(&sandbox.id);
+        let id = loop {
+            match self.serving(&sandbox.id) {
+                Ok(id) => break id,
+                Err(error) => tracing::warn!(sandbox = sandbox.id, %error, "cannot look after a proxy"),
+            }
+            sleep(RECORD_RETRY_DELAY).await;
+        };
         tokio::select! {
             () = self.ended(&id) => {}
             () = self.until_stuck(&id, sandbox) => self.end(&id).await,
@@ -153,10 +169,7 @@ pub(crate) fn log_of(log_dir: &Path, id: &str) -> PathBuf {
 pub(crate) fn remove_log(log_dir: &Path, id: &str) -> std::io::Result<()> {
     let log = log_of(log_dir, id);
     for file in [rotated(&log), log] {
-        match std::fs::remove_file(file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        existing(std::fs::remove_file(file))?;
     }
     Ok(())
 }
@@ -191,7 +204,42 @@ mod tests {
             identities: Identities::default(),
             upgrades: Semaphore::new(1),
             starts: Turns::new(1, Duration::MAX),
+            restarts: Turns::new(1, Duration::MAX),
             ended: Arc::default(),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn restart_does_not_wait_behind_starts_that_hang() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let node = node(run_dir.path());
+        let hangs = node.starts.take(Duration::MAX, std::future::pending::<Result<()>>());
+        let sandbox = Sandbox { id: "abc".to_owned(), ..Sandbox::default() };
+        let both = async {
+            let waits = node.start(&sandbox).await.unwrap_err().to_string();
+            assert!(waits.contains("no turn to start"), "{waits}");
+            std::fs::create_dir_all(&node.files("abc").directory).unwrap();
+            node.files("abc").write_revision(0).unwrap();
+            let began = node.start(&sandbox).await.unwrap_err().to_string();
+            assert!(!began.contains("no turn to start"), "{began}");
+        };
+        tokio::select! {
+            biased;
+            _ = hangs => {}
+            () = both => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn unreadable_record_starts_no_second_proxy() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let node = node(run_dir.path());
+        let sandbox = Sandbox { id: "abc".to_owned(), ..Sandbox::default() };
+        std::fs::create_dir_all(node.files("abc").directory.join("revision")).unwrap();
+        let error = node.start(&sandbox).await.unwrap_err().to_string();
+        assert!(error.starts_with("the record of the serving proxy: "), "{error}");
+        assert!(node.serving("abc").is_err(), "none is known to serve, so none is looked after or ended");
+        let maintained = tokio::time::timeout(Duration::from_millis(100), Box::pin(node.maintain(&sandbox))).await;
+        assert!(maintained.is_err(), "it is not known which proxy serves, so none is ended or started");
     }
 }

@@ -9,7 +9,6 @@ use super::rules::{SavedRules, too_large};
 use super::spec;
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
-use crate::pod::PodFacts;
 
 /// Is the status of a program that would have written a larger file: `SIGXFSZ` has ended it.
 const TOO_LARGE: u32 = 128 + 25;
@@ -18,40 +17,30 @@ const PROCESS: &str = "iptables";
 
 impl Node {
     /// Redirects the pod's traffic to its proxy, whose container was created.
-    pub(super) async fn redirect(
-        &self,
-        revision: u32,
-        sandbox: &Sandbox,
-        pod: &PodFacts,
-        rendered: &Rendered,
-    ) -> Result<()> {
-        self.run_beside(revision, sandbox, &spec::redirect(sandbox, pod, &rendered.redirection)).await
+    pub(super) async fn redirect(&self, revision: u32, sandbox: &Sandbox, rendered: &Rendered) -> Result<()> {
+        self.run_beside(revision, sandbox, &spec::redirect(sandbox, &rendered.redirection)).await
     }
 
-    /// Redirects the standard ports, and captured DNS, to the proxy of a revision, by the pod's rules as they were read.
+    /// Redirects the standard ports, and captured DNS, to the proxy of the revision `serving`, by the pod's rules as they were read, in
+    /// the container of the revision `container`.
     pub(super) async fn redirect_ports(
         &self,
-        revision: u32,
+        serving: u32,
         saved: &[SavedRules],
+        container: u32,
         sandbox: &Sandbox,
-        pod: &PodFacts,
     ) -> Result<()> {
         for saved in saved {
-            let rules = saved.to_proxy(revision, user_of(&sandbox.id));
-            self.run_with_rules(&rules, revision, sandbox, &spec::apply_rules(pod, &saved.program)).await?;
+            let rules = saved.to_proxy(serving, user_of(&sandbox.id));
+            self.run_with_rules(&rules, container, sandbox, &spec::apply_rules(&saved.program)).await?;
         }
         Ok(())
     }
 
     /// Returns the pod's rules for each family of its addresses, read in the container of a revision, which was created or runs.
-    pub(super) async fn saved_rules(
-        &self,
-        revision: u32,
-        sandbox: &Sandbox,
-        pod: &PodFacts,
-    ) -> Result<Vec<SavedRules>> {
+    pub(super) async fn saved_rules(&self, revision: u32, sandbox: &Sandbox) -> Result<Vec<SavedRules>> {
         let read = |program: String| async move {
-            self.run_with_rules("", revision, sandbox, &spec::save_rules(pod, &program)).await
+            self.run_with_rules("", revision, sandbox, &spec::save_rules(&program)).await
         };
         let mut saved = Vec::new();
         for is_ipv6 in families(sandbox) {

@@ -17,6 +17,18 @@ pub(super) fn too_large() -> Error {
     Error::new(format_args!("the pod's rules are more than {RULES_LIMIT} bytes"))
 }
 
+/// Fails where the pod redirects DNS and the rules for that are not among those that were read: iptables before 1.8.8 leaves `--dport`
+/// out of the rules that a later one wrote, and an upgrade would leave them as they are, to a proxy that ends.
+pub(super) fn check_dns(saved: &[SavedRules], redirects_dns: bool) -> Result<()> {
+    let are_read = saved.iter().any(|saved| saved.of("nat").into_iter().any(Rule::captures_dns));
+    let unread = || {
+        Error::new(
+            "the image's iptables does not read the pod's DNS rules: it is older than 1.8.8, or they were deleted",
+        )
+    };
+    (are_read || !redirects_dns).then_some(()).ok_or_else(unread)
+}
+
 /// Holds the rules for one family of addresses.
 pub(super) struct SavedRules {
     /// The program that has them, without `-save`.
@@ -224,6 +236,20 @@ COMMIT
     fn captured_dns_is_redirected_to_serving_proxy() {
         let rules = [(1, CAPTURED), (2, UPGRADED)].map(|(revision, text)| saved(text).to_proxy(revision, USER));
         insta::assert_snapshot!(rules.join("---\n"));
+    }
+
+    #[test]
+    fn rules_of_dns_that_are_not_read_are_an_error() {
+        let older = UPGRADED.replace("-m udp --dport 53 -j REDIRECT", "-j REDIRECT");
+        for (rules, redirects_dns, is_ok) in [
+            (CAPTURED, true, true),
+            (UPGRADED, true, true),
+            (&older, true, false),
+            ("", true, false),
+            ("", false, true),
+        ] {
+            assert_eq!(check_dns(&[saved(rules)], redirects_dns).is_ok(), is_ok, "{rules}");
+        }
     }
 
     #[tokio::test]

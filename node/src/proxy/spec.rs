@@ -73,7 +73,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
     default["seccomp"]["architectures"] = json!(ARCHITECTURES);
     let mut spec = json!({
         "ociVersion": "1.0.2",
-        "process": process(pod, user, &[], &pilot_agent(&program.args), environment),
+        "process": process(user, &[], &pilot_agent(&program.args), environment),
         "root": {"path": layout.root, "readonly": true},
         "hostname": hostname(&sandbox.name),
         "mounts": mounts,
@@ -92,6 +92,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
             "seccomp": default["seccomp"],
         },
     });
+    spec["process"]["oomScoreAdj"] = oom_score_adj(&pod.qos_class).into();
     if let Some(bytes) = pod.memory {
         spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
     }
@@ -99,7 +100,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
 }
 
 /// Returns the process that redirects the pod's traffic to the proxy, and captured DNS that goes to the container's name servers.
-pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program) -> Value {
+pub(super) fn redirect(sandbox: &Sandbox, program: &Program) -> Value {
     let mut args = pilot_agent(&program.args);
     let user = user_of(&sandbox.id).to_string();
     match value_after(&mut args, "-u") {
@@ -110,38 +111,32 @@ pub(super) fn redirect(sandbox: &Sandbox, pod: &PodFacts, program: &Program) -> 
     let mut environment = program.environment.clone();
     // Istio 1.22 writes its rules to a file, and /tmp is the proxy's.
     environment.insert("TMPDIR".to_owned(), "/run".to_owned());
-    process(pod, 0, NETWORK_CAPABILITIES, &args, environment)
+    process(0, NETWORK_CAPABILITIES, &args, environment)
 }
 
 /// Returns the process by which `iptables`, or another such program, writes the rules of the pod's network to the file.
-pub(super) fn save_rules(pod: &PodFacts, program: &str) -> Value {
-    let mut process = with_rules(pod, &[&format!("{program}-save"), "--file"]);
+pub(super) fn save_rules(program: &str) -> Value {
+    let mut process = with_rules(&[&format!("{program}-save"), "--file"]);
     process["rlimits"] = json!([{"type": "RLIMIT_FSIZE", "hard": RULES_LIMIT, "soft": RULES_LIMIT}]);
     process
 }
 
 /// Returns the process by which that program applies the rules of the file to the pod's network.
-pub(super) fn apply_rules(pod: &PodFacts, program: &str) -> Value {
-    with_rules(pod, &[&format!("{program}-restore"), "--noflush"])
+pub(super) fn apply_rules(program: &str) -> Value {
+    with_rules(&[&format!("{program}-restore"), "--noflush"])
 }
 
-fn with_rules(pod: &PodFacts, command: &[&str]) -> Value {
+fn with_rules(command: &[&str]) -> Value {
     let file = format!("{RULES_DIRECTORY}/{RULES}");
     let args: Vec<_> = command.iter().map(ToString::to_string).chain([file]).collect();
-    process(pod, 0, NETWORK_CAPABILITIES, &args, BTreeMap::new())
+    process(0, NETWORK_CAPABILITIES, &args, BTreeMap::new())
 }
 
 fn pilot_agent(args: &[String]) -> Vec<String> {
     std::iter::once(PILOT_AGENT.to_owned()).chain(args.iter().cloned()).collect()
 }
 
-fn process(
-    pod: &PodFacts,
-    user: u32,
-    capabilities: &[&str],
-    args: &[String],
-    mut environment: BTreeMap<String, String>,
-) -> Value {
+fn process(user: u32, capabilities: &[&str], args: &[String], mut environment: BTreeMap<String, String>) -> Value {
     environment.insert("PATH".to_owned(), PATH.to_owned());
     let environment: Vec<_> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut process = json!({
@@ -151,7 +146,6 @@ fn process(
         "cwd": "/",
         "noNewPrivileges": true,
         "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-        "oomScoreAdj": oom_score_adj(&pod.qos_class),
     });
     if has_apparmor_profile() {
         process["apparmorProfile"] = json!(APPARMOR_PROFILE);
@@ -205,14 +199,11 @@ mod tests {
     }
 
     fn pod() -> PodFacts {
+        let probes = r#"{"/app-health/main/livez":{"tcpSocket":{"port":9}}}"#;
         PodFacts {
-            annotations: BTreeMap::from([(
-                PROBES_ANNOTATION.into(),
-                r#"{"/app-health/main/livez":{"tcpSocket":{"port":9}}}"#.into(),
-            )]),
             qos_class: "Burstable".into(),
             memory: Some(128 << 20),
-            ..PodFacts::default()
+            ..PodFacts::annotated(PROBES_ANNOTATION, probes)
         }
     }
 
@@ -254,17 +245,17 @@ mod tests {
     #[test]
     fn redirection_has_network_capabilities_only() {
         let program = program(&["istio-iptables", "-u", "1000", "-m", "REDIRECT"], &[("ISTIO_DUAL_STACK", "true")]);
-        insta::assert_json_snapshot!(redirect(&sandbox(), &pod(), &program));
+        insta::assert_json_snapshot!(redirect(&sandbox(), &program));
     }
 
     #[test]
     fn program_that_saves_rules_writes_a_file_of_limited_size() {
-        insta::assert_json_snapshot!([save_rules(&pod(), "iptables-nft"), apply_rules(&pod(), "ip6tables-legacy")]);
+        insta::assert_json_snapshot!([save_rules("iptables-nft"), apply_rules("ip6tables-legacy")]);
     }
 
     #[test]
     fn redirection_without_a_user_is_for_the_proxys() {
-        let process = redirect(&sandbox(), &pod(), &program(&["istio-iptables"], &[]));
+        let process = redirect(&sandbox(), &program(&["istio-iptables"], &[]));
         let user = user_of(&sandbox().id).to_string();
         assert_eq!(process["args"], json!([PILOT_AGENT, "istio-iptables", "-u", user]));
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use cni::protocol::Sandbox;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::files::record_of;
 use super::ids::proxy_id;
 use super::ports::Ports;
-use super::{Node, RETRY_DELAY};
+use super::{Node, RECORD, RETRY_DELAY};
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
 use crate::pod::{PodFacts, read_pod};
@@ -31,7 +32,7 @@ impl Node {
 
     pub(super) async fn start_until_ready(&self, sandbox: &Sandbox) -> Result<()> {
         let began = Instant::now();
-        let served = self.files(&sandbox.id).revision();
+        let served = self.files(&sandbox.id).revision().context(RECORD)?;
         let revision = served.unwrap_or_default();
         self.containerd.remove(&proxy_id(&sandbox.id, revision)).await?;
         if served.is_some() {
@@ -44,7 +45,7 @@ impl Node {
         let create = async {
             self.create_proxy(revision, sandbox, &pod, &rendered).await?;
             // Otherwise the pod's network is as the earlier proxy left it.
-            if served.is_none() { self.redirect(revision, sandbox, &pod, &rendered).await } else { Ok(()) }
+            if served.is_none() { self.redirect(revision, sandbox, &rendered).await } else { Ok(()) }
         };
         let (certified, created) = tokio::join!(self.certify(sandbox, &pod, &rendered), create);
         certified.and(created)?;
@@ -75,11 +76,12 @@ impl Node {
 
     /// Returns what istiod's injector gave the proxy that serves; asks again where there is none.
     pub(super) async fn rendered(&self, sandbox: &Sandbox, pod: &PodFacts) -> Result<Rendered> {
-        if let Some(rendered) = self.files(&sandbox.id).rendered() {
+        let files = self.files(&sandbox.id);
+        if let Some(rendered) = files.rendered().context(RECORD)? {
             return Ok(rendered);
         }
         let rendered = self.render(sandbox, pod).await?;
-        self.files(&sandbox.id).write_rendered(&rendered).context("the sandbox' files")?;
+        record_of(&rendered).and_then(|record| files.write_rendered(&record)).context("the sandbox' files")?;
         Ok(rendered)
     }
 

@@ -6,16 +6,18 @@ use std::collections::HashMap;
 use cni::protocol::Sandbox;
 use tokio::time::Instant;
 
-use super::Node;
+use super::files::record_of;
 use super::ids::{proxy_id, revision_of};
 use super::ports::Ports;
+use super::rules::check_dns;
+use super::{Node, RECORD};
 use crate::error::{Context, Error, Result};
 use crate::pod::read_pod;
 
 impl Node {
     /// Starts the successor of a sandbox' proxy, and returns when it serves. What it leaves if it fails, `retire_predecessors` undoes.
     pub(super) async fn start_successor(&self, sandbox: &Sandbox) -> Result<()> {
-        let (files, serving) = (self.files(&sandbox.id), self.serving(&sandbox.id));
+        let (files, serving) = (self.files(&sandbox.id), self.serving(&sandbox.id)?);
         let start = async {
             let mut containers = self.containers(&sandbox.id).await?;
             let revision = self.undo_upgrade(&mut containers, sandbox).await?.wrapping_add(1);
@@ -26,13 +28,15 @@ impl Node {
                 return Err(Error::new("upgrades need iptables' rules, and nativeNftables redirects this pod"));
             }
             let rendered = self.render(sandbox, &pod).await?.after(earlier);
+            // The next proxy accepts connections as soon as it runs, and they break if the upgrade fails: what can fail is tried before.
+            let record = record_of(&rendered).context("the sandbox' files")?;
             self.create_proxy(revision, sandbox, &pod, &rendered).await?;
-            // Once it runs, the next proxy accepts connections, which would break if the rules could not be read then.
-            let rules = self.saved_rules(revision, sandbox, &pod).await?;
+            let rules = self.saved_rules(revision, sandbox).await?;
+            check_dns(&rules, rendered.redirects_dns())?;
             self.run_until_ready(revision, sandbox).await?;
             files.write_beginning(revision).context("the sandbox' files")?;
-            self.redirect_ports(revision, &rules, sandbox, &pod).await?;
-            files.write_rendered(&rendered).and_then(|()| files.write_revision(revision)).context("the sandbox' files")
+            self.redirect_ports(revision, &rules, revision, sandbox).await?;
+            files.write_rendered(&record).and_then(|()| files.write_revision(revision)).context("the sandbox' files")
         };
         tokio::select! {
             started = Self::in_time(Instant::now(), Box::pin(start)) => started,
@@ -49,17 +53,23 @@ impl Node {
         sandbox: &Sandbox,
     ) -> Result<u32> {
         let files = self.files(&sandbox.id);
-        let serving = files.revision().context("the record of the serving proxy cannot be read")?;
+        let serving = files.revision().context(RECORD)?.context("no proxy has served")?;
         let next = serving.wrapping_add(1);
-        if files.has_begun(next) {
-            let pod = read_pod(&self.client, sandbox).await?;
-            let rules = self.saved_rules(serving, sandbox, &pod).await?;
-            self.redirect_ports(serving, &rules, sandbox, &pod).await?;
+        let next_id = proxy_id(&sandbox.id, next);
+        if files.has_begun(next).context(RECORD)? {
+            // Beside the next proxy where it runs: a program that the upgrade has left there is ended first, its image may have the later
+            // iptables, and the serving proxy's memory is for its connections.
+            let next_runs = matches!(self.containerd.pid(&next_id).await, Ok(Some(_)));
+            let container = if next_runs { next } else { serving };
+            let rules = self.saved_rules(container, sandbox).await?;
+            self.redirect_ports(serving, &rules, container, sandbox).await?;
             files.remove_beginning(next).context("the sandbox' files")?;
+            // Its DNS is still the next proxy's then, until an upgrade whose image reads the rules.
+            let rendered = files.rendered().context(RECORD)?.unwrap_or_default();
+            check_dns(&rules, rendered.redirects_dns())?;
         }
-        let next = proxy_id(&sandbox.id, next);
-        if let Some(labels) = containers.remove(&next) {
-            self.remove_container(&next, &labels, Some(sandbox)).await?;
+        if let Some(labels) = containers.remove(&next_id) {
+            self.remove_container(&next_id, &labels, Some(sandbox)).await?;
         }
         Ok(serving)
     }
@@ -71,4 +81,17 @@ fn refuse_taken_ports<'a>(revision: u32, mut containers: impl Iterator<Item = &'
         return Err(Error::new("a proxy of three upgrades ago still serves connections, on the same ports"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upgrade_waits_for_the_proxy_whose_ports_it_takes() {
+        let running = |revisions: &[u32]| revisions.iter().map(|revision| proxy_id("a", *revision)).collect::<Vec<_>>();
+        assert!(refuse_taken_ports(3, running(&[1, 2]).iter()).is_ok());
+        let error = refuse_taken_ports(3, running(&[0, 1, 2]).iter()).unwrap_err();
+        assert_eq!(error.to_string(), "a proxy of three upgrades ago still serves connections, on the same ports");
+    }
 }
