@@ -3,6 +3,7 @@
 mod confinement;
 mod dns;
 mod failures;
+mod moving;
 mod pipelines;
 mod probes;
 mod restart_rules;
