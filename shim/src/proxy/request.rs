@@ -104,7 +104,7 @@ impl QuitRequest {
 mod tests {
     use super::*;
     use crate::clock::now;
-    use crate::proxy::tests::{answering, listen};
+    use crate::proxy::tests::{answering, listen, refusing};
     use nix::poll::{PollTimeout, poll};
 
     fn post(endpoint: &Endpoint) -> io::Result<QuitResponse> {
@@ -147,10 +147,7 @@ mod tests {
 
     #[test]
     fn closed_port_is_refused() {
-        let (_listener, mut endpoint) = listen();
-        // Another test may get a port that was freed. A client's own port is in use, and nothing listens there.
-        let client = TcpStream::connect(endpoint.address).unwrap();
-        endpoint.address = client.local_addr().unwrap();
+        let (_sockets, endpoint) = refusing();
         assert_eq!(post(&endpoint).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 

@@ -4,13 +4,22 @@ use super::*;
 use crate::clock::now;
 use contract::policy::RestartPolicy;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::thread;
 
 pub(super) fn listen() -> (TcpListener, Endpoint) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let endpoint = quit_at(listener.local_addr().unwrap());
     (listener, endpoint)
+}
+
+/// Returns a port that refuses connections while the sockets live: a client's own, where nothing listens. Another test may get one that
+/// was freed.
+pub(super) fn refusing() -> ((TcpListener, TcpStream), Endpoint) {
+    let (listener, endpoint) = listen();
+    let client = TcpStream::connect(endpoint.address).unwrap();
+    let refusing = quit_at(client.local_addr().unwrap());
+    ((listener, client), refusing)
 }
 
 /// Returns a port that gives this answer to each connection.
@@ -95,8 +104,7 @@ fn silent_endpoint_delays_proxy_by_one_attempt() {
 #[test]
 fn next_address_is_asked_after_refusal_or_silence() {
     let (_silent, silent) = listen();
-    let (closed, refusing) = listen();
-    drop(closed);
+    let (_sockets, refusing) = refusing();
     for first in [refusing, silent, answering("HTTP/1.1 404 Not Found\r\n\r\n"), answering("HTTP/1.1 503 x\r\n\r\n")] {
         let mut shutdown = shutdown_of(&[], &[first, answering(ACCEPTED)]);
         // A target that has accepted is asked again after a minute.
@@ -137,8 +145,7 @@ fn proxy_that_does_not_end_gets_sigterm_and_then_sigkill() {
 
 #[test]
 fn signal_wakes_the_proxys_parent_only() {
-    let (closed, refusing) = listen();
-    drop(closed);
+    let (_sockets, refusing) = refusing();
     let mut shutdown = shutdown_of(&[], &[refusing]);
     let began = now();
     seconds_until(&mut shutdown, |shutdown| shutdown.is_requested() && shutdown.in_flight.is_none());

@@ -74,10 +74,10 @@ fn control_root_or_the_shims_user_can_attack_it() {
 fn stopped_shim_notices_payloads_end_when_continued() {
     let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch_as(SHIM_USER, &proxy, &NEVER);
+    let main = shim.payload(&pod, "main", 0);
     let pid = shim.container.pid_in_pod();
-    let mut main = pod.run("main", &["sh", "-c", "sleep 1; kill -s STOP $0", &pid]);
-    shim.until_logged("container started container=main");
-    main.wait();
+    pod.run("hostile", &["sh", "-c", "kill -s STOP $0", &pid]).wait();
+    main.finish();
     assert_eq!(proxy.requests().len(), 0, "the proxy runs on, as in a pod without istio-aux");
     shim.resume();
     proxy.assert_quit_once(shim);

@@ -13,6 +13,8 @@ fn start_that_is_noticed_late_is_observed() {
     shim.suspend();
     let main = pod.payload("main", 0);
     let metrics = pod.payload("metrics", 0);
+    main.container.until_mounted();
+    metrics.container.until_mounted();
     // Late is more than 50 ms after the look before.
     sleep(Duration::from_millis(100));
     shim.resume();
@@ -20,7 +22,7 @@ fn start_that_is_noticed_late_is_observed() {
     shim.until_logged("container started container=metrics");
     main.finish();
     metrics.finish();
-    // What was found late may have been an exec session's: its end is no end of its container before the kubelet says so.
+    // What was found late may have been an exec session's: it ends its container only once the kubelet says so.
     pod.report("main=0,metrics=0");
     let log = proxy.assert_quit_once(shim);
     assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
@@ -175,7 +177,7 @@ fn exec_session_that_was_found_first_has_no_exit_code() {
     let mut main = pod.start("main", "sleep 0.2");
     main.init();
     let hook = pod.exec("main", "exec sleep 1000");
-    hook.init();
+    hook.until_mounted();
     main.wait();
     shim.resume();
     shim.until_logged("container started container=main");

@@ -7,7 +7,9 @@ use super::pod::{Container, Pod, SHIM, status_field, until};
 /// Starts a collector that computes until a file appears, and then runs this.
 fn collector(pod: &Pod, then: &str) -> Container {
     let script = format!("while ! [ -e {} ]; do :; done; {then}", pod.file("loaded").display());
-    pod.run("metrics-logger-and-collector", &["sh", "-c", &script, "sh", "-t", "trial", "-s-db", "db:6789"])
+    // Until its own program runs, the container has no such argument.
+    let start = format!("exec sh -c '{script}' sh -t trial -s-db db:6789");
+    pod.start("metrics-logger-and-collector", &start)
 }
 
 /// Starts a training that ends at once: with 7 after the collector was loaded, with 1 before. It writes its PID.

@@ -17,10 +17,7 @@ fn wake_ups_in(seconds: u64, shim: &Shim) -> u64 {
 #[test]
 fn shim_beside_running_forking_payloads_sleeps() {
     let (pod, _proxy, mut shim) = announced(&BOTH);
-    let main = pod.payload_that("main", FORKS, 0);
-    shim.until_logged("container started container=main");
-    let metrics = pod.payload_that("metrics", FORKS, 0);
-    shim.until_logged("container started container=metrics");
+    let [main, metrics] = ["main", "metrics"].map(|name| shim.observe(&pod, name, || pod.payload_that(name, FORKS, 0)));
     let count = wake_ups_in(5, &shim);
     assert!(count <= 10, "{count} times in 5 s");
     main.finish();

@@ -48,13 +48,11 @@ fn proxy_that_is_started_again_after_code_0_is_asked() {
     let pod = Pod::new();
     let mut proxy = Proxy::new();
     let mut shim = pod.watch(&proxy, &NEVER);
-    let mut first = pod.start("istio-proxy", "sleep 0.3");
-    shim.until_logged("container started container=istio-proxy");
+    let first = shim.payload(&pod, "istio-proxy", 0);
     let main = shim.payload(&pod, "main", 0);
-    first.wait();
+    first.finish();
     shim.until_logged(&format!("istio-proxy ended before the awaited containers {}", code(0)));
-    proxy.start(&pod);
-    shim.until_logged_times(2, "container started container=istio-proxy");
+    shim.observe(&pod, "istio-proxy", || proxy.start(&pod));
     main.finish();
     shim.until_logged_times(2, "istio-proxy ended");
     proxy.assert_quit_once(shim);
@@ -88,8 +86,7 @@ fn restarted_proxy_is_asked() {
     let main = shim.payload(&pod, "main", 0);
     proxy.crash();
     shim.until_logged(&format!("istio-proxy ended before the awaited containers {}", code(137)));
-    proxy.start(&pod);
-    shim.until_logged_times(2, "container started container=istio-proxy");
+    shim.observe(&pod, "istio-proxy", || proxy.start(&pod));
     main.finish();
     pod.report_unknown("main=0");
     // The test's proxy exits with 137, so that OnFailure restarts it; the shim then asks it to quit again.

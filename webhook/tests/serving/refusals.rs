@@ -108,10 +108,11 @@ fn chunked_body_has_the_same_limit() {
 #[test]
 fn trickling_body_times_out_and_delays_no_review() {
     let server = Server::start();
-    let mut slow: [_; 50] = std::array::from_fn(|_| server.connect());
-    for stream in &mut slow {
+    let slow: [_; 50] = std::array::from_fn(|_| {
+        let mut stream = server.connect();
         stream.write_all(LARGEST_HEAD).unwrap();
-    }
+        stream
+    });
     assert_alive(&server, "bodies that are not sent");
     let [mut one, ..] = slow;
     let began = Instant::now();

@@ -116,7 +116,11 @@ impl Pod {
     /// Starts a container that runs a command.
     pub(crate) fn run(&self, name: &str, command: &[&str]) -> Container {
         self.announce();
-        Container { parent: self.enter(Some(&self.next_start(name)), command).spawn().unwrap() }
+        let container = Container { parent: self.enter(Some(&self.next_start(name)), command).spawn().unwrap() };
+        if self.file("hold").exists() {
+            container.init();
+        }
+        container
     }
 
     /// Starts a container that runs a shell script as root.
@@ -197,11 +201,22 @@ impl Pod {
         command.args(["--pid", "--mount", "--target", &self.init()]);
         if let Some(start) = start {
             let mounted_at = self.file("termination-log");
-            let mount = format!("mount --bind {start} {} && exec \"$@\"", mounted_at.display());
+            let hold = format!("while [ -e {} ]; do sleep 0.01; done", self.file("hold").display());
+            let mount = format!("{hold}; mount --bind {start} {} && exec \"$@\"", mounted_at.display());
             command.args(["unshare", "--mount", "sh", "-c", &mount, "sh"]);
         }
         command.args(words).stdin(Stdio::null()).process_group(0);
         command
+    }
+
+    /// Has containers created from now on wait before their mounts, as a runtime creates them before it starts them.
+    fn hold(&self) {
+        fs::write(self.file("hold"), "").unwrap();
+    }
+
+    /// Starts the created containers.
+    fn unhold(&self) {
+        fs::remove_file(self.file("hold")).unwrap();
     }
 
     /// Creates a file like the one that the kubelet creates for each start of a container.
@@ -249,14 +264,34 @@ impl Container {
         send(name, &self.init());
     }
 
-    /// Sends a signal to the process that reaps the container's init process.
-    pub(crate) fn signal_parent(&self, name: &str) {
-        send(name, &self.parent.id().to_string());
+    /// Stops the process that reaps the container's init process.
+    pub(crate) fn stop_parent(&self) {
+        send("STOP", &self.parent.id().to_string());
+        self.until_parent_stopped();
+    }
+
+    /// Continues that process, once it has stopped: a signal to continue is lost before.
+    pub(crate) fn continue_parent(&self) {
+        self.until_parent_stopped();
+        send("CONT", &self.parent.id().to_string());
+    }
+
+    fn until_parent_stopped(&self) {
+        let parent = self.parent.id().to_string();
+        until("the parent's stop", || status_field(&parent, "State").starts_with('T'));
     }
 
     /// Returns true if its init process has not been reaped.
     pub(crate) fn is_running(&mut self) -> bool {
         self.parent.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until the container's init process has the mount that names its container.
+    pub(crate) fn until_mounted(&self) {
+        let mounts = format!("/proc/{}/mountinfo", self.init());
+        until("the mount", || {
+            fs::read_to_string(&mounts).is_ok_and(|mounts| mounts.contains("/pods/8a0b/containers/"))
+        });
     }
 
     /// Waits until the container's init process has ended, reaped or not.
@@ -298,8 +333,7 @@ pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {
     let pod = Pod::new();
     let mut proxy = Proxy::new();
     let mut shim = pod.watch(&proxy, arguments);
-    proxy.start(&pod);
-    shim.until_logged("container started container=istio-proxy");
+    shim.observe(&pod, "istio-proxy", || proxy.start(&pod));
     (pod, proxy, shim)
 }
 

@@ -1,12 +1,13 @@
 //! Runs a shim, and reads its log line by line.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use super::{Container, Payload, Pod, WAIT_TIMEOUT, first_child, status_field};
+use super::{Container, Payload, Pod, WAIT_TIMEOUT, first_child, status_field, until};
 
 /// Holds a running shim and its log.
 pub(crate) struct Shim {
@@ -27,13 +28,31 @@ impl Shim {
         shim
     }
 
-    /// Starts a payload in the pod, and waits until the shim has observed it.
+    /// Starts a payload in the pod as [`observe`](Self::observe) does.
     pub(crate) fn payload(&mut self, pod: &Pod, name: &str, code: u8) -> Payload {
+        self.observe(pod, name, || pod.payload(name, code))
+    }
+
+    /// Has a container of this name created, and started once the shim has looked at its process. Waits until the shim has observed the
+    /// start.
+    pub(crate) fn observe<T>(&mut self, pod: &Pod, name: &str, create: impl FnOnce() -> T) -> T {
         let started = format!("container started container={name}");
         let before = self.log().matches(&started).count();
-        let payload = pod.payload(name, code);
+        pod.hold();
+        let created = create();
+        self.until_looked();
+        pod.unhold();
         self.until_logged_times(before + 1, &started);
-        payload
+        created
+    }
+
+    /// Waits until the shim has looked at the pod once from now on: it wakes, looks, and sleeps again.
+    fn until_looked(&self) {
+        let function = format!("/proc/{}/wchan", self.container.init());
+        let sleeps = || fs::read_to_string(&function).is_ok_and(|function| function.contains("poll"));
+        until("the shim's sleep", sleeps);
+        let wake_ups = self.wake_ups();
+        until("a look of the shim", || self.wake_ups() > wake_ups && sleeps());
     }
 
     /// Returns the log so far.
@@ -67,7 +86,7 @@ impl Shim {
 
     pub(crate) fn resume(&self) {
         // nsenter stops with its child, and continues it with itself.
-        self.container.signal_parent("CONT");
+        self.container.continue_parent();
         self.container.signal("CONT");
     }
 
