@@ -175,7 +175,7 @@ impl Candidate {
         }
     }
 
-    /// Creates the Lease. It is no manifest: Argo CD applies none of this kind (argo-cd#12722).
+    /// Creates the Lease. It is not a manifest: Argo CD applies none of this kind (argo-cd#12722).
     async fn create(&self) -> kube::Result<Lease> {
         let (name, labels) = (Some(self.name.clone()), Some(self.labels.clone()));
         let metadata = ObjectMeta { name, labels, ..ObjectMeta::default() };

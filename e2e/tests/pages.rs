@@ -33,7 +33,7 @@ fn steps(page: &str) -> Vec<Step> {
             Event::Text(block) => match language.as_deref() {
                 Some("sh") => steps.push(Step { command: block.to_string(), prints: None }),
                 Some("console") => steps.extend(session(&block)),
-                Some("yaml") => assert!(is_an_example(&block), "{page}: this is no file of examples/:\n{block}"),
+                Some("yaml") => assert!(is_an_example(&block), "{page}: this is not a file of examples/:\n{block}"),
                 Some("text") | None => {}
                 Some(other) => panic!("{page}: a block is sh, console, yaml or text, not {other:?}:\n{block}"),
             },

@@ -304,7 +304,7 @@ mod tests {
         let (lines, wrong) = differences(&SUITES[0], &columns(&["native", "shim"]), fails, &[]);
         assert!(lines.last().unwrap().contains("it fails without istio-aux, too"), "{lines:?}");
         assert!(wrong.is_empty(), "{wrong:?}");
-        // It is no reason for a pod without a sidecar.
+        // For a pod without a sidecar, that is not a reason.
         assert_eq!(differences(&SUITES[0], &columns(&["node"]), fails, &[]).1.len(), 1);
     }
 

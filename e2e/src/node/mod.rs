@@ -91,7 +91,7 @@ fn containers_with(labels: &[(&str, &str)]) -> String {
 /// Kills the containers of this name in the pods of a namespace.
 pub(crate) fn kill_containers(namespace: &str, container: &str) {
     for id in containers_with(&[("pod.namespace", namespace), ("container.name", container)]).lines() {
-        // One that has ended is no task any more.
+        // A container that has ended has no task.
         let _killed = try_ctr_in("k8s.io", &["tasks", "kill", "-s", "SIGKILL", id]);
     }
 }

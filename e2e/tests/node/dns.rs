@@ -60,7 +60,7 @@ pub(crate) async fn capture_with_host(ns: &Namespace) {
 /// times. Returns what ends it, and returns the number of answers; panics where there was none.
 pub(crate) fn ask_by(socket: UdpSocket, server: IpAddr) -> impl FnOnce() -> usize {
     let (end, ended) = mpsc::channel::<()>();
-    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("it is no zero");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("it is not zero");
     let asking = thread::spawn(move || {
         let (mut answers, mut ids) = (0, (0..=u16::MAX).cycle());
         while ended.try_recv() == Err(TryRecvError::Empty) {

@@ -17,7 +17,7 @@ fn run(kubeflow: &str) -> Vec<Value> {
     // A launcher is copied into place by an init container, which needs no network.
     let kinds = ["driver", "launcher", "importer", "exit-handler"];
     let mut pods = kinds.map(|kind| pipelines_pod(kind, kubeflow)).to_vec();
-    // As proposed upstream (pipelines#13258): the driver is no pod, but an init container of the launcher's.
+    // As proposed upstream (pipelines#13258): the driver is an init container of the launcher's pod.
     let mut driver_inside = pipelines_pod("driver-inside", kubeflow);
     let init = driver_inside["spec"]["initContainers"].as_array_mut().expect("it has one");
     init.push(shell("driver", &asks_api_server(kubeflow)));
