@@ -19,7 +19,7 @@ pub(crate) enum Outcome {
     Done,
     /// Not needed: the namespace is deleted or being deleted, or the server does not have the kind.
     Gone,
-    /// Rejected, with the server's words.
+    /// Rejected, or not done yet, with the reason.
     Refused(String),
 }
 
@@ -31,7 +31,6 @@ pub(crate) async fn observe(
     desired: &DesiredTenancy,
 ) -> kube::Result<Observed> {
     let has_role = match desired {
-        DesiredTenancy::Unclear(_) => return Ok(Observed::default()),
         DesiredTenancy::Objects { accounts, role } if !accounts.is_empty() && installation.roles.contains(role) => {
             api::get(client, CLUSTER_ROLES, None, role).await?.is_some()
         }
@@ -49,16 +48,20 @@ pub(crate) async fn execute(client: &Client, namespace: &str, action: &Action) -
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
             let parameters = PatchParams { force: *replaces, ..PatchParams::apply(TENANCY_MANAGER) };
             let objects = api::objects(client, *kind, Some(namespace));
-            objects.patch(name, &parameters, &Patch::Apply(object)).await.map(drop)
+            objects.patch(name, &parameters, &Patch::Apply(object)).await.map(|_| None)
         }
         Action::Delete { kind, name, uid } => {
             let preconditions = Preconditions { uid: Some(uid.clone()), ..Preconditions::default() };
             let parameters = DeleteParams::default().preconditions(preconditions);
-            api::objects(client, *kind, Some(namespace)).delete(name, &parameters).await.map(drop)
+            let deleted = api::objects(client, *kind, Some(namespace)).delete(name, &parameters).await;
+            deleted
+                .map(|answer| answer.left().and_then(|object| object.metadata.finalizers).filter(|all| !all.is_empty()))
         }
     };
     match result {
-        Ok(()) => Ok(Outcome::Done),
+        Ok(None) => Ok(Outcome::Done),
+        // It exists, and a RoleBinding gives its rights, until others have removed these.
+        Ok(Some(finalizers)) => Ok(Outcome::Refused(format!("it has finalizers: {}", finalizers.join(", ")))),
         Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status) => Ok(Outcome::Gone),
         // By RBAC, an admission policy or webhook, a quota, or the object's schema. A conflict (409) and too many requests (429) pass.
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 413 | 422) => {

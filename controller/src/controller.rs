@@ -1,6 +1,6 @@
 //! Keeps the objects of every namespace that asks for them: one replica watches namespaces and acts, the others wait.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -149,8 +149,11 @@ struct Context {
 /// Remembers the last check of a namespace.
 #[derive(Default)]
 struct Memory {
-    /// Counts the failures, or the warnings, in a row.
+    /// Counts the failures in a row.
     failures: u32,
+    /// Counts the checks in a row that had warnings of these reasons.
+    refusals: u32,
+    reasons: BTreeSet<&'static str>,
     /// Has what was said, and when. It is said again when it changes, and before the event is gone.
     said: Vec<(EventNote, Instant)>,
 }
@@ -183,18 +186,24 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
     let observed = cluster::observe(client, installation, name, &desired).await?;
     context.progress.answered();
     let Plan { actions, mut notices } = plan(installation, name, &desired, &observed);
-    let mut changed = Vec::new();
+    let (mut changed, mut failed) = (Vec::new(), None);
     for action in &actions {
-        match cluster::execute(client, name, action).await? {
-            Outcome::Done => changed.push(action.to_string()),
-            Outcome::Gone => {}
-            Outcome::Refused(reason) => notices.push(EventNote::warning(REFUSED, format!("not {action}: {reason}"))),
+        match cluster::execute(client, name, action).await {
+            Ok(Outcome::Done) => changed.push(action.to_string()),
+            Ok(Outcome::Gone) => {}
+            Ok(Outcome::Refused(reason)) => {
+                notices.push(EventNote::warning(REFUSED, format!("not {action}: {reason}")));
+            }
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
     notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
-    let (refusals, news) = context.news(name, &notices);
+    let (refusals, news) = context.news(name, &notices, failed.is_some());
     let said = context.report(namespace, &changed, news).await;
     context.remember(name, said);
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
     let is_wanted = desired != DesiredTenancy::Nothing;
     let result = match (refusals, changed.is_empty()) {
         (1.., _) => Reconciliation::Refused,
@@ -250,21 +259,27 @@ impl Context {
         self.metrics.forget(namespace);
     }
 
-    /// Returns the number of warnings in a row, and the notices that are to be said.
-    fn news(&self, namespace: &str, notices: &[EventNote]) -> (u32, Vec<EventNote>) {
+    /// Returns the number of checks in a row with the same warnings, and the notices that are to be said.
+    fn news(&self, namespace: &str, notices: &[EventNote], has_failed: bool) -> (u32, Vec<EventNote>) {
         let mut memories = self.memories();
-        if notices.is_empty() {
+        if notices.is_empty() && !has_failed {
             memories.remove(namespace);
             return (0, Vec::new());
         }
         let memory = memories.entry(namespace.to_owned()).or_default();
-        let is_refused = notices.iter().any(|notice| notice.is_warning);
-        memory.failures = if is_refused { memory.failures.saturating_add(1) } else { 0 };
+        if !has_failed {
+            memory.failures = 0;
+        }
+        let reasons: BTreeSet<_> =
+            notices.iter().filter(|notice| notice.is_warning).map(|notice| notice.reason).collect();
+        let before = if reasons == memory.reasons { memory.refusals } else { 0 };
+        memory.refusals = if reasons.is_empty() { 0 } else { before.saturating_add(1) };
+        memory.reasons = reasons;
         memory.said.retain(|(said, at)| notices.contains(said) && at.elapsed() < SAID_AGAIN_AFTER);
-        let is_first_refusal = |notice: &EventNote| notice.reason == REFUSED && memory.failures < 2;
+        let is_first_refusal = |notice: &EventNote| notice.reason == REFUSED && memory.refusals < 2;
         let is_said = |notice: &EventNote| memory.said.iter().any(|(said, _)| said == notice);
         let news = notices.iter().filter(|notice| !is_first_refusal(notice) && !is_said(notice));
-        (memory.failures, news.cloned().collect())
+        (memory.refusals, news.cloned().collect())
     }
 
     fn remember(&self, namespace: &str, said: Vec<EventNote>) {

@@ -88,7 +88,11 @@ pub(crate) fn plan(
     let mut planner = Planner { installation, plan: Plan::default() };
     let (bound, offered) = (observed.role_binding.as_ref(), observed.pod_default.as_ref());
     match desired {
-        DesiredTenancy::Unclear(text) => planner.note(EventNote::invalid_value(text.clone())),
+        DesiredTenancy::Unclear(text) => {
+            let is_permitted = |bound: &&Value| installation.roles.iter().any(|role| bound["roleRef"]["name"] == *role);
+            planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound.filter(|bound| !is_permitted(bound)));
+            planner.note(EventNote::invalid_value(text.clone()));
+        }
         DesiredTenancy::Nothing => {
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);
             planner.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, offered);
@@ -143,7 +147,7 @@ impl Planner<'_> {
         let found = observed.role_binding.as_ref();
         if found.is_some_and(|found| !self.is_ours(found)) {
             let text = format!(
-                "RoleBinding {ROLE_BINDING_NAME} is not managed by this istio-aux; left unchanged; delete it, or give it another name"
+                "RoleBinding {ROLE_BINDING_NAME} is not managed by this istio-aux; left unchanged; delete it, or create it by another name"
             );
             return self.note(EventNote::warning("RoleBindingNotManaged", text));
         }
@@ -286,6 +290,9 @@ mod tests {
         let installation = Installation { roles: vec!["other".to_owned()], ..installation() };
         let plan = plan(&installation, NAMESPACE, &desired(&["trainer"], ROLE), &up_to_date());
         assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "RoleNotPermitted"]);
+        let unclear = DesiredTenancy::Unclear("an annotation".to_owned());
+        let plan = super::plan(&installation, NAMESPACE, &unclear, &up_to_date());
+        assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "InvalidValue"]);
     }
 
     #[test]

@@ -15,8 +15,10 @@ pub(crate) struct Progress(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     asking: u32,
-    /// Is the time of the last answer, or of the first question after it.
+    /// Is the time of the last answer, or of the first question after it, while something is asked.
     since: Option<Instant>,
+    /// Adds up earlier waits since the last answer. Time in which nothing is asked does not count.
+    waited: Duration,
 }
 
 impl Progress {
@@ -30,15 +32,19 @@ impl Progress {
 
     /// Notes an answer, while more is asked.
     pub(crate) fn answered(&self) {
-        self.update(|state| state.since = state.since.map(|_| Instant::now()));
+        self.update(State::answered);
     }
 
     /// Notes that this is over.
     pub(crate) fn end(&self, is_answered: bool) {
         self.update(|state| {
-            state.asking = state.asking.saturating_sub(1);
             if is_answered {
-                state.since = (state.asking > 0).then(Instant::now);
+                state.answered();
+            }
+            state.asking = state.asking.saturating_sub(1);
+            if state.asking == 0 {
+                state.waited = state.waited();
+                state.since = None;
             }
         });
     }
@@ -50,15 +56,25 @@ impl Progress {
 
     /// Returns an error, with its reason, if a new process might be answered where this one is not.
     pub(crate) fn reason_to_restart(&self) -> Result<(), String> {
-        let waited = self.update(|state| state.since.map(|since| since.elapsed()));
-        match waited.filter(|waited| *waited > STALLED_AFTER) {
-            Some(waited) => Err(format!("the API server has answered nothing for {} s", waited.as_secs())),
-            None => Ok(()),
+        let waited = self.update(|state| state.waited());
+        if waited <= STALLED_AFTER {
+            return Ok(());
         }
+        Err(format!("the API server has answered nothing for {} s", waited.as_secs()))
     }
 
     fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    fn answered(&mut self) {
+        (self.since, self.waited) = (self.since.map(|_| Instant::now()), Duration::ZERO);
+    }
+
+    fn waited(&self) -> Duration {
+        self.waited + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
@@ -82,6 +98,8 @@ mod tests {
         assert_eq!(progress.reason_to_restart(), Ok(()), "another question was answered meanwhile");
         // It is given up, and asked again.
         progress.end(false);
+        advance(Duration::from_hours(1)).await;
+        assert_eq!(progress.reason_to_restart(), Ok(()), "nothing was asked meanwhile");
         progress.begin();
         advance(Duration::from_secs(2)).await;
         let reason = progress.reason_to_restart().unwrap_err();

@@ -128,6 +128,58 @@ async fn refused_write_is_said_once_and_the_others_go_on() {
 }
 
 #[tokio::test]
+async fn failed_write_keeps_no_other_from_being_done_and_said() {
+    let answers = [
+        Answer::ok(ROLE, object()),
+        Answer::failure(&format!("PATCH {BINDING}"), 500, "failed calling webhook"),
+        Answer::ok(&format!("PATCH {POD_DEFAULT}"), object()),
+        event(),
+    ];
+    let (context, requests) = context(answers);
+    assert!(matches!(reconcile(opted_in(), context.clone()).await, Err(CheckError::Api(_))));
+    let said = requests.bodies().pop().unwrap();
+    assert!(said.contains("applied PodDefault access-ml-pipeline") && !said.contains("RoleBinding"), "{said}");
+    // The pause after it is that of failures in a row, whatever else is said.
+    back_off(opted_in(), &CheckError::Unanswered, context.clone());
+    assert!(reconcile(opted_in(), context.clone()).await.is_err());
+    let pause = back_off(opted_in(), &CheckError::Unanswered, context);
+    assert_eq!(pause, Requeue::requeue(FAILED_INTERVAL * 2));
+}
+
+#[tokio::test]
+async fn refusal_after_warnings_of_another_reason_is_the_first() {
+    let refused = Answer::forbidden(&format!("PATCH {BINDING}"), "not in this namespace");
+    let (context, requests) = context([Answer::ok(ROLE, object()), refused, event()]);
+    let invalid = || namespace(&json!({"labels": {"istio-aux.io/tenancy": "yes"}}));
+    for _ in 0..4 {
+        reconcile(invalid(), context.clone()).await.unwrap();
+    }
+    assert_eq!(reconcile(opted_in(), context).await.unwrap(), Requeue::requeue(REFUSED_INTERVAL));
+    assert!(!requests.bodies().concat().contains("not in this namespace"), "the API server may not know the label yet");
+}
+
+#[tokio::test]
+async fn binding_that_waits_for_finalizers_is_not_said_to_be_deleted() {
+    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
+    bound["metadata"]["uid"] = json!("u");
+    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
+    let mut waits = bound.clone();
+    waits["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    waits["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    let answers =
+        [Answer::ok(&format!("GET {BINDING}"), bound), Answer::ok(&format!("DELETE {BINDING}"), waits), event()];
+    let (context, requests) = context(answers);
+    for pause in [REFUSED_INTERVAL, REFUSED_INTERVAL * 2] {
+        assert_eq!(reconcile(namespace(&json!({})), context.clone()).await.unwrap(), Requeue::requeue(pause));
+    }
+    let said = requests.bodies().pop().unwrap();
+    assert!(
+        said.contains("not deleted RoleBinding istio-aux-pipelines: it has finalizers: example.com/keep"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn failure_is_retried_with_doubling_pause() {
     let (context, _) = context([Answer::ok(ROLE, object()), Answer::failure("PATCH ", 500, "no")]);
     let error = reconcile(opted_in(), context.clone()).await.unwrap_err();

@@ -29,9 +29,9 @@ async fn controllers_account_may_only_keep_its_objects() {
         "create kubeflow.org/poddefaults []",
         "create rbac.authorization.k8s.io/rolebindings []",
         "get,bind rbac.authorization.k8s.io/clusterroles [istio-aux-pipelines]",
-        "get,list,watch /namespaces []",
         "get,patch,delete kubeflow.org/poddefaults [access-ml-pipeline]",
         "get,patch,delete rbac.authorization.k8s.io/rolebindings [istio-aux-pipelines]",
+        "list,watch /namespaces []",
     ];
     assert_eq!(rules(CONTROLLER.0, CONTROLLER.1, "default").await, expected);
     let mut here = expected.to_vec();
@@ -214,6 +214,12 @@ async fn profile_has_its_objects_while_labeled() {
     assert!(until_event(ns, "Reconciled").await.contains("applied RoleBinding istio-aux-pipelines"));
     ns.until("the PodDefault", async || ns.find(&pod_default(ns.name())).await).await;
 
+    // Others' annotations and finalizers stay, and keep nobody bound.
+    let on_binding = |words: &[&str]| kubectl(&[&["-n", ns.name()], words].concat());
+    let finalizers = |list: &str| format!(r#"--patch={{"metadata":{{"finalizers":{list}}}}}"#);
+    let patch = |finalizers: &str| on_binding(&["patch", "rolebinding", ROLE, "--type=merge", finalizers]);
+    on_binding(&["annotate", "rolebinding", ROLE, "user=me"]);
+    patch(&finalizers(r#"["example.com/kept"]"#));
     name_accounts(ns, "trainer,default-editor");
     ns.until("both accounts", async || {
         (accounts(&ns.get(&binding()).await) == ["trainer", "default-editor"]).then_some(())
@@ -222,6 +228,9 @@ async fn profile_has_its_objects_while_labeled() {
 
     // Whatever is not "enabled" takes the rights away.
     set_tenancy(ns, "false");
+    let said = until_event(ns, "Refused").await;
+    assert_eq!(said, "not deleted RoleBinding istio-aux-pipelines: it has finalizers: example.com/kept");
+    patch(&finalizers("null"));
     until_unbound(ns).await;
     let said = until_event(ns, "InvalidValue").await;
     assert_eq!(said, "label istio-aux.io/tenancy: invalid value \"false\"; use enabled or disabled");
