@@ -45,8 +45,7 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     match &desired {
         DesiredTenancy::Objects { accounts, role } => findings.extend(binding(place, tenant, role, accounts)),
         DesiredTenancy::Unclear(reason) if findings.is_empty() => {
-            let next =
-                format!("kubectl annotate namespace {place} --overwrite {PIPELINES_ACCOUNTS_ANNOTATION}=NAME,NAME");
+            let next = format!("kubectl annotate namespace {place} --overwrite KEY=VALUE");
             findings.push(Finding::problem(Id::Tenancy, format!("namespace {place}: {reason}"), next));
         }
         DesiredTenancy::Unclear(_) | DesiredTenancy::Nothing => {}
@@ -89,10 +88,7 @@ fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Opt
             Finding::problem(
                 Id::Tenancy,
                 format!("namespace {place} asks for a binding by {TENANCY_LABEL}, and has {has}"),
-                format!(
-                    "kubectl -n {place} get events says why; or istio-aux tenant-objects {place} --accounts={} --role={role} | kubectl apply --server-side -f -",
-                    accounts.join(",")
-                ),
+                format!("kubectl -n {place} get events says why"),
             )
         }
         _ => Finding::ok(Id::Tenancy, format!("namespace {place} has what its label {TENANCY_LABEL} asks for")),
@@ -115,7 +111,11 @@ fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Find
         findings.push(Finding::info(Id::PipelinesAccess, message).with_remediation(next));
     }
     if let Some(bindings) = &tenant.role_bindings {
-        let bound = bound_accounts(place, bindings);
+        let asked = match desired_tenancy_of(namespace) {
+            DesiredTenancy::Objects { role, .. } => Some(role),
+            _ => None,
+        };
+        let bound = bound_accounts(place, bindings, asked.as_deref());
         let unbound: BTreeSet<&str> =
             pods.iter().map(|pod| pod.account.as_str()).filter(|account| !bound.contains(account)).collect();
         if !unbound.is_empty() {
@@ -134,9 +134,12 @@ fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Find
     findings
 }
 
-/// Returns the accounts of a namespace that are bound to one of Kubeflow's roles.
-fn bound_accounts<'b>(namespace: &str, bindings: &'b [Value]) -> BTreeSet<&'b str> {
-    let for_pipelines = |binding: &&Value| ROLES_FOR_PIPELINES.contains(&text(binding, "/roleRef/name"));
+/// Returns the accounts of a namespace that are bound to one of Kubeflow's roles, or to the one that the namespace asks for.
+fn bound_accounts<'b>(namespace: &str, bindings: &'b [Value], asked: Option<&str>) -> BTreeSet<&'b str> {
+    let for_pipelines = |binding: &&Value| {
+        let role = text(binding, "/roleRef/name");
+        ROLES_FOR_PIPELINES.contains(&role) || asked == Some(role)
+    };
     let subjects = bindings.iter().filter(for_pipelines).flat_map(|binding| items(&binding["subjects"]));
     let accounts = subjects.filter(|subject| subject["kind"] == "ServiceAccount" && subject["namespace"] == namespace);
     accounts.map(|account| text(account, "/name")).collect()

@@ -69,6 +69,15 @@ fn healthy_tenant_has_one_ok_finding() {
 }
 
 #[test]
+fn role_that_the_namespace_asks_for_gives_rights() {
+    let mut snapshot = healthy();
+    snapshot.namespaces[0]["metadata"]["annotations"]["istio-aux.io/pipelines-role"] = json!("kubeflow-pipelines-view");
+    tenant(&mut snapshot).role_bindings.as_mut().unwrap()[0]["roleRef"]["name"] = json!("kubeflow-pipelines-view");
+    let found = of(&snapshot);
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
+
+#[test]
 fn other_namespace_has_no_findings() {
     assert!(of(&Snapshot { tenant: None, ..healthy() }).is_empty());
 }
@@ -99,6 +108,11 @@ fn missing_tenant_object_has_its_cause() {
             "kubectl annotate namespace team",
         ),
         (
+            |s| s.namespaces[0]["metadata"]["annotations"] = json!({"istio-aux.io/pipelines-role": "A"}),
+            "problem tenancy: namespace team: annotation istio-aux.io/pipelines-role: \"A\"",
+            "kubectl annotate namespace team --overwrite KEY=VALUE",
+        ),
+        (
             |s| tenant(s).has_role = Some(false),
             "problem tenancy: there is no ClusterRole istio-aux-pipelines",
             "tenancy.enabled=true",
@@ -126,7 +140,7 @@ fn missing_tenant_object_has_its_cause() {
         (
             |s| tenant(s).role_bindings.as_mut().unwrap()[0]["subjects"] = json!([]),
             "problem tenancy: namespace team asks for a binding by istio-aux.io/tenancy, and has another",
-            "--accounts=default --role=istio-aux-pipelines",
+            "kubectl -n team get events says why",
         ),
         (
             |s| tenant(s).pod_default.as_mut().unwrap()["metadata"]["managedFields"] = json!([]),
