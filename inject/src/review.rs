@@ -255,7 +255,7 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
 }
 
 /// Returns the beginning of a client's text, which nobody has validated.
-fn shortened(text: &str) -> &str {
+pub(crate) fn shortened(text: &str) -> &str {
     text.char_indices().nth(TEXT_LIMIT).map_or(text, |(end, _)| &text[..end])
 }
 

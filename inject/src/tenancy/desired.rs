@@ -7,6 +7,8 @@ use contract::names::{
     PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
 
+use crate::review::shortened;
+
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
 
@@ -43,7 +45,8 @@ impl DesiredTenancy {
         match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
             Err(reason) => Self::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
             Ok(_) if !is_name(&role) => Self::Unclear(format!(
-                "annotation {PIPELINES_ROLE_ANNOTATION}: {role:?} is not a name of a ClusterRole"
+                "annotation {PIPELINES_ROLE_ANNOTATION}: {:?} is not a name of a ClusterRole",
+                shortened(&role)
             )),
             Ok(accounts) => Self::Objects { accounts, role },
         }
@@ -55,6 +58,7 @@ pub fn accounts_of(list: &str) -> Result<Vec<String>, String> {
     let (mut accounts, mut known) = (Vec::new(), HashSet::new());
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         if !is_name(name) {
+            let name = shortened(name);
             return Err(format!("{name:?} is not a name of a service account; it takes names such as trainer,loader"));
         }
         if known.insert(name) {
@@ -146,6 +150,18 @@ mod tests {
                 "{labels:?} {annotations:?}"
             );
         }
+    }
+
+    #[test]
+    fn long_value_is_shortened() {
+        assert!(accounts_of(&"\u{1}".repeat(200_000)).unwrap_err().len() < 2_000);
+        let labels = map([(TENANCY_LABEL, "enabled")]);
+        let DesiredTenancy::Unclear(text) =
+            DesiredTenancy::of(&labels, &map([(PIPELINES_ROLE_ANNOTATION, "X".repeat(200_000).as_str())]))
+        else {
+            panic!("it is not a name")
+        };
+        assert!(text.len() < 2_000, "{text}");
     }
 
     #[test]
