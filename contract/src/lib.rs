@@ -11,4 +11,5 @@ pub mod kind;
 pub mod names;
 pub mod policy;
 pub mod quantity;
+pub mod scrape;
 pub mod version;

@@ -65,14 +65,20 @@ async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
     let mut kept = scrape.clone();
     kept["prometheus.istio.io/merge-metrics"] = json!("false");
     let several = json!({"prometheus.istio.io/scrape-targets": "8080:/metrics"});
-    let cases = [("control", &kept), ("scraped", &scrape), ("several", &several), ("no-metrics", &json!({}))];
+    // pilot-agent exits where it is to scrape Envoy's metrics as an application's.
+    let mut own = scrape.clone();
+    own["prometheus.io/port"] = json!("15090");
+    own["prometheus.io/path"] = json!("/stats/prometheus");
+    let none = json!({});
+    let cases =
+        [("control", &kept), ("scraped", &scrape), ("several", &several), ("no-metrics", &none), ("own-port", &own)];
     ns.create_objects(cases.iter().map(|(name, annotations)| application(name, annotations)).chain([strict()])).await;
     for (name, _) in cases {
         wait_for_rollout(ns.name(), &format!("deployment/{name}"));
     }
     let refused = async || scraped(ns, "control").await.is_empty().then_some(());
     ns.until("the end of plaintext", refused).await;
-    for (name, has_metrics) in [("scraped", true), ("several", true), ("no-metrics", false)] {
+    for (name, has_metrics) in [("scraped", true), ("several", true), ("no-metrics", false), ("own-port", false)] {
         let text = scraped(ns, name).await;
         assert!(text.contains("envoy_server_uptime") || text.contains("envoy_cluster_"), "{name}: {text}");
         assert_eq!(text.contains("jobs_done_total 42"), has_metrics, "{name}: {text}");

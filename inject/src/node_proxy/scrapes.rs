@@ -5,6 +5,7 @@ use contract::names::{
     DEFAULT_STATUS_PORT, MERGE_METRICS_ANNOTATION, SCRAPE_ANNOTATION, SCRAPE_PATH_ANNOTATION, SCRAPE_PORT_ANNOTATION,
     SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION,
 };
+use contract::scrape::{self, Unscraped};
 use serde_json::{Map, Value};
 
 use super::{Room, is_false};
@@ -21,8 +22,16 @@ pub(super) fn send_to_pilot_agent(pod: &Pod, patch: &mut PatchBuilder, room: &mu
     if is_false(pod, SCRAPE_ANNOTATION) || is_false(pod, MERGE_METRICS_ANNOTATION) || port == Some(&status_port) {
         return None;
     }
-    if port.is_some_and(|port| port.parse().unwrap_or(0_u16) == 0) {
-        return Some("istio-aux: prometheus.io/port is not a port number: Prometheus is not sent to the proxy");
+    match scrape::port(port) {
+        Ok(_) => {}
+        Err(Unscraped::NotANumber) => {
+            return Some("istio-aux: prometheus.io/port is not a port number: Prometheus is not sent to the proxy");
+        }
+        Err(Unscraped::Reserved) => {
+            return Some(
+                "istio-aux: prometheus.io/port is one of the proxy's own: Prometheus is not sent to the proxy",
+            );
+        }
     }
     let keys = [("scrape", SCRAPE_ANNOTATION), ("path", SCRAPE_PATH_ANNOTATION), ("port", SCRAPE_PORT_ANNOTATION)];
     let given = keys.into_iter().filter_map(|(name, key)| Some((name.to_owned(), pod.annotation(key)?.into())));
@@ -91,11 +100,13 @@ mod tests {
             let (pod, decision) = decided(annotated(&given));
             assert_eq!((&pod["metadata"]["annotations"], decision.warnings.len()), (&given, 0));
         }
-        for port in ["", "web", "0", "65536"] {
+        let no_number = ["", "web", "0", "65536"].map(|port| (port, "is not a port number"));
+        let own = ["15090", "015020"].map(|port| (port, "is one of the proxy's own"));
+        for (port, warning) in no_number.into_iter().chain(own) {
             let given = json!({"prometheus.io/port": port});
             let (pod, decision) = decided(annotated(&given));
             assert_eq!(pod["metadata"]["annotations"], given);
-            assert!(decision.warnings.concat().contains("is not a port number"), "{:?}", decision.warnings);
+            assert!(decision.warnings.concat().contains(warning), "{:?}", decision.warnings);
         }
     }
 

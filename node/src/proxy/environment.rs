@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use contract::names::{PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, SCRAPES_ANNOTATION};
+use contract::scrape;
 use k8s_openapi::api::core::v1::Probe;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value};
@@ -34,7 +35,10 @@ pub(super) fn environment(
         ("PROXY_XDS_DEBUG_VIA_AGENT", Some("false".to_owned())),
         ("DNS_PROXY_ADDR", dns),
         ("ISTIO_KUBE_APP_PROBERS", probes(pod)),
-        ("ISTIO_PROMETHEUS_ANNOTATIONS", scrapes(pod).or(rendered.get("ISTIO_PROMETHEUS_ANNOTATIONS")).cloned()),
+        (
+            "ISTIO_PROMETHEUS_ANNOTATIONS",
+            scrapes(pod).or_else(|| rendered.get("ISTIO_PROMETHEUS_ANNOTATIONS").cloned()),
+        ),
         ("GOMEMLIMIT", pod.memory.map(|bytes| bytes.to_string())),
     ];
     let mut variables = rendered.clone();
@@ -71,21 +75,28 @@ fn is_served(path: &str, probe: &Probe) -> bool {
 }
 
 /// Returns what pilot-agent scrapes of the application; `None` for what would make it exit: no JSON, or a port of its own.
-fn scrapes(pod: &PodFacts) -> Option<&String> {
+fn scrapes(pod: &PodFacts) -> Option<String> {
     let text = pod.annotation(SCRAPES_ANNOTATION)?;
     let scrapes: Option<BTreeMap<String, String>> = serde_json::from_str(text).ok();
-    let port = scrapes.map(|scrapes| scrapes.get("port").map_or(Ok(80), |port| port.parse::<u16>()));
-    let is_usable = port.is_some_and(|port| port.is_ok_and(|port| !Ports::has_pilot_agent(port)));
-    passed(SCRAPES_ANNOTATION, text, is_usable)
+    let scrapes = scrapes.filter(is_scraped);
+    passed(SCRAPES_ANNOTATION, text, scrapes.is_some())?;
+    serde_json::to_string(&scrapes).ok()
 }
 
-/// Returns the text of an annotation that the webhook has written for pilot-agent. A pod may have written another.
-fn passed<'a>(name: &str, text: &'a String, is_usable: bool) -> Option<&'a String> {
+/// Returns true for the fields that the webhook writes, and an application's port.
+fn is_scraped(scrapes: &BTreeMap<String, String>) -> bool {
+    let port = scrape::port(scrapes.get("port").map(String::as_str));
+    scrapes.keys().all(|name| ["scrape", "path", "port"].contains(&name.as_str()))
+        && port.is_ok_and(|port| !Ports::has_pilot_agent(port))
+}
+
+/// Notes whether an annotation is one that the webhook has written for pilot-agent. A pod may have written another.
+fn passed(name: &str, text: &str, is_usable: bool) -> Option<()> {
     if !is_usable || text.len() > PASSED_ANNOTATION_LIMIT {
         tracing::warn!("the annotation {name} of a pod is not the webhook's, and is left out");
         return None;
     }
-    Some(text)
+    Some(())
 }
 
 /// Returns the proxy's settings with its own ports, and without [`CLOSES_STREAMS`].
@@ -160,7 +171,10 @@ mod tests {
             assert_eq!(given(text), text);
         }
         let long = format!(r#"{{"path": "{}"}}"#, "a".repeat(PASSED_ANNOTATION_LIMIT));
-        for text in ["", "[]", r#"{"port": 1}"#, r#"{"port": "web"}"#, r#"{"port": "15120"}"#, long.as_str()] {
+        let of_other_names = [r#"{"targets": "x"}"#, r#"{"port": "8080", "PORT": "15020"}"#];
+        let of_no_application = ["web", "0", "15120", "15090"].map(|port| format!(r#"{{"port": "{port}"}}"#));
+        let bad = ["", "[]", r#"{"port": 1}"#, long.as_str()].into_iter().chain(of_other_names);
+        for text in bad.chain(of_no_application.iter().map(String::as_str)) {
             assert_eq!(given(text), "istiod's", "{text}");
         }
     }
