@@ -21,7 +21,17 @@ pub fn parse(text: &str) -> Option<i128> {
 /// Returns a quantity as a whole number, rounded up as the kubelet does for a container's variables; `None` as [`parse`].
 #[must_use]
 pub fn rounded_up(text: &str) -> Option<i128> {
-    parse(text).map(|billionths| (billionths + ONE - 1) / ONE)
+    in_units(text, ONE)
+}
+
+/// Returns a quantity in thousandths, rounded up as the kubelet does for CPUs; `None` as [`parse`].
+#[must_use]
+pub fn thousandths(text: &str) -> Option<i128> {
+    in_units(text, ONE / 1_000)
+}
+
+fn in_units(text: &str, unit: i128) -> Option<i128> {
+    parse(text).map(|billionths| (billionths + unit - 1) / unit)
 }
 
 /// Returns the value of a suffix, in billionths.

@@ -36,6 +36,8 @@ pub struct PodFacts {
     pub qos_class: String,
     /// The bytes of memory of the pod's overhead, which are the proxy's.
     pub memory: Option<u64>,
+    /// The share of the pod's CPU that the overhead is, as a container's requests are.
+    pub cpu_shares: Option<u64>,
     /// The pod for istiod's injector: what its template has of a pod, and that the API server validates. Of the annotations only those
     /// that become part of the proxy.
     pub object: Box<Pod>,
@@ -145,13 +147,19 @@ fn facts(pod: Document) -> Result<PodFacts> {
         }),
         ..Pod::default()
     };
-    let overhead = spec.overhead.as_ref().and_then(|overhead| overhead.get("memory"));
+    let overhead = |resource: &str| spec.overhead.as_ref().and_then(|overhead| overhead.get(resource));
     Ok(PodFacts {
         service_account,
         qos_class: status.qos_class.unwrap_or_default(),
-        memory: overhead.and_then(|memory| quantity::rounded_up(&memory.0)?.try_into().ok()),
+        memory: overhead("memory").and_then(|memory| quantity::rounded_up(&memory.0)?.try_into().ok()),
+        cpu_shares: overhead("cpu").and_then(|cpu| Some(shares(quantity::thousandths(&cpu.0)?))),
         object: Box::new(object),
     })
+}
+
+/// Returns the kubelet's shares for so many thousandths of a CPU (`MilliCPUToShares`).
+fn shares(milli_cpu: i128) -> u64 {
+    u64::try_from(milli_cpu * 1024 / 1000).unwrap_or(u64::MAX).clamp(2, 262_144)
 }
 
 /// Returns the controller, by which istiod names the workload; `None` for other owners, and for one whose words may be more than a name:
@@ -232,7 +240,7 @@ mod tests {
         json!({
             "metadata": {"name": "train-0", "namespace": "team", "uid": "1", "labels": {"app": "train"}},
             "spec": {
-                "runtimeClassName": "istio-aux", "nodeName": "node1", "overhead": {"memory": "128Mi"},
+                "runtimeClassName": "istio-aux", "nodeName": "node1", "overhead": {"memory": "128Mi", "cpu": "10m"},
                 "containers": [{"name": "main", "ports": [{"containerPort": 80, "hostIP": "\u{85}x", "protocol": "TCP"}]}],
             },
             "status": {"qosClass": "BestEffort"},
@@ -251,7 +259,8 @@ mod tests {
         pod["spec"]["hostAliases"] = json!([{"ip": "::"}]);
         pod["spec"]["initContainers"] = json!([{"name": "prepare", "args": ["x"]}]);
         let facts = facts_of(&pod).unwrap();
-        assert_eq!((facts.memory, facts.service_account.as_str()), (Some(128 << 20), "default"));
+        assert_eq!((facts.memory, facts.cpu_shares), (Some(128 << 20), Some(10)));
+        assert_eq!(facts.service_account, "default");
         let expected = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {

@@ -85,17 +85,28 @@ impl ProxyProcess {
     /// Returns the memory limit of its cgroup, in bytes.
     #[must_use]
     pub fn memory_limit(self) -> String {
+        self.file_of_cgroup("memory", "memory.limit_in_bytes", "memory.max")
+    }
+
+    /// Returns the share of CPU of its cgroup: 1024 of version 1, or 39 of version 2, for a whole one.
+    #[must_use]
+    pub fn cpu_share(self) -> u32 {
+        self.file_of_cgroup("cpu", "cpu.shares", "cpu.weight").parse().expect("it is a number")
+    }
+
+    /// Returns what a file of its cgroup has, of version 1 with this controller, or of version 2.
+    fn file_of_cgroup(self, controller: &str, version_1: &str, version_2: &str) -> String {
         let cgroups = self.file("cgroup");
         let files = cgroups.lines().filter_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            match controllers {
-                "" => Some(format!("/sys/fs/cgroup{path}/memory.max")),
-                "memory" => Some(format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")),
-                _ => None,
+            if controllers.is_empty() {
+                return Some(format!("/sys/fs/cgroup{path}/{version_2}"));
             }
+            let has_it = controllers.split(',').any(|one| one == controller);
+            has_it.then(|| format!("/sys/fs/cgroup/{controllers}{path}/{version_1}"))
         });
-        let mut limits = files.filter_map(|file| fs::read_to_string(file).ok());
-        limits.next().expect("it has a limit").trim().to_owned()
+        let mut values = files.filter_map(|file| fs::read_to_string(file).ok());
+        values.next().expect("its cgroup has the controller").trim().to_owned()
     }
 
     /// Returns the processes that listen on a port of the pod's network.

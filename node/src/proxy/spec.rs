@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
+use contract::names::DEFAULT_STATUS_PORT;
 use serde_json::{Value, json};
 
 use super::environment::environment;
@@ -93,6 +94,9 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
         },
     });
     spec["process"]["oomScoreAdj"] = oom_score_adj(&pod.qos_class).into();
+    if let Some(shares) = pod.cpu_shares {
+        spec["linux"]["resources"]["cpu"] = json!({"shares": shares});
+    }
     if let Some(bytes) = pod.memory {
         spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
     }
@@ -107,6 +111,12 @@ pub(super) fn redirect(sandbox: &Sandbox, program: &Program) -> Value {
         Some(rendered) => *rendered = user,
         // By default it would be Istio's own, which this proxy does not have.
         None => args.extend(["-u".to_owned(), user]),
+    }
+    // The list has the mesh's status port. The kubelet and Prometheus use the default one here.
+    let status = DEFAULT_STATUS_PORT.to_string();
+    if let Some(excluded) = value_after(&mut args, "-d").filter(|list| !list.split(',').any(|port| port == status)) {
+        excluded.push(',');
+        excluded.push_str(&status);
     }
     let mut environment = program.environment.clone();
     // Istio 1.22 writes its rules to a file, and /tmp is the proxy's.
@@ -203,6 +213,7 @@ mod tests {
         PodFacts {
             qos_class: "Burstable".into(),
             memory: Some(128 << 20),
+            cpu_shares: Some(10),
             ..PodFacts::annotated(PROBES_ANNOTATION, probes)
         }
     }
@@ -251,6 +262,18 @@ mod tests {
     #[test]
     fn program_that_saves_rules_writes_a_file_of_limited_size() {
         insta::assert_json_snapshot!([save_rules("iptables-nft"), apply_rules("ip6tables-legacy")]);
+    }
+
+    #[test]
+    fn default_status_port_is_not_redirected() {
+        for (rendered, expected) in [
+            ("15090,15021,15020,9", "15090,15021,15020,9"),
+            ("15090,15021,15025", "15090,15021,15025,15020"),
+            ("15090,15021", "15090,15021,15020"),
+        ] {
+            let process = redirect(&sandbox(), &program(&["istio-iptables", "-d", rendered], &[]));
+            assert_eq!(process["args"][3], expected);
+        }
     }
 
     #[test]
