@@ -25,6 +25,8 @@ use tokio::sync::Semaphore;
 const API_TIMEOUT: Duration = Duration::from_secs(10);
 /// Each upgrade needs a core for a second.
 const UPGRADES_AT_A_TIME: usize = 2;
+/// Each reads its pod, of up to 1 MiB, and most get the certificate that another of their account has requested.
+const RENEWALS_AT_A_TIME: usize = 2;
 /// A start needs a core for half a second, and waits for the API server, istiod and containerd besides.
 const STARTS_OF_A_CORE: usize = 2;
 /// A start that takes longer waits for something that others need not wait for, such as a network policy of its pod's.
@@ -151,6 +153,7 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         settings: args.settings,
         identities: Identities::default(),
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
+        renewals: Semaphore::new(RENEWALS_AT_A_TIME),
         starts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
         restarts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
         ended: Arc::default(),

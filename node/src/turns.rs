@@ -108,4 +108,18 @@ mod tests {
             elapsed = next => assert_eq!(elapsed, Ok(START)),
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn forty_starts_that_hang_leave_the_next_its_turn() {
+        for (hanging, is_in_time) in [(40, true), (48, false)] {
+            let turns = Turns::new(4, Duration::from_secs(15));
+            let hang = || turns.take(Duration::MAX, std::future::pending::<Result<()>>());
+            let next = turns.take(Duration::from_secs(170), async { Ok(()) });
+            tokio::select! {
+                biased;
+                never = futures::future::join_all((0..hanging).map(|_| hang())) => panic!("{never:?}"),
+                result = next => assert_eq!(result.is_ok(), is_in_time, "{hanging}: {result:?}"),
+            }
+        }
+    }
 }

@@ -64,6 +64,8 @@ pub struct Node {
     pub identities: Identities,
     /// Limits the upgrades at a time.
     pub upgrades: Semaphore,
+    /// Limits the renewals at a time: each reads its pod.
+    pub renewals: Semaphore,
     /// Limits the starts at a time, which would delay each other until none is ready in time.
     pub starts: Turns,
     /// Limits the restarts of proxies that have served. They do not wait behind starts, which a pod can make hang.
@@ -203,6 +205,7 @@ mod tests {
             settings: Settings::from_arg_matches(&matches).unwrap(),
             identities: Identities::default(),
             upgrades: Semaphore::new(1),
+            renewals: Semaphore::new(1),
             starts: Turns::new(1, Duration::MAX),
             restarts: Turns::new(1, Duration::MAX),
             ended: Arc::default(),

@@ -46,6 +46,7 @@ impl Node {
                 Step::RenewIn(delay) => sleep(delay).await,
             }
             let renewed = async {
+                let _turn = self.renewals.acquire().await?;
                 let pod = read_pod(&self.client, sandbox).await?;
                 let rendered = self.rendered(sandbox, &pod).await?;
                 self.renew(sandbox, &pod, rendered.trust_domain()).await
@@ -140,6 +141,23 @@ mod tests {
         delays.sort_unstable();
         delays.dedup();
         assert!(delays.len() > 50 && delays.last() < Some(&60), "{delays:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewals_wait_for_their_turn() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let (client, requests) = api::fake::client([]);
+        requests.never_answer(usize::MAX);
+        let node = Node { client, ..node(run_dir.path()) };
+        let sandboxes =
+            ["a", "b", "c"].map(|id| Sandbox { id: id.to_owned(), name: id.to_owned(), ..Sandbox::default() });
+        let renewals = futures::future::join_all(sandboxes.iter().map(|sandbox| node.keep_fresh(sandbox)));
+        tokio::select! {
+            biased;
+            _ = renewals => {}
+            () = sleep(Duration::from_mins(1)) => {}
+        }
+        assert_eq!(requests.all().len(), 1);
     }
 
     #[tokio::test]
