@@ -7,6 +7,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use nix::sys::signal::{SigSet, Signal};
+
 /// The first argument of the program as a logger; the second is the file. containerd takes them from the address.
 pub const LOG_COMMAND: &str = "log";
 /// The kubelet's limit for a container's log (`containerLogMaxSize`), in bytes. Two files have twice that.
@@ -21,8 +23,10 @@ pub fn rotated(log: &Path) -> PathBuf {
     log.with_added_extension("1")
 }
 
-/// Copies both pipes to `log` until they are closed.
+/// Copies both pipes to `log` until they are closed. The shim closes them and sends SIGTERM at once (`binaryIO`), before the last
+/// lines are read.
 pub fn run(log: &Path) -> io::Result<()> {
+    SigSet::from(Signal::SIGTERM).thread_block()?;
     let pipes = [File::open(OUTPUT)?, File::open(ERRORS)?];
     fs::write(IS_READY, "1")?;
     thread::scope(|scope| {
