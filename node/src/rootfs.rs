@@ -2,7 +2,7 @@
 //! distroless image needs no `cp` of its own. Removes the roots that no proxy needs any more.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -17,20 +17,20 @@ const MIN_AGE: Duration = Duration::from_hours(1);
 
 /// Copies the root `from` into the directory `to`, without mounts, unless `to` exists. Only root enters the directory above.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    if let Some(above) = to.parent() {
-        fs::create_dir_all(above)?;
-        fs::set_permissions(above, Permissions::from_mode(0o700))?;
-    }
+    let above = to.parent().unwrap_or(to);
+    fs::create_dir_all(above)?;
+    fs::set_permissions(above, Permissions::from_mode(0o700))?;
     if to.exists() {
         // Its age begins anew, as that of a new copy.
         return File::open(to)?.set_modified(SystemTime::now());
     }
-    let temporary = to.with_extension("new");
+    let temporary = to.with_added_extension("new");
     if temporary.exists() {
         fs::remove_dir_all(&temporary)?;
     }
     fs::create_dir_all(&temporary)?;
-    copy_directory(from, &temporary, fs::metadata(from)?.dev())?;
+    // Both may be on one device, where the runtime's snapshots are directories of it.
+    copy_directory(from, &temporary, fs::metadata(from)?.dev(), file_of(&fs::metadata(above)?))?;
     // What has its name is complete, also after a power failure.
     syncfs(File::open(&temporary)?)?;
     fs::rename(temporary, to)
@@ -54,18 +54,27 @@ pub fn remove_unused(directory: &Path, used: &BTreeSet<String>) -> io::Result<Ve
     Ok(removed)
 }
 
-fn copy_directory(from: &Path, to: &Path, device: u64) -> io::Result<()> {
+/// Identifies a file or directory, whatever its path.
+fn file_of(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Copies what is on a device, without one directory.
+fn copy_directory(from: &Path, to: &Path, device: u64, without: (u64, u64)) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
         let metadata = fs::symlink_metadata(&source)?;
+        if file_of(&metadata) == without {
+            continue;
+        }
         let permissions = Permissions::from_mode(metadata.mode() & MODE_MASK);
         if metadata.is_symlink() {
             symlink(fs::read_link(&source)?, &target)?;
         } else if metadata.is_dir() {
             fs::create_dir(&target)?;
             if metadata.dev() == device {
-                copy_directory(&source, &target, device)?;
+                copy_directory(&source, &target, device, without)?;
             }
             fs::set_permissions(&target, permissions)?;
         } else if metadata.is_file() {
@@ -95,6 +104,21 @@ mod tests {
         fs::write(from.join("usr/bin/envoy"), "2").unwrap();
         copy(&from, &to).unwrap();
         assert_eq!(fs::read_to_string(to.join("bin/envoy")).unwrap(), "1");
+    }
+
+    #[test]
+    fn copy_below_its_root_has_no_copies() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = directory.path().join("var/roots");
+        fs::write(directory.path().join("envoy"), "1").unwrap();
+        for name in ["proxyv2_1.31.0", "proxyv2_1.31.1"] {
+            copy(directory.path(), &roots.join(name)).unwrap();
+        }
+        assert_eq!(fs::read_dir(&roots).unwrap().count(), 2);
+        assert!(roots.join("proxyv2_1.31.1/envoy").exists());
+        for name in ["proxyv2_1.31.0", "proxyv2_1.31.1"] {
+            assert!(!roots.join(name).join("var/roots").exists(), "{name}");
+        }
     }
 
     #[test]
