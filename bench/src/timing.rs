@@ -30,15 +30,19 @@ pub(crate) fn parse_uptime(line: &str) -> Option<Duration> {
 /// Returns how long to wait before a pod is created, in seconds, other in each round: the pod before it ended at a sync of the kubelet, so
 /// that all pods of a kind would be created at the same moment between two syncs, and wait alike for their containers.
 pub(crate) fn creation_offset(round: usize) -> f64 {
-    // Independent of the golden ratio's multiples.
-    (f64::from(u32::try_from(round).unwrap_or_default()) * std::f64::consts::SQRT_2).fract()
+    offset(round, 0.754_877_67)
 }
 
 /// Returns a fraction of a second, other in each round. The kubelet syncs its pods once a second, and starts a pod's containers at
 /// such a moment, so payloads of one length would all end at the same moment between two syncs.
 pub(crate) fn sync_offset(round: usize) -> f64 {
-    // The golden ratio's multiples spread evenly, however many there are.
-    (f64::from(u32::try_from(round).unwrap_or_default()) * 0.618_034).fract()
+    offset(round, 0.569_840_29)
+}
+
+/// Returns the multiple of a step, without its whole part. Multiples of these two steps, and of their sum, spread evenly, however many
+/// there are: the first two powers of 1/1.3247…, the plastic ratio.
+fn offset(round: usize, step: f64) -> f64 {
+    (f64::from(u32::try_from(round).unwrap_or_default()) * step).fract()
 }
 
 /// Returns the one of sorted values below which so many thousandths of them are; `None` where there are none.
@@ -69,6 +73,21 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn creations_ends_and_their_sum_are_spread_evenly() {
+        // A payload ends at the sum where its start takes the same time in each round.
+        let sum = |round| (creation_offset(round) + sync_offset(round)).fract();
+        for offset in [creation_offset, sync_offset, sum] {
+            for rounds in [10, 15, 30, 40] {
+                let mut moments: Vec<f64> = (0..rounds).map(offset).collect();
+                moments.sort_by(f64::total_cmp);
+                let around = moments[0] + 1.0 - moments[moments.len() - 1];
+                let gap = moments.windows(2).map(|pair| pair[1] - pair[0]).fold(around, f64::max);
+                assert!(gap < 4.0 / f64::from(u32::try_from(rounds).unwrap()), "{rounds}: {gap}");
+            }
+        }
+    }
 
     #[test]
     fn orders_have_every_kind_once_and_many_predecessors_of_each() {
