@@ -280,6 +280,8 @@ bench: override WITH += node
 bench: install ## Measure on the one-node cluster: bench/README.md has what, how, and the last results
 	@hack/ensure rust images bench
 	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- pod-ends 30
+	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- at-once 50 3 no-mesh istio-native-sidecar istio-aux-native istio-aux-node
+	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- starts-again 15 no-mesh istio-aux-native istio-aux-node
 	cargo run --locked --quiet --package bench -- report
 	cargo build --locked --release --target x86_64-unknown-linux-musl --target-dir target --package probe
 	$(IN_CLUSTER) cargo run --locked --quiet --package bench -- exit-to-post 40

@@ -67,8 +67,8 @@ const EXIT_ON_ZERO: (&str, &str) =
 const IMAGE_VOLUME: &str = "istio-aux-image-volume";
 /// Names the kinds that are measured with the shim copied: beside image volumes they would be something else.
 const COPYING: [&str; 1] = ["istio-aux-proxy"];
-/// Names the kind that needs the node agent.
-const NODE: &str = "istio-aux-node";
+/// Names the kinds that are measured only where they are named.
+const ONLY_NAMED: [&str; 2] = ["mesh-without-help", COPYING[0]];
 
 const KINDS: [Kind; 12] = [
     kind("no-mesh", &[], &[]),
@@ -82,7 +82,7 @@ const KINDS: [Kind; 12] = [
     kind("istio-aux-proxy", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "proxy")]),
     kind("istio-aux-status", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "status")]),
     kind(IMAGE_VOLUME, &[MESH, OPT_IN], &[]),
-    kind(NODE, &[BESIDE], &[]),
+    kind("istio-aux-node", &[BESIDE], &[]),
 ];
 
 /// Returns a kind whose pods end by themselves.
@@ -101,19 +101,14 @@ struct Timing {
     cost: Cost,
 }
 
-/// Returns the kinds of these names, or all that the cluster has as it is.
+/// Returns the kinds of these names, or those of the results that are kept.
 fn chosen(names: &[&str]) -> Vec<&'static Kind> {
     if names.is_empty() {
-        let has_agent = has_node_agent();
-        return KINDS.iter().filter(|kind| kind.name != IMAGE_VOLUME && (kind.name != NODE || has_agent)).collect();
+        return KINDS.iter().filter(|kind| !ONLY_NAMED.contains(&kind.name)).collect();
     }
     let unknown = names.iter().find(|name| !KINDS.iter().any(|kind| kind.name == **name));
     assert!(unknown.is_none(), "there is no kind {unknown:?}; there are: {:?}", KINDS.map(|kind| kind.name));
     KINDS.iter().filter(|kind| names.contains(&kind.name)).collect()
-}
-
-fn has_node_agent() -> bool {
-    run_program("kubectl", &["-n", NODE, "get", "daemonset", NODE], "").status.success()
 }
 
 /// Runs so many rounds of a pod of each of these kinds, or of all, and writes how long they took.
@@ -159,8 +154,8 @@ pub(crate) async fn each_in_namespace(
     measure: impl AsyncFn(&Namespace, &Kind, usize) -> Duration,
 ) {
     let mut kinds = chosen(names);
-    kinds.retain(|kind| names.contains(&kind.name) || kind.end == End::Own);
     let is_measured = |kind: &&Kind| kind.end == End::Own && kind.name != IMAGE_VOLUME;
+    kinds.retain(|kind| names.contains(&kind.name) || is_measured(kind));
     assert!(kinds.iter().all(is_measured), "only kinds that end by themselves, and without {IMAGE_VOLUME}");
     for (kind, mut times) in interleaved(rounds, &kinds, measure).await {
         times.sort_unstable();
