@@ -10,15 +10,15 @@ MAKEFLAGS += --no-print-directory
 CLUSTER ?= one-node
 # What `make install` installs besides: node, tenancy, and components of the one-node cluster such as training-operator.
 WITH ?=
-# The scenario that `make scenario` runs: a part of its name.
-NAME ?=
+# The scenario that `make scenario` runs: a part of its name. Some shells have a variable of this name in the environment.
+NAME =
 # How long `make fuzz` runs each of its targets, in seconds.
 FUZZ_FOR ?= 60
 # How many Jobs `make soak` runs.
 PODS ?= 1000
 # How the pods of `make conformance` are in the mesh: its page is written where all columns and tests ran.
 ALL_COLUMNS := none native shim sidecar node
-COLUMNS ?= $(ALL_COLUMNS)
+COLUMNS = $(ALL_COLUMNS)
 # What `make demo` runs: job or tfjob; katib or argo with CLUSTER=current.
 DEMO ?= job
 
@@ -54,6 +54,8 @@ COMPONENTS = $(filter-out tenancy,$(WITH))
 SWITCHED_ON = $(if $(filter node,$(WITH)),--set=nodeProxy.enabled=true) $(if $(filter tenancy,$(WITH)),--set=tenancy.enabled=true)
 
 SCENARIOS = cargo test --locked --package e2e --features $(FEATURES)
+# Where names choose the tests, to run none is a failure.
+SOME := hack/some-tests
 # Run beside the other scenarios. Those of the API server need the one-node cluster.
 BESIDE = status=0; $(IN_CLUSTER) $(SCENARIOS) --test kubeflow -- --test-threads 2 || status=$$?; \
   $(if $(filter current,$(CLUSTER)),,$(IN_CLUSTER) $(SCENARIOS) --test api -- --test-threads 1 || status=$$?;) exit $$status
@@ -171,7 +173,7 @@ ifneq ($(CLUSTER),current)
 	  $(IN_CLUSTER) charm/test cluster; finish_behind "image of the node agent"; trap - EXIT
 	@$(call ADD,node)
 	@$(INSTALL_NODE)
-	$(IN_CLUSTER) $(SCENARIOS) --test node -- --test-threads 1 job_beside_its_proxy confined
+	for name in job_beside_its_proxy confined; do $(IN_CLUSTER) $(SOME) $(SCENARIOS) --test node -- --test-threads 1 "$$name"; done
 endif
 
 .PHONY: test-kubeflow
@@ -184,13 +186,13 @@ test-kubeflow: install ## Run the scenarios with Kubeflow's components only: Arg
 test-clients: install ## Run Airflow, Dagster, Dask, Ray and Spark in the mesh, with istio-aux and without
 	@hack/ensure rust
 	@$(call ADD,clients spark)
-	$(IN_CLUSTER) $(SCENARIOS),clients --test scenarios -- --test-threads 2 airflow:: dagster:: dask:: ray:: spark::
+	$(IN_CLUSTER) $(SOME) $(SCENARIOS),clients --test scenarios -- --test-threads 2 airflow:: dagster:: dask:: ray:: spark::
 
 .PHONY: scenario
 scenario: export PROFILE := demo
 scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves their namespaces
 	@hack/ensure rust
-	$(IN_CLUSTER) $(SCENARIOS) --test scenarios -- --test-threads 4 $(NAME) || \
+	$(IN_CLUSTER) $(SOME) $(SCENARIOS) --test scenarios -- --test-threads 4 $(NAME) || \
 	  { $(IN_CLUSTER) kubectl -n istio-aux logs deployment/istio-aux --tail=40; exit 1; }
 
 .PHONY: test-node
@@ -198,7 +200,7 @@ test-node: override WITH += node
 test-node: install ## Run the scenarios with proxies beside pods (docs/node.md), with OPTIONS of the test runner
 	@hack/ensure rust
 	@$(call ADD,training-operator python)
-	$(IN_CLUSTER) cargo test --locked --package e2e --features node --test node -- --test-threads 1 $(OPTIONS)
+	$(IN_CLUSTER) $(SOME) cargo test --locked --package e2e --features node --test node -- --test-threads 1 $(OPTIONS)
 
 .PHONY: test-two-nodes
 test-two-nodes: override WITH += node second-node
