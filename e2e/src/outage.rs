@@ -45,12 +45,13 @@ impl NoReplica {
             let words = ["-n", namespace, "wait", "--timeout=2m", condition];
             kubectl(&words.into_iter().chain(pods.lines()).collect::<Vec<_>>());
         };
+        let this = Self { namespace, deployment, replicas };
         scale(namespace, deployment, "0");
         // They drain for a while unless they are killed, and the kubelet would start one again that is not to be deleted yet.
         wait("--for=jsonpath={.metadata.deletionTimestamp}");
         kill_containers(namespace, container);
         wait("--for=delete");
-        Self { namespace, deployment, replicas }
+        this
     }
 }
 
@@ -67,37 +68,47 @@ fn scale(namespace: &str, deployment: &str, replicas: &str) {
 
 /// Drops the API server's packets to some replicas until it is dropped. Their probes are answered.
 pub struct SilentReplicas {
-    rules: Vec<Vec<String>>,
+    programs: Vec<&'static str>,
 }
+
+/// The chain of the rules that drop them. `make cluster-down` removes it, too.
+const SILENT_CHAIN: &str = "ISTIO-AUX-SILENT";
 
 impl SilentReplicas {
     /// Silences the replicas of these numbers. All of them must run, and none drain.
     #[must_use]
     pub fn begin(numbers: &[usize]) -> Self {
         let addresses = kubectl(&[NAMESPACE, "get", "pods", SELECTOR, "--output=jsonpath={.items[*].status.podIP}"]);
-        let rule = |address: &str| {
-            let words = ["OUTPUT", "-p", "tcp", "-d", address, "--dport", "8443", "-j", "DROP"];
-            words.map(str::to_owned).to_vec()
-        };
         let addresses: Vec<&str> = addresses.split(' ').collect();
-        let silent = Self { rules: numbers.iter().map(|number| rule(addresses[*number])).collect() };
-        silent.for_each("-I");
-        silent
-    }
-
-    fn for_each(&self, operation: &str) {
-        for rule in &self.rules {
-            let program = if rule[4].contains(':') { "ip6tables" } else { "iptables" };
-            let words: Vec<&str> = [operation].into_iter().chain(rule.iter().map(String::as_str)).collect();
-            printed(&run(program, &words, ""));
+        let mut silent = Self { programs: Vec::new() };
+        for address in numbers.iter().map(|number| addresses[*number]) {
+            let program = if address.contains(':') { "ip6tables" } else { "iptables" };
+            if !silent.programs.contains(&program) {
+                // A run that was killed may have left it.
+                remove_chain(program);
+                silent.programs.push(program);
+                printed(&run(program, &["-w", "-N", SILENT_CHAIN], ""));
+                printed(&run(program, &["-w", "-I", "OUTPUT", "-j", SILENT_CHAIN], ""));
+            }
+            let rule = ["-w", "-A", SILENT_CHAIN, "-p", "tcp", "-d", address, "--dport", "8443", "-j", "DROP"];
+            printed(&run(program, &rule, ""));
         }
+        silent
     }
 }
 
 impl Drop for SilentReplicas {
     fn drop(&mut self) {
-        self.for_each("-D");
+        let is_gone = self.programs.iter().all(|program| remove_chain(program));
+        assert!(is_gone || std::thread::panicking(), "the rules are removed");
     }
+}
+
+/// Removes the chain and the rule that jumps to it. Returns true if both were there.
+fn remove_chain(program: &str) -> bool {
+    let steps = [&["-D", "OUTPUT", "-j", SILENT_CHAIN][..], &["-F", SILENT_CHAIN], &["-X", SILENT_CHAIN]];
+    let done = steps.map(|words| run(program, &[&["-w"], words].concat(), "").status.success());
+    done.into_iter().all(|is_done| is_done)
 }
 
 /// Changes how the API server calls each webhook.
@@ -122,8 +133,9 @@ impl FailingWebhook {
     /// Has the API server call paths that the webhook does not know.
     #[must_use]
     pub fn begin() -> Self {
+        let this = Self(());
         change_paths(|path| format!("{UNKNOWN}{path}"));
-        Self(())
+        this
     }
 }
 
@@ -151,10 +163,11 @@ impl UntrustedWebhook {
     pub fn begin() -> Self {
         let words = ["get", "clusterrolebinding", "istio-aux", "--output=json"];
         let binding: Value = serde_json::from_str(&kubectl(&words)).expect("it is JSON");
+        let this = Self { binding };
         kubectl(&["delete", "clusterrolebinding", "istio-aux"]);
         let other = json!(other_ca());
         change_client_configs(|client_config| client_config["caBundle"] = other.clone());
-        Self { binding }
+        this
     }
 }
 

@@ -24,8 +24,10 @@ impl WebhookOption {
         let names: Vec<&str> = options.iter().filter_map(|option| option.split_inclusive('=').next()).collect();
         let is_other = |argument: &&str| !names.iter().any(|name| argument.starts_with(name));
         let others = earlier.iter().map(String::as_str).filter(is_other);
-        set_arguments(&others.chain(options.iter().copied()).collect::<Vec<_>>());
-        Self { earlier }
+        let arguments: Vec<&str> = others.chain(options.iter().copied()).collect();
+        let this = Self { earlier: earlier.clone() };
+        set_arguments(&arguments);
+        this
     }
 }
 

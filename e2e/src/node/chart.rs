@@ -69,10 +69,11 @@ impl WithoutAgent {
     /// Ends the agent.
     #[must_use]
     pub fn begin() -> Self {
+        let this = Self;
         select_nodes(r#"{"istio-aux.io/none": "yes"}"#);
         let wait = ["wait", "--for=delete", "pod", "--selector=app.kubernetes.io/name=istio-aux-node", "--timeout=60s"];
         kubectl(&[&AGENT[..], &wait].concat());
-        Self
+        this
     }
 }
 

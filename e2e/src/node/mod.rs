@@ -178,7 +178,7 @@ pub struct SmallDisk;
 /// The directory of the agent's socket and files.
 const RUN: &str = "/run/istio-aux";
 /// The directory of the deletions that the plugin could not report.
-pub const TOMBSTONES: &str = "/run/istio-aux/tombstones";
+const TOMBSTONES: &str = "/run/istio-aux/tombstones";
 /// The directory of the proxies' logs.
 const LOGS: &str = "/var/log/istio-aux";
 
@@ -224,13 +224,27 @@ impl WithoutSocket {
     #[must_use]
     pub fn begin() -> Self {
         fs::rename(format!("{RUN}/node.sock"), format!("{RUN}/away.sock")).expect("the agent listens");
-        Self
+        let this = Self;
+        this.forget_deletions();
+        this
+    }
+
+    /// Returns true if the plugin has written a tombstone.
+    #[must_use]
+    pub fn has_deletion(&self) -> bool {
+        fs::read_dir(TOMBSTONES).is_ok_and(|mut tombstones| tombstones.next().is_some())
+    }
+
+    fn forget_deletions(&self) {
+        if self.has_deletion() {
+            fs::remove_dir_all(TOMBSTONES).expect("they are the plugin's");
+        }
     }
 }
 
 impl Drop for WithoutSocket {
     fn drop(&mut self) {
-        fs::remove_dir_all(TOMBSTONES).expect("the plugin has written tombstones");
+        self.forget_deletions();
         fs::rename(format!("{RUN}/away.sock"), format!("{RUN}/node.sock")).expect("it was moved away");
     }
 }

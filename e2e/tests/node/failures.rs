@@ -1,6 +1,5 @@
 //! What happens when something that proxies beside pods depend on is away: the table of docs/node.md.
 
-use std::fs;
 use std::time::Duration;
 
 use e2e::clients::{greets, until_said};
@@ -114,8 +113,7 @@ async fn deletion_that_nobody_reported_is_found() {
     ns.exec(&pod, "main", &["touch", "/memory/end"]);
     ns.until_complete("one").await;
     // The pod stays with its Job, so the API server has it still.
-    ns.until("the deletion of its sandbox", async || fs::exists(node::TOMBSTONES).expect("/run is read").then_some(()))
-        .await;
+    ns.until("the deletion of its sandbox", async || away.has_deletion().then_some(())).await;
     drop(away);
     ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
     assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Succeeded");

@@ -65,7 +65,7 @@ containers() {
 
 unmount_ours() {
   local where
-  awk -v state="$STATE/" -v run="$RUN/" 'index($2, state) == 1 || index($2, run) == 1 { print $2 }' /proc/mounts | sort -r | while read -r where; do umount -l "$where"; done
+  awk -v state="$STATE/" -v run="$RUN/" 'index($2, state) == 1 || index($2, run) == 1 || $1 == "istio-aux-test" { print $2 }' /proc/mounts | sort -r | while read -r where; do umount -l "$where"; done
 }
 
 remove_bridge() {

@@ -37,7 +37,7 @@ our_kind_of_chains() {
   local command table
   for command in iptables ip6tables; do
     for table in nat filter mangle; do
-      "$command-save" -t "$table" 2>/dev/null | sed -n "s/^:\(KUBE-[^ ]*\|$FORWARD_CHAIN\) .*/$command $table \1/p"
+      "$command-save" -t "$table" 2>/dev/null | sed -n "s/^:\(KUBE-[^ ]*\|$FORWARD_CHAIN\|ISTIO-AUX-SILENT\) .*/$command $table \1/p"
     done
   done
 }
