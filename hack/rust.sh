@@ -10,7 +10,11 @@ ensure_rust() {
     fi
     ensure_debian rustup:rustup
   fi
-  local channel targets target
+  local channel targets target lock
+  # rustup may not run twice at once.
+  mkdir -p "$CACHE"
+  exec {lock}>"$CACHE/rustup.lock"
+  flock "$lock"
   channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$REPO/rust-toolchain.toml")
   targets=$(sed -n 's/^targets = \[\(.*\)\]/\1/p' "$REPO/rust-toolchain.toml" | tr -d '",')
   if ! rustup run "$channel" cargo clippy --version >/dev/null 2>&1 || ! rustup run "$channel" cargo fmt --version >/dev/null 2>&1; then
@@ -27,6 +31,7 @@ ensure_rust() {
       logged "rustup target add" "$LOGS/rustup-target.log" rustup target add "$target" --toolchain "$channel"
     fi
   done
+  exec {lock}>&-
 }
 
 # ensure_cargo_tools NAME…: installs cargo's subcommands and mdbook in the versions that hack/cargo-tool names.

@@ -28,8 +28,8 @@ ensure_uv() {
   if [ ! -d "$home" ]; then
     say "installing uv $UV_WHEEL (from the Python package uv) into $home"
     unpack_wheel uv "$UV_WHEEL" "$home"
-    chmod a+x "$home"/uv-*.data/scripts/*
   fi
+  [ -x "$home/uv-$UV_WHEEL.data/scripts/uv" ] || chmod a+x "$home"/uv-*.data/scripts/*
   PATH=$(echo "$home"/uv-*.data/scripts):$PATH
   export PATH
 }

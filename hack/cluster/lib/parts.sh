@@ -70,7 +70,12 @@ known_versions() { local f; for f in "$CLUSTER_DIR/parts/$1"-[1-9]*; do printf '
 
 build_part() {
   set -e
-  local part=$1 directory=$2 module path source package tags
+  local part=$1 directory=$2 module path source package tags lock
+  mkdir -p "${directory%/*}"
+  # Another checkout may build it.
+  exec {lock}>"$directory.lock"
+  flock "$lock"
+  if [ -f "$directory/complete" ]; then return; fi
   rm -rf "$directory"
   mkdir -p "$directory/bin"
   cd "$CLUSTER_DIR/parts/$part"
