@@ -162,13 +162,17 @@ scenarios-on-cluster:
 	@hack/ensure rust
 	@. hack/say.sh; trap end_behind EXIT; \
 	  start_behind target/log/scenarios-build.log cargo build --locked --package e2e --features $(FEATURES) --tests; \
-	  $(call ADD,training-operator python pages); finish_behind "building the scenarios"; \
+	  $(call ADD,training-operator python pages); finish_behind "building the scenarios"; trap - EXIT
+ifneq ($(CLUSTER),current)
+	$(IN_CLUSTER) $(SCENARIOS) --lib --bins --test local --test rendered --test images
+endif
+	@. hack/say.sh; trap end_behind EXIT; \
 	  start_behind target/log/beside.log bash -c '$(BESIDE)'; \
 	  $(IN_CLUSTER) $(SCENARIOS) --test scenarios -- --test-threads 4; \
 	  finish_behind "scenarios of Kubeflow's components and the API server"; cat target/log/beside.log; trap - EXIT
 	$(IN_CLUSTER) $(SCENARIOS) --test exclusive -- --test-threads 1
 ifneq ($(CLUSTER),current)
-	$(IN_CLUSTER) $(SCENARIOS) --lib --bins --test local --test rendered --test images --test cluster_command --test pages
+	$(IN_CLUSTER) $(SCENARIOS) --test cluster_command --test pages
 	@. hack/say.sh; trap end_behind EXIT; start_behind target/log/node-image.log deploy/images/build node; \
 	  $(IN_CLUSTER) charm/test cluster; finish_behind "image of the node agent"; trap - EXIT
 	@$(call ADD,node)
