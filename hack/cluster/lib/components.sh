@@ -118,7 +118,7 @@ YAML
 # The images' archives are kept by what they are made of: the part, and the recipe.
 add_images_of() {
   local image program path recipe
-  recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/pack"; declare -f rootfs_of_program; } | sha256sum | cut -c1-16)
+  recipe=$({ part_hash "$1"; cat "$CLUSTER_DIR/parts/$1/images" "$REPO/deploy/images/pack"; declare -f rootfs_of_program certificates_and_tmp; } | sha256sum | cut -c1-16)
   while read -r image program path; do
     add_image "$image" "$CACHE/images/$image-$recipe.tar" rootfs_of_program "$(part_directory "$1")/bin/$program" "$path"
   done <"$CLUSTER_DIR/parts/$1/images"

@@ -202,12 +202,11 @@ load_images() {
   for image in "${IMAGES[@]}"; do load_image_once "$image" "$(image_archive "$image")"; done
 }
 
-# load_image_once NAME ARCHIVE
+# load_image_once NAME ARCHIVE: unless the image of this name was last loaded from this archive.
 load_image_once() {
-  local mark
-  mark=$STATE/loaded/$(basename "$2")
-  if [ -f "$mark" ]; then return; fi
+  local mark=$STATE/loaded/$1
+  if [ -f "$mark" ] && [ "$(cat "$mark")" = "$2" ]; then return; fi
   load_archive "$2" >"$LOGS/load-$1.log" 2>&1 || fail_with_log "image $1 could not be loaded into containerd" "$LOGS/load-$1.log"
   mkdir -p "$STATE/loaded"
-  touch "$mark"
+  echo "$2" >"$mark"
 }

@@ -8,7 +8,7 @@ add_kubernetes_e2e() {
   local image recipe programs registries=$STATE/kubernetes-e2e-registries.yaml
   programs=$(part_directory kubernetes-e2e)/bin
   ln -sfn "$programs" "$STATE/kubernetes-e2e"
-  recipe=$({ part_hash kubernetes-e2e; cat "$REPO/deploy/images/pack"; declare -f rootfs_{agnhost,busybox,nonewprivs,nonroot,pause} copy_programs; } | sha256sum | cut -c1-16)
+  recipe=$({ part_hash kubernetes-e2e; cat "$REPO/deploy/images/pack"; declare -f rootfs_{agnhost,busybox,nonewprivs,nonroot,pause} copy_programs copy_libraries; } | sha256sum | cut -c1-16)
   printf '%s: %s\n' promoterE2eRegistry "$SUITE_PREFIX" gcRegistry "$SUITE_PREFIX" >"$registries"
   KUBE_TEST_REPO_LIST=$registries "$programs/e2e.test" --list-images >"$LOGS/e2e-images"
   for image in agnhost busybox nonewprivs nonroot pause; do
@@ -51,7 +51,7 @@ add_istio_suites() {
   local part recipe image program
   part=$(part_directory istio-suites)
   ln -sfn "$part" "$STATE/istio-suites"
-  recipe=$({ part_hash istio-suites; cat "$REPO/deploy/images/pack"; declare -f rootfs_{app,server,busybox}; } | sha256sum | cut -c1-16)
+  recipe=$({ part_hash istio-suites; cat "$REPO/deploy/images/pack"; declare -f rootfs_{app,server,busybox} certificates_and_tmp copy_programs copy_libraries; } | sha256sum | cut -c1-16)
   add_image app "$CACHE/images/app-$recipe.tar" rootfs_app
   while read -r image program; do
     add_image "$image" "$CACHE/images/$program-$recipe.tar" rootfs_server "$part/bin/$program"
