@@ -34,12 +34,13 @@ impl Node {
         let began = Instant::now();
         let served = self.files(&sandbox.id).revision().context(RECORD)?;
         let revision = served.unwrap_or_default();
+        // `status` lists a proxy that has ended until its container is removed.
+        let pod = read_pod(&self.client, sandbox).await?;
         self.containerd.remove(&proxy_id(&sandbox.id, revision)).await?;
         if served.is_some() {
             // An upgrade may have failed because the proxy ended.
             self.containerd.remove(&proxy_id(&sandbox.id, revision.wrapping_add(1))).await?;
         }
-        let pod = read_pod(&self.client, sandbox).await?;
         self.files(&sandbox.id).write_pod(sandbox, &pod).context("the pod's files")?;
         let rendered = self.rendered(sandbox, &pod).await?;
         let create = async {
@@ -107,7 +108,18 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::node;
     use super::*;
+
+    #[tokio::test]
+    async fn earlier_proxy_is_removed_once_its_pod_was_read() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let (client, _) = api::fake::client([]);
+        let node = Node { client, ..node(run_dir.path()) };
+        let sandbox = Sandbox { id: "abc".to_owned(), name: "job".to_owned(), ..Sandbox::default() };
+        let error = node.start_until_ready(&sandbox).await.unwrap_err().to_string();
+        assert_eq!(error, "the pod does not exist any more", "containerd, which cannot be reached, was not called");
+    }
 
     #[test]
     fn agent_gives_up_before_the_plugin() {
