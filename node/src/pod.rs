@@ -15,7 +15,7 @@ use kube::{Client, Config, Resource};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use self::document::{Contained, Document, Owner, Port, Status};
+use self::document::{Contained, Document, HostAlias, Owner, Port, Status};
 use crate::error::{Context, Error, Result};
 
 /// Limits a pod, in bytes of JSON.
@@ -36,8 +36,10 @@ pub struct PodFacts {
     pub qos_class: String,
     /// The bytes of memory of the pod's overhead, which are the proxy's.
     pub memory: Option<u64>,
-    /// The share of the pod's CPU that the overhead is, as a container's requests are.
+    /// The proxy's shares of the pod's CPU: those of the overhead, as the kubelet gives containers those of their requests.
     pub cpu_shares: Option<u64>,
+    /// The pod's `hostAliases`, as lines of a hosts file.
+    pub hosts: String,
     /// The pod for istiod's injector: what its template has of a pod, and that the API server validates. Of the annotations only those
     /// that become part of the proxy.
     pub object: Box<Pod>,
@@ -119,11 +121,18 @@ fn facts(pod: Document) -> Result<PodFacts> {
     }
     let containers = || spec.init_containers.iter().flatten().chain(&spec.containers);
     let ports = containers().flat_map(|container| &container.ports).flatten().count();
-    for (count, what) in [(containers().count(), "containers"), (ports, "ports")] {
+    let aliases = spec.host_aliases.unwrap_or_default();
+    let names = aliases.iter().map(|alias| 1 + alias.hostnames.len()).sum();
+    let counts =
+        [(containers().count(), "containers"), (ports, "ports"), (names, "addresses and names in hostAliases")];
+    for (count, what) in counts {
         if count > COUNT_LIMIT {
             return Err(Error::new(format_args!("the pod has more than {COUNT_LIMIT} {what}")));
         }
     }
+    // The API server has validated both.
+    let line = |HostAlias { ip, hostnames }: &HostAlias| format!("{ip}\t{}\n", hostnames.join("\t"));
+    let hosts = aliases.iter().fold(String::new(), |text, alias| text + &line(alias));
     let service_account = spec.service_account_name.unwrap_or_else(|| "default".to_owned());
     let object = Pod {
         metadata: ObjectMeta {
@@ -152,6 +161,7 @@ fn facts(pod: Document) -> Result<PodFacts> {
         service_account,
         qos_class: status.qos_class.unwrap_or_default(),
         memory: overhead("memory").and_then(|memory| quantity::rounded_up(&memory.0)?.try_into().ok()),
+        hosts,
         cpu_shares: overhead("cpu").and_then(|cpu| Some(shares(quantity::thousandths(&cpu.0)?))),
         object: Box::new(object),
     })
@@ -256,11 +266,14 @@ mod tests {
             owner("Job", "other", false),
             owner("Role", "a\"\n    - name: X", true)
         ]);
-        pod["spec"]["hostAliases"] = json!([{"ip": "::"}]);
+        pod["spec"]["hostAliases"] = json!([{"ip": "10.0.0.1", "hostnames": ["a.example", "b"]}, {"ip": "::"}]);
         pod["spec"]["initContainers"] = json!([{"name": "prepare", "args": ["x"]}]);
         let facts = facts_of(&pod).unwrap();
         assert_eq!((facts.memory, facts.cpu_shares), (Some(128 << 20), Some(10)));
-        assert_eq!(facts.service_account, "default");
+        assert_eq!(
+            (facts.service_account.as_str(), facts.hosts.as_str()),
+            ("default", "10.0.0.1\ta.example\tb\n::\t\n")
+        );
         let expected = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -304,20 +317,22 @@ mod tests {
     fn number_of_labels_containers_and_ports_is_limited() {
         let with = |count: usize| {
             let ports: Vec<_> = (0..count).map(|port| json!({"containerPort": port})).collect();
-            let (mut labelled, mut many, mut open) = (pod(), pod(), pod());
+            let (mut labelled, mut many, mut open, mut aliased) = (pod(), pod(), pod(), pod());
             labelled["metadata"]["labels"] = (0..count).map(|number| (number.to_string(), json!(""))).collect();
             many["spec"]["containers"] = vec![json!({"name": "main"}); count].into();
             open["spec"]["containers"][0]["ports"] = json!(ports);
-            [labelled, many, open].map(|pod| {
+            aliased["spec"]["hostAliases"] = vec![json!({"ip": "::"}); count].into();
+            [labelled, many, open, aliased].map(|pod| {
                 let pod = serde_json::from_value(pod).map_err(|error| error.to_string());
                 pod.and_then(|pod| facts(pod).map_err(|error| error.to_string())).err()
             })
         };
-        assert_eq!(with(1_000), [None, None, None]);
+        assert_eq!(with(1_000), [const { None }; 4]);
         let expected = [
             "invalid length 1001, expected at most 1000 labels",
             "the pod has more than 1000 containers",
             "the pod has more than 1000 ports",
+            "the pod has more than 1000 addresses and names in hostAliases",
         ];
         assert_eq!(with(1_001), expected.map(|text| Some(text.to_owned())));
     }

@@ -115,12 +115,16 @@ async fn proxy_resolves_names_as_its_pod_does() {
     ns.create_object(account("client")).await;
     let mut spec = sleeper();
     spec["dnsConfig"] = json!({"searches": ["e2e.example"], "options": [{"name": "ndots", "value": "3"}]});
+    spec["hostAliases"] = json!([{"ip": "10.9.9.9", "hostnames": ["alias.example", "other"]}]);
     let pod = living_job(ns, beside(client_job("resolver", &spec))).await;
     let [_, envoy] = ProxyProcess::of(&pod);
     let (_, name) = pod.split_once('/').expect("it has a namespace");
     let pods = ns.exec(name, "main", &["cat", "/etc/resolv.conf"]);
     assert!(pods.contains("e2e.example") && pods.contains("ndots:3"), "the pod's own: {pods}");
     assert_eq!(envoy.file("root/etc/resolv.conf").trim(), pods.trim());
+    let alias = "10.9.9.9\talias.example\tother\n";
+    let pods = ns.exec(name, "main", &["cat", "/etc/hosts"]);
+    assert!(pods.contains(alias) && envoy.file("root/etc/hosts").contains(alias), "the pod's: {pods}");
 }
 
 #[tokio::test]

@@ -85,6 +85,14 @@ pub(super) struct Spec {
     pub(super) service_account_name: Option<String>,
     pub(super) runtime_class_name: Option<String>,
     pub(super) overhead: Option<BTreeMap<String, Quantity>>,
+    pub(super) host_aliases: Option<Vec<HostAlias>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct HostAlias {
+    pub(super) ip: String,
+    #[serde(default)]
+    pub(super) hostnames: Vec<String>,
 }
 
 #[derive(Deserialize)]

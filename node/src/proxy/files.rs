@@ -51,7 +51,8 @@ impl SandboxFiles {
         fs::write(directory.join("labels"), checked("labels", downward_api(metadata.labels.iter().flatten()))?)?;
         let annotations = downward_api(annotations.iter().flatten());
         fs::write(directory.join("annotations"), checked("annotations", annotations)?)?;
-        fs::write(self.directory.join("hosts"), "127.0.0.1 localhost\n::1 localhost\n")?;
+        let hosts = format!("127.0.0.1 localhost\n::1 localhost\n{}", pod.hosts);
+        fs::write(self.directory.join("hosts"), checked("hostAliases", hosts)?)?;
         let resolver = self.directory.join("resolv.conf");
         match resolv_conf(&sandbox.dns) {
             Some(text) => fs::write(resolver, text),
