@@ -20,6 +20,11 @@ pub(super) fn of_pod(cgroups: &Path, sandbox: &Sandbox, qos_class: &str) -> Resu
     found.context(format_args!("the pod has no cgroup {}", paths.join(" or ")))
 }
 
+/// Returns true for cgroups of version 2.
+pub(super) fn are_unified(cgroups: &Path) -> bool {
+    cgroups.join("cgroup.controllers").exists()
+}
+
 /// Returns the kubelet's name with `cgroupDriver: cgroupfs`, and that with `systemd`, where the name of a slice begins with its
 /// parents' names.
 fn by_kubelet(uid: &str, qos_class: &str) -> Vec<String> {

@@ -28,7 +28,12 @@ impl Node {
         let log_dir = &self.settings.paths.log_dir;
         std::fs::create_dir_all(log_dir).context(log_dir.display())?;
         files.create_mounts().context("the sandbox' files")?;
-        let layout = Layout { root: &self.settings.proxy_root, files: &files.directory, cgroup: &cgroup };
+        let layout = Layout {
+            root: &self.settings.proxy_root,
+            files: &files.directory,
+            cgroup: &cgroup,
+            is_unified: cgroup::are_unified(&self.settings.cgroups),
+        };
         let spec = spec::proxy(sandbox, pod, &rendered.proxy, Ports::of(revision), layout);
         let labels = labels(self.image(), sandbox, pod, rendered);
         let id = proxy_id(&sandbox.id, revision);

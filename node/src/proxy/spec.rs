@@ -45,6 +45,8 @@ pub(super) struct Layout<'a> {
     pub(super) files: &'a Path,
     /// The container's cgroup.
     pub(super) cgroup: &'a str,
+    /// Is true if cgroups are those of version 2.
+    pub(super) is_unified: bool,
 }
 
 /// Returns the spec of a proxy's container.
@@ -99,6 +101,10 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
     }
     if let Some(bytes) = pod.memory {
         spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
+        if layout.is_unified {
+            // No swap besides, as the kubelet gives containers none by default. With version 1 not each kernel counts it.
+            spec["linux"]["resources"]["memory"]["swap"] = bytes.into();
+        }
     }
     spec
 }
@@ -220,7 +226,7 @@ mod tests {
 
     fn layout() -> Layout<'static> {
         let (root, files) = (Path::new("/proxy/1"), Path::new("/run/istio-aux/sandbox/abc"));
-        Layout { root, files, cgroup: "/kubepods/pod1/abc" }
+        Layout { root, files, cgroup: "/kubepods/pod1/abc", is_unified: false }
     }
 
     fn program(args: &[&str], environment: &[(&str, &str)]) -> Program {
@@ -281,6 +287,16 @@ mod tests {
         let process = redirect(&sandbox(), &program(&["istio-iptables"], &[]));
         let user = user_of(&sandbox().id).to_string();
         assert_eq!(process["args"], json!([PILOT_AGENT, "istio-iptables", "-u", user]));
+    }
+
+    #[test]
+    fn proxy_has_no_swap_where_cgroups_are_of_version_2() {
+        let memory = |is_unified| {
+            let layout = Layout { is_unified, ..layout() };
+            proxy(&sandbox(), &pod(), &Program::default(), Ports::of(0), layout)["linux"]["resources"]["memory"].take()
+        };
+        assert_eq!(memory(true), json!({"limit": 128 << 20, "swap": 128 << 20}));
+        assert_eq!(memory(false), json!({"limit": 128 << 20}));
     }
 
     #[test]
