@@ -186,15 +186,26 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
     let observed = cluster::observe(client, installation, name, &desired).await?;
     context.progress.answered();
     let Plan { actions, mut notices } = plan(installation, name, &desired, &observed);
-    let (mut changed, mut failed) = (Vec::new(), None);
+    let (mut changed, mut failed, mut kept) = (Vec::new(), None, Vec::new());
     for action in &actions {
-        match cluster::execute(client, name, action).await {
+        // What could not be deleted is not to be applied over.
+        if kept.contains(&action.kind()) {
+            continue;
+        }
+        let outcome = cluster::execute(client, name, action).await;
+        if !matches!(outcome, Ok(Outcome::Done | Outcome::Gone)) {
+            kept.push(action.kind());
+        }
+        match outcome {
             Ok(Outcome::Done) => changed.push(action.to_string()),
             Ok(Outcome::Gone) => {}
             Ok(Outcome::Refused(reason)) => {
                 notices.push(EventNote::warning(REFUSED, format!("not {action}: {reason}")));
             }
-            Err(error) => failed = failed.or(Some(error)),
+            Err(error) => {
+                tracing::warn!(namespace = name, error = describe_error(&error), "not {action}");
+                failed = failed.or(Some(error));
+            }
         }
     }
     notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));

@@ -45,6 +45,15 @@ pub(crate) enum Action {
     Delete { kind: Kind, name: &'static str, uid: String },
 }
 
+impl Action {
+    /// Returns the kind of the object.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Apply { kind, .. } | Self::Delete { kind, .. } => *kind,
+        }
+    }
+}
+
 /// Describes the action once it is done.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -88,10 +97,10 @@ pub(crate) fn plan(
     let mut planner = Planner { installation, plan: Plan::default() };
     let (bound, offered) = (observed.role_binding.as_ref(), observed.pod_default.as_ref());
     match desired {
-        DesiredTenancy::Unclear(text) => {
+        DesiredTenancy::Unclear { annotation, reason } => {
             let is_permitted = |bound: &&Value| installation.roles.iter().any(|role| bound["roleRef"]["name"] == *role);
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound.filter(|bound| !is_permitted(bound)));
-            planner.note(EventNote::invalid_value(text.clone()));
+            planner.note(EventNote::invalid_value(format!("annotation {annotation}: {reason}")));
         }
         DesiredTenancy::Nothing => {
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);
@@ -251,7 +260,7 @@ mod tests {
         let other_role = changed(&|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("edit"));
         let edited_pod_default = changed(&|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
         let no_role = || changed(&|o| o.has_role = false);
-        let unclear = || DesiredTenancy::Unclear("label".to_owned());
+        let unclear = || DesiredTenancy::Unclear { annotation: "a", reason: "b".to_owned() };
         let trainer = || desired(&["trainer"], ROLE);
         let not_managed: &[&str] = &["RoleBindingNotManaged", "PodDefaultNotManaged"];
         let cases: [(DesiredTenancy, Observed, &[&str]); 20] = [
@@ -290,7 +299,7 @@ mod tests {
         let installation = Installation { roles: vec!["other".to_owned()], ..installation() };
         let plan = plan(&installation, NAMESPACE, &desired(&["trainer"], ROLE), &up_to_date());
         assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "RoleNotPermitted"]);
-        let unclear = DesiredTenancy::Unclear("an annotation".to_owned());
+        let unclear = DesiredTenancy::Unclear { annotation: "a", reason: "b".to_owned() };
         let plan = super::plan(&installation, NAMESPACE, &unclear, &up_to_date());
         assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "InvalidValue"]);
     }

@@ -20,6 +20,7 @@ mod plan;
 pub mod review;
 mod settings;
 pub mod tenancy;
+mod text;
 
 use json_patch::Patch;
 

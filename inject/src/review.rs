@@ -10,12 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::pod::Pod;
+use crate::text::shortened;
 use crate::{Decision, Entry, Mode, Settings};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
-/// The characters of a client's text in a line of the log or of a response: the longest valid name has as many.
-const TEXT_LIMIT: usize = 253;
 /// Is enough for the patch of most pods, in bytes. Buffers that grow are copied.
 const PATCH_CAPACITY: usize = 3 << 10;
 /// Is enough for what is around the patch in most responses, in bytes.
@@ -252,11 +251,6 @@ fn log_decision(entry: Entry, request: &AdmissionRequest<()>, pod: &Pod, decisio
         took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
         "decided"
     );
-}
-
-/// Returns the beginning of a client's text, which nobody has validated.
-pub(crate) fn shortened(text: &str) -> &str {
-    text.char_indices().nth(TEXT_LIMIT).map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]

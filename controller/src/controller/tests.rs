@@ -147,6 +147,23 @@ async fn failed_write_keeps_no_other_from_being_done_and_said() {
 }
 
 #[tokio::test]
+async fn binding_that_could_not_be_deleted_is_not_applied() {
+    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
+    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
+    bound["roleRef"] = json!({"kind": "ClusterRole", "name": "other"});
+    let answers = [
+        Answer::ok(ROLE, object()),
+        Answer::ok(&format!("GET {BINDING}"), bound),
+        Answer::failure(&format!("DELETE {BINDING}"), 500, "no"),
+        Answer::ok(&format!("PATCH {POD_DEFAULT}"), object()),
+    ];
+    let (context, requests) = context(answers);
+    assert!(reconcile(opted_in(), context).await.is_err());
+    let writes = requests.writes();
+    assert_eq!(writes[..2], [format!("DELETE {BINDING}"), format!("PATCH {POD_DEFAULT}")], "{writes:?}");
+}
+
+#[tokio::test]
 async fn refusal_after_warnings_of_another_reason_is_the_first() {
     let refused = Answer::forbidden(&format!("PATCH {BINDING}"), "not in this namespace");
     let (context, requests) = context([Answer::ok(ROLE, object()), refused, event()]);

@@ -3,12 +3,6 @@
 use super::*;
 use serde_json::{Value, json};
 
-#[test]
-fn name_in_the_log_is_as_long_as_a_valid_one() {
-    assert_eq!(shortened("train-0"), "train-0");
-    assert_eq!(shortened(&"ä".repeat(1_000)).chars().count(), TEXT_LIMIT);
-}
-
 fn settings() -> Settings {
     Settings::new("shim:1")
 }

@@ -1,4 +1,4 @@
-//! What a namespace asks for, by its labels and its annotation. Pure.
+//! What a namespace asks for, by its labels and annotations. Pure.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,7 +7,7 @@ use contract::names::{
     PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
 
-use crate::review::shortened;
+use crate::text::shortened;
 
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
@@ -29,8 +29,13 @@ pub enum DesiredTenancy {
     },
     /// Nothing: objects that were kept before are removed. Any value of the label but `enabled` means this.
     Nothing,
-    /// The annotations cannot be understood, and nothing is changed. The text says why and what to do.
-    Unclear(String),
+    /// An annotation cannot be understood: nothing is bound or offered anew.
+    Unclear {
+        /// Its name.
+        annotation: &'static str,
+        /// Says why, and what it takes.
+        reason: String,
+    },
 }
 
 impl DesiredTenancy {
@@ -43,11 +48,11 @@ impl DesiredTenancy {
         let annotation = |key: &str| annotations.get(key).map(String::as_str);
         let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
         match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
-            Err(reason) => Self::Unclear(format!("annotation {PIPELINES_ACCOUNTS_ANNOTATION}: {reason}")),
-            Ok(_) if !is_name(&role) => Self::Unclear(format!(
-                "annotation {PIPELINES_ROLE_ANNOTATION}: {:?} is not a name of a ClusterRole",
-                shortened(&role)
-            )),
+            Err(reason) => Self::Unclear { annotation: PIPELINES_ACCOUNTS_ANNOTATION, reason },
+            Ok(_) if !is_name(&role) => Self::Unclear {
+                annotation: PIPELINES_ROLE_ANNOTATION,
+                reason: format!("{:?} is not a name of a ClusterRole", shortened(&role)),
+            },
             Ok(accounts) => Self::Objects { accounts, role },
         }
     }
@@ -114,7 +119,7 @@ mod tests {
             accounts: accounts.iter().map(|&account| account.to_owned()).collect(),
             role: role.to_owned(),
         };
-        let unclear = |text: &str| DesiredTenancy::Unclear(text.to_owned());
+        let unclear = |annotation, text: &str| DesiredTenancy::Unclear { annotation, reason: text.to_owned() };
         let none: &[(&str, &str)] = &[];
         let cases = [
             (None, none, DesiredTenancy::Nothing),
@@ -132,13 +137,14 @@ mod tests {
                 Some("enabled"),
                 &[(ACCOUNTS, "system:serviceaccounts")],
                 unclear(
-                    "annotation istio-aux.io/pipelines-accounts: \"system:serviceaccounts\" is not a name of a service account; it takes names such as trainer,loader",
+                    ACCOUNTS,
+                    "\"system:serviceaccounts\" is not a name of a service account; it takes names such as trainer,loader",
                 ),
             ),
             (
                 Some("enabled"),
                 &[(ROLE, "system:masters")],
-                unclear("annotation istio-aux.io/pipelines-role: \"system:masters\" is not a name of a ClusterRole"),
+                unclear(ROLE, "\"system:masters\" is not a name of a ClusterRole"),
             ),
             (Some(""), &[], DesiredTenancy::Nothing),
         ];
@@ -156,12 +162,12 @@ mod tests {
     fn long_value_is_shortened() {
         assert!(accounts_of(&"\u{1}".repeat(200_000)).unwrap_err().len() < 2_000);
         let labels = map([(TENANCY_LABEL, "enabled")]);
-        let DesiredTenancy::Unclear(text) =
+        let DesiredTenancy::Unclear { reason, .. } =
             DesiredTenancy::of(&labels, &map([(PIPELINES_ROLE_ANNOTATION, "X".repeat(200_000).as_str())]))
         else {
             panic!("it is not a name")
         };
-        assert!(text.len() < 2_000, "{text}");
+        assert!(reason.len() < 2_000, "{reason}");
     }
 
     #[test]

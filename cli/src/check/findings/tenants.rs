@@ -44,11 +44,12 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
         .collect();
     match &desired {
         DesiredTenancy::Objects { accounts, role } => findings.extend(binding(place, tenant, role, accounts)),
-        DesiredTenancy::Unclear(reason) if findings.is_empty() => {
-            let next = format!("kubectl annotate namespace {place} --overwrite KEY=VALUE");
-            findings.push(Finding::problem(Id::Tenancy, format!("namespace {place}: {reason}"), next));
+        DesiredTenancy::Unclear { annotation, reason } if findings.is_empty() => {
+            let next = format!("kubectl annotate namespace {place} --overwrite {annotation}=VALUE");
+            let message = format!("namespace {place}: annotation {annotation}: {reason}");
+            findings.push(Finding::problem(Id::Tenancy, message, next));
         }
-        DesiredTenancy::Unclear(_) | DesiredTenancy::Nothing => {}
+        DesiredTenancy::Unclear { .. } | DesiredTenancy::Nothing => {}
     }
     if desired != DesiredTenancy::Nothing
         && tenant.pod_default.as_ref().is_some_and(|found| installation_of(found).is_none())
@@ -88,7 +89,7 @@ fn binding(place: &str, tenant: &Tenant, role: &str, accounts: &[String]) -> Opt
             Finding::problem(
                 Id::Tenancy,
                 format!("namespace {place} asks for a binding by {TENANCY_LABEL}, and has {has}"),
-                format!("kubectl -n {place} get events says why"),
+                format!("kubectl -n {place} get events says why, where the tenancy controller runs"),
             )
         }
         _ => Finding::ok(Id::Tenancy, format!("namespace {place} has what its label {TENANCY_LABEL} asks for")),

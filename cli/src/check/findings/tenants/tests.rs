@@ -110,7 +110,7 @@ fn missing_tenant_object_has_its_cause() {
         (
             |s| s.namespaces[0]["metadata"]["annotations"] = json!({"istio-aux.io/pipelines-role": "A"}),
             "problem tenancy: namespace team: annotation istio-aux.io/pipelines-role: \"A\"",
-            "kubectl annotate namespace team --overwrite KEY=VALUE",
+            "kubectl annotate namespace team --overwrite istio-aux.io/pipelines-role=VALUE",
         ),
         (
             |s| tenant(s).has_role = Some(false),
