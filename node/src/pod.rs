@@ -36,8 +36,8 @@ pub struct PodFacts {
     pub qos_class: String,
     /// The bytes of memory of the pod's overhead, which are the proxy's.
     pub memory: Option<u64>,
-    /// The proxy's shares of the pod's CPU: those of the overhead, as the kubelet gives containers those of their requests.
-    pub cpu_shares: Option<u64>,
+    /// The CPU shares of the pod's overhead, as the kubelet gives containers those of their requests.
+    pub cpu_shares: u64,
     /// The pod's `hostAliases`, as lines of a hosts file.
     pub hosts: String,
     /// The pod for istiod's injector: what its template has of a pod, and that the API server validates. Of the annotations only those
@@ -162,7 +162,7 @@ fn facts(pod: Document) -> Result<PodFacts> {
         qos_class: status.qos_class.unwrap_or_default(),
         memory: overhead("memory").and_then(|memory| quantity::rounded_up(&memory.0)?.try_into().ok()),
         hosts,
-        cpu_shares: overhead("cpu").and_then(|cpu| Some(shares(quantity::thousandths(&cpu.0)?))),
+        cpu_shares: overhead("cpu").and_then(|cpu| quantity::thousandths(&cpu.0)).map(shares).unwrap_or_default(),
         object: Box::new(object),
     })
 }
@@ -269,7 +269,7 @@ mod tests {
         pod["spec"]["hostAliases"] = json!([{"ip": "10.0.0.1", "hostnames": ["a.example", "b"]}, {"ip": "::"}]);
         pod["spec"]["initContainers"] = json!([{"name": "prepare", "args": ["x"]}]);
         let facts = facts_of(&pod).unwrap();
-        assert_eq!((facts.memory, facts.cpu_shares), (Some(128 << 20), Some(10)));
+        assert_eq!((facts.memory, facts.cpu_shares), (Some(128 << 20), 10));
         assert_eq!(
             (facts.service_account.as_str(), facts.hosts.as_str()),
             ("default", "10.0.0.1\ta.example\tb\n::\t\n")

@@ -36,6 +36,9 @@ const HOSTNAME_LIMIT: usize = 63;
 /// Threads of Envoy and pilot-agent together are about 30.
 const THREADS_LIMIT: u32 = 1024;
 
+/// The shares of 100m of CPU, which Istio requests for a sidecar by default: a payload that computes is not to starve its proxy.
+const SIDECARS_SHARES: u64 = 102;
+
 /// Holds the node's paths for a container.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout<'a> {
@@ -85,6 +88,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
             "resources": {
                 "devices": [{"allow": false, "access": "rwm"}],
                 "pids": {"limit": THREADS_LIMIT},
+                "cpu": {"shares": pod.cpu_shares.max(SIDECARS_SHARES)},
             },
             "namespaces": [
                 {"type": "network", "path": sandbox.netns},
@@ -96,9 +100,6 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
         },
     });
     spec["process"]["oomScoreAdj"] = oom_score_adj(&pod.qos_class).into();
-    if let Some(shares) = pod.cpu_shares {
-        spec["linux"]["resources"]["cpu"] = json!({"shares": shares});
-    }
     if let Some(bytes) = pod.memory {
         spec["linux"]["resources"]["memory"] = json!({"limit": bytes});
         if layout.is_unified {
@@ -219,7 +220,7 @@ mod tests {
         PodFacts {
             qos_class: "Burstable".into(),
             memory: Some(128 << 20),
-            cpu_shares: Some(10),
+            cpu_shares: 10,
             ..PodFacts::annotated(PROBES_ANNOTATION, probes)
         }
     }
@@ -287,6 +288,15 @@ mod tests {
         let process = redirect(&sandbox(), &program(&["istio-iptables"], &[]));
         let user = user_of(&sandbox().id).to_string();
         assert_eq!(process["args"], json!([PILOT_AGENT, "istio-iptables", "-u", user]));
+    }
+
+    #[test]
+    fn proxy_has_a_sidecars_share_of_cpu_at_least() {
+        for (cpu_shares, expected) in [(0, 102), (10, 102), (2048, 2048)] {
+            let pod = PodFacts { cpu_shares, ..pod() };
+            let spec = proxy(&sandbox(), &pod, &Program::default(), Ports::of(0), layout());
+            assert_eq!(spec["linux"]["resources"]["cpu"]["shares"], expected);
+        }
     }
 
     #[test]
