@@ -17,7 +17,7 @@ use crate::api::containers::{
     Container, CreateContainerRequest, DeleteContainerRequest, ListContainersRequest, container::Runtime,
 };
 use crate::api::cri::runtime_service_client::RuntimeServiceClient;
-use crate::api::cri::{ListPodSandboxRequest, PodSandboxState, StatusRequest};
+use crate::api::cri::{ListPodSandboxRequest, NamespaceMode, PodSandboxState, PodSandboxStatusRequest, StatusRequest};
 use crate::api::tasks::tasks_client::TasksClient;
 use crate::api::tasks::{
     CreateTaskRequest, DeleteProcessRequest, DeleteTaskRequest, ExecProcessRequest, GetRequest, KillRequest,
@@ -220,6 +220,17 @@ impl Containerd {
             Listed { id: item.id, namespace: pod.namespace, name: pod.name, uid: pod.uid, is_ready }
         });
         Ok(listed.collect())
+    }
+
+    /// Returns true if a sandbox has the node's network, for which no plugin is called, or is gone.
+    pub async fn has_network_of_node(&self, sandbox: &str) -> Result<bool, Error> {
+        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.to_owned() };
+        let status = match self.cri().pod_sandbox_status(request).await.map_err(call("tell a sandbox' network")) {
+            Err(error) if error.is_not_found() => return Ok(true),
+            status => status?.into_inner().status,
+        };
+        let options = status.and_then(|status| status.linux?.namespaces?.options);
+        Ok(options.is_some_and(|options| options.network() == NamespaceMode::Node))
     }
 
     /// Returns the configuration of the runtime's handlers, as JSON.

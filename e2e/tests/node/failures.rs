@@ -6,7 +6,7 @@ use e2e::clients::{greets, until_said};
 use e2e::cluster::{MESH, restart};
 use e2e::command::printed;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{GREETING, deployment, job, pod_spec, server, shell, with_memory};
+use e2e::manifests::{GREETING, deployment, job, pod, pod_spec, server, shell, with_memory};
 use e2e::node::{self, ProxyProcess, WithMetrics, WithoutAgent, WithoutNetwork, WithoutSocket};
 use e2e::outage::NoReplica;
 use e2e::{Namespace, PodView, scenario};
@@ -124,6 +124,12 @@ async fn pod_of_a_handler_without_its_network_is_reported() {
     let ns = &scenario("node-no-network", &[MESH]).await;
     ns.create_object(account("client")).await;
     let metrics = WithMetrics::begin("");
+    // A pod with the node's network is none of them: it has no proxy in any case.
+    let mut own = pod("host", &pod_spec("Never", &[shell("main", "sleep 86400")]));
+    own["spec"]["hostNetwork"] = json!(true);
+    own["spec"]["runtimeClassName"] = json!("istio-aux");
+    ns.create_object(own).await;
+    ns.pod_until("host", "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
     let without = WithoutNetwork::begin();
     let sleep = pod_spec("Never", &[shell("main", "sleep 86400")]);
     ns.create_object(beside(client_job("one", &sleep))).await;

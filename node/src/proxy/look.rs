@@ -66,19 +66,18 @@ impl Node {
 }
 
 /// Returns the pods of the handler that run outside of the mesh: no proxy has served them. A handler without `cni_conf_dir` makes
-/// such pods.
+/// such pods. Those with the node's network have no proxy either way.
 pub(crate) async fn pods_without_proxy(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Sandbox>, Error> {
     let listed = containerd.sandboxes(HANDLER).await?;
     let has_served = |one: &Listed| served_sandbox(&SandboxFiles::of(run_dir, &one.id)).is_some();
-    let without = listed.into_iter().filter(|one| one.is_ready && !has_served(one));
-    let sandbox = |one: Listed| Sandbox {
-        id: one.id,
-        namespace: one.namespace,
-        name: one.name,
-        uid: one.uid,
-        ..Sandbox::default()
-    };
-    Ok(without.map(sandbox).collect())
+    let mut found = Vec::new();
+    for one in listed.into_iter().filter(|one| one.is_ready && !has_served(one)) {
+        if !containerd.has_network_of_node(&one.id).await? {
+            let Listed { id, namespace, name, uid, .. } = one;
+            found.push(Sandbox { id, namespace, name, uid, ..Sandbox::default() });
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the sandbox unless no proxy has served it. Where the record of that cannot be read, one may have.
