@@ -6,6 +6,8 @@ use contract::names::{PASSED_ANNOTATION_LIMIT, PROBES_ANNOTATION, SCRAPES_ANNOTA
 use contract::scrape;
 use k8s_openapi::api::core::v1::Probe;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::ports::{Ports, STANDARD};
@@ -53,12 +55,9 @@ pub(super) fn environment(
 
 /// Returns the probes that pilot-agent makes; `None` for those that would make it exit.
 fn probes(pod: &PodFacts) -> Option<String> {
-    let text = pod.annotation(PROBES_ANNOTATION)?;
-    let probes: Option<BTreeMap<String, Probe>> = serde_json::from_str(text).ok();
-    let probes = probes.filter(|probes| probes.iter().all(|(path, probe)| is_served(path, probe)));
-    passed(PROBES_ANNOTATION, text, probes.is_some())?;
-    // Without fields of other names: Go's JSON takes `GRPC` for `grpc`.
-    serde_json::to_string(&probes).ok()
+    passed(pod, PROBES_ANNOTATION, |probes: &BTreeMap<String, Probe>| {
+        probes.iter().all(|(path, probe)| is_served(path, probe))
+    })
 }
 
 /// Returns true for a probe that pilot-agent serves: `validateAppKubeProber` in `pilot/cmd/pilot-agent/status/server.go`.
@@ -76,11 +75,7 @@ fn is_served(path: &str, probe: &Probe) -> bool {
 
 /// Returns what pilot-agent scrapes of the application; `None` for what would make it exit: no JSON, or a port of its own.
 fn scrapes(pod: &PodFacts) -> Option<String> {
-    let text = pod.annotation(SCRAPES_ANNOTATION)?;
-    let scrapes: Option<BTreeMap<String, String>> = serde_json::from_str(text).ok();
-    let scrapes = scrapes.filter(is_scraped);
-    passed(SCRAPES_ANNOTATION, text, scrapes.is_some())?;
-    serde_json::to_string(&scrapes).ok()
+    passed(pod, SCRAPES_ANNOTATION, is_scraped)
 }
 
 /// Returns true for the fields that the webhook writes, and an application's port.
@@ -90,13 +85,20 @@ fn is_scraped(scrapes: &BTreeMap<String, String>) -> bool {
         && port.is_ok_and(|port| !Ports::has_pilot_agent(port))
 }
 
-/// Notes whether an annotation is one that the webhook has written for pilot-agent. A pod may have written another.
-fn passed(name: &str, text: &str, is_usable: bool) -> Option<()> {
-    if !is_usable || text.len() > PASSED_ANNOTATION_LIMIT {
+/// Returns an annotation that the webhook has written for pilot-agent; `None` for what a pod may have written. Fields of other names are
+/// left out: Go's JSON takes `GRPC` for `grpc`.
+fn passed<T: DeserializeOwned + Serialize>(
+    pod: &PodFacts,
+    name: &str,
+    is_usable: impl FnOnce(&T) -> bool,
+) -> Option<String> {
+    let text = pod.annotation(name)?;
+    let value =
+        serde_json::from_str(text).ok().filter(|value| text.len() <= PASSED_ANNOTATION_LIMIT && is_usable(value));
+    if value.is_none() {
         tracing::warn!("the annotation {name} of a pod is not the webhook's, and is left out");
-        return None;
     }
-    Some(())
+    serde_json::to_string(&value?).ok()
 }
 
 /// Returns the proxy's settings with its own ports, and without [`CLOSES_STREAMS`].
