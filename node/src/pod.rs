@@ -24,7 +24,7 @@ const POD_LIMIT: u64 = 1 << 20;
 const ANSWER_LIMIT: u64 = 16 << 20;
 /// Limits a pod's labels, in bytes: unlike annotations, the API server does not. They are written to a file in memory.
 const LABELS_LIMIT: usize = 64 << 10;
-/// Limits the number of a pod's labels, of its containers, and of its ports: each takes 100 bytes to 2 KiB besides its text, in each copy.
+/// Limits the number of a pod's labels, containers, ports and `hostAliases`: each takes up to 2 KiB besides its text, in each copy.
 const COUNT_LIMIT: usize = 1_000;
 
 /// Holds what a proxy needs of its pod.

@@ -17,7 +17,7 @@ use crate::pod::PodFacts;
 
 /// The directory of the file of firewall rules, which is a mount of the proxy's container, and the file.
 pub(super) const RULES: &str = "rules";
-/// Limits labels, annotations, and what istiod gave a proxy: files in a tmpfs count to the agent's memory.
+/// Limits labels, annotations, `hostAliases`, and what istiod gave a proxy: files in a tmpfs count to the agent's memory.
 const SIZE_LIMIT: usize = 256 << 10;
 
 /// Reads and writes the directory of one sandbox.
