@@ -14,6 +14,14 @@ fn object() -> Value {
     json!({"apiVersion": "v1", "kind": "X", "metadata": {"name": "x"}})
 }
 
+/// Returns an object as the API server has it after this controller has applied it.
+fn bound() -> Value {
+    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
+    bound["metadata"]["uid"] = json!("u");
+    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
+    bound
+}
+
 fn context(answers: impl IntoIterator<Item = Answer>) -> (Arc<Context>, Requests) {
     let (client, requests) = client(answers);
     let installation =
@@ -98,11 +106,8 @@ async fn missing_role_binds_nothing_and_sends_an_event() {
 
 #[tokio::test]
 async fn value_that_is_not_enabled_takes_the_binding_and_sends_an_event() {
-    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
-    bound["metadata"]["uid"] = json!("u");
-    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
     let answers =
-        [Answer::ok(&format!("GET {BINDING}"), bound), Answer::ok(&format!("DELETE {BINDING}"), json!({})), event()];
+        [Answer::ok(&format!("GET {BINDING}"), bound()), Answer::ok(&format!("DELETE {BINDING}"), json!({})), event()];
     let (context, requests) = context(answers);
     let namespace = namespace(&json!({"labels": {"istio-aux.io/tenancy": "yes"}}));
     assert_eq!(reconcile(namespace, context).await.unwrap(), Requeue::requeue(REFUSED_INTERVAL));
@@ -148,8 +153,7 @@ async fn failed_write_keeps_no_other_from_being_done_and_said() {
 
 #[tokio::test]
 async fn binding_that_could_not_be_deleted_is_not_applied() {
-    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
-    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
+    let mut bound = bound();
     bound["roleRef"] = json!({"kind": "ClusterRole", "name": "other"});
     let answers = [
         Answer::ok(ROLE, object()),
@@ -177,14 +181,11 @@ async fn refusal_after_warnings_of_another_reason_is_the_first() {
 
 #[tokio::test]
 async fn binding_that_waits_for_finalizers_is_not_said_to_be_deleted() {
-    let mut bound = inject::tenancy::objects::labelled(object(), "istio-aux");
-    bound["metadata"]["uid"] = json!("u");
-    bound["metadata"]["managedFields"] = json!([{"manager": "istio-aux-tenancy", "operation": "Apply"}]);
-    let mut waits = bound.clone();
+    let mut waits = bound();
     waits["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     waits["metadata"]["finalizers"] = json!(["example.com/keep"]);
     let answers =
-        [Answer::ok(&format!("GET {BINDING}"), bound), Answer::ok(&format!("DELETE {BINDING}"), waits), event()];
+        [Answer::ok(&format!("GET {BINDING}"), bound()), Answer::ok(&format!("DELETE {BINDING}"), waits), event()];
     let (context, requests) = context(answers);
     for pause in [REFUSED_INTERVAL, REFUSED_INTERVAL * 2] {
         assert_eq!(reconcile(namespace(&json!({})), context.clone()).await.unwrap(), Requeue::requeue(pause));
