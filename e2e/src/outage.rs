@@ -99,8 +99,8 @@ impl SilentReplicas {
 
 impl Drop for SilentReplicas {
     fn drop(&mut self) {
-        let is_gone = self.programs.iter().all(|program| remove_chain(program));
-        assert!(is_gone || std::thread::panicking(), "the rules are removed");
+        let left: Vec<_> = self.programs.iter().filter(|program| !remove_chain(program)).collect();
+        assert!(left.is_empty() || std::thread::panicking(), "rules are left: {left:?}");
     }
 }
 
