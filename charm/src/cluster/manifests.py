@@ -198,9 +198,10 @@ def _of_juju(like: Object, application: Application, settings: Settings) -> Iter
     The API server calls a model operator, which is a webhook, too: it may not need mutual TLS.
     """
     model = {"key": names.NAMESPACE_NAME, "operator": "In", "values": [application.model]}
+    everywhere = _not_in(names.NAMESPACE_NAME, names.NEVER_INJECTED)
     for label in names.MODEL_OPERATOR_LABELS:
         name = f"{names.OUT_OF_MESH_WEBHOOK}.{label.rpartition('/')[2]}.istio-aux.io"
-        yield _juju_webhook(like, name, "/mutate/out-of-mesh", [], [{"key": label, "operator": "Exists"}])
+        yield _juju_webhook(like, name, "/mutate/out-of-mesh", [everywhere], [{"key": label, "operator": "Exists"}])
     # Charms that joined by the relation have the labels, and still need their controller before their proxy runs.
     joined = [
         {"key": label, "operator": "In", "values": [value]}

@@ -111,6 +111,7 @@ def test_jujus_own_webhooks_are_called_for_new_pods_only() -> None:
     made = webhooks(applications=("katib",))
     assert len({each["name"] for each in made}) == len(made)
     model = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["kubeflow"]}]
+    everywhere = [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]
     joined = [
         {"key": "sidecar.istio.io/inject", "operator": "In", "values": ["true"]},
         {"key": "istio-aux.io/injection", "operator": "In", "values": ["enabled"]},
@@ -119,12 +120,13 @@ def test_jujus_own_webhooks_are_called_for_new_pods_only() -> None:
     expected = {
         "in-mesh.relation.istio-aux.io": (model, joined),
         "in-mesh.named.istio-aux.io": (model, named),
-        "out-of-mesh.name.istio-aux.io": ([], [{"key": "operator.juju.is/name", "operator": "Exists"}]),
-        "out-of-mesh.juju-modeloperator.istio-aux.io": ([], [{"key": "juju-modeloperator", "operator": "Exists"}]),
-        "out-of-mesh.disable-webhook.istio-aux.io": (
-            [],
-            [{"key": "model.juju.is/disable-webhook", "operator": "Exists"}],
-        ),
+        **{
+            f"out-of-mesh.{label.partition('/')[2] or label}.istio-aux.io": (
+                everywhere,
+                [{"key": label, "operator": "Exists"}],
+            )
+            for label in ("operator.juju.is/name", "juju-modeloperator", "model.juju.is/disable-webhook")
+        },
     }
     own = {each["name"]: each for each in made if each["name"].startswith(JUJUS_OWN)}
     assert own.keys() == expected.keys()
