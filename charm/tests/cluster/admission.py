@@ -25,17 +25,14 @@ def no_injector(model: Model) -> Iterator[None]:
     selector: dict[str, Any] = {"app": "sidecar-injector"}
     saved = list(model.admin.list(MutatingWebhookConfiguration, labels=selector))
     assert saved, "the cluster has no injector of Istio's"
-    for each in saved:
-        assert each.metadata
-        model.admin.delete(MutatingWebhookConfiguration, str(each.metadata.name))
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for each in saved:
             assert each.metadata
             kept = each.metadata
+            model.admin.delete(MutatingWebhookConfiguration, str(kept.name))
             each.metadata = ObjectMeta(name=kept.name, labels=kept.labels, annotations=kept.annotations)
-            model.admin.create(each)
+            stack.callback(model.admin.create, each)
+        yield
 
 
 def the_pod(model: Model, namespace: str, app: str) -> Pod | None:

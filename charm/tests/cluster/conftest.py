@@ -28,13 +28,15 @@ def admin() -> Iterator[lightkube.Client]:
     os.environ["ISTIO_AUX_ADMIN_KUBECONFIG"] = file
     client = lightkube.Client(KubeConfig.from_file(file))
     revision = json.loads(helm("status", "--output=json"))["version"]
-    helm("uninstall", "--keep-history", "--wait")
-    # The scenarios' controller, if they ran here: two would keep the same objects.
-    if list(client.list(Deployment, namespace="istio-aux", fields={"metadata.name": "istio-aux-tenancy"})):
-        client.delete(Deployment, "istio-aux-tenancy", namespace="istio-aux")
-    name_shim()
-    yield client
-    helm("rollback", "--wait", revision=str(revision))
+    try:
+        helm("uninstall", "--keep-history", "--wait")
+        # The scenarios' controller, if they ran here: two would keep the same objects.
+        if list(client.list(Deployment, namespace="istio-aux", fields={"metadata.name": "istio-aux-tenancy"})):
+            client.delete(Deployment, "istio-aux-tenancy", namespace="istio-aux")
+        name_shim()
+        yield client
+    finally:
+        helm("rollback", "--wait", revision=str(revision))
 
 
 def name_shim() -> None:

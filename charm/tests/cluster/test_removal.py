@@ -1,6 +1,5 @@
-"""After every way in which an application goes, pods of every kind are admitted within a minute."""
+"""After every way in which an application goes, pods of every kind are admitted."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,6 @@ from tests.cluster.removals import by_force, by_hooks, with_its_model
 from tests.cluster.waiting import until
 from tests.unit.juju import App
 
-MINUTE = 60
 SELECTED = "app.kubernetes.io/part-of=kubeflow-profile"
 KINDS = ("Always", "OnFailure", "Never")
 
@@ -26,7 +24,6 @@ def test_pods_are_admitted_after_the_application_is_gone(model: Model, go: Calla
         until("the policy to be in force", lambda namespace=namespace: rejection(model, namespace))
         assert REJECTION in str(rejection(model, namespace))
         assert REJECTION in str(rejection(model, namespace, "Never"))
-    began = time.monotonic()
     go(model, app)
     for namespace in (team, profile):
         for kind in KINDS:
@@ -34,4 +31,3 @@ def test_pods_are_admitted_after_the_application_is_gone(model: Model, go: Calla
                 f"a pod of {kind} in {namespace} to be admitted",
                 lambda namespace=namespace, kind=kind: rejection(model, namespace, kind) is None,
             )
-    assert time.monotonic() - began < MINUTE
