@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::thread;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -43,6 +45,16 @@ macro_rules! group {
 }
 
 pub use crate::group;
+
+/// Runs what a guard does when it is dropped. After a test's failure a panic in it is printed only: another one would abort the whole
+/// program, and what other guards keep would be left.
+pub fn undo(work: impl FnOnce()) {
+    if !thread::panicking() {
+        work();
+    } else if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        eprintln!("not all of what the test has changed is undone");
+    }
+}
 
 /// Runs a future to its end.
 pub fn block_on(future: impl Future<Output = ()>) {

@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::CONFIGURATIONS;
 use crate::command::{printed, run};
+use crate::harness::undo;
+use crate::install_methods::helm;
 use crate::kubectl::{apply, kubectl, wait_for_rollout};
 use crate::node::kill_containers;
 
@@ -57,13 +59,58 @@ impl NoReplica {
 
 impl Drop for NoReplica {
     fn drop(&mut self) {
-        scale(self.namespace, self.deployment, &self.replicas);
-        wait_for_rollout(self.namespace, self.deployment);
+        undo(|| {
+            scale(self.namespace, self.deployment, &self.replicas);
+            wait_for_rollout(self.namespace, self.deployment);
+        });
     }
 }
 
 fn scale(namespace: &str, deployment: &str, replicas: &str) {
     kubectl(&["-n", namespace, "scale", deployment, &format!("--replicas={replicas}")]);
+}
+
+/// Has failures of the webhook ignored until it is dropped, as docs/outages.md says for an installation by Helm.
+pub struct IgnoredFailures(());
+
+impl IgnoredFailures {
+    /// Sets the chart's `failurePolicy`.
+    #[must_use]
+    pub fn begin() -> Self {
+        let this = Self(());
+        upgrade(&["--set=failurePolicy=Ignore"]);
+        this
+    }
+}
+
+impl Drop for IgnoredFailures {
+    fn drop(&mut self) {
+        undo(|| upgrade(&["--set=failurePolicy=Fail"]));
+    }
+}
+
+/// Keeps webhook configurations away until it is dropped, when `helm upgrade` creates them.
+pub struct WithoutConfigurations(());
+
+impl WithoutConfigurations {
+    /// Deletes them.
+    #[must_use]
+    pub fn begin(names: &[&str]) -> Self {
+        let this = Self(());
+        kubectl(&[&["delete", "mutatingwebhookconfiguration"], names].concat());
+        this
+    }
+}
+
+impl Drop for WithoutConfigurations {
+    fn drop(&mut self) {
+        undo(|| upgrade(&[]));
+    }
+}
+
+/// Installs the chart again, with the values that were set and these.
+fn upgrade(values: &[&str]) {
+    helm(&[&["upgrade", "istio-aux", "helm/istio-aux", "--reset-then-reuse-values", "--wait"], values].concat());
 }
 
 /// Drops the API server's packets to some replicas until it is dropped. Their probes are answered.
@@ -141,7 +188,7 @@ impl FailingWebhook {
 
 impl Drop for FailingWebhook {
     fn drop(&mut self) {
-        change_paths(|path| path.trim_start_matches(UNKNOWN).to_owned());
+        undo(|| change_paths(|path| path.trim_start_matches(UNKNOWN).to_owned()));
     }
 }
 
@@ -190,6 +237,6 @@ impl Drop for UntrustedWebhook {
         for field in ["creationTimestamp", "managedFields", "resourceVersion", "uid"] {
             self.binding["metadata"].as_object_mut().expect("metadata is an object").remove(field);
         }
-        apply(std::slice::from_ref(&self.binding));
+        undo(|| apply(std::slice::from_ref(&self.binding)));
     }
 }

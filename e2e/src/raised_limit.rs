@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::harness::undo;
+
 /// Keeps a limit of the kernel raised until it is dropped.
 pub struct RaisedLimit {
     file: &'static str,
@@ -32,6 +34,6 @@ impl RaisedLimit {
 
 impl Drop for RaisedLimit {
     fn drop(&mut self) {
-        fs::write(self.file, &self.before).expect("the tests run as root");
+        undo(|| fs::write(self.file, &self.before).expect("the tests run as root"));
     }
 }

@@ -2,13 +2,19 @@
 //! can be undone, by the next run or by hand.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::{process, thread};
 
 use futures::FutureExt;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
 use crate::cluster::client;
+use crate::harness::block_on;
 use crate::namespace::{name_of, resource_of};
 
 /// The namespace of the installation, and of the copies.
@@ -42,6 +48,7 @@ impl Saved {
         if let Some(left) = copies.get_opt(&copy).await.expect("ConfigMaps are read") {
             let object = left.data["data"]["object"].as_str().expect("the copy has the object");
             let object = serde_json::from_str(object).expect("the copy is JSON");
+            SAVED.fetch_add(1, Ordering::SeqCst);
             Self { objects: objects.clone(), copies: copies.clone(), copy: copy.clone(), object }.restore().await;
         }
         let mut object = objects.get(name_of(like)).await.expect("istio-aux is installed");
@@ -52,6 +59,7 @@ impl Saved {
         let saved = json!({"metadata": {"name": copy}, "data": {"object": object.to_string()}});
         let saved = serde_json::from_value(saved).expect("it is an object");
         copies.create(&PostParams::default(), &saved).await.expect("the copy is kept");
+        SAVED.fetch_add(1, Ordering::SeqCst);
         println!(
             "{NAMESPACE}/{copy} keeps {}; if this run is killed: kubectl -n {NAMESPACE} get configmap {copy} -o jsonpath={{.data.object}} | \
              kubectl replace --force -f -, and kubectl -n {NAMESPACE} delete configmap {copy}",
@@ -71,17 +79,41 @@ impl Saved {
             self.objects.create(&PostParams::default(), &object).await.expect("the object is put back");
         }
         self.copies.delete(&self.copy, &DeleteParams::default()).await.expect("the copy is deleted");
+        SAVED.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Runs `work` to its end, its panic, or SIGINT or SIGTERM, so that the caller can restore what it changes. Resume a panic with
 /// [`std::panic::resume_unwind`].
-pub async fn until_end_or_signal<T>(work: impl AsyncFnOnce() -> T) -> std::thread::Result<T> {
-    let [mut interrupt, mut terminate] =
-        [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).expect("signals can be handled"));
+pub async fn until_end_or_signal<T>(work: impl AsyncFnOnce() -> T) -> thread::Result<T> {
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        let (ready, is_ready) = channel();
+        thread::spawn(move || block_on(handle_signals(ready)));
+        is_ready.recv().expect("signals can be handled");
+    });
     tokio::select! {
         ended = AssertUnwindSafe(work()).catch_unwind() => ended,
-        _ = interrupt.recv() => Err(Box::new("interrupted")),
-        _ = terminate.recv() => Err(Box::new("terminated")),
+        () = SIGNALLED.notified() => Err(Box::new("interrupted")),
+    }
+}
+
+/// Counts the objects that are to be restored. Until then signals end what a test does, and not this process.
+static SAVED: AtomicUsize = AtomicUsize::new(0);
+static SIGNALLED: Notify = Notify::const_new();
+
+async fn handle_signals(ready: Sender<()>) {
+    let [mut interrupt, mut terminate] =
+        [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).expect("signals can be handled"));
+    ready.send(()).expect("it is awaited");
+    loop {
+        let exit_code = tokio::select! {
+            _ = interrupt.recv() => 130,
+            _ = terminate.recv() => 143,
+        };
+        if SAVED.load(Ordering::SeqCst) == 0 {
+            process::exit(exit_code);
+        }
+        SIGNALLED.notify_waiters();
     }
 }

@@ -3,6 +3,7 @@
 use contract::names::SHIM_VOLUME;
 use serde_json::{Value, json};
 
+use crate::harness::undo;
 use crate::kubectl::kubectl;
 use crate::outage::NoReplica;
 
@@ -33,7 +34,7 @@ impl WebhookOption {
 
 impl Drop for WebhookOption {
     fn drop(&mut self) {
-        set_arguments(&self.earlier.iter().map(String::as_str).collect::<Vec<_>>());
+        undo(|| set_arguments(&self.earlier.iter().map(String::as_str).collect::<Vec<_>>()));
     }
 }
 

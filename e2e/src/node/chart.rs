@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{ctr_of_kubelet, value};
 use crate::Namespace;
 use crate::command::{printed, run};
+use crate::harness::undo;
 use crate::kubectl::{Applied, kubectl, wait_for_rollout};
 use crate::manifests::kind_of_any_object;
 use crate::namespace::name_of;
@@ -79,8 +80,10 @@ impl WithoutAgent {
 
 impl Drop for WithoutAgent {
     fn drop(&mut self) {
-        select_nodes(r#"{"istio-aux.io/none": null}"#);
-        until_rolled_out();
+        undo(|| {
+            select_nodes(r#"{"istio-aux.io/none": null}"#);
+            until_rolled_out();
+        });
     }
 }
 
@@ -180,7 +183,7 @@ fn tagged_next(name: &str) -> String {
 
 impl Drop for NextImage {
     fn drop(&mut self) {
-        roll_out(&with_proxy_image(&proxy_image()));
+        undo(|| roll_out(&with_proxy_image(&proxy_image())));
     }
 }
 
@@ -238,7 +241,7 @@ impl WithMetrics {
 
 impl Drop for WithMetrics {
     fn drop(&mut self) {
-        roll_out("monitoring.enabled=false");
+        undo(|| roll_out("monitoring.enabled=false"));
     }
 }
 
@@ -247,8 +250,10 @@ pub struct Restored<F: Fn()>(pub F);
 
 impl<F: Fn()> Drop for Restored<F> {
     fn drop(&mut self) {
-        (self.0)();
-        until_rolled_out();
+        undo(|| {
+            (self.0)();
+            until_rolled_out();
+        });
     }
 }
 

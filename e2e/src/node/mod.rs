@@ -11,8 +11,10 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use crate::Namespace;
 use crate::cluster::restart;
 use crate::command::{printed, run};
+use crate::harness::undo;
 
 pub use chart::{
     NextImage, Restored, WithMetrics, WithoutAgent, agent, agent_log, agent_memory, daemon_set, kill_agent, proxies_in,
@@ -102,6 +104,12 @@ pub fn proxies() -> Vec<String> {
     let names = ["-type", "d", "-name", "istio-aux-proxy-*"];
     let found = [ctr(&["containers", "ls", "-q"]), files, find(&["/sys/fs/cgroup"], &names)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
+}
+
+/// Waits until the node has no containers, files and cgroups of proxies but these, which it had before.
+pub async fn until_none_but(before: &[String], ns: &Namespace) {
+    let is_so = async || proxies().iter().all(|one| before.contains(one)).then_some(());
+    ns.until("the node as it was", is_so).await;
 }
 
 /// Returns what `find` prints for these directories, without files that are deleted meanwhile.
@@ -212,7 +220,8 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        printed(&run("umount", &[LOGS], ""));
+        // Loggers may write at this moment.
+        undo(|| drop(printed(&run("umount", &["--lazy", LOGS], ""))));
     }
 }
 
@@ -244,8 +253,10 @@ impl WithoutSocket {
 
 impl Drop for WithoutSocket {
     fn drop(&mut self) {
-        self.forget_deletions();
-        fs::rename(format!("{RUN}/away.sock"), format!("{RUN}/node.sock")).expect("it was moved away");
+        undo(|| {
+            self.forget_deletions();
+            fs::rename(format!("{RUN}/away.sock"), format!("{RUN}/node.sock")).expect("it was moved away");
+        });
     }
 }
 
@@ -268,7 +279,7 @@ impl WithoutNetwork {
 
 impl Drop for WithoutNetwork {
     fn drop(&mut self) {
-        set_handler(&self.handler);
+        undo(|| set_handler(&self.handler));
     }
 }
 

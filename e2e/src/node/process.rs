@@ -41,8 +41,15 @@ impl ProxyProcess {
     fn of_task(table: &str) -> Vec<Self> {
         let pids = table.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok().map(Self));
         let mut pids: Vec<_> = pids.collect();
-        pids.sort_unstable_by_key(|process| process.0);
+        pids.sort_by_cached_key(|process| process.started());
         pids
+    }
+
+    /// Returns when it was started, in ticks since the boot.
+    fn started(self) -> u64 {
+        let stat = self.file("stat");
+        let (_, after_name) = stat.rsplit_once(')').expect("it has the name in parentheses");
+        after_name.split_whitespace().nth(19).and_then(|field| field.parse().ok()).expect("it is a number")
     }
 
     fn path(self, name: &str) -> PathBuf {

@@ -100,10 +100,10 @@ async fn rollouts_and_renewals_lose_no_admission() {
     let like =
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": ISTIO_AUX, "namespace": ISTIO_AUX}});
     let saved = Saved::save(&like).await;
-    request_renewal().await;
-    // No renewal is due for months, and so this certificate has been requested.
-    let requested = ns.until("a requested certificate", async || stored("next.crt").await).await;
     let with_short_validity = until_end_or_signal(async || {
+        request_renewal().await;
+        // No renewal is due for months, and so this certificate has been requested.
+        let requested = ns.until("a requested certificate", async || stored("next.crt").await).await;
         while_pods_are_created(ns, "a rollout, and the requested renewal", async || {
             add_argument(&saved.object, "--certificate-validity=1m").await;
             let is_current = async || (stored("tls.crt").await.as_ref() == Some(&requested)).then_some(());

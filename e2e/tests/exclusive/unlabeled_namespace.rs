@@ -44,21 +44,22 @@ async fn pod_without_the_label_is_unchanged_byte_for_byte() {
     let kind = ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
     let like = |name| json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": name}});
     let saved = [Saved::save(&like(CONFIGURATIONS[0])).await, Saved::save(&like(CONFIGURATIONS[1])).await];
-    until_called(opted_in, true).await;
-    let with = admitted(ns).await;
-    let without = until_end_or_signal(async || {
+    let both = until_end_or_signal(async || {
+        until_called(opted_in, true).await;
+        let with = admitted(ns).await;
         let configurations: Api<MutatingWebhookConfiguration> = Api::all(client().await);
         for name in CONFIGURATIONS {
             configurations.delete(name, &DeleteParams::default()).await.expect("it is deleted");
         }
         until_called(opted_in, false).await;
-        admitted(ns).await
+        [with, admitted(ns).await]
     })
     .await;
     for saved in saved {
         saved.restore().await;
     }
     until_called(opted_in, true).await;
+    let [with, without] = both.unwrap_or_else(|panic| resume_unwind(panic));
     assert!(with.contains(PROXY_CONTAINER), "Istio has injected its proxy");
-    assert_eq!(with, without.unwrap_or_else(|panic| resume_unwind(panic)));
+    assert_eq!(with, without);
 }
