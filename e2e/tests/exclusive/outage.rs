@@ -2,16 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use contract::names::{INJECTION_LABEL, ISTIO_INJECT, MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL};
+use contract::names::{
+    ENDED_ANNOTATION, INJECTION_LABEL, ISTIO_INJECT, MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_LABEL,
+};
 use e2e::admission::until_drained;
-use e2e::cluster::{MESH, OPT_IN};
+use e2e::cluster::{CONFIGURATIONS, MESH, OPT_IN};
+use e2e::command::{printed, run};
+use e2e::install_methods::{BINARY, helm};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{annotated, in_modes, job, pod, pod_spec, shell, tf_job, with_memory};
-use e2e::outage::{FailingWebhook, NoReplica, SilentReplicas, UntrustedWebhook, is_trusted};
+use e2e::outage::{
+    FailingWebhook, IgnoredFailures, NoReplica, SilentReplicas, UntrustedWebhook, WithoutConfigurations, is_trusted,
+};
 use e2e::stand_ins::step;
 use e2e::{Namespace, PodView, scenario};
 use futures::future::join_all;
 use futures::{StreamExt, stream};
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 const PODS: usize = 100;
@@ -82,6 +89,18 @@ async fn refuses_only_what_would_hang(ns: &Namespace, text: &str) {
         println!("{case}: refused in {:?}", began.elapsed());
         assert!(refusal.contains("require-shim.namespace.istio-aux.io") && refusal.contains(text), "{refusal}");
     }
+    assert_checked(ns, text);
+}
+
+/// Asserts that the dry run of `istio-aux check` has the API server's words.
+fn assert_checked(ns: &Namespace, text: &str) {
+    let checked = run(BINARY, &["check", "-n", ns.name(), "-o", "json", "--request-timeout=2m"], "");
+    assert_eq!(checked.status.code(), Some(1), "{}", String::from_utf8_lossy(&checked.stderr));
+    let findings: Value = serde_json::from_slice(&checked.stdout).expect("it prints JSON");
+    let all = findings["findings"].as_array().into_iter().flatten();
+    let tried: Vec<_> = all.filter(|one| one["id"] == "dry-run").collect();
+    let says = |one: &Value| one["message"].as_str().is_some_and(|said| said.contains(text));
+    assert!(!tried.is_empty() && tried.iter().all(|one| one["severity"] == "problem" && says(one)), "{findings:#}");
 }
 
 #[tokio::test]
@@ -166,4 +185,54 @@ async fn pods_end_once_the_webhook_is_back() {
     .await;
     drop(away);
     ns.until_ended("status", "Succeeded").await;
+}
+
+#[tokio::test]
+async fn pods_of_an_ignored_outage_hang_until_they_are_finished() {
+    let ns = &scenario("ignored", &[MESH, OPT_IN]).await;
+    until_drained(ns).await;
+    let main = shell("main", "until [ -e /memory/end ]; do sleep 0.2; done");
+    ns.create_objects(in_modes(&["status"], &with_memory(pod_spec("Never", &[main])))).await;
+    ns.pod_until("status", "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+    let names = ["admitted", "status"];
+    {
+        let _ignored = IgnoredFailures::begin();
+        let _away = NoReplica::of_webhook();
+        ns.until("its admission", async || ns.try_create(completing("admitted")).await.ok()).await;
+        ns.exec("status", "main", &["touch", "/memory/end"]);
+        for name in names {
+            ns.pod_until(name, "the payload's end", |pod| PodView(pod).is_stuck("main").then_some(())).await;
+        }
+    }
+    let finish =
+        |more: &[&str]| printed(&run(BINARY, &[&["finish", "-n", ns.name(), "--all-stuck"], more].concat(), ""));
+    ns.until("both to be found", async || {
+        let found = finish(&["--dry-run"]);
+        names.iter().all(|name| found.contains(name)).then_some(())
+    })
+    .await;
+    let [admitted, status] = [ns.pod("admitted").await, ns.pod("status").await];
+    assert_eq!([&admitted, &status].map(|pod| PodView(pod).shim_mode()), [None, Some("status")]);
+    assert!(!status.annotations().contains_key(ENDED_ANNOTATION), "its report was lost");
+    finish(&["--yes"]);
+    for name in names {
+        ns.until_ended(name, "Succeeded").await;
+    }
+}
+
+#[tokio::test]
+async fn upgrade_creates_deleted_configurations() {
+    let ns = &scenario("deleted", &[MESH, OPT_IN]).await;
+    until_drained(ns).await;
+    let has_shim =
+        async || ns.try_dry_run(completing("one")).await.is_ok_and(|pod| pod.to_string().contains(SHIM_CONTAINER));
+    // One is what a version adds that has one more.
+    for names in [&CONFIGURATIONS[1..], &CONFIGURATIONS[..]] {
+        let without = WithoutConfigurations::begin(names);
+        ns.until("a pod without the shim", async || (!has_shim().await).then_some(())).await;
+        drop(without);
+        let has_ca = helm(&["get", "manifest", "istio-aux"]).contains("caBundle: ");
+        assert_eq!(has_ca, names.len() < CONFIGURATIONS.len(), "Helm takes the CA from the other one");
+        ns.until("a pod with the shim", async || has_shim().await.then_some(())).await;
+    }
 }

@@ -97,7 +97,7 @@ fn ca_bundle(ours: [Option<&Value>; 2], namespace: &str, now: i64) -> Option<Fin
     if left < ((end - begin) / OVERDUE_DIVISOR).min(OVERDUE_AT_MOST) {
         return problem(format!("the CA that the API server trusts expires in {}", span(left)));
     }
-    Some(Finding::ok(Id::CaBundle, format!("the API server trusts the webhook's CA, for {} more", span(left))))
+    Some(Finding::ok(Id::CaBundle, format!("the API server has a CA for the webhook, for {} more", span(left))))
 }
 
 /// Returns the validity of the CA in a `caBundle` that expires last.
