@@ -59,10 +59,14 @@ async fn config() -> Config {
     config.expect("the kubeconfig's current context is whole")
 }
 
-/// Waits until istiod has an object of a kind of Istio's in a namespace.
-pub async fn until_istiod_has(ns: &Namespace, kind: &str) {
+/// Waits until istiod has an object of a kind of Istio's in a namespace, with this in its specification.
+pub async fn until_istiod_has(ns: &Namespace, kind: &str, content: &Value) {
+    let content = content.to_string();
     let request = ["exec", "--namespace=istio-system", "deployment/istiod", "--", "pilot-discovery", "request"];
-    let is_it = |object: &Value| object["kind"] == kind && object["metadata"]["namespace"] == ns.name();
+    let is_it = |object: &Value| {
+        let (namespace, spec) = (&object["metadata"]["namespace"], object["spec"].to_string());
+        object["kind"] == kind && namespace == ns.name() && spec.contains(&content)
+    };
     let has = async || {
         let all = kubectl(&[&request[..], &["GET", "debug/configz"]].concat());
         let all: Value = serde_json::from_str(&all).expect("it is JSON");

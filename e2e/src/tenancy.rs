@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Namespace;
 use crate::cluster::Label;
-use crate::kubectl::{apply, kubectl, wait_for_rollout};
+use crate::kubectl::{Applied, apply, kubectl, wait_for_rollout};
 use crate::manifests::{container, deployment, kind_of_any_object, pod_spec, service};
 use crate::rendered::overlay;
 
@@ -76,35 +76,33 @@ pub fn kubeflows_edit_role() -> Value {
     })
 }
 
-/// Returns the stand-in, in the mesh, with the policy that Kubeflow Pipelines ships for its own server.
-pub fn stand_in(namespace: &str) -> Vec<Value> {
+/// Creates the stand-in, in the mesh, with the policy that Kubeflow Pipelines ships for its own server. Returns what is not deleted
+/// with its namespace.
+#[must_use]
+pub fn stand_in(namespace: &str) -> Applied {
     let mut server = container("ml-pipeline", &["httpd", "-f", "-p", "8888", "-h", "/srv"]);
     server["volumeMounts"] = json!([{"name": "program", "mountPath": "/srv/cgi-bin"}]);
     server["readinessProbe"] = json!({"tcpSocket": {"port": 8888}, "periodSeconds": 1});
     let mut spec = pod_spec("Always", &[server]);
     spec["serviceAccountName"] = json!("ml-pipeline");
     spec["volumes"] = json!([{"name": "program", "configMap": {"name": "stand-in", "defaultMode": 0o755}}]);
-    let mut objects = vec![
+    let binding = Applied::new(&[json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": format!("{namespace}-reviews")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
+        "subjects": [{"kind": "ServiceAccount", "name": "ml-pipeline", "namespace": namespace}],
+    })]);
+    let mut objects = [
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ml-pipeline"}}),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "stand-in"}, "data": {"runs": include_str!("../stand-ins/pipelines-api-server.sh")}}),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": reviewer(namespace)},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
-            "subjects": [{"kind": "ServiceAccount", "name": "ml-pipeline", "namespace": namespace}],
-        }),
         service("ml-pipeline", 8888, 8888),
         deployment("ml-pipeline", &spec),
         ml_pipeline_policy(),
     ];
-    for object in objects.iter_mut().filter(|object| object["kind"] != "ClusterRoleBinding") {
+    for object in &mut objects {
         object["metadata"]["namespace"] = json!(namespace);
     }
-    objects
-}
-
-/// Returns the name of the stand-in's `ClusterRoleBinding`, which is not deleted with its namespace.
-pub fn reviewer(namespace: &str) -> String {
-    format!("{namespace}-reviews")
+    apply(&objects);
+    binding
 }
 
 /// Returns the policy for ml-pipeline of Kubeflow Pipelines' multi-user installation (kubeflow/manifests,

@@ -71,16 +71,17 @@ async fn webhook_reports_the_end_as_the_table_has_it() {
 #[tokio::test]
 async fn policy_reports_the_end_as_the_table_has_it() {
     let ns = &scenario("ended-policy", &[by_policy("e2e-ended")]).await;
-    let _installed = install_policies("e2e-ended", &[]);
     // The webhook leaves pods with its own label alone.
     let labels = json!({"app.kubernetes.io/name": "istio-aux"});
-    ns.until("the policy to be effective", async || {
-        // The table's first case has the annotation.
-        let first = table()["cases"][0].clone();
-        let name = unique_name("probe");
-        (!stored(ns, &name, &first, &labels)["metadata"]["annotations"][ENDED_ANNOTATION].is_null()).then_some(())
-    })
-    .await;
+    // The table's first case has the annotation.
+    let first = table()["cases"][0].clone();
+    let reports = || {
+        let pod = stored(ns, &unique_name("probe"), &first, &labels);
+        pod["metadata"]["annotations"][ENDED_ANNOTATION].is_string()
+    };
+    assert!(!reports(), "without the policy");
+    let _installed = install_policies("e2e-ended", &[]);
+    ns.until("the policy to be effective", async || reports().then_some(())).await;
     let wrong = wrong_cases(ns, &labels).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

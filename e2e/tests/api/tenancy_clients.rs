@@ -2,12 +2,12 @@
 
 use e2e::clients::{greets, output_of, output_of_job, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::kubectl::{apply, kubectl, wait_for_rollout};
+use e2e::kubectl::{apply, wait_for_rollout};
 use e2e::manifests::{GREETING, pod, pod_spec, server, shell};
 use e2e::scenario;
 use e2e::tenancy::{
-    TENANT, TOKEN, WITH_TOKEN, asks, header_filter, install, label, name_accounts, profile, reviewer, stand_in,
-    until_bound, until_unbound,
+    TENANT, TOKEN, WITH_TOKEN, asks, header_filter, install, label, name_accounts, profile, stand_in, until_bound,
+    until_unbound,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ async fn pipelines_answer_by_the_token_and_the_binding() {
     install();
     let pipelines = &scenario("pipelines", &[MESH]).await;
     let there = pipelines.name();
-    apply(&stand_in(there));
+    let _stand_in = stand_in(there);
     wait_for_rollout(pipelines.name(), "deployment/ml-pipeline");
     let ns = &scenario("tenant", &[MESH, OPT_IN, TENANT]).await;
     let own = ns.name();
@@ -44,7 +44,6 @@ async fn pipelines_answer_by_the_token_and_the_binding() {
     ns.create_object(header_filter(there)).await;
     let answer = output_of_script(ns, "header", &until_said(&asks(there, own, WITH_TOKEN), "*RBAC*403")).await;
     assert!(answer.ends_with("RBAC: access denied 403"), "by Envoy: {answer}");
-    kubectl(&["delete", "clusterrolebinding", &reviewer(there)]);
 }
 
 /// Returns a pod that brings a token of its own, for another audience, by the same path.

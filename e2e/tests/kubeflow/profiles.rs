@@ -4,18 +4,18 @@
 
 use e2e::clients::{greets, output_of, output_of_job, output_of_script, until_said};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::kubectl::{apply, kubectl, wait_for_removal, wait_for_rollout};
+use e2e::kubectl::{Applied, wait_for_removal, wait_for_rollout};
 use e2e::kubeflow::katib::{experiment, trial_job};
 use e2e::manifests::{GREETING, annotated, pod, pod_spec, server, shell};
 use e2e::namespace::unique_name;
-use e2e::tenancy::{TENANT, TOKEN, WITH_TOKEN, asks, install, label, name_accounts, reviewer, stand_in, until_bound};
+use e2e::tenancy::{TENANT, TOKEN, WITH_TOKEN, asks, install, label, name_accounts, stand_in, until_bound};
 use e2e::{Namespace, has_condition, scenario};
 use serde_json::json;
 
 /// Creates a profile, and waits for its namespace.
-async fn profile(name: &str) -> Namespace {
+async fn profile(name: &str) -> (Namespace, Applied) {
     let name = unique_name(name);
-    apply(&[json!({
+    let profile = Applied::new(&[json!({
         "apiVersion": "kubeflow.org/v1", "kind": "Profile", "metadata": {"name": name},
         "spec": {"owner": {"kind": "User", "name": "owner@example.com"}},
     })]);
@@ -24,21 +24,15 @@ async fn profile(name: &str) -> Namespace {
         label(&ns, &format!("{key}={value}"));
     }
     name_accounts(&ns, "default");
-    ns
-}
-
-/// Deletes a profile, and waits until its namespace is gone.
-fn end(ns: &Namespace) {
-    kubectl(&["delete", "profile", ns.name()]);
-    wait_for_removal(ns.name());
+    (ns, profile)
 }
 
 pub(crate) async fn profiles_pods_reach_pipelines_and_own_services() {
     install();
     let pipelines = &scenario("pipelines", &[MESH]).await;
     let there = pipelines.name();
-    apply(&stand_in(there));
-    let (ns, other) = (profile("ours").await, profile("theirs").await);
+    let _stand_in = stand_in(there);
+    let ((ns, ours), (other, theirs)) = (profile("ours").await, profile("theirs").await);
     let own = ns.name();
     ns.create_objects(server().into_iter().skip(1)).await;
     wait_for_rollout(there, "deployment/ml-pipeline");
@@ -57,9 +51,10 @@ pub(crate) async fn profiles_pods_reach_pipelines_and_own_services() {
 
     trial_reaches_its_own_profile(&ns).await;
 
-    end(&ns);
-    end(&other);
-    kubectl(&["delete", "clusterrolebinding", &reviewer(there)]);
+    drop((ours, theirs));
+    for gone in [&ns, &other] {
+        wait_for_removal(gone.name());
+    }
 }
 
 /// Asserts that a pod that asks for the `PodDefault` gets the token from Kubeflow's webhook alone.

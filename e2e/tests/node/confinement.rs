@@ -2,7 +2,7 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::clients::greets;
-use e2e::cluster::{MESH, OPT_IN};
+use e2e::cluster::{MESH, OPT_IN, until_istiod_has};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{GREETING, job, pod, pod_spec, shell};
 use e2e::node::{self, ProxyProcess, SmallDisk, containerds_default};
@@ -269,7 +269,9 @@ async fn proxy_config_that_rewrites_the_template_starts_no_pod() {
             "may be a rule",
         ),
     ] {
-        ns.patch(&config(""), json!({"spec": {"environmentVariables": {"X": format!("x\"\n{lines}")}}})).await;
+        let lines = json!(format!("x\"\n{lines}"));
+        ns.patch(&config(""), json!({"spec": {"environmentVariables": {"X": lines}}})).await;
+        until_istiod_has(ns, "ProxyConfig", &lines).await;
         assert_never_starts(ns, job(name), refusal).await;
     }
 }

@@ -47,7 +47,7 @@ async fn capture(ns: &Namespace) {
         "spec": {"environmentVariables": {"ISTIO_META_DNS_CAPTURE": "true"}},
     }))
     .await;
-    until_istiod_has(ns, "ProxyConfig").await;
+    until_istiod_has(ns, "ProxyConfig", &json!({"ISTIO_META_DNS_CAPTURE": "true"})).await;
 }
 
 /// Has the mesh know the host, and pods ask the mesh.

@@ -1,7 +1,5 @@
 //! What happens when something that proxies beside pods depend on is away: the table of docs/node.md.
 
-use std::time::Duration;
-
 use e2e::clients::{greets, until_said};
 use e2e::cluster::{MESH, restart};
 use e2e::command::printed;
@@ -65,15 +63,19 @@ async fn start_job(ns: &Namespace, name: &str) {
     ns.create_object(beside(client_job(name, &spec))).await;
 }
 
-/// Asserts that no container of the Job's pod starts for a while.
+/// Asserts that no container of the Job's pod starts until a pod that needs no proxy, and is created later, has ended.
 async fn assert_waits(ns: &Namespace, name: &str) {
     let pod = ns.pod_of_job(name).await;
-    ns.holds_for(Duration::from_secs(5), "the pod waits", async || PodView(&ns.pod(&pod).await).phase() == "Pending")
-        .await;
+    let mut ordinary = job("ordinary", &pod_spec("Never", &[shell("main", "echo hello")]));
+    ordinary["spec"]["template"]["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
+    ns.create_object(ordinary).await;
+    ns.until_complete("ordinary").await;
+    assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Pending");
 }
 
 #[tokio::test]
 async fn absent_agent_delays_new_pods_only() {
+    let before = node::proxies();
     let ns = &scenario("node-agent-away", &[MESH]).await;
     living_pods(ns).await;
     start_job(ns, "gone").await;
@@ -82,11 +84,6 @@ async fn absent_agent_delays_new_pods_only() {
 
     let away = WithoutAgent::begin();
     assert_heard(ns, "without the agent").await;
-    let ordinary = pod_spec("Never", &[shell("main", "echo hello")]);
-    let mut ordinary = job("ordinary", &ordinary);
-    ordinary["spec"]["template"]["metadata"]["labels"] = json!({"sidecar.istio.io/inject": "false"});
-    ns.create_object(ordinary).await;
-    ns.until_complete("ordinary").await;
     ns.delete_pod(&gone).await;
     ns.until_gone(&gone).await;
     start_job(ns, "waits").await;
@@ -98,11 +95,12 @@ async fn absent_agent_delays_new_pods_only() {
     for name in ["web", "client"] {
         ns.delete(&deployment(name, &Value::Null)).await;
     }
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_none_but(&before, ns).await;
 }
 
 #[tokio::test]
 async fn deletion_that_nobody_reported_is_found() {
+    let before = node::proxies();
     let ns = &scenario("node-missed-del", &[MESH]).await;
     ns.create_object(account("client")).await;
     let spec = with_memory(pod_spec("Never", &[shell("main", "until [ -e /memory/end ]; do sleep 0.2; done")]));
@@ -115,7 +113,7 @@ async fn deletion_that_nobody_reported_is_found() {
     // The pod stays with its Job, so the API server has it still.
     ns.until("the deletion of its sandbox", async || away.has_deletion().then_some(())).await;
     drop(away);
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_none_but(&before, ns).await;
     assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Succeeded");
 }
 

@@ -72,10 +72,13 @@ async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
     let none = json!({});
     let cases =
         [("control", &kept), ("scraped", &scrape), ("several", &several), ("no-metrics", &none), ("own-port", &own)];
-    ns.create_objects(cases.iter().map(|(name, annotations)| application(name, annotations)).chain([strict()])).await;
+    ns.create_objects(cases.iter().map(|(name, annotations)| application(name, annotations))).await;
     for (name, _) in cases {
         wait_for_rollout(ns.name(), &format!("deployment/{name}"));
     }
+    let served = async || scraped(ns, "control").await.contains("jobs_done_total 42").then_some(());
+    ns.until("the control's metric in plaintext", served).await;
+    ns.create_object(strict()).await;
     let refused = async || scraped(ns, "control").await.is_empty().then_some(());
     ns.until("the end of plaintext", refused).await;
     for (name, has_metrics) in [("scraped", true), ("several", true), ("no-metrics", false), ("own-port", false)] {
@@ -101,7 +104,7 @@ async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
         }},
     }))
     .await;
-    until_istiod_has(ns, "ProxyConfig").await;
+    until_istiod_has(ns, "ProxyConfig", &json!("15092")).await;
     ns.create_object(application("secure", &scrape())).await;
     wait_for_rollout(ns.name(), "deployment/secure");
     let expected =

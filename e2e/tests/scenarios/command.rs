@@ -98,7 +98,7 @@ async fn inject_and_webhook_agree_on_the_examples() {
 }
 
 #[tokio::test]
-async fn injected_job_completes_without_the_label() {
+async fn injected_pod_completes_without_the_label() {
     let ns = &scenario("injected", &[MESH]).await;
     let manifest = pod("one", &pod_spec("Never", &[shell("main", "sleep 1")])).to_string();
     ns.run(serde_json::from_str(&inject(&manifest)).expect("it prints JSON"), "Succeeded").await;
@@ -201,7 +201,7 @@ async fn support_bundle_has_what_the_shim_logs_and_no_variable() {
 }
 
 #[tokio::test]
-async fn version_counts_the_shims_in_use() {
+async fn version_names_the_shims_in_use() {
     let ns = &scenario("version", &[MESH, OPT_IN]).await;
     ns.create_object(pod("one", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
     let text = printed(&istio_aux(&["version", "-o", "json"]));

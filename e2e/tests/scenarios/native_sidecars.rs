@@ -3,9 +3,7 @@
 
 use contract::names::{MODE_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{
-    NEEDS_PROXY, annotated, job, native_sidecar, pod, pod_spec, shell, with_default_grace, with_init,
-};
+use e2e::manifests::{NEEDS_PROXY, annotated, native_sidecar, pod, pod_spec, shell, with_default_grace, with_init};
 use e2e::{Namespace, PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -71,14 +69,6 @@ fn injected_with_shim_at(pod: &Value, place: usize) -> Value {
     assert_eq!(shim["name"], SHIM_CONTAINER);
     init_containers.insert(place, shim);
     pod
-}
-
-#[tokio::test]
-async fn job_with_a_native_sidecar_completes() {
-    let ns = &scenario("shipper-native", &[MESH, OPT_IN]).await;
-    let spec = with_init(pod_spec("Never", &[shell("main", "sleep 1")]), &[native_sidecar("shipper")]);
-    ns.create_object(job("ship", &spec)).await;
-    ns.until_complete("ship").await;
 }
 
 #[tokio::test]

@@ -122,8 +122,10 @@ async fn deleted_job_leaves_no_pod() {
     let ns = &scenario("deleted", &[MESH, OPT_IN]).await;
     let mut names = Vec::new();
     for mode in shim_modes() {
-        let object =
-            job(mode, &pod_spec("OnFailure", &[shell("main", "trap 'exit 1' TERM; while :; do sleep 0.1; done")]));
+        let main = shell("main", "trap 'exit 1' TERM; while :; do sleep 0.1; done");
+        let mut object = job(mode, &pod_spec("OnFailure", &[main]));
+        // The kubelet kills none of them within the time that this waits.
+        object["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(3600);
         ns.create_object(annotated(object.clone(), MODE_ANNOTATION, mode)).await;
         let name = ns.pod_of_job(mode).await;
         ns.pod_until(&name, "its start", |pod| PodView(pod).is_ready("main").then_some(())).await;
