@@ -21,7 +21,7 @@ fn shell_line(script: &str) -> String {
 
 /// Applies the manifests as docs/install.md says for an upgrade, which is right for an installation, too.
 fn apply_manifests() {
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", MANIFESTS];
+    let apply = ["apply", "--server-side", "-f", MANIFESTS];
     kubectl(&[&apply[..], &["-l", "app.kubernetes.io/component!=admission"]].concat());
     wait_for_rollout("istio-aux", "deployment/istio-aux");
     kubectl(&apply);

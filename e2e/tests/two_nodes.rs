@@ -1,10 +1,8 @@
 //! Proxies beside the pods of two nodes. The second is a kubelet in namespaces of this machine: the component `second-node`.
 
-use std::time::Duration;
-
 use e2e::clients::{greets, until_said};
 use e2e::cluster::{BESIDE, restart};
-use e2e::command::{printed, run};
+use e2e::command::{in_background, printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{
@@ -135,8 +133,7 @@ async fn absent_agent_of_a_node_delays_new_pods_of_that_node_only() {
     ns.create_objects([asks("waits", "node2"), asks("ends", "node1")]).await;
     assert_completes(ns, "ends").await;
     let pod = ns.pod_of_job("waits").await;
-    let waits = async || PodView(&ns.pod(&pod).await).phase() == "Pending";
-    ns.holds_for(Duration::from_secs(5), "the pod waits", waits).await;
+    assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Pending");
 
     drop(end);
     assert_completes(ns, "waits").await;
@@ -183,20 +180,16 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     node::tag_on_each_node(&before, &next);
     let end = node::Restored(|| node::set_value(&format!("updateStrategy.type=RollingUpdate,proxyImage={before}")));
     node::set_value(&format!("updateStrategy.type=OnDelete,proxyImage={next}"));
-    let replace_agent_of = async |wanted: &str| {
-        let agent = agents().into_iter().find(|(_, node, _)| node == wanted).expect("it has an agent").0;
-        kubectl(&["-n", "istio-aux-node", "delete", "pod", &agent]);
-        let is_next = |(name, node, is_ready): &(String, String, bool)| *name != agent && node == wanted && *is_ready;
-        ns.until("the next agent", async || agents().iter().any(is_next).then_some(())).await;
-    };
     let client = ns.pod_with("app=client").await.name_any();
     let in_client = |script: &str| ns.run_script(&client, script);
     in_client(&format!("({ASKS}) >/dev/null 2>&1 &"));
-    replace_agent_of("node2").await;
+    kubectl(&["-n", "istio-aux-node", "delete", "pod", "--field-selector", "spec.nodeName=node2"]);
+    let is_next = |(_, node, is_ready): &(String, String, bool)| node == "node2" && *is_ready;
+    ns.until("the next agent", async || agents().iter().any(is_next).then_some(())).await;
     until_proxies(ns, "node2", &running(&next)).await;
     assert_heard(ns, "with two images").await;
     assert_eq!(proxies_on(ns, "node1"), running(&before), "of the node that was not chosen");
-    replace_agent_of("node1").await;
+    in_background(|| node::roll_out("updateStrategy.type=RollingUpdate")).await;
     until_proxies(ns, "node1", &running(&next)).await;
     assert_heard(ns, "with the next image").await;
 
@@ -207,6 +200,34 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     let statuses = in_client("touch /memory/stop; cat /memory/statuses");
     let (served, others): (Vec<_>, Vec<_>) = statuses.lines().partition(|status| *status == "200");
     assert!(!served.is_empty() && others.is_empty(), "{} requests from node to node, {others:?}", served.len());
+}
+
+#[tokio::test]
+async fn pods_of_a_daemon_set_wait_on_nodes_without_the_agent_unless_it_selects_the_agents() {
+    let ns = &scenario("two-nodes-daemon-set", &[BESIDE]).await;
+    let _every_node = node::Restored(|| node::set_value(r"nodeSelector.kubernetes\.io/hostname=null"));
+    in_background(|| node::roll_out(r"nodeSelector.kubernetes\.io/hostname=node1")).await;
+    let spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
+    for (name, selector) in [("all", json!({})), ("selected", json!({"kubernetes.io/hostname": "node1"}))] {
+        let mut object = deployment(name, &spec);
+        object["kind"] = json!("DaemonSet");
+        let spec = &mut object["spec"]["template"]["spec"];
+        spec["nodeSelector"] = selector;
+        spec["tolerations"] = json!([{"operator": "Exists"}]);
+        ns.create_object(object).await;
+    }
+    wait_for_rollout(ns.name(), "daemonset/selected");
+    assert_eq!(ns.pods_with("app=selected").await.len(), 1);
+    let waits = |pod: &Pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.into_iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
+    };
+    ns.until("a pod on node1, and one that waits", async || {
+        let pods = ns.pods_with("app=all").await;
+        let (waiting, others): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| waits(pod));
+        (waiting.len() == 1 && others.len() == 1 && PodView(others[0]).is_ready("main")).then_some(())
+    })
+    .await;
 }
 
 /// Asks istiod for a certificate of an account of the namespace with an agent's token, and returns gRPC's status.

@@ -2,7 +2,7 @@
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::command::run;
+use e2e::command::{printed, run};
 use e2e::install_methods::BINARY;
 use e2e::manifests::{NEEDS_PROXY, pod, pod_spec, shell};
 use e2e::webhook_option::{IMAGE_VOLUME, WebhookOption, is_mounted};
@@ -38,4 +38,12 @@ async fn check_names_a_pod_whose_image_volume_cannot_be_pulled() {
     let text = String::from_utf8_lossy(&checked.stdout).into_owned();
     let finding = |reason: &str| format!("pods wait for the shim's image {image} ({reason}): {}/one", ns.name());
     assert!(reasons.into_iter().any(|reason| text.contains(&finding(reason))), "{text}");
+}
+
+#[tokio::test]
+async fn check_tries_an_image_volume_on_each_kind_of_node() {
+    let ns = &scenario("image-volume-probe", &[]).await;
+    let text = printed(&run(BINARY, &["check", "--probe", "-n", ns.name()], ""));
+    assert!(text.contains("runs the shim from an image volume (tried on "), "{text}");
+    ns.until("its pod to go", async || ns.pods_with("").await.is_empty().then_some(())).await;
 }

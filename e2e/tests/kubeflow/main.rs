@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         ]),
         group!("py-torch-jobs", &[PY_TORCH_JOBS, PYTHON], [
             training::control_py_torch_job_in_the_mesh_alone_does_not_end, training::py_torch_job_trains_through_the_mesh,
+            training::workers_of_a_py_torch_job_are_refused_under_restricted,
         ]),
         group!("job-sets", &[JOB_SETS], [
             jobset::control_job_set_in_the_mesh_alone_does_not_complete, jobset::job_set_completes_with_its_driver,

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use contract::names::PROXY_CONTAINER;
-use e2e::cluster::{MESH, OPT_IN};
+use e2e::cluster::{MESH, OPT_IN, RESTRICTED};
+use e2e::kubectl::kubectl;
 use e2e::kubeflow::torch::{label_of, pods_of_training, py_torch_job};
-use e2e::manifests::{shell, strict, tf_job};
+use e2e::manifests::{restricted, shell, strict, tf_job};
 use e2e::namespace::name_of;
 use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::{Value, json};
@@ -129,4 +130,20 @@ pub(crate) async fn py_torch_job_trains_through_the_mesh() {
     let ns = &scenario("torch", &[MESH, OPT_IN]).await;
     ns.create_objects([strict(), py_torch_job()]).await;
     pods_of_training(ns).await;
+}
+
+pub(crate) async fn workers_of_a_py_torch_job_are_refused_under_restricted() {
+    let ns = &scenario("torch-restricted", &[RESTRICTED]).await;
+    let mut job = py_torch_job();
+    for replicas in ["Master", "Worker"] {
+        let template = &mut job["spec"]["pytorchReplicaSpecs"][replicas]["template"];
+        *template = restricted(template.take());
+    }
+    ns.create_object(job).await;
+    let events = ["-n", ns.name(), "get", "events", "--output=jsonpath={.items[*].message}"];
+    let refusal =
+        "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"init-pytorch\"";
+    ns.until("a worker's refusal", async || kubectl(&events).contains(refusal).then_some(())).await;
+    let master = format!("{},training.kubeflow.org/replica-type=master", label_of("train"));
+    ns.until("the master, which has no such container", async || ns.pods_with(&master).await.pop()).await;
 }

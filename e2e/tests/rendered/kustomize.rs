@@ -47,6 +47,23 @@ fn namespace_reaches_service_and_rights() {
 }
 
 #[test]
+fn patches_of_the_install_page_take_effect() {
+    let patches = "patches:
+- patch: |
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --log-format=json}
+  target: {kind: Deployment}
+- patch: |
+    $patch: delete
+    apiVersion: admissionregistration.k8s.io/v1
+    kind: ValidatingAdmissionPolicy
+    metadata: {name: istio-aux-ended}";
+    let objects = on_top_of("with-patches", "self-signed", patches);
+    assert!(has_argument(&objects, "--log-format=json"));
+    let policies: Vec<_> = objects.keys().filter(|name| name.starts_with("ValidatingAdmissionPolicy ")).collect();
+    assert_eq!(policies, ["ValidatingAdmissionPolicy istio-aux-ca-bundle-only"]);
+}
+
+#[test]
 fn overlays_and_the_charms_objects_are_what_the_chart_renders() {
     let tenancy = ["./render", "--set=tenancy.enabled=true", "--show-only=templates/tenancy.yaml"];
     let name = "--set=fullnameOverride=juju-application-webhook";

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use contract::names::{MODE_ANNOTATION, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{NEEDS_PROXY, annotated, in_modes, pod, pod_spec, shell, with_memory, with_post_start};
+use e2e::manifests::{NEEDS_PROXY, annotated, in_modes, job, pod, pod_spec, shell, with_memory, with_post_start};
 use e2e::{Namespace, PodView, scenario};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{as_root, shared_pid_modes, shim_container, shim_log};
 
 /// Returns a container that exits with 99 unless the proxy is ready, once a second for so many seconds.
 fn needs_proxy(name: &str, seconds: u32) -> Value {
-    shell(name, &format!("touch /memory/{name}-started; for n in $(seq {seconds}); do {NEEDS_PROXY}; sleep 1; done"))
+    shell(name, &format!("for n in $(seq {seconds}); do {NEEDS_PROXY}; sleep 1; done"))
 }
 
 /// Waits until the pods of all modes have succeeded, and asserts that each shim has logged each of these containers' ends once,
@@ -67,6 +67,26 @@ async fn shim_killed_by_a_root_payload_is_restarted() {
     let log = shim_log(ns, "one").await;
     assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
     assert_eq!(log.matches("asked istio-proxy to quit").count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn restart_of_the_shim_counts_against_the_backoff_limit_of_a_job() {
+    let ns = &scenario("hostile-backoff", &[MESH, OPT_IN]).await;
+    let killing = |name: &str, limit: u32, then: &str| {
+        let main = as_root(shell("main", &format!("sleep 1; kill -9 $(pidof aux-shim); {then}")));
+        let mut job = annotated(job(name, &pod_spec("OnFailure", &[main])), MODE_ANNOTATION, "native");
+        job["spec"]["backoffLimit"] = json!(limit);
+        job
+    };
+    let (fails, completes) = (killing("fails", 0, "sleep 3600"), killing("completes", 6, "sleep 2"));
+    ns.create_objects([fails.clone(), completes]).await;
+    let failed = ns.until_condition(&fails, &["Complete", "Failed"]).await;
+    let conditions = failed["status"]["conditions"].as_array().into_iter().flatten();
+    let reasons: Vec<_> = conditions.filter(|one| one["type"] == "Failed").map(|one| &one["reason"]).collect();
+    assert_eq!(reasons, ["BackoffLimitExceeded"]);
+    ns.until_complete("completes").await;
+    let pod = ns.pod(&ns.pod_of_job("completes").await).await;
+    assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER), Some(1));
 }
 
 #[tokio::test]

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use super::pod::{self, ACCEPTED, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, Shim, code, pod_with_proxy};
 
-/// Starts a shim whose calls of `pidfd_open` fail as strace injects it.
-fn watch_failing(pod: &Pod, proxy: &Proxy, injected: &str) -> Shim {
-    let (output, inject) = (pod.file("strace").display().to_string(), format!("inject=pidfd_open:{injected}"));
+/// Starts a shim whose calls fail as strace injects it.
+fn watch_failing(pod: &Pod, proxy: &Proxy, call: &str, injected: &str) -> Shim {
+    let (output, inject) = (pod.file("strace").display().to_string(), format!("inject={call}:{injected}"));
+    let trace = format!("trace={call}");
     // The shim is the container's init process, and strace its grandchild.
     // By seccomp, strace stops it at these calls only: stopped at each, it would see starts too late.
-    let strace = ["strace", "-D", "-f", "--seccomp-bpf", "-o", &output, "-e", "trace=pidfd_open", "-e", &inject];
+    let strace = ["strace", "-D", "-f", "--seccomp-bpf", "-o", &output, "-e", &trace, "-e", &inject];
     pod.watch_under(&strace, proxy, &BOTH)
 }
 
@@ -23,7 +24,7 @@ fn proxy_quits_after_payload_without_pidfds() {
     // As before Linux 5.3; for flags that a kernel does not know; by seccomp profiles of that time.
     for error in ["ENOSYS", "EINVAL", "EPERM"] {
         let (pod, proxy) = pod_with_proxy();
-        let mut shim = watch_failing(&pod, &proxy, &format!("error={error}"));
+        let mut shim = watch_failing(&pod, &proxy, "pidfd_open", &format!("error={error}"));
         shim.until_logged("container started container=istio-proxy");
         let (main, metrics) = (shim.payload(&pod, "main", 0), shim.payload(&pod, "metrics", 0));
         only_main_runs(&mut shim, &proxy, metrics);
@@ -46,7 +47,7 @@ fn payload_without_pidfd_is_awaited() {
     for error in ["ENOMEM", "EMFILE"] {
         let (pod, proxy) = pod_with_proxy();
         // The first is the proxy's.
-        let mut shim = watch_failing(&pod, &proxy, &format!("error={error}:when=2"));
+        let mut shim = watch_failing(&pod, &proxy, "pidfd_open", &format!("error={error}:when=2"));
         shim.until_logged("container started container=istio-proxy");
         let main = shim.payload(&pod, "main", 0);
         let metrics = shim.payload(&pod, "metrics", 0);
@@ -56,6 +57,18 @@ fn payload_without_pidfd_is_awaited() {
         main.finish();
         proxy.assert_quit_once(shim);
     }
+}
+
+#[test]
+fn proxy_quits_after_payload_without_inotify() {
+    let (pod, proxy) = pod_with_proxy();
+    let mut shim = watch_failing(&pod, &proxy, "inotify_init1", "error=EMFILE");
+    shim.until_logged("no inotify: looking by time");
+    shim.until_logged("container started container=istio-proxy");
+    let (main, metrics) = (shim.payload(&pod, "main", 0), shim.payload(&pod, "metrics", 0));
+    only_main_runs(&mut shim, &proxy, metrics);
+    main.finish();
+    proxy.assert_quit_once(shim);
 }
 
 /// Has a shim await `main` after something has happened to it, and then another shim, which has not seen it start.
