@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use api::describe_error;
-use contract::names::{ENABLED, INJECTION_LABEL, ISTIO_INJECT, SHIM_CONTAINER, SHIM_UID};
+use contract::names::{ENABLED, INJECTION_LABEL, ISTIO_INJECT, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_UID};
 use inject::Settings;
+use inject::args::default_settings;
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -75,6 +76,35 @@ fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
     }
 }
 
+/// Asks for a pod that Istio's injector is to add its proxy to, and says which kind it adds: in the context's namespace.
+pub(super) async fn kind_of_proxy(client: &Client) -> Finding {
+    let mut pod = pod(&default_settings());
+    pod["metadata"]["labels"] = json!({ISTIO_INJECT: "true"});
+    let namespace = client.default_namespace();
+    let dry_run = format!("dry run in {namespace}");
+    match dry_run_pod(client, namespace, &pod).await {
+        Ok(DryRun::Admitted { pod, .. }) => {
+            let has_proxy = |list: &str| {
+                let mut containers = pod["spec"][list].as_array().into_iter().flatten();
+                containers.any(|container| container["name"] == PROXY_CONTAINER)
+            };
+            if has_proxy("initContainers") {
+                let end = "a native sidecar: pods that run to completion end without a shim";
+                Finding::info(Id::NativeSidecars, format!("{dry_run}: Istio makes its proxy {end}"))
+            } else if has_proxy("containers") {
+                let end = "an ordinary container: without istio-aux, pods that run to completion hang";
+                Finding::ok(Id::NativeSidecars, format!("{dry_run}: Istio makes its proxy {end}"))
+            } else {
+                Finding::info(Id::NativeSidecars, format!("{dry_run}: Istio's injector adds no istio-proxy"))
+            }
+        }
+        Ok(DryRun::Rejected(reason) | DryRun::Forbidden(reason)) => {
+            Finding::info(Id::NativeSidecars, format!("no {dry_run}: {reason}"))
+        }
+        Err(error) => Finding::info(Id::NativeSidecars, format!("no {dry_run}: {}", describe_error(error.as_ref()))),
+    }
+}
+
 /// Returns true if the shim is an init container that the kubelet waits for. An API server without the feature gate
 /// `SidecarContainers` drops the field after the webhooks have run.
 fn has_lost_its_restart_policy(pod: &Value) -> bool {
@@ -135,6 +165,33 @@ mod tests {
         let no_proxy = "dry run in default: Istio's injector adds no istio-proxy, so the pod gets no shim";
         assert_eq!(findings, [Finding::info(Id::DryRun, no_proxy)]);
         assert_eq!(requests.writes(), ["POST /api/v1/namespaces/default/pods"]);
+    }
+
+    #[tokio::test]
+    async fn injector_says_which_kind_of_proxy_it_adds() {
+        const CREATE: &str = "POST /api/v1/namespaces/default/pods?&dryRun=All";
+        let with = |list: &str| Answer::ok(CREATE, json!({"metadata": {}, "spec": {list: [{"name": "istio-proxy"}]}}));
+        let cases = [
+            (
+                with("initContainers"),
+                "info native-sidecars: dry run in default: Istio makes its proxy a native sidecar",
+            ),
+            (with("containers"), "ok native-sidecars: dry run in default: Istio makes its proxy an ordinary container"),
+            (
+                Answer::ok(CREATE, json!({"metadata": {}})),
+                "info native-sidecars: dry run in default: Istio's injector adds no istio-proxy",
+            ),
+            (
+                Answer::forbidden(CREATE, "exceeded quota"),
+                "info native-sidecars: no dry run in default: exceeded quota",
+            ),
+        ];
+        for (answer, line) in cases {
+            let (client, requests) = client([answer]);
+            let finding = kind_of_proxy(&client).await;
+            assert!(finding.line().starts_with(line), "{finding:?}");
+            assert_eq!(requests.writes(), ["POST /api/v1/namespaces/default/pods"]);
+        }
     }
 
     #[tokio::test]

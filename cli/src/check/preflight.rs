@@ -9,8 +9,8 @@ use kube::api::{Api, PostParams};
 use serde_json::Value;
 
 use super::finding::{Finding, Id};
-use super::findings;
 use super::snapshot::{CONFIGURATION_NAME, Snapshot};
+use super::{attempt, findings};
 use crate::installation;
 
 /// Is the first version whose webhook configurations have `matchConditions`.
@@ -19,6 +19,7 @@ const FIRST_VERSION: Version = Version { major: 1, minor: 28 };
 /// Checks what an installation needs.
 pub(super) async fn run(client: &Client, snapshot: &Snapshot) -> Vec<Finding> {
     let mut findings = state(snapshot);
+    findings.push(attempt::kind_of_proxy(client).await);
     findings.push(rights(client).await);
     findings
 }

@@ -19,10 +19,11 @@ use crate::installation::installed_settings;
     long_about = "Check a cluster, or explain one object's pods: what is wrong, and what to do about it.
 
 Reads versions, Istio's injectors, the webhook and its certificate, namespaces and pods, with your own rights, and says
-what it may not read. In namespaces that are opted in, it asks the API server for a pod as a dry run. With KIND/NAME, it reads
-the object, its namespace and its pods, and asks for a pod of its template as a dry run; without the right to create
-pods, the decision is made here. Kinds: pod, job, cronjob, deployment and their like, jobset, and the training operator's
-jobs. Exit status: 0 healthy, or explained; 1 there is a problem, or the object cannot be read; 2 wrong arguments.",
+what it may not read. It asks the API server for a pod as a dry run: in namespaces that are opted in, and with --pre for
+one in the mesh, which may get a native sidecar. With KIND/NAME, it reads the object, its namespace and its pods, and
+asks for a pod of its template as a dry run; without the right to create pods, the decision is made here. Kinds: pod, job,
+cronjob, deployment and their like, jobset, and the training operator's jobs. Exit status: 0 healthy, or explained; 1
+there is a problem, or the object cannot be read; 2 wrong arguments.",
     after_help = "examples:
   istio-aux check
   istio-aux check -n team job/hello        # why its pods are injected, or not

@@ -141,6 +141,12 @@ async fn stuck_pod_is_found_and_finished() {
 }
 
 #[tokio::test]
+async fn check_before_an_installation_says_which_proxies_istio_makes() {
+    let text = printed(&istio_aux(&["check", "--pre"]));
+    assert!(text.contains("dry run in default: Istio makes its proxy an ordinary container"), "{text}");
+}
+
+#[tokio::test]
 async fn check_reports_each_pod_and_a_dry_run() {
     let ns = &scenario("check", &[MESH, OPT_IN]).await;
     ns.create_object(pod("shimmed", &pod_spec("Never", &[shell("main", "sleep 600")]))).await;
