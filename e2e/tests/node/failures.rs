@@ -75,7 +75,7 @@ async fn assert_waits(ns: &Namespace, name: &str) {
 
 #[tokio::test]
 async fn absent_agent_delays_new_pods_only() {
-    let before = node::proxies();
+    let before = node::proxies_before();
     let ns = &scenario("node-agent-away", &[MESH]).await;
     living_pods(ns).await;
     start_job(ns, "gone").await;
@@ -100,7 +100,7 @@ async fn absent_agent_delays_new_pods_only() {
 
 #[tokio::test]
 async fn deletion_that_nobody_reported_is_found() {
-    let before = node::proxies();
+    let before = node::proxies_before();
     let ns = &scenario("node-missed-del", &[MESH]).await;
     ns.create_object(account("client")).await;
     let spec = with_memory(pod_spec("Never", &[shell("main", "until [ -e /memory/end ]; do sleep 0.2; done")]));

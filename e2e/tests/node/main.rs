@@ -79,7 +79,7 @@ async fn strict_server(ns: &Namespace) {
 
 #[tokio::test]
 async fn job_beside_its_proxy_reaches_a_strict_service() {
-    let before = node::proxies();
+    let before = node::proxies_before();
     let ns = &scenario("node-job", &[MESH]).await;
     strict_server(ns).await;
     let spec = pod_spec("Never", &[shell("main", &greets("web"))]);

@@ -35,7 +35,7 @@ async fn with_sidecar(ns: &Namespace) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn namespace_moves_from_sidecars_to_node_proxies_and_back() {
-    let before = node::proxies();
+    let before = node::proxies_before();
     let ns = &scenario("node-moving", &[MESH, OPT_IN]).await;
     let client = deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]));
     ns.create_objects(server().into_iter().chain([client])).await;
