@@ -20,9 +20,10 @@ fn webhooks() -> ListParams {
     ListParams::default().labels("app.kubernetes.io/name=istio-aux")
 }
 
-/// Creates pods every 100 ms, by dry run, at least 50 and until told to stop, and counts them: each must come back with its shim.
-async fn creations(ns: &Namespace, count: &AtomicUsize, stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) || count.load(Ordering::Relaxed) < 50 {
+/// Creates pods every 100 ms, by dry run, until told to stop: each must come back with its shim. Returns how many did.
+async fn creations(ns: &Namespace, stop: &AtomicBool) -> usize {
+    let count = AtomicUsize::new(0);
+    while !stop.load(Ordering::Relaxed) {
         let n = count.fetch_add(1, Ordering::Relaxed);
         let one = pod(&format!("pod-{n}"), &pod_spec("Never", &[shell("main", "true")]));
         let made = ns.try_dry_run(one).await.unwrap_or_else(|error| panic!("creation {n} was refused: {error}"));
@@ -30,18 +31,18 @@ async fn creations(ns: &Namespace, count: &AtomicUsize, stop: &AtomicBool) {
         assert!(text.contains(HOLD_FIELD) && text.contains(SHIM_CONTAINER), "creation {n} came without: {text}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    count.into_inner()
 }
 
 /// Runs something while pods are created, and prints how many were.
 pub async fn while_pods_are_created(ns: &Namespace, what: &str, work: impl AsyncFnOnce()) {
-    let (count, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let ((), meanwhile) = tokio::join!(creations(ns, &count, &stop), async {
+    let stop = AtomicBool::new(false);
+    let (created, ()) = tokio::join!(creations(ns, &stop), async {
         work().await;
         stop.store(true, Ordering::Relaxed);
-        count.load(Ordering::Relaxed)
     });
-    println!("{what}: {meanwhile} pods were created meanwhile, and {} in all, each with its shim", count.into_inner());
-    assert!(meanwhile > 0, "none was created meanwhile");
+    println!("{what}: {created} pods were created meanwhile, each with its shim");
+    assert!(created > 50, "there were creations to lose: {created}");
 }
 
 /// Waits until the webhook has two replicas, and those before them have drained.

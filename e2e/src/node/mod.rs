@@ -11,7 +11,6 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::Namespace;
 use crate::cluster::restart;
 use crate::command::{printed, run};
 use crate::harness::undo;
@@ -100,21 +99,10 @@ pub(crate) fn kill_containers(namespace: &str, container: &str) {
 
 /// Returns the node's containers, files and cgroups of proxies.
 pub fn proxies() -> Vec<String> {
-    let files = find(&DIRECTORIES, &["-mindepth", "1", "-maxdepth", "1"]);
+    let files = find(&["/run/istio-aux/sandbox", "/var/log/istio-aux"], &["-mindepth", "1", "-maxdepth", "1"]);
     let names = ["-type", "d", "-name", "istio-aux-proxy-*"];
     let found = [ctr(&["containers", "ls", "-q"]), files, find(&["/sys/fs/cgroup"], &names)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
-}
-
-/// Returns these before a test, which may be the node's first.
-pub fn proxies_before() -> Vec<String> {
-    if DIRECTORIES.iter().all(|directory| Path::new(directory).is_dir()) { proxies() } else { Vec::new() }
-}
-
-/// Waits until the node has no containers, files and cgroups of proxies but these, which it had before.
-pub async fn until_none_but(before: &[String], ns: &Namespace) {
-    let is_so = async || proxies().iter().all(|one| before.contains(one)).then_some(());
-    ns.until("the node as it was", is_so).await;
 }
 
 /// Returns what `find` prints for these directories, without files that are deleted meanwhile.
@@ -192,8 +180,6 @@ pub struct SmallDisk;
 const RUN: &str = "/run/istio-aux";
 /// The directory of the deletions that the plugin could not report.
 const TOMBSTONES: &str = "/run/istio-aux/tombstones";
-/// The directories that have something of each proxy.
-const DIRECTORIES: [&str; 2] = ["/run/istio-aux/sandbox", LOGS];
 /// The directory of the proxies' logs.
 const LOGS: &str = "/var/log/istio-aux";
 

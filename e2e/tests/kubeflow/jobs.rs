@@ -78,11 +78,19 @@ fn cases() -> Vec<Case> {
             condition: "Failed",
             status: &[("/completedIndexes", "0,2"), ("/failedIndexes", "1")],
         },
+        Case {
+            job: job_of("suspended", "sleep 1", json!({"suspend": true})),
+            condition: "Complete",
+            status: &[("/succeeded", "1")],
+        },
     ]
 }
 
 async fn create_all(ns: &Namespace, cases: &[Case]) {
     ns.create_objects(cases.iter().map(|case| case.job.clone())).await;
+    let suspended = job_of("suspended", "", json!({}));
+    ns.until_condition(&suspended, &["Suspended"]).await;
+    ns.patch(&suspended, json!({"spec": {"suspend": false}})).await;
 }
 
 /// Returns the label of a Job's pods.

@@ -75,7 +75,6 @@ async fn assert_waits(ns: &Namespace, name: &str) {
 
 #[tokio::test]
 async fn absent_agent_delays_new_pods_only() {
-    let before = node::proxies_before();
     let ns = &scenario("node-agent-away", &[MESH]).await;
     living_pods(ns).await;
     start_job(ns, "gone").await;
@@ -95,12 +94,11 @@ async fn absent_agent_delays_new_pods_only() {
     for name in ["web", "client"] {
         ns.delete(&deployment(name, &Value::Null)).await;
     }
-    node::until_none_but(&before, ns).await;
+    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
 }
 
 #[tokio::test]
 async fn deletion_that_nobody_reported_is_found() {
-    let before = node::proxies_before();
     let ns = &scenario("node-missed-del", &[MESH]).await;
     ns.create_object(account("client")).await;
     let spec = with_memory(pod_spec("Never", &[shell("main", "until [ -e /memory/end ]; do sleep 0.2; done")]));
@@ -113,7 +111,7 @@ async fn deletion_that_nobody_reported_is_found() {
     // The pod stays with its Job, so the API server has it still.
     ns.until("the deletion of its sandbox", async || away.has_deletion().then_some(())).await;
     drop(away);
-    node::until_none_but(&before, ns).await;
+    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
     assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Succeeded");
 }
 
