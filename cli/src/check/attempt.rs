@@ -84,18 +84,26 @@ pub(super) async fn kind_of_proxy(client: &Client) -> Finding {
     let dry_run = format!("dry run in {namespace}");
     match dry_run_pod(client, namespace, &pod).await {
         Ok(DryRun::Admitted { pod, .. }) => {
-            let has_proxy = |list: &str| {
+            let proxy_in = |list: &str| {
                 let mut containers = pod["spec"][list].as_array().into_iter().flatten();
-                containers.any(|container| container["name"] == PROXY_CONTAINER)
+                containers.find(|container| container["name"] == PROXY_CONTAINER)
             };
-            if has_proxy("initContainers") {
-                let end = "a native sidecar: pods that run to completion end without a shim";
-                Finding::info(Id::NativeSidecars, format!("{dry_run}: Istio makes its proxy {end}"))
-            } else if has_proxy("containers") {
-                let end = "an ordinary container: without istio-aux, pods that run to completion hang";
-                Finding::ok(Id::NativeSidecars, format!("{dry_run}: Istio makes its proxy {end}"))
-            } else {
-                Finding::info(Id::NativeSidecars, format!("{dry_run}: Istio's injector adds no istio-proxy"))
+            match (proxy_in("initContainers"), proxy_in("containers")) {
+                (Some(proxy), _) if proxy["restartPolicy"] == "Always" => {
+                    let end = "a native sidecar: pods that run to completion end without a shim";
+                    Finding::info(Id::NativeSidecars, format!("{dry_run}: Istio makes its proxy {end}"))
+                }
+                (Some(_), _) => {
+                    let end = "the API server drops the proxy's restartPolicy, so such a pod never starts";
+                    Finding::info(Id::NativeSidecars, format!("{dry_run}: {end}"))
+                }
+                (None, Some(_)) => {
+                    let end = "an ordinary container: without istio-aux, pods that run to completion hang";
+                    Finding::ok(Id::NativeSidecars, format!("{dry_run}: Istio makes its proxy {end}"))
+                }
+                (None, None) => {
+                    Finding::info(Id::NativeSidecars, format!("{dry_run}: Istio's injector adds no istio-proxy"))
+                }
             }
         }
         Ok(DryRun::Rejected(reason) | DryRun::Forbidden(reason)) => {
@@ -170,13 +178,23 @@ mod tests {
     #[tokio::test]
     async fn injector_says_which_kind_of_proxy_it_adds() {
         const CREATE: &str = "POST /api/v1/namespaces/default/pods?&dryRun=All";
-        let with = |list: &str| Answer::ok(CREATE, json!({"metadata": {}, "spec": {list: [{"name": "istio-proxy"}]}}));
+        let with = |list: &str, policy: &Value| {
+            let proxy = json!({"name": "istio-proxy", "restartPolicy": policy});
+            Answer::ok(CREATE, json!({"metadata": {}, "spec": {list: [proxy]}}))
+        };
         let cases = [
             (
-                with("initContainers"),
+                with("initContainers", &Value::Null),
+                "info native-sidecars: dry run in default: the API server drops the proxy's restartPolicy",
+            ),
+            (
+                with("initContainers", &json!("Always")),
                 "info native-sidecars: dry run in default: Istio makes its proxy a native sidecar",
             ),
-            (with("containers"), "ok native-sidecars: dry run in default: Istio makes its proxy an ordinary container"),
+            (
+                with("containers", &Value::Null),
+                "ok native-sidecars: dry run in default: Istio makes its proxy an ordinary container",
+            ),
             (
                 Answer::ok(CREATE, json!({"metadata": {}})),
                 "info native-sidecars: dry run in default: Istio's injector adds no istio-proxy",
