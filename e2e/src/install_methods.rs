@@ -94,7 +94,8 @@ impl InstallMethod {
     }
 }
 
-fn delete_configurations() {
+/// Deletes both webhook configurations.
+pub fn delete_configurations() {
     let delete = ["delete", "--ignore-not-found", "mutatingwebhookconfiguration"];
     kubectl(&[&delete[..], &CONFIGURATIONS].concat());
 }
