@@ -72,7 +72,7 @@ impl ModeConstraints {
         match mode {
             Mode::Native => self.native.or(self.sharing),
             Mode::Proxy => self.sharing,
-            Mode::Istio => Some("Istio's injector has made istio-proxy an ordinary container"),
+            Mode::Istio => self.native.or(Some("Istio's injector has made istio-proxy an ordinary container")),
             Mode::Status | Mode::Hold | Mode::Off => None,
         }
     }

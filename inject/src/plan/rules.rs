@@ -37,7 +37,7 @@ pub(crate) fn reason_without_shim(facts: &Facts, settings: &Settings) -> Option<
     let requested = mode::requested(facts.pod, &mut warnings);
     match requested {
         Some(Mode::Off) => return Some(OPTED_OUT_BY_MODE),
-        Some(Mode::Istio) => return None,
+        Some(Mode::Istio) if settings.native_sidecars => return None,
         Some(_) | None => {}
     }
     let (mode, reason) = mode::choose(requested, facts, settings, &mut warnings);
@@ -171,7 +171,7 @@ fn unsupported_reason(facts: &Facts) -> Option<&'static str> {
 
 fn before_injector(facts: &Facts, requested: Option<Mode>, settings: &Settings, plan: &mut Plan) -> Outcome {
     hold_start(facts, settings, plan);
-    if requested == Some(Mode::Istio) {
+    if requested == Some(Mode::Istio) && settings.native_sidecars {
         // The user's own setting stands.
         if facts.pod.annotation(NATIVE_SIDECAR_ANNOTATION).is_none() {
             plan.changes.push(Change::Annotation { key: NATIVE_SIDECAR_ANNOTATION, value: "true".to_owned() });
