@@ -4,7 +4,7 @@
 
 use contract::names::{HOLD_FIELD, PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
-use e2e::manifests::{payload_image, pod as pod_of, pod_spec, shell, without_token};
+use e2e::manifests::{annotated, payload_image, pod as pod_of, pod_spec, shell, without_token};
 use e2e::policies::{by_policy, install_policies, wait_until_effective};
 use e2e::webhook_option::WebhookOption;
 use e2e::{Namespace, scenario};
@@ -173,8 +173,8 @@ async fn policy_and_webhook_agree_on_a_hand_injected_pod() {
     }
 }
 
-/// Options of an installation whose long-running pods are not held, and whose image needs a Secret.
-const OPTIONS: [&str; 2] = ["--hold=completing", "--shim-pull-secret=registry"];
+/// Options of an installation whose long-running pods are not held, whose image needs a Secret, and whose shim has the proxy's user.
+const OPTIONS: [&str; 3] = ["--hold=completing", "--shim-pull-secret=registry", "--shim-user=proxy"];
 
 #[tokio::test]
 async fn policy_and_webhook_agree_on_options() {
@@ -182,6 +182,7 @@ async fn policy_and_webhook_agree_on_options() {
         ["Never", "Always"].map(|policy| pod_of("one", &pod_spec(policy, &[shell("main", "true")])));
     let mut with_secret = completing.clone();
     with_secret["spec"]["imagePullSecrets"] = json!([{"name": "own"}]);
+    let beside_root = annotated(completing.clone(), "sidecar.istio.io/interceptionMode", "TPROXY");
     let policed = &scenario("policy-options", &[MESH, by_policy("e2e-options")]).await;
     let by_webhook = &scenario("policy-options-webhook", &[MESH, OPT_IN]).await;
     let _options = WebhookOption::set(&OPTIONS);
@@ -191,14 +192,19 @@ async fn policy_and_webhook_agree_on_options() {
             dry_run(policed, &completing).await.to_string().contains(SHIM_CONTAINER).then_some(())
         })
         .await;
-    for (pod, secrets, is_held) in [
-        (&completing, json!([{"name": "registry"}]), true),
-        (&with_secret, json!([{"name": "own"}, {"name": "registry"}]), true),
-        (&long_running, json!(null), false),
+    for (pod, secrets, is_held, user) in [
+        (&completing, json!([{"name": "registry"}]), true, json!(1337)),
+        (&with_secret, json!([{"name": "own"}, {"name": "registry"}]), true, json!(1337)),
+        (&beside_root, json!([{"name": "registry"}]), true, json!(null)),
+        (&long_running, json!(null), false, json!(null)),
     ] {
         let [webhook, policy] = [dry_run(by_webhook, pod).await, dry_run(policed, pod).await];
         assert_eq!(webhook["spec"]["imagePullSecrets"], secrets);
         assert_eq!(webhook.to_string().contains(HOLD_FIELD), is_held, "{webhook}");
+        let mut containers = webhook["spec"]["initContainers"].as_array().into_iter().flatten();
+        let shim = containers.find(|container| container["name"] == SHIM_CONTAINER);
+        assert_eq!(shim.is_some(), is_held, "{webhook}");
+        assert_eq!(shim.map_or(&json!(null), |shim| &shim["securityContext"]["runAsUser"]), &user, "{webhook}");
         assert_eq!(diff(&without_warnings(webhook, true), &policy), json_patch::Patch::default());
     }
 }

@@ -60,7 +60,11 @@ impl Shim<'_> {
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         });
-        let proxy_user = || self.facts.classic_proxy().and_then(|(_, proxy)| proxy.run_as_user());
+        // Istio's proxy is root with TPROXY or NET_BIND_SERVICE. Who admits that admits the image's user, too.
+        let proxy_user = || {
+            let (_, proxy) = self.facts.classic_proxy()?;
+            proxy.run_as_user().filter(|user| *user != 0)
+        };
         let user = match self.settings.user {
             ShimUser::Uid(uid) => Some(i64::from(uid)),
             ShimUser::Proxy => proxy_user(),

@@ -157,15 +157,16 @@ fn pods_with_the_image_get_its_pull_secrets() {
 
 #[test]
 fn shim_runs_as_the_user_that_is_set() {
-    let mut pod = json_of(CLASSIC_PROXY);
-    pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": 1005, "runAsGroup": 1006});
     let (number, none) = (|id: i64| json!(id), Value::Null);
-    for (user, expected) in [
-        (ShimUser::Uid(7), [number(7), number(7)]),
-        (ShimUser::Proxy, [number(1005), none.clone()]),
-        (ShimUser::Unset, [none.clone(), none]),
+    for (proxys_user, user, expected) in [
+        (1005, ShimUser::Uid(7), [number(7), number(7)]),
+        (1005, ShimUser::Proxy, [number(1005), none.clone()]),
+        // The kubelet starts no container of user 0 with `runAsNonRoot`.
+        (0, ShimUser::Proxy, [none.clone(), none.clone()]),
+        (1005, ShimUser::Unset, [none.clone(), none]),
     ] {
-        let mut pod = pod.clone();
+        let mut pod = json_of(CLASSIC_PROXY);
+        pod["spec"]["containers"][0]["securityContext"] = json!({"runAsUser": proxys_user, "runAsGroup": 1006});
         let decision = decided_by(&pod, &Settings { user, ..settings() });
         json_patch::patch(&mut pod, &decision.patch).unwrap();
         let context = &shim_of(&pod).unwrap()["securityContext"];
