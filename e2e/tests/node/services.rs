@@ -1,10 +1,12 @@
 //! Services that call each other, shaped as Istio's bookinfo, in a namespace that asks for proxies beside its pods by a label.
 
+use contract::names::{CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL};
 use e2e::clients::until_said;
-use e2e::cluster::BESIDE;
+use e2e::cluster::{BESIDE, MESH};
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{self, container, deployment, job, pod_spec, shell, strict};
+use e2e::manifests::{self, container, deployment, job, pod, pod_spec, shell, strict};
 use e2e::{Namespace, PodView, scenario};
+use json_patch::merge;
 use serde_json::{Value, json};
 
 use crate::account;
@@ -105,4 +107,37 @@ async fn services_call_each_other_by_their_policies() {
         "productpage to ratings: 403",
     ];
     assert_eq!(calls, expected);
+}
+
+/// Returns the labels by which Istio names a pod's service, and those that a pod with these fields gets.
+async fn service_labels(ns: &Namespace, metadata: &Value) -> [Value; 2] {
+    let mut one = pod("one", &pod_spec("Never", &[shell("main", "true")]));
+    merge(&mut one["metadata"], metadata);
+    let made = ns.dry_run(one).await;
+    [CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL].map(|label| made["metadata"]["labels"][label].clone())
+}
+
+#[tokio::test]
+async fn services_have_the_names_that_istios_injector_gives() {
+    let beside = &scenario("node-names", &[BESIDE]).await;
+    let inside = &scenario("node-names-inside", &[MESH]).await;
+    let owned = |version: &str, kind: &str, name: &str, labels: Value| {
+        let owner = json!({"apiVersion": version, "kind": kind, "name": name, "uid": "a", "controller": true});
+        json!({"name": null, "generateName": "x-", "labels": labels, "ownerReferences": [owner]})
+    };
+    let hash = |key: &str| json!({key: "5f7"});
+    for (metadata, name) in [
+        (json!({}), "one"),
+        (json!({"labels": {"app": "a", "version": "2"}}), "a"),
+        (owned("batch/v1", "Job", "nightly-29381234", json!({})), "nightly"),
+        (owned("batch/v1", "Job", "train-1", json!({})), "train-1"),
+        (owned("apps/v1", "ReplicaSet", "web-5f7", hash("pod-template-hash")), "web"),
+        (owned("apps/v1", "ReplicaSet", "web-5f7", hash("rollouts-pod-template-hash")), "web"),
+        (owned("v1", "ReplicationController", "web-1", json!({"deploymentconfig": "web"})), "web"),
+        (owned("kubeflow.org/v1", "PyTorchJob", "train", json!({})), "train"),
+    ] {
+        let [by_webhook, by_istio] = [service_labels(beside, &metadata).await, service_labels(inside, &metadata).await];
+        assert_eq!(by_webhook, by_istio, "{metadata}");
+        assert_eq!(by_istio[0], name, "{metadata}");
+    }
 }

@@ -181,13 +181,26 @@ impl Pod {
         owners.iter().find(|owner| owner.controller == Some(true))
     }
 
-    /// Returns the name of the pod's workload: its controller's, without the hash that a `ReplicaSet` adds to its Deployment's.
+    /// Returns the name of the pod's workload as Istio's injector does (`GetDeployMetaFromPod` in its `pkg/kube/util.go`): of a pod
+    /// with a generated name, its controller's, or that of the Deployment, `CronJob` or the like which made the controller.
     pub(crate) fn workload_name(&self) -> &str {
-        let Some(OwnerReference { name, .. }) = self.controller() else {
+        let is_generated = self.metadata.as_ref().is_some_and(|metadata| metadata.generate_name.is_some());
+        let Some(OwnerReference { name, kind, .. }) = self.controller().filter(|_| is_generated) else {
             return self.display_name().trim_end_matches('-');
         };
-        let hash = self.label("pod-template-hash").and_then(|hash| name.strip_suffix(hash)?.strip_suffix('-'));
-        hash.unwrap_or(name)
+        let before = |suffix: &str| name.strip_suffix(suffix)?.strip_suffix('-');
+        let maker = match kind.as_str() {
+            "ReplicaSet" => {
+                ["pod-template-hash", "rollouts-pod-template-hash"].into_iter().find_map(|key| before(self.label(key)?))
+            }
+            "ReplicationController" => self.label("deploymentconfig"),
+            "Job" => name.rsplit_once('-').and_then(|(cron_job, time)| {
+                let is_time = (8..=10).contains(&time.len()) && time.bytes().all(|byte| byte.is_ascii_digit());
+                is_time.then_some(cron_job)
+            }),
+            _ => None,
+        };
+        maker.filter(|name| !name.is_empty()).unwrap_or(name)
     }
 
     /// Returns pilot-agent's port, 0 where it is off; `None` where its setting cannot be parsed. The annotation

@@ -6,7 +6,7 @@ mod scrapes;
 
 use contract::names::{
     AMBIENT_LABEL, CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL, INJECTED_CONTAINERS, ISTIO_INJECT,
-    NODE_RUNTIME_CLASS, NOT_AMBIENT, PASSED_ANNOTATION_LIMIT, TLS_MODE_LABEL,
+    NODE_RUNTIME_CLASS, NOT_AMBIENT, PASSED_ANNOTATION_LIMIT, TEMPLATES_ANNOTATION, TLS_MODE_LABEL,
 };
 use json_patch::Patch;
 
@@ -125,6 +125,9 @@ fn obstacle(pod: &Pod) -> Option<&'static str> {
     if pod.label(AMBIENT_LABEL).is_some_and(|mode| mode != NOT_AMBIENT) {
         return Some("the pod asks for ambient mode, by its label istio.io/dataplane-mode");
     }
+    if pod.annotation(TEMPLATES_ANNOTATION).is_some_and(|templates| templates != "sidecar") {
+        return Some("the pod asks for a template of its own, by inject.istio.io/templates");
+    }
     pod.excess()
 }
 
@@ -200,7 +203,7 @@ mod tests {
     }
 
     /// Returns pods that cannot have the proxy, and the reason.
-    fn unsupported() -> [(Value, &'static str); 10] {
+    fn unsupported() -> [(Value, &'static str); 11] {
         let labels = |labels: Value| json!({"metadata": {"labels": labels}});
         [
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
@@ -213,6 +216,10 @@ mod tests {
             (labels(json!({"sidecar.istio.io/inject": "true"})), "sidecar.istio.io/inject"),
             (labels(json!({"sidecar.istio.io/inject": ""})), "sidecar.istio.io/inject"),
             (labels(json!({"istio.io/dataplane-mode": "ambient"})), "istio.io/dataplane-mode"),
+            (
+                json!({"metadata": {"annotations": {"inject.istio.io/templates": "grpc-agent"}}}),
+                "inject.istio.io/templates",
+            ),
         ]
     }
 
@@ -296,15 +303,38 @@ mod tests {
 
     #[test]
     fn service_is_named_as_istio_names_it() {
-        let owner =
-            |kind: &str, name: &str| json!({"ownerReferences": [{"kind": kind, "name": name, "controller": true}]});
+        let owner = |kind: &str, name: &str| json!({"generateName": "x-", "ownerReferences": [{"kind": kind, "name": name, "controller": true}]});
         let labels = |labels: Value| json!({"labels": labels});
+        let with = |mut metadata: Value, change: Value| {
+            merge(&mut metadata, &change);
+            metadata
+        };
         let long = "a".repeat(63);
         let cases = [
             (labels(json!({"app": "a", "version": "2"})), "a", "2"),
             (labels(json!({"app.kubernetes.io/name": "b", "app": "a", "app.kubernetes.io/version": "3"})), "b", "3"),
             (labels(json!({"service.istio.io/canonical-name": "c", "app": "a"})), "c", "latest"),
             (owner("Job", "train"), "train", "latest"),
+            (owner("Job", "nightly-29381234"), "nightly", "latest"),
+            (owner("Job", "of-2026"), "of-2026", "latest"),
+            (owner("PyTorchJob", "nightly-29381234"), "nightly-29381234", "latest"),
+            (with(owner("PyTorchJob", "train"), json!({"generateName": null})), "step", "latest"),
+            (with(owner("ReplicaSet", "web-5f7"), json!({"labels": {"pod-template-hash": "5f7"}})), "web", "latest"),
+            (
+                with(owner("ReplicaSet", "web-5f7"), json!({"labels": {"rollouts-pod-template-hash": "5f7"}})),
+                "web",
+                "latest",
+            ),
+            (
+                with(owner("ReplicaSet", "web-5f7"), json!({"labels": {"pod-template-hash": "6f7"}})),
+                "web-5f7",
+                "latest",
+            ),
+            (
+                with(owner("ReplicationController", "web-1"), json!({"labels": {"deploymentconfig": "web"}})),
+                "web",
+                "latest",
+            ),
             (json!({"name": null, "generateName": "step-"}), "step", "latest"),
             (json!({"name": null, "generateName": "x.-"}), "x", "latest"),
             (json!({"name": long}), &*long, "latest"),
@@ -316,10 +346,5 @@ mod tests {
             let label = |key: &str| pod["metadata"]["labels"][format!("service.istio.io/canonical-{key}")].clone();
             assert_eq!((label("name"), label("revision")), (json!(name), json!(revision)), "{pod}");
         }
-        let of_a_deployment = json!({"metadata": {
-            "labels": {"pod-template-hash": "5f7"}, "ownerReferences": [{"kind": "ReplicaSet", "name": "web-5f7", "controller": true}],
-        }});
-        let (pod, _) = decided(a_pod(&of_a_deployment));
-        assert_eq!(pod["metadata"]["labels"]["service.istio.io/canonical-name"], "web");
     }
 }

@@ -30,15 +30,8 @@ const READ_IN_A_FILE: [&str; 6] = [
 ];
 pub(super) const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
 /// The keys that a pod may set there: none names a program, a file, another control plane, another CA or a port of the agent's.
-const CONFIG_KEYS: [&str; 7] = [
-    "concurrency",
-    "drainDuration",
-    "terminationDrainDuration",
-    "tracing",
-    "proxyStatsMatcher",
-    "proxyHeaders",
-    "extraStatTags",
-];
+const CONFIG_KEYS: [&str; 6] =
+    ["concurrency", "drainDuration", "tracing", "proxyStatsMatcher", "proxyHeaders", "extraStatTags"];
 /// Annotations, and what is a character of their values.
 type Kind = (&'static [&'static str], fn(char) -> bool);
 
