@@ -18,6 +18,7 @@ PROXY_CONTAINER = "istio-proxy"
 PROXY_CONFIG_ANNOTATION = "proxy.istio.io/config"
 HOLD_FIELD = "holdApplicationUntilProxyStarts"
 ISTIO_INJECT = "sidecar.istio.io/inject"
+ISTIO_TEMPLATES = "inject.istio.io/templates"
 ISTIO_INJECTION_LABEL = "istio-injection"
 ISTIO_REVISION_LABEL = "istio.io/rev"
 ISTIO_CHARMS = ("istio", "istio-k8s", "istio-pilot")

@@ -57,7 +57,8 @@ def _is_named(pod: Pod, application: Application, settings: Settings) -> bool:
 def _needs_sidecar(pod: Pod, namespace: Namespace) -> bool:
     labels = metadata.labels(pod)
     inject = labels.get(names.ISTIO_INJECT, metadata.annotations(pod).get(names.ISTIO_INJECT))
-    if inject == "false" or _spec(pod).hostNetwork:
+    templates = metadata.annotations(pod).get(names.ISTIO_TEMPLATES, "sidecar")
+    if inject == "false" or _spec(pod).hostNetwork or "sidecar" not in map(str.strip, templates.split(",")):
         return False
     asks = labels.get(names.ISTIO_INJECT) == "true" or names.ISTIO_REVISION_LABEL in labels
     return namespaces.is_injected(namespace) or (asks and names.ISTIO_INJECTION_LABEL not in metadata.labels(namespace))

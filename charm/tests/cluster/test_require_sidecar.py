@@ -1,6 +1,7 @@
 """Pods that are created while Istio's injector is unavailable."""
 
 import pytest
+from lightkube import ApiError
 from ops import ActiveStatus
 
 from tests.cluster.admission import (
@@ -9,6 +10,7 @@ from tests.cluster.admission import (
     is_injected,
     is_ready,
     no_injector,
+    probe,
     rejection,
     rejections,
     the_pod,
@@ -53,6 +55,13 @@ def test_exempt_pods_are_admitted(model: Model, team: str) -> None:
             {"operator_juju_is__name": "model"},
         ):
             assert rejection(model, team, **labels) is None, labels
+        templated = probe(team)
+        assert templated.metadata
+        templated.metadata.annotations = {"inject.istio.io/templates": "grpc-simple"}
+        model.admin.create(templated, dry_run=True)
+        templated.metadata.annotations = {"inject.istio.io/templates": "sidecar, mine"}
+        with pytest.raises(ApiError, match=REJECTION):
+            model.admin.create(templated, dry_run=True)
 
 
 def test_pod_without_sidecar_is_listed_and_restarted(model: Model, team: str) -> None:

@@ -33,5 +33,5 @@ def test_name_is_the_contracts(name: str) -> None:
 
 def test_policys_labels_are_the_charms() -> None:
     labels = set(re.findall(r"\b([\w./-]*istio[\w./-]*)(?:'\]|' in|, operator)", POLICY))
-    assert len(labels) == 6
+    assert len(labels) == 7
     assert all(label in vars(names).values() for label in labels)

@@ -21,6 +21,7 @@ HOLD = {"proxy.istio.io/config": '{"holdApplicationUntilProxyStarts": true}'}
 APPLICATION = Application("aux", "team", "u")
 SETTINGS = Settings.parse({"applications": "katib,minio", "shim-image": "registry.example/shim:1"})
 INJECT = "sidecar.istio.io/inject"
+TEMPLATES = "inject.istio.io/templates"
 
 
 def pod(
@@ -82,6 +83,8 @@ CASES: list[tuple[str, dict[str, str], Pod, str | None]] = [
     ("excluded by annotation", MESH, pod(MAIN, annotations={INJECT: "false"}), None),
     ("label before annotation", MESH, pod(MAIN, labels={INJECT: "true"}, annotations={INJECT: "false"}), "no-sidecar"),
     ("on the node's network", MESH, pod(MAIN, hostNetwork=True), None),
+    ("of another template", MESH, pod(MAIN, annotations={TEMPLATES: "grpc-simple"}), None),
+    ("of another template, too", MESH, pod(MAIN, annotations={TEMPLATES: "sidecar, mine"}), "no-sidecar"),
     ("istiod", MESH, pod(MAIN, labels={"app": "istiod"}), None),
     ("the charm's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "aux"}), None),
     ("the webhook's own", MESH, pod(MAIN, labels={"app.kubernetes.io/name": "aux-webhook"}), None),
