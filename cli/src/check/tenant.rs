@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use contract::kind::Kind;
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{
-    ACCESS_PIPELINES_LABEL, MESH_LABEL, NOTEBOOK_LABEL, PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_LABEL,
-    TENANCY_LABEL,
+    ACCESS_PIPELINES_LABEL, AMBIENT_LABEL, ISTIO_INJECT, MESH_LABEL, NODE_RUNTIME_CLASS, NOTEBOOK_LABEL,
+    PIPELINES_ROLE, PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_LABEL, TENANCY_LABEL,
 };
 use inject::tenancy::desired::DesiredTenancy;
 use kube::Client;
@@ -82,7 +82,10 @@ pub(super) struct TenantPod {
     pub(super) name: String,
     pub(super) account: String,
     pub(super) runs_to_completion: bool,
-    pub(super) has_sidecar: bool,
+    /// Is true with a proxy, in the pod or on its node.
+    pub(super) has_proxy: bool,
+    /// Is true if its own labels keep it out of the mesh, or in its ambient mode.
+    pub(super) has_chosen: bool,
     pub(super) has_token: bool,
 }
 
@@ -101,7 +104,9 @@ impl TenantPod {
             name: text(&pod["metadata"]["name"]),
             account: spec["serviceAccountName"].as_str().unwrap_or("default").to_owned(),
             runs_to_completion,
-            has_sidecar: list("containers").iter().chain(list("initContainers")).any(is_proxy),
+            has_proxy: spec["runtimeClassName"] == NODE_RUNTIME_CLASS
+                || list("containers").iter().chain(list("initContainers")).any(is_proxy),
+            has_chosen: label(pod, ISTIO_INJECT) == Some("false") || label(pod, AMBIENT_LABEL) == Some("ambient"),
             has_token: mounts.into_iter().any(|mount| mount["mountPath"] == PIPELINES_TOKEN_DIR),
         })
     }
@@ -128,7 +133,22 @@ mod tests {
         };
         assert_eq!(pod("Always", json!({})), None);
         let notebook = pod("Always", json!({"notebook-name": "n"})).unwrap();
-        assert!(notebook.has_token && notebook.has_sidecar && !notebook.runs_to_completion);
+        assert!(notebook.has_token && notebook.has_proxy && !notebook.runs_to_completion);
         assert_eq!(pod("Never", json!({})).unwrap().account, "default");
+    }
+
+    #[test]
+    fn pod_has_a_proxy_on_its_node_or_stays_outside_by_its_labels() {
+        let of = |labels: Value, class: Value| {
+            let metadata = json!({"name": "p", "labels": labels});
+            let spec = json!({"restartPolicy": "Never", "runtimeClassName": class, "containers": [{"name": "main"}]});
+            let pod = TenantPod::of(&json!({"metadata": metadata, "spec": spec})).unwrap();
+            [pod.has_proxy, pod.has_chosen]
+        };
+        assert_eq!(of(json!({}), json!(null)), [false, false]);
+        assert_eq!(of(json!({}), json!("gvisor")), [false, false]);
+        assert_eq!(of(json!({}), json!("istio-aux")), [true, false]);
+        assert_eq!(of(json!({"sidecar.istio.io/inject": "false"}), json!(null)), [false, true]);
+        assert_eq!(of(json!({"istio.io/dataplane-mode": "ambient"}), json!(null)), [false, true]);
     }
 }

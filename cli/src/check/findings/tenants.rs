@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use contract::names::{
-    ACCESS_PIPELINES_LABEL, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION, PIPELINES_ROLE,
-    PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
+    ACCESS_PIPELINES_LABEL, AMBIENT_LABEL, ENABLED, INJECTION_LABEL, MESH_LABEL, PIPELINES_ACCOUNTS_ANNOTATION,
+    PIPELINES_ROLE, PIPELINES_TOKEN_LABEL, RUN_TO_COMPLETION, TENANCY_LABEL,
 };
 use inject::tenancy::desired::{DesiredTenancy, unknown_values};
 use inject::tenancy::objects::{ROLE_BINDING_NAME, installation_of, role_binding};
@@ -112,11 +112,11 @@ fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Find
         findings.push(Finding::info(Id::PipelinesAccess, message).with_remediation(next));
     }
     if let Some(bindings) = &tenant.role_bindings {
-        let asked = match desired_tenancy_of(namespace) {
-            DesiredTenancy::Objects { role, .. } => Some(role),
-            _ => None,
+        let (role, bound_by_us) = match desired_tenancy_of(namespace) {
+            DesiredTenancy::Objects { role, accounts } => (Some(role), accounts),
+            _ => (None, Vec::new()),
         };
-        let bound = bound_accounts(place, bindings, asked.as_deref());
+        let bound = bound_accounts(place, bindings, role.as_deref());
         let unbound: BTreeSet<&str> =
             pods.iter().map(|pod| pod.account.as_str()).filter(|account| !bound.contains(account)).collect();
         if !unbound.is_empty() {
@@ -125,9 +125,11 @@ fn pipelines(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Vec<Find
                 "service accounts without rights to Kubeflow Pipelines, which answers them 403: {}",
                 some(&names)
             );
+            let all: BTreeSet<&str> = names.iter().copied().chain(bound_by_us.iter().map(String::as_str)).collect();
             let next = format!(
-                "kubectl label namespace {place} {TENANCY_LABEL}={ENABLED}, and kubectl annotate namespace {place} {PIPELINES_ACCOUNTS_ANNOTATION}={}",
-                names.join(",")
+                "kubectl label namespace {place} {TENANCY_LABEL}={ENABLED}, and kubectl annotate namespace {place} --overwrite \
+                 {PIPELINES_ACCOUNTS_ANNOTATION}={}, without those that submit no runs",
+                all.into_iter().collect::<Vec<_>>().join(",")
             );
             findings.push(Finding::info(Id::PipelinesAccess, message).with_remediation(next));
         }
@@ -148,7 +150,10 @@ fn bound_accounts<'b>(namespace: &str, bindings: &'b [Value], asked: Option<&str
 
 /// Finds pods without an identity in the mesh, in a namespace whose policies ask for one.
 fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> Option<Finding> {
-    let outside = pods.iter().filter(|pod| pod.runs_to_completion && !pod.has_sidecar);
+    if label(namespace, AMBIENT_LABEL) == Some("ambient") {
+        return None;
+    }
+    let outside = pods.iter().filter(|pod| pod.runs_to_completion && !pod.has_proxy && !pod.has_chosen);
     let outside: Vec<&str> = outside.map(|pod| pod.name.as_str()).collect();
     let policies: Vec<&str> = tenant.policies.iter().filter(|policy| asks_for_identity(policy)).map(name).collect();
     let is_strict = |found: &&Value| text(found, "/spec/mtls/mode") == "STRICT";
@@ -163,7 +168,7 @@ fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> O
         (_, []) => format!("services here answer them 403 (AuthorizationPolicy {})", some(&policies)),
     };
     let place = name(namespace);
-    let message = format!("pods without a sidecar, and so without an identity: {}; {why}", some(&outside));
+    let message = format!("pods without a proxy, and so without an identity: {}; {why}", some(&outside));
     let next = format!(
         "kubectl label namespace {place} {INJECTION_LABEL}={ENABLED} {MESH_LABEL}={RUN_TO_COMPLETION}, and create them again"
     );

@@ -9,7 +9,7 @@ use crate::pods::fixtures::labelled as in_namespace;
 
 fn pod() -> TenantPod {
     let (name, account) = ("step".to_owned(), "default".to_owned());
-    TenantPod { name, account, runs_to_completion: true, has_sidecar: true, has_token: true }
+    TenantPod { name, account, runs_to_completion: true, has_proxy: true, has_chosen: false, has_token: true }
 }
 
 /// Returns an object as the controller has applied it.
@@ -169,7 +169,7 @@ fn each_cause_of_401_and_403_is_found() {
         (
             |s| s.pods.tenants[0].account = "trainer".to_owned(),
             "info pipelines-access: service accounts without rights to Kubeflow Pipelines, which answers them 403: trainer",
-            "kubectl annotate namespace team istio-aux.io/pipelines-accounts=trainer",
+            "kubectl annotate namespace team --overwrite istio-aux.io/pipelines-accounts=default,trainer",
         ),
     ]);
 }
@@ -178,17 +178,17 @@ fn each_cause_of_401_and_403_is_found() {
 fn each_cause_of_403_in_the_mesh_is_found() {
     assert_found(&[
         (
-            |s| s.pods.tenants[0].has_sidecar = false,
-            "info mesh-client: pods without a sidecar, and so without an identity: step; services here answer them 403 (AuthorizationPolicy ns-owner-access-istio)",
+            |s| s.pods.tenants[0].has_proxy = false,
+            "info mesh-client: pods without a proxy, and so without an identity: step; services here answer them 403 (AuthorizationPolicy ns-owner-access-istio)",
             "kubectl label namespace team istio-aux.io/injection=enabled istio-aux.io/mesh=run-to-completion",
         ),
         (
             |s| {
-                s.pods.tenants[0].has_sidecar = false;
+                s.pods.tenants[0].has_proxy = false;
                 tenant(s).peer_authentications =
                     vec![json!({"metadata": {"name": "default"}, "spec": {"mtls": {"mode": "STRICT"}}})];
             },
-            "info mesh-client: pods without a sidecar, and so without an identity: step; STRICT mutual TLS rejects their connections",
+            "info mesh-client: pods without a proxy, and so without an identity: step; STRICT mutual TLS rejects their connections",
             "kubectl label namespace team",
         ),
         (
@@ -199,15 +199,23 @@ fn each_cause_of_403_in_the_mesh_is_found() {
             "problem profile-policy: AuthorizationPolicy team/ns-owner-access-istio-charmed lets every caller of the mesh pass for any user",
             "add to its rule a `from`",
         ),
-        (
-            |s| {
-                s.pods.tenants[0].has_sidecar = false;
-                tenant(s).policies.clear();
-            },
-            "ok tenancy: namespace team has what its label",
-            "",
-        ),
     ]);
+}
+
+#[test]
+fn pod_outside_the_mesh_is_no_finding_without_a_policy_or_by_choice() {
+    let changes: [Change; 3] = [
+        |s| tenant(s).policies.clear(),
+        |s| s.pods.tenants[0].has_chosen = true,
+        |s| label_of(s, "istio.io/dataplane-mode", json!("ambient")),
+    ];
+    for change in changes {
+        let mut snapshot = healthy();
+        snapshot.pods.tenants[0].has_proxy = false;
+        change(&mut snapshot);
+        let lines: Vec<_> = of(&snapshot).iter().map(Finding::line).collect();
+        assert!(lines.iter().all(|line| !line.contains("mesh-client")), "{lines:?}");
+    }
 }
 
 #[test]
