@@ -74,7 +74,10 @@ async fn disabled_status_port_leaves_envoys_admin_port() {
         let pod = ns.until_ended(mode, "Succeeded").await;
         assert_eq!(PodView(&pod).exit_code(PROXY_CONTAINER), Some(0), "{mode}");
         let outcome = PodView(&pod).outcome().expect("the shim has ended");
-        assert_eq!(outcome.asked, "http://127.0.0.1:15000/quitquitquit", "{mode}");
+        let has_ipv6_only =
+            pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).is_some_and(|ip| ip.contains(':'));
+        let loopback = if has_ipv6_only { "[::1]" } else { "127.0.0.1" };
+        assert_eq!(outcome.asked, format!("http://{loopback}:15000/quitquitquit"), "{mode}");
     }
 }
 
