@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::finding::{Finding, Id};
 use super::snapshot::{Snapshot, webhook_service};
 use crate::dry_run::{DryRun, dry_run_pod};
-use crate::pods::{Decision, is_in_mesh, is_rendered, namespace_opt_in, recorded};
+use crate::pods::{Decision, is_in_mesh, is_rendered, recorded};
 
 /// Limits the namespaces in which a dry run is made.
 const NAMESPACES_LIMIT: usize = 5;
@@ -25,7 +25,8 @@ pub(super) async fn run(
     settings: &Settings,
 ) -> Vec<Finding> {
     let mut pod = pod(settings);
-    let namespaces = snapshot.namespaces.iter().filter(|namespace| namespace_opt_in(namespace).is_some());
+    let selectors = snapshot.selectors();
+    let namespaces = snapshot.namespaces.iter().filter(|namespace| selectors.opt_in_of_namespace(namespace).is_in());
     let in_mesh = namespaces.filter(|namespace| is_in_mesh(namespace));
     let mut names: Vec<&str> =
         in_mesh.filter_map(|namespace| namespace["metadata"]["name"].as_str()).take(NAMESPACES_LIMIT).collect();

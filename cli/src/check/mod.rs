@@ -55,7 +55,8 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> 
     snapshot.add_pods(client, scope, &settings).await?;
     let mut findings = findings::of(&snapshot, Timestamp::now().as_second());
     findings.extend(attempt::run(client, &snapshot, scope.namespace.as_deref(), &settings).await);
-    findings.extend(pull_secrets::run(client, &snapshot.namespaces, &settings.pull_secrets).await);
+    findings
+        .extend(pull_secrets::run(client, &snapshot.namespaces, &snapshot.selectors(), &settings.pull_secrets).await);
     if let Some(namespace) = &scope.probe_in {
         findings.extend(probe::run(client, namespace, &snapshot.nodes, &settings).await);
     }

@@ -4,7 +4,7 @@ use inject::{Settings, Sidecar};
 use serde_json::Value;
 
 use super::tenant::TenantPod;
-use crate::pods::{ExplainedPod, StuckPod, UnpulledShim, check_stuck, sidecar, unpulled_shim};
+use crate::pods::{ExplainedPod, Selectors, StuckPod, UnpulledShim, check_stuck, sidecar, unpulled_shim};
 
 /// Holds what is known of the pods.
 #[derive(Debug, Default)]
@@ -22,8 +22,8 @@ pub(super) struct PodFacts {
 }
 
 impl PodFacts {
-    /// Takes in one pod; with its namespace and settings, its decision too.
-    pub(super) fn add(&mut self, pod: &Value, decide: Option<(&Value, &Settings)>) {
+    /// Takes in one pod; with its namespace, selectors and settings, its decision too.
+    pub(super) fn add(&mut self, pod: &Value, decide: Option<(&Value, &Selectors, &Settings)>) {
         match sidecar(pod) {
             Sidecar::Classic { .. } => self.classic += 1,
             Sidecar::Native => self.native += 1,
@@ -31,9 +31,9 @@ impl PodFacts {
         }
         self.stuck.extend(check_stuck(pod).ok());
         self.unpulled.extend(unpulled_shim(pod));
-        if let Some((namespace, settings)) = decide {
+        if let Some((namespace, selectors, settings)) = decide {
             self.tenants.extend(TenantPod::of(pod));
-            self.decisions.push(ExplainedPod::of(pod, Some(namespace), settings));
+            self.decisions.push(ExplainedPod::of(pod, Some(namespace), selectors, settings));
         }
     }
 }

@@ -6,14 +6,19 @@ use kube::Client;
 use serde_json::Value;
 
 use super::finding::{Finding, Id};
-use crate::pods::namespace_opt_in;
+use crate::pods::Selectors;
 
 const SECRETS: Kind = Kind::new("", "v1", "Secret", "secrets");
 
-/// Looks for each Secret in each namespace.
-pub(super) async fn run(client: &Client, namespaces: &[Value], secrets: &[String]) -> Vec<Finding> {
+/// Looks for each Secret in each namespace that is opted in.
+pub(super) async fn run(
+    client: &Client,
+    namespaces: &[Value],
+    selectors: &Selectors,
+    secrets: &[String],
+) -> Vec<Finding> {
     let (mut missing, mut findings) = (Vec::new(), Vec::new());
-    let opted_in = namespaces.iter().filter(|namespace| namespace_opt_in(namespace).is_some());
+    let opted_in = namespaces.iter().filter(|namespace| selectors.opt_in_of_namespace(namespace).is_in());
     for namespace in opted_in.filter_map(|namespace| namespace["metadata"]["name"].as_str()) {
         for secret in secrets {
             // Reads no content.
@@ -56,16 +61,16 @@ mod tests {
         };
         let secrets = ["registry".to_owned()];
         let (one, _) = client([found("a")]);
-        let findings = run(&one, &namespaces, &secrets).await;
+        let findings = run(&one, &namespaces, &Selectors::default(), &secrets).await;
         let lines: Vec<String> = findings.iter().map(Finding::line).collect();
         let missing = "namespace b lacks the Secret registry, with which nodes are to pull the shim's image";
         assert_eq!(lines, [format!("problem pull-secret: {missing}")]);
         let (both, requests) = client([found("a"), found("b")]);
         assert_eq!(
-            run(&both, &namespaces, &secrets).await[0].line(),
+            run(&both, &namespaces, &Selectors::default(), &secrets).await[0].line(),
             "ok pull-secret: the namespaces that opted in have registry"
         );
         assert_eq!(requests.all().len(), 2);
-        assert!(run(&both, &namespaces, &[]).await.is_empty());
+        assert!(run(&both, &namespaces, &Selectors::default(), &[]).await.is_empty());
     }
 }

@@ -13,7 +13,7 @@ use super::Scope;
 use super::pods::PodFacts;
 use super::tenant::{self, Tenant};
 use crate::installation::{self, Webhook};
-use crate::pods::label;
+use crate::pods::{Selectors, label};
 use crate::read;
 
 const NODES: Kind = Kind::new("", "v1", "Node", "nodes");
@@ -90,8 +90,14 @@ pub(super) async fn take_without_pods(client: &Client) -> Result<Snapshot> {
 }
 
 impl Snapshot {
+    /// Returns the selectors of the installed webhook.
+    pub(super) fn selectors(&self) -> Selectors {
+        Selectors::of(self.configurations.as_deref().unwrap_or_default())
+    }
+
     /// Reads namespaces and pods as well. `Err` if the selector is none.
     pub(super) async fn add_pods(&mut self, client: &Client, scope: &Scope, settings: &Settings) -> Result<()> {
+        let selectors = self.selectors();
         let unreadable = &mut self.unreadable;
         let namespace = scope.namespace.as_deref();
         let namespaces = match namespace {
@@ -104,7 +110,7 @@ impl Snapshot {
         self.namespaces = note(unreadable, namespaces).unwrap_or_default();
         let mut pods = PodFacts::default();
         // Each pod's decision is of interest in one namespace, and too much for a whole cluster.
-        let decide = namespace.and(self.namespaces.first()).map(|found| (found, settings));
+        let decide = namespace.and(self.namespaces.first()).map(|found| (found, &selectors, settings));
         let selection = ListParams::default().labels(&scope.selector).fields(UNFINISHED);
         let listed = read::for_each(client, PODS, namespace, &selection, |pod| pods.add(&pod, decide)).await;
         if listed.as_ref().err().and_then(read::status_of) == Some(400) {

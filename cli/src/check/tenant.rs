@@ -81,11 +81,8 @@ pub(super) async fn read(client: &Client, found: &Value, namespace: &str, unread
 pub(super) struct TenantPod {
     pub(super) name: String,
     pub(super) account: String,
-    pub(super) runs_to_completion: bool,
-    /// Is true with a proxy, in the pod or on its node.
-    pub(super) has_proxy: bool,
-    /// Is true if its own labels keep it out of the mesh, or in its ambient mode.
-    pub(super) has_chosen: bool,
+    /// Is true if it runs to completion without a proxy, in the pod or on its node, and its labels do not ask for that.
+    pub(super) lacks_proxy: bool,
     pub(super) has_token: bool,
 }
 
@@ -99,14 +96,14 @@ impl TenantPod {
         }
         let list = |field: &str| spec[field].as_array().map_or(&[][..], Vec::as_slice);
         let mounts = list("containers").iter().filter_map(|container| container["volumeMounts"].as_array()).flatten();
+        let has_proxy = spec["runtimeClassName"] == NODE_RUNTIME_CLASS
+            || list("containers").iter().chain(list("initContainers")).any(is_proxy);
+        let has_chosen = label(pod, ISTIO_INJECT) == Some("false") || label(pod, AMBIENT_LABEL) == Some("ambient");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Some(Self {
             name: text(&pod["metadata"]["name"]),
             account: spec["serviceAccountName"].as_str().unwrap_or("default").to_owned(),
-            runs_to_completion,
-            has_proxy: spec["runtimeClassName"] == NODE_RUNTIME_CLASS
-                || list("containers").iter().chain(list("initContainers")).any(is_proxy),
-            has_chosen: label(pod, ISTIO_INJECT) == Some("false") || label(pod, AMBIENT_LABEL) == Some("ambient"),
+            lacks_proxy: runs_to_completion && !has_proxy && !has_chosen,
             has_token: mounts.into_iter().any(|mount| mount["mountPath"] == PIPELINES_TOKEN_DIR),
         })
     }
@@ -133,22 +130,23 @@ mod tests {
         };
         assert_eq!(pod("Always", json!({})), None);
         let notebook = pod("Always", json!({"notebook-name": "n"})).unwrap();
-        assert!(notebook.has_token && notebook.has_proxy && !notebook.runs_to_completion);
-        assert_eq!(pod("Never", json!({})).unwrap().account, "default");
+        assert!(notebook.has_token && !notebook.lacks_proxy);
+        let job = pod("Never", json!({})).unwrap();
+        assert_eq!((&*job.account, job.lacks_proxy), ("default", false));
     }
 
     #[test]
-    fn pod_has_a_proxy_on_its_node_or_stays_outside_by_its_labels() {
-        let of = |labels: Value, class: Value| {
+    fn pod_lacks_a_proxy_unless_it_runs_on_its_node_or_its_labels_ask_for_that() {
+        let lacks_proxy = |policy: &str, labels: Value, class: Value| {
             let metadata = json!({"name": "p", "labels": labels});
-            let spec = json!({"restartPolicy": "Never", "runtimeClassName": class, "containers": [{"name": "main"}]});
-            let pod = TenantPod::of(&json!({"metadata": metadata, "spec": spec})).unwrap();
-            [pod.has_proxy, pod.has_chosen]
+            let spec = json!({"restartPolicy": policy, "runtimeClassName": class, "containers": [{"name": "main"}]});
+            TenantPod::of(&json!({"metadata": metadata, "spec": spec})).unwrap().lacks_proxy
         };
-        assert_eq!(of(json!({}), json!(null)), [false, false]);
-        assert_eq!(of(json!({}), json!("gvisor")), [false, false]);
-        assert_eq!(of(json!({}), json!("istio-aux")), [true, false]);
-        assert_eq!(of(json!({"sidecar.istio.io/inject": "false"}), json!(null)), [false, true]);
-        assert_eq!(of(json!({"istio.io/dataplane-mode": "ambient"}), json!(null)), [false, true]);
+        assert!(lacks_proxy("Never", json!({}), json!(null)));
+        assert!(lacks_proxy("OnFailure", json!({}), json!("gvisor")));
+        assert!(!lacks_proxy("Always", json!({"notebook-name": "n"}), json!(null)));
+        assert!(!lacks_proxy("Never", json!({}), json!("istio-aux")));
+        assert!(!lacks_proxy("Never", json!({"sidecar.istio.io/inject": "false"}), json!(null)));
+        assert!(!lacks_proxy("Never", json!({"istio.io/dataplane-mode": "ambient"}), json!(null)));
     }
 }

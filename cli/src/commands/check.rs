@@ -11,7 +11,8 @@ use super::output::OutputArgs;
 use super::{CliResult, explain};
 use crate::check::{self, Scope};
 use crate::explain::{Target, explain};
-use crate::installation::installed_settings;
+use crate::installation::{configurations, installed_settings};
+use crate::pods::Selectors;
 
 /// Check a cluster, or explain one object's pods: what is wrong, and what to do about it
 #[derive(Debug, Args)]
@@ -69,11 +70,12 @@ pub(super) fn run(arguments: CheckArgs) -> CliResult {
     cluster.run(async |client| {
         if let Some(object) = object {
             let namespace = namespace_or_default(namespace, &client);
+            let configurations = configurations(&client).await.unwrap_or_default();
             let settings = match settings {
                 Some(settings) => settings,
-                None => installed_settings(&client).await.unwrap_or_else(default_settings),
+                None => installed_settings(&client, &configurations).await.unwrap_or_else(default_settings),
             };
-            let explanation = explain(&client, &namespace, &object, &settings).await?;
+            let explanation = explain(&client, &namespace, &object, &Selectors::of(&configurations), &settings).await?;
             output.print(&explanation, &explain::render(&explanation))?;
             return Ok(true);
         }

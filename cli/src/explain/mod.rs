@@ -15,7 +15,7 @@ pub(crate) use self::target::Target;
 use self::target::{JOBS, KUBEFLOW};
 use crate::dry_run::{DryRun, dry_run_pod};
 use crate::pods::{
-    Decision, ExplainedPod, OptIn, decide_now, is_in_mesh, is_rendered, opt_in, pods_of, recorded, why_unchanged,
+    Decision, ExplainedPod, OptIn, Selectors, decide_now, is_in_mesh, is_rendered, pods_of, recorded, why_unchanged,
 };
 use crate::read::{self, selector_of};
 
@@ -71,6 +71,7 @@ pub(crate) async fn explain(
     client: &Client,
     namespace: &str,
     target: &Target,
+    selectors: &Selectors,
     settings: &Settings,
 ) -> Result<Explanation> {
     let object = read::get_first(client, target.kinds(), Some(namespace), &target.name).await?;
@@ -83,8 +84,8 @@ pub(crate) async fn explain(
     let namespace_object = read::get(client, NAMESPACES, None, namespace).await;
     let namespace_object =
         namespace_object.and_then(|object| object.ok_or_else(|| anyhow!("there is no namespace {namespace}")));
-    let opt_in = namespace_object.as_ref().map(|namespace| opt_in(namespace, template));
-    let context = Context { client, namespace, namespace_object: namespace_object.as_ref().ok(), settings };
+    let opt_in = namespace_object.as_ref().map(|namespace| selectors.opt_in(namespace, template));
+    let context = Context { client, namespace, namespace_object: namespace_object.as_ref().ok(), selectors, settings };
     let (pods, other_pods) =
         if target.kind == PODS { (vec![context.explained(&object)], 0) } else { context.pods(&object).await? };
     let mut now = Vec::new();
@@ -133,6 +134,7 @@ struct Context<'a> {
     namespace: &'a str,
     /// Has the namespace's object, if it can be read.
     namespace_object: Option<&'a Value>,
+    selectors: &'a Selectors,
     settings: &'a Settings,
 }
 
@@ -182,7 +184,7 @@ impl Context<'_> {
     }
 
     fn explained(&self, pod: &Value) -> ExplainedPod {
-        ExplainedPod::of(pod, self.namespace_object, self.settings)
+        ExplainedPod::of(pod, self.namespace_object, self.selectors, self.settings)
     }
 
     /// Asks by a dry run what would become of a pod of a template.
@@ -195,7 +197,7 @@ impl Context<'_> {
             Ok(DryRun::Admitted { pod, warnings }) => {
                 let Some(mut decision) = recorded(&pod) else {
                     let missed = "the webhook was not called, or did not answer";
-                    let reason = why_unchanged(&pod, self.namespace_object, self.settings, missed);
+                    let reason = why_unchanged(&pod, self.namespace_object, self.selectors, self.settings, missed);
                     return Verdict::NotInjected { reason, has_proxy: is_rendered(&pod), warnings };
                 };
                 for warning in warnings {

@@ -34,7 +34,8 @@ fn status(mode: &str) -> Value {
 /// Explains an object of the namespace `team` by these answers.
 async fn explained(object: &str, answers: impl IntoIterator<Item = Answer>) -> (Result<Explanation>, Requests) {
     let (client, requests) = client(answers);
-    let explanation = explain(&client, "team", &object.parse().unwrap(), &Settings::new("shim:1")).await;
+    let explanation =
+        explain(&client, "team", &object.parse().unwrap(), &Selectors::default(), &Settings::new("shim:1")).await;
     (explanation, requests)
 }
 

@@ -49,8 +49,8 @@ pub(super) async fn installed_webhooks(client: &Client) -> Result<Vec<Webhook>> 
 }
 
 /// Returns the settings of the webhook in the cluster, where they can be read.
-pub(crate) async fn installed_settings(client: &Client) -> Option<Settings> {
-    installed_webhooks(client).await.ok()?.into_iter().find_map(|webhook| webhook.settings)
+pub(crate) async fn installed_settings(client: &Client, configurations: &[Value]) -> Option<Settings> {
+    webhooks(client, configurations).await.ok()?.into_iter().find_map(|webhook| webhook.settings)
 }
 
 fn webhook(pod: &Value) -> Option<Webhook> {

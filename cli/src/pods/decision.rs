@@ -7,7 +7,7 @@ use inject::{Settings, Sidecar, decide};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::opt_in::{label, opt_in};
+use super::opt_in::{Selectors, label};
 use crate::text::one_line;
 
 /// Holds a decision of the webhook, as it is recorded and printed.
@@ -90,11 +90,11 @@ pub(crate) struct ExplainedPod {
 
 impl ExplainedPod {
     /// Explains a pod of a namespace, which is `None` if it cannot be read.
-    pub(crate) fn of(pod: &Value, namespace: Option<&Value>, settings: &Settings) -> Self {
+    pub(crate) fn of(pod: &Value, namespace: Option<&Value>, selectors: &Selectors, settings: &Settings) -> Self {
         let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let decision = recorded(pod);
         let missed = "it was created before its namespace was opted in, or while the webhook did not answer";
-        let unchanged = decision.is_none().then(|| why_unchanged(pod, namespace, settings, missed));
+        let unchanged = decision.is_none().then(|| why_unchanged(pod, namespace, selectors, settings, missed));
         let run_on = decision.as_ref().map_or_else(Vec::new, |_| without_proxy(pod));
         Self { name: text("/metadata/name"), phase: text("/status/phase"), decision, unchanged, run_on }
     }
@@ -128,8 +128,14 @@ fn without_proxy(pod: &Value) -> Vec<String> {
 }
 
 /// Returns why a pod has no recorded decision. `missed` is the reason for a pod that would get the shim.
-pub(crate) fn why_unchanged(pod: &Value, namespace: Option<&Value>, settings: &Settings, missed: &str) -> String {
-    match namespace.map(|namespace| opt_in(namespace, pod)) {
+pub(crate) fn why_unchanged(
+    pod: &Value,
+    namespace: Option<&Value>,
+    selectors: &Selectors,
+    settings: &Settings,
+    missed: &str,
+) -> String {
+    match namespace.map(|namespace| selectors.opt_in(namespace, pod)) {
         Some(opt_in) if !opt_in.is_in() => return opt_in.describe(),
         _ => {}
     }
@@ -181,7 +187,8 @@ mod tests {
         let mut pod = stuck_pod();
         let status = json!({"mode": "native", "reason": "r", "wait-for": ["main"]}).to_string();
         json_patch::merge(&mut pod["metadata"], &json!({"annotations": {STATUS_ANNOTATION: status}}));
-        let line = |pod: &Value| ExplainedPod::of(pod, None, &Settings::new("shim:1")).describe("; ");
+        let line =
+            |pod: &Value| ExplainedPod::of(pod, None, &Selectors::default(), &Settings::new("shim:1")).describe("; ");
         assert_eq!(line(&pod), "pod hello (Running): mode native: r; waits for main");
         pod["status"]["containerStatuses"] = json!([
             {"name": "main", "state": ended()}, {"name": "istio-proxy", "state": ended()},
@@ -217,7 +224,8 @@ mod tests {
         for (namespace, metadata, reason) in cases {
             let mut pod = stuck_pod();
             json_patch::merge(&mut pod["metadata"], &metadata);
-            let line = ExplainedPod::of(&pod, namespace, &Settings::new("shim:1")).describe("; ");
+            let line =
+                ExplainedPod::of(&pod, namespace, &Selectors::default(), &Settings::new("shim:1")).describe("; ");
             assert_eq!(line, format!("pod hello (Running): not changed by istio-aux: {reason}"));
         }
     }

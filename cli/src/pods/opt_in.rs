@@ -1,8 +1,11 @@
-//! Tells if the API server calls the webhook for a pod, by the labels of its namespace and its own. Pure.
-//!
-//! Follows the selectors of the webhook configuration.
+//! Tells if the API server calls the webhook for a pod, by the labels of its namespace and its own, and by the selectors that are
+//! installed. Pure.
+
+use std::collections::BTreeMap;
 
 use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt};
 use serde_json::Value;
 
 /// Names Istio's own labels of namespaces.
@@ -13,12 +16,85 @@ pub(crate) const INJECTOR_LABELS: &str = "istio-injection=enabled, or istio.io/r
 /// Is a namespace that the webhook configuration never selects.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 
+/// Begins the names of the webhooks that add the shim: one for each way to opt in.
+const ADD_SHIM: &str = "add-shim.";
+
+/// Holds the selectors of the webhooks that add the shim; none where no webhook is installed, or it cannot be read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Selectors(Vec<OfWebhook>);
+
+#[derive(Debug, Clone)]
+struct OfWebhook {
+    namespaces: Selector,
+    pods: Selector,
+    /// What `pods` says of the label by which a pod opts in or out.
+    opt_in: Selector,
+}
+
+impl Selectors {
+    /// Returns those of webhook configurations.
+    pub(crate) fn of(configurations: &[Value]) -> Self {
+        let webhooks = configurations.iter().filter_map(|one| one["webhooks"].as_array()).flatten();
+        let ours = webhooks.filter(|webhook| {
+            let name = webhook["name"].as_str().unwrap_or_default();
+            name.starts_with(ADD_SHIM) && name.ends_with("istio-aux.io")
+        });
+        Self(ours.filter_map(OfWebhook::of).collect())
+    }
+
+    /// Returns the opt-in of a pod. Both objects have at least `metadata`.
+    pub(crate) fn opt_in(&self, namespace: &Value, pod: &Value) -> OptIn {
+        let labels = labels(pod);
+        self.corrected(opt_in(namespace, pod), namespace, |webhook| webhook.pods.matches(&labels))
+    }
+
+    /// Returns the opt-in of a namespace: of its pods without the label, whatever else a webhook selects pods by.
+    pub(crate) fn opt_in_of_namespace(&self, namespace: &Value) -> OptIn {
+        self.corrected(opt_in(namespace, &Value::Null), namespace, |webhook| webhook.opt_in.matches(&BTreeMap::new()))
+    }
+
+    fn corrected(&self, by_labels: OptIn, namespace: &Value, selects_pod: impl Fn(&OfWebhook) -> bool) -> OptIn {
+        let labels = labels(namespace);
+        let is_called = self.0.iter().any(|webhook| webhook.namespaces.matches(&labels) && selects_pod(webhook));
+        match (by_labels.is_in(), is_called) {
+            (false, true) => OptIn::BySelector,
+            (true, false) if !self.0.is_empty() => OptIn::NotSelected,
+            _ => by_labels,
+        }
+    }
+}
+
+impl OfWebhook {
+    fn of(webhook: &Value) -> Option<Self> {
+        let read = |field: &str| -> Option<LabelSelector> {
+            let selector: Option<LabelSelector> = serde_json::from_value(webhook[field].clone()).ok()?;
+            Some(selector.unwrap_or_default())
+        };
+        let (namespaces, pods) = (read("namespaceSelector")?, read("objectSelector")?);
+        let mut opt_in = pods.clone();
+        opt_in.match_labels.get_or_insert_default().retain(|key, _| key == INJECTION_LABEL);
+        opt_in.match_expressions.get_or_insert_default().retain(|expression| expression.key == INJECTION_LABEL);
+        let selector = |selector: LabelSelector| Selector::try_from(selector).ok();
+        Some(Self { namespaces: selector(namespaces)?, pods: selector(pods)?, opt_in: selector(opt_in)? })
+    }
+}
+
+/// Returns the labels of an object.
+fn labels(object: &Value) -> BTreeMap<String, String> {
+    let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
 /// Tells if a pod is opted in, and by which label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OptIn {
     /// Holds the label of its namespace.
     ByNamespace(&'static str),
     ByPod,
+    /// By a selector of this installation's own.
+    BySelector,
+    /// By its labels only: no selector of the installation selects it.
+    NotSelected,
     /// Set by the pod's label, with the value `disabled`.
     Disabled,
     SystemNamespace,
@@ -30,7 +106,7 @@ pub(crate) enum OptIn {
 impl OptIn {
     /// Returns true if the API server calls the webhook.
     pub(crate) fn is_in(&self) -> bool {
-        matches!(self, Self::ByNamespace(_) | Self::ByPod)
+        matches!(self, Self::ByNamespace(_) | Self::ByPod | Self::BySelector)
     }
 
     /// Describes the opt-in in one clause.
@@ -38,6 +114,8 @@ impl OptIn {
         match self {
             Self::ByNamespace(label) => format!("its namespace has the label {label}={ENABLED}"),
             Self::ByPod => format!("the pod has the label {INJECTION_LABEL}={ENABLED}"),
+            Self::BySelector => "a selector of the installed webhook selects it".to_owned(),
+            Self::NotSelected => "no selector of the installed webhook selects it, in spite of its label".to_owned(),
             Self::Disabled => format!("the pod has the label {INJECTION_LABEL}={DISABLED}"),
             Self::SystemNamespace => format!("pods of {SYSTEM_NAMESPACE} are never changed"),
             Self::WrongValue(value) => {
@@ -50,8 +128,8 @@ impl OptIn {
     }
 }
 
-/// Returns the opt-in of a pod. Both objects have at least `metadata`.
-pub(crate) fn opt_in(namespace: &Value, pod: &Value) -> OptIn {
+/// Returns the opt-in of a pod by the labels that every installation selects by.
+fn opt_in(namespace: &Value, pod: &Value) -> OptIn {
     let own = label(pod, INJECTION_LABEL);
     if own == Some(DISABLED) {
         return OptIn::Disabled;
@@ -73,7 +151,7 @@ pub(crate) fn wrong_value(namespace: &Value) -> Option<&str> {
 }
 
 /// Returns the label by which a namespace is opted in.
-pub(crate) fn namespace_opt_in(namespace: &Value) -> Option<&'static str> {
+fn namespace_opt_in(namespace: &Value) -> Option<&'static str> {
     [INJECTION_LABEL, LEGACY_INJECTION_LABEL].into_iter().find(|key| label(namespace, key) == Some(ENABLED))
 }
 
@@ -116,6 +194,44 @@ mod tests {
             assert_eq!(opt_in, expected, "{name} {namespace} {pod}");
             assert!(!opt_in.describe().is_empty());
         }
+    }
+
+    #[test]
+    fn installed_selectors_decide() {
+        let webhook = |name: &str, namespaces: Value, pods: Value| json!({"name": name, "namespaceSelector": namespaces, "objectSelector": pods});
+        let expression = |key: &str, operator: &str, value: &str| json!({"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]});
+        let opted_in = expression(INJECTION_LABEL, "In", "enabled");
+        let webhooks = [
+            webhook("add-shim.namespace.istio-aux.io", opted_in.clone(), expression("app", "NotIn", "ours")),
+            webhook("add-shim.selector.istio-aux.io", json!({"matchLabels": {"part-of": "profile"}}), Value::Null),
+            webhook("startup-hold.namespace.istio-aux.io", Value::Null, Value::Null),
+            webhook("add-shim.example.com", Value::Null, Value::Null),
+        ];
+        let selectors = Selectors::of(&[json!({"webhooks": webhooks})]);
+        let by_namespace = OptIn::ByNamespace(INJECTION_LABEL);
+        let cases = [
+            (json!({INJECTION_LABEL: "enabled"}), json!({}), by_namespace.clone()),
+            (json!({INJECTION_LABEL: "enabled"}), json!({"app": "ours"}), OptIn::NotSelected),
+            (json!({}), json!({INJECTION_LABEL: "enabled"}), OptIn::NotSelected),
+            (json!({"part-of": "profile"}), json!({}), OptIn::BySelector),
+            (json!({}), json!({}), OptIn::Missing),
+        ];
+        for (namespace, pod, expected) in cases {
+            let (namespace, pod) = (labelled("team", &namespace), labelled("", &pod));
+            assert_eq!(selectors.opt_in(&namespace, &pod), expected, "{namespace} {pod}");
+            assert!(!expected.describe().is_empty());
+        }
+        let of_namespace =
+            |selectors: &Selectors, labels: Value| selectors.opt_in_of_namespace(&labelled("team", &labels));
+        assert_eq!(of_namespace(&selectors, json!({"part-of": "profile"})), OptIn::BySelector);
+        let only_jobs = json!({"matchLabels": {"kind": "job"}});
+        let of_jobs = webhook("add-shim.namespace.istio-aux.io", opted_in, only_jobs);
+        let by_pod = webhook("add-shim.pod.istio-aux.io", Value::Null, expression(INJECTION_LABEL, "In", "enabled"));
+        let selectors = Selectors::of(&[json!({"webhooks": [of_jobs, by_pod]})]);
+        assert_eq!(of_namespace(&selectors, json!({INJECTION_LABEL: "enabled"})), by_namespace, "its Jobs are");
+        assert_eq!(of_namespace(&selectors, json!({})), OptIn::Missing, "its pods with the label are");
+        let unknown = Selectors::default();
+        assert_eq!(unknown.opt_in(&labelled("team", &json!({INJECTION_LABEL: "enabled"})), &Value::Null), by_namespace);
     }
 
     #[test]

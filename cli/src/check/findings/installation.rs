@@ -15,6 +15,8 @@ use crate::installation::CLIENT_VERSION;
 
 /// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
+/// Has cert-manager's Certificate whose CA is written into a webhook configuration.
+const INJECTED_BY_CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 /// Is when the renewal of any CA is overdue, in seconds before its end.
 const OVERDUE_AT_MOST: i64 = 30 * 24 * 3600;
 
@@ -82,7 +84,12 @@ fn without_webhook(snapshot: &Snapshot, configurations: &[Value]) -> Vec<Finding
 fn ca_bundle(ours: [Option<&Value>; 2], namespace: &str, now: i64) -> Option<Finding> {
     let webhooks = ours.into_iter().flatten().flat_map(|configuration| items(&configuration["webhooks"]));
     let bundles: Vec<_> = webhooks.map(validity_of_bundle).collect();
-    let remediation = format!("look at the webhook's log: kubectl -n {namespace} logs deployment/istio-aux");
+    let certificate = ours[0].and_then(|ours| ours["metadata"]["annotations"][INJECTED_BY_CERT_MANAGER].as_str());
+    let service = ours[0].map(|ours| text(ours, "/webhooks/0/clientConfig/service/name")).unwrap_or_default();
+    let remediation = certificate.map_or_else(
+        || format!("look at the webhook's log: kubectl -n {namespace} logs deployment/{service}"),
+        |name| format!("look at cert-manager's Certificate {name}, and at the log of its cainjector"),
+    );
     let problem = |message: String| Some(Finding::problem(Id::CaBundle, message, remediation.clone()));
     if bundles.contains(&None) {
         let message = "the API server has no CA (caBundle) for the webhook, so it rejects pods that would not complete";

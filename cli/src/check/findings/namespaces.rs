@@ -6,17 +6,24 @@ use serde_json::Value;
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{items, name, some};
-use crate::pods::{INJECTOR_LABELS, REVISION_LABEL, is_in_mesh, namespace_opt_in, revision, wrong_value};
+use crate::pods::{INJECTOR_LABELS, OptIn, REVISION_LABEL, is_in_mesh, revision, wrong_value};
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+    let selectors = snapshot.selectors();
     for namespace in &snapshot.namespaces {
         let name = name(namespace);
-        if namespace_opt_in(namespace).is_some() {
+        let opt_in = selectors.opt_in_of_namespace(namespace);
+        if opt_in.is_in() {
             let list = if is_in_mesh(namespace) { &mut inside } else { &mut outside };
             list.push(name);
             findings.extend(missing_revision(snapshot, namespace));
             continue;
+        }
+        if opt_in == OptIn::NotSelected {
+            let message = format!("namespace {name} is not opted in: {}", opt_in.describe());
+            let next = "kubectl get mutatingwebhookconfiguration zz-istio-aux -o yaml has the selectors";
+            findings.push(Finding::problem(Id::NamespaceOptIn, message, next));
         }
         if let Some(value) = wrong_value(namespace) {
             findings.push(Finding::problem(

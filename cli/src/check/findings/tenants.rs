@@ -153,7 +153,7 @@ fn outside_the_mesh(namespace: &Value, tenant: &Tenant, pods: &[TenantPod]) -> O
     if label(namespace, AMBIENT_LABEL) == Some("ambient") {
         return None;
     }
-    let outside = pods.iter().filter(|pod| pod.runs_to_completion && !pod.has_proxy && !pod.has_chosen);
+    let outside = pods.iter().filter(|pod| pod.lacks_proxy);
     let outside: Vec<&str> = outside.map(|pod| pod.name.as_str()).collect();
     let policies: Vec<&str> = tenant.policies.iter().filter(|policy| asks_for_identity(policy)).map(name).collect();
     let is_strict = |found: &&Value| text(found, "/spec/mtls/mode") == "STRICT";

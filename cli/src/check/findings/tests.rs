@@ -11,6 +11,7 @@ use serde_json::json;
 use super::super::finding::Severity;
 use super::*;
 use crate::installation::Webhook;
+use crate::pods::Selectors;
 use crate::pods::fixtures::{labelled, stuck_pod};
 
 const NOW: i64 = 1_800_000_000;
@@ -176,6 +177,38 @@ fn revision_of_an_injector_is_fine() {
 }
 
 #[test]
+fn namespace_that_the_installed_selectors_select_is_opted_in() {
+    let mut snapshot = healthy();
+    let selector = json!({"matchLabels": {"app.kubernetes.io/part-of": "kubeflow-profile"}});
+    let webhook = json!({"name": "add-shim.selector.istio-aux.io", "namespaceSelector": selector});
+    snapshot.configurations.as_mut().unwrap()[2]["webhooks"] = json!([webhook]);
+    let labels = json!({"app.kubernetes.io/part-of": "kubeflow-profile", "istio-injection": "enabled"});
+    snapshot.namespaces.push(labelled("profile", &labels));
+    let found = found(&snapshot);
+    let lines: Vec<_> = found.iter().filter(|one| one.id == Id::NamespaceOptIn).map(Finding::line).collect();
+    let outside =
+        "problem namespace-opt-in: namespace team is not opted in: no selector of the installed webhook selects it";
+    assert!(lines.len() == 2 && lines[0].starts_with(outside), "{lines:?}");
+    assert_eq!(lines[1], "ok namespace-opt-in: namespaces opted in: profile");
+}
+
+#[test]
+fn ca_bundle_has_the_next_step_of_who_writes_it() {
+    let next = |change: Change| {
+        let mut snapshot = healthy();
+        ours(&mut snapshot)["webhooks"][0]["clientConfig"]["caBundle"] = json!(null);
+        ours(&mut snapshot)["webhooks"][0]["clientConfig"]["service"]["name"] = json!("aux-webhook");
+        change(&mut snapshot);
+        let found = found(&snapshot).into_iter().find(|finding| finding.id == Id::CaBundle);
+        found.unwrap().remediation.unwrap()
+    };
+    assert!(next(|_| {}).ends_with("kubectl -n istio-aux logs deployment/aux-webhook"));
+    let by_cert_manager: Change =
+        |s| ours(s)["metadata"]["annotations"] = json!({"cert-manager.io/inject-ca-from": "istio-aux/a"});
+    assert!(next(by_cert_manager).starts_with("look at cert-manager's Certificate istio-aux/a, "));
+}
+
+#[test]
 fn invalid_namespace_labels_are_found() {
     assert_found(&[
         (
@@ -277,7 +310,7 @@ fn each_pods_decision_is_shown() {
     let mut snapshot = healthy();
     let namespace = snapshot.namespaces[0].clone();
     for pod in [stuck_pod(), decided] {
-        snapshot.pods.add(&pod, Some((&namespace, &Settings::new("shim:1"))));
+        snapshot.pods.add(&pod, Some((&namespace, &Selectors::default(), &Settings::new("shim:1"))));
     }
     let lines: Vec<String> = found(&snapshot).iter().map(Finding::line).collect();
     let decisions: Vec<_> = lines.iter().filter(|line| line.contains(" pod-decision: ")).collect();

@@ -9,7 +9,7 @@ use crate::pods::fixtures::labelled as in_namespace;
 
 fn pod() -> TenantPod {
     let (name, account) = ("step".to_owned(), "default".to_owned());
-    TenantPod { name, account, runs_to_completion: true, has_proxy: true, has_chosen: false, has_token: true }
+    TenantPod { name, account, lacks_proxy: false, has_token: true }
 }
 
 /// Returns an object as the controller has applied it.
@@ -178,13 +178,13 @@ fn each_cause_of_401_and_403_is_found() {
 fn each_cause_of_403_in_the_mesh_is_found() {
     assert_found(&[
         (
-            |s| s.pods.tenants[0].has_proxy = false,
+            |s| s.pods.tenants[0].lacks_proxy = true,
             "info mesh-client: pods without a proxy, and so without an identity: step; services here answer them 403 (AuthorizationPolicy ns-owner-access-istio)",
             "kubectl label namespace team istio-aux.io/injection=enabled istio-aux.io/mesh=run-to-completion",
         ),
         (
             |s| {
-                s.pods.tenants[0].has_proxy = false;
+                s.pods.tenants[0].lacks_proxy = true;
                 tenant(s).peer_authentications =
                     vec![json!({"metadata": {"name": "default"}, "spec": {"mtls": {"mode": "STRICT"}}})];
             },
@@ -203,18 +203,19 @@ fn each_cause_of_403_in_the_mesh_is_found() {
 }
 
 #[test]
-fn pod_outside_the_mesh_is_no_finding_without_a_policy_or_by_choice() {
-    let changes: [Change; 3] = [
-        |s| tenant(s).policies.clear(),
-        |s| s.pods.tenants[0].has_chosen = true,
-        |s| label_of(s, "istio.io/dataplane-mode", json!("ambient")),
-    ];
+fn pod_outside_the_mesh_is_no_finding_without_a_policy_or_in_ambient_mode() {
+    let changes: [Change; 2] =
+        [|s| tenant(s).policies.clear(), |s| label_of(s, "istio.io/dataplane-mode", json!("ambient"))];
     for change in changes {
         let mut snapshot = healthy();
-        snapshot.pods.tenants[0].has_proxy = false;
+        snapshot.pods.tenants[0].lacks_proxy = true;
         change(&mut snapshot);
         let lines: Vec<_> = of(&snapshot).iter().map(Finding::line).collect();
         assert!(lines.iter().all(|line| !line.contains("mesh-client")), "{lines:?}");
+        assert!(
+            lines.iter().any(|line| line.starts_with("ok tenancy: namespace team has what its label")),
+            "{lines:?}"
+        );
     }
 }
 
