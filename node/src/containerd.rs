@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use cni::logger::LOG_COMMAND;
 use prost_types::Any;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -78,6 +80,8 @@ pub struct Listed {
 #[derive(Debug, Clone)]
 pub struct Containerd {
     channel: Channel,
+    /// Admits one list of sandboxes at a time: it has the annotations of every pod of the node.
+    listing: Arc<Semaphore>,
 }
 
 type Namespaced = InterceptedService<Channel, InNamespace>;
@@ -86,7 +90,7 @@ impl Containerd {
     /// Uses a socket, which need not exist yet.
     pub fn at(socket: &Path) -> Result<Self, Error> {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
-        Ok(Self { channel: endpoint.connect_lazy() })
+        Ok(Self { channel: endpoint.connect_lazy(), listing: Arc::new(Semaphore::new(1)) })
     }
 
     /// Creates a container with an OCI spec, whose process waits for [`Self::start`]. A process of `logger` writes its output to
@@ -212,6 +216,8 @@ impl Containerd {
 
     /// Lists the sandboxes of a runtime handler. One whose network is being set up is not among them yet.
     pub async fn sandboxes(&self, handler: &str) -> Result<Vec<Listed>, Error> {
+        // The semaphore is never closed.
+        let _permit = self.listing.acquire().await.ok();
         let response = self.cri().list_pod_sandbox(ListPodSandboxRequest {}).await.map_err(call("list sandboxes"))?;
         let items = response.into_inner().items.into_iter().filter(|item| item.runtime_handler == handler);
         let listed = items.map(|item| {
@@ -299,6 +305,14 @@ impl Interceptor for InNamespace {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures::future::join_all;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{UnixListener, UnixStream};
+    use tokio::time::timeout;
+
     use super::*;
 
     #[test]
@@ -310,5 +324,39 @@ mod tests {
             assert_eq!(pid_of(ended, 7).unwrap(), None);
         }
         assert!(!pid_of(TaskStatus::Unknown, 7).unwrap_err().is_not_found());
+    }
+
+    /// Reads a connection of HTTP/2, which is not answered, and counts the frames that begin a request.
+    async fn requests_of(mut connection: UnixStream, count: &AtomicUsize) -> std::io::Result<()> {
+        connection.read_exact(&mut [0; "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()]).await?;
+        loop {
+            let mut head = [0; 9];
+            connection.read_exact(&mut head).await?;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            connection.read_exact(&mut vec![0; length as usize]).await?;
+            if head[3] == 1 {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn sandboxes_are_listed_one_list_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("containerd.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let containerd = Containerd::at(&socket).unwrap();
+        let count = AtomicUsize::new(0);
+        let lists = join_all((0..3).map(|_| containerd.sandboxes("istio-aux")));
+        let server = async { requests_of(listener.accept().await.unwrap().0, &count).await };
+        let second = timeout(Duration::from_millis(500), async {
+            tokio::select! {
+                biased;
+                _ = lists => {}
+                _ = server => {}
+            }
+        });
+        assert!(second.await.is_err(), "none is answered");
+        assert_eq!(count.load(Ordering::SeqCst), 1);
     }
 }

@@ -77,6 +77,7 @@ impl Injector {
         config.root_cert = Some(root.collect::<Result<_, _>>()?);
         config.connect_timeout = Some(REQUEST_TIMEOUT);
         config.read_timeout = Some(REQUEST_TIMEOUT);
+        config.default_retry = false;
         let request = Request::post("/").header(header::CONTENT_TYPE, "application/json");
         Ok(Client::try_from(config)?.request(request.body(review)?).await?)
     }

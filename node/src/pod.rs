@@ -26,6 +26,8 @@ const ANSWER_LIMIT: u64 = 16 << 20;
 const LABELS_LIMIT: usize = 64 << 10;
 /// Limits the number of a pod's labels, containers, ports and `hostAliases`: each takes up to 2 KiB besides its text, in each copy.
 const COUNT_LIMIT: usize = 1_000;
+/// Limits each word of an owner: names of objects have 253 characters at most.
+const OWNER_WORD_LIMIT: usize = 253;
 
 /// Holds what a proxy needs of its pod.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -65,14 +67,20 @@ pub fn client(mut api: Config, timeout: Duration) -> kube::Result<Client> {
     (api.connect_timeout, api.read_timeout) = (Some(timeout), Some(timeout));
     // Otherwise the time a connection was idle counts against its next answer.
     api.reset_reader_on_write = true;
+    // kube would ask up to 15 times more while the API server is overloaded, for minutes. The callers ask again by themselves.
+    api.default_retry = false;
     Client::try_from(api)
 }
 
 /// Reads the facts of a sandbox' pod, and checks its UID and its runtime class.
 pub async fn read_pod(client: &Client, sandbox: &Sandbox) -> Result<PodFacts> {
     let pod: Option<Document> = get_pod(client, sandbox, POD_LIMIT).await?;
-    let pod = pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&sandbox.uid));
-    facts(pod.context("the pod does not exist any more")?)
+    let pod = pod.context("the pod does not exist any more")?;
+    if pod.metadata.uid.as_deref() != Some(&sandbox.uid) {
+        // The API server's copy of a static pod has a UID of its own.
+        return Err(Error::new("another pod has its name now, or it is a static pod, which gets no proxy"));
+    }
+    facts(pod)
 }
 
 /// Returns true if the pod does not exist any more, or has ended: the kubelet has reported its phase as `Succeeded` or `Failed`.
@@ -176,7 +184,9 @@ fn shares(milli_cpu: i128) -> u64 {
 /// the API server validates none of them.
 fn controller(owner: Owner) -> Option<OwnerReference> {
     let Owner { api_version, kind, name, uid, controller } = owner;
-    let is_word = |text: &String| text.chars().all(|c| c.is_ascii_alphanumeric() || "-./_".contains(c));
+    let is_word = |text: &String| {
+        text.len() <= OWNER_WORD_LIMIT && text.chars().all(|c| c.is_ascii_alphanumeric() || "-./_".contains(c))
+    };
     (controller == Some(true) && [&api_version, &kind, &name, &uid].into_iter().all(is_word)).then(|| OwnerReference {
         api_version,
         kind,
@@ -264,7 +274,8 @@ mod tests {
         pod["metadata"]["ownerReferences"] = json!([
             owner("Job", "train", true),
             owner("Job", "other", false),
-            owner("Role", "a\"\n    - name: X", true)
+            owner("Role", "a\"\n    - name: X", true),
+            owner("Job", &"a".repeat(254), true)
         ]);
         pod["spec"]["hostAliases"] = json!([{"ip": "10.0.0.1", "hostnames": ["a.example", "b"]}, {"ip": "::"}]);
         pod["spec"]["initContainers"] = json!([{"name": "prepare", "args": ["x"]}]);

@@ -30,10 +30,13 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
     fs::create_dir_all(&temporary)?;
     // Both may be on one device, where the runtime's snapshots are directories of it.
-    copy_directory(from, &temporary, fs::metadata(from)?.dev(), file_of(&fs::metadata(above)?))?;
-    // What has its name is complete, also after a power failure.
-    syncfs(File::open(&temporary)?)?;
-    fs::rename(temporary, to)
+    let (device, without) = (fs::metadata(from)?.dev(), file_of(&fs::metadata(above)?));
+    let copied = copy_directory(from, &temporary, device, without)
+        // What has its name is complete, also after a power failure.
+        .and_then(|()| Ok(syncfs(File::open(&temporary)?)?))
+        .and_then(|()| fs::rename(&temporary, to));
+    // Half a copy may have filled the disk. The first error says more than one of this.
+    copied.inspect_err(|_| drop(fs::remove_dir_all(&temporary)))
 }
 
 /// Removes the roots in a directory that are not in use, and returns their names.
@@ -104,6 +107,22 @@ mod tests {
         fs::write(from.join("usr/bin/envoy"), "2").unwrap();
         copy(&from, &to).unwrap();
         assert_eq!(fs::read_to_string(to.join("bin/envoy")).unwrap(), "1");
+    }
+
+    #[test]
+    fn failed_copy_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let from = directory.path().join("from");
+        fs::create_dir(&from).unwrap();
+        let name = "a".repeat(200);
+        fs::write(from.join(&name), "1").unwrap();
+        let mut above = directory.path().to_owned();
+        // The kernel takes no path beyond 4,096 bytes: the copy's own has room, its file's has none.
+        while above.as_os_str().len() < 3_900 {
+            above.push(&name[..100]);
+        }
+        assert_eq!(copy(&from, &above.join("to")).unwrap_err().kind(), io::ErrorKind::InvalidFilename);
+        assert_eq!(fs::read_dir(&above).unwrap().count(), 0);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use crate::pod::PodFacts;
 
 /// The directory of the file of firewall rules, which is a mount of the proxy's container, and the file.
 pub(super) const RULES: &str = "rules";
-/// Limits labels, annotations, `hostAliases`, and what istiod gave a proxy: files in a tmpfs count to the agent's memory.
-const SIZE_LIMIT: usize = 256 << 10;
+/// Limits what a pod says in its files, together, and what istiod gave its proxy: files in a tmpfs count to the agent's memory.
+const SIZE_LIMIT: usize = 128 << 10;
 
 /// Reads and writes the directory of one sandbox.
 #[derive(Debug)]
@@ -42,22 +42,26 @@ impl SandboxFiles {
 
     /// Writes the pod's metadata for pilot-agent, and the resolver's configuration.
     pub(super) fn write_pod(&self, sandbox: &Sandbox, pod: &PodFacts) -> io::Result<()> {
+        let metadata = &pod.object.metadata;
+        let annotations = metadata.annotations.as_ref().map(injector::annotations);
+        let annotations = downward_api(annotations.iter().flatten());
+        let labels = downward_api(metadata.labels.iter().flatten());
+        let hosts = format!("127.0.0.1 localhost\n::1 localhost\n{}", pod.hosts);
+        let (sandbox_json, resolver) = (json!(sandbox).to_string(), resolv_conf(&sandbox.dns));
+        let of_pod = [&labels, &annotations, &hosts, &sandbox_json].into_iter().chain(&resolver);
+        check("labels, annotations, hostAliases and dnsConfig", of_pod.map(String::len).sum())?;
         let directory = self.directory.join("pod");
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o700))?;
-        replace(&self.directory, "sandbox.json", &json!(sandbox).to_string(), |_| Ok(()))?;
-        let metadata = &pod.object.metadata;
-        let annotations = metadata.annotations.as_ref().map(injector::annotations);
-        fs::write(directory.join("labels"), checked("labels", downward_api(metadata.labels.iter().flatten()))?)?;
-        let annotations = downward_api(annotations.iter().flatten());
-        fs::write(directory.join("annotations"), checked("annotations", annotations)?)?;
-        let hosts = format!("127.0.0.1 localhost\n::1 localhost\n{}", pod.hosts);
-        fs::write(self.directory.join("hosts"), checked("hostAliases", hosts)?)?;
-        let resolver = self.directory.join("resolv.conf");
-        match resolv_conf(&sandbox.dns) {
-            Some(text) => fs::write(resolver, text),
+        replace(&self.directory, "sandbox.json", &sandbox_json, |_| Ok(()))?;
+        fs::write(directory.join("labels"), labels)?;
+        fs::write(directory.join("annotations"), annotations)?;
+        fs::write(self.directory.join("hosts"), hosts)?;
+        let to = self.directory.join("resolv.conf");
+        match resolver {
+            Some(text) => fs::write(to, text),
             // The runtime says nothing of the pod's: the agent's.
-            None => fs::copy("/etc/resolv.conf", resolver).map(|_| ()),
+            None => fs::copy("/etc/resolv.conf", to).map(|_| ()),
         }
     }
 
@@ -199,13 +203,14 @@ pub(super) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Returns the record of what istiod's injector gave a proxy. Fails where it would be larger than the limit.
 pub(super) fn record_of(rendered: &Rendered) -> io::Result<String> {
-    checked("arguments and variables", json!(rendered).to_string())
+    let text = json!(rendered).to_string();
+    check("arguments and variables", text.len()).map(|()| text)
 }
 
-/// Fails where a file would be larger than the limit.
-fn checked(what: &str, text: String) -> io::Result<String> {
+/// Fails where files would be larger than the limit.
+fn check(what: &str, size: usize) -> io::Result<()> {
     let too_large = || io::Error::other(format!("the {what} are larger than {SIZE_LIMIT} bytes"));
-    (text.len() <= SIZE_LIMIT).then_some(text).ok_or_else(too_large)
+    (size <= SIZE_LIMIT).then_some(()).ok_or_else(too_large)
 }
 
 /// Writes a file as a whole, after `prepare` has set what it needs besides.
@@ -293,8 +298,14 @@ mod tests {
             let quotes = PodFacts::annotated("sidecar.istio.io/extraStatTags", &"\"".repeat(length));
             files.write_pod(&Sandbox::default(), &quotes).map_err(|error| error.to_string())
         };
-        assert_eq!(with(120 << 10), Ok(()));
-        assert_eq!(with(130 << 10), Err("the annotations are larger than 262144 bytes".to_owned()));
+        assert_eq!(with(60 << 10), Ok(()));
+        let refused = Err("the labels, annotations, hostAliases and dnsConfig are larger than 131072 bytes".to_owned());
+        assert_eq!(with(66 << 10), refused);
+        // Two files have it, each below the limit.
+        let dns = Dns { servers: vec!["10.0.0.10".into()], options: vec!["x".repeat(65 << 10)], ..Dns::default() };
+        let sandbox = Sandbox { dns, ..Sandbox::default() };
+        let written = files.write_pod(&sandbox, &PodFacts::annotated("other", "x"));
+        assert_eq!(written.map_err(|error| error.to_string()), refused);
     }
 
     #[test]
@@ -304,8 +315,8 @@ mod tests {
             rendered.proxy.args.push("x".repeat(length));
             record_of(&rendered).map(drop).map_err(|error| error.to_string())
         };
-        assert_eq!(with(250 << 10), Ok(()));
-        assert_eq!(with(256 << 10), Err("the arguments and variables are larger than 262144 bytes".to_owned()));
+        assert_eq!(with(126 << 10), Ok(()));
+        assert_eq!(with(128 << 10), Err("the arguments and variables are larger than 131072 bytes".to_owned()));
     }
 
     #[test]
