@@ -31,13 +31,13 @@ const CHARM_LABEL: &str = "app.juju.is/created-by";
 /// The annotations by which Helm knows what belongs to a release.
 const RELEASE_NAME: &str = "meta.helm.sh/release-name";
 const RELEASE_NAMESPACE: &str = "meta.helm.sh/release-namespace";
-/// By what tools that keep a repository's objects in a cluster know them, and how to suspend each.
+/// Marks of what a tool such as Argo CD keeps: JSON Pointer, tool, and how to suspend it.
 const KEPT_BY: [(&str, &str, &str); 3] = [
     ("/metadata/annotations/argocd.argoproj.io~1tracking-id", "Argo CD", "argocd app set NAME --sync-policy none"),
     ("/metadata/labels/kustomize.toolkit.fluxcd.io~1name", "Flux", "flux suspend kustomization NAME"),
     ("/metadata/labels/helm.toolkit.fluxcd.io~1name", "Flux", "flux suspend helmrelease NAME"),
 ];
-/// Kinds of which the API server calls something for each pod: what is left of them refuses pods.
+/// Kinds by which the API server calls something for each pod. Left behind, they reject pods.
 const ADMISSION_KINDS: [&str; 3] =
     ["MutatingWebhookConfiguration", "MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"];
 /// How often pods are listed until the controller's have gone.
@@ -135,7 +135,7 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     }
     if let Some((name, namespace)) = release {
         plan.next.push(format!("helm uninstall {name} --namespace {namespace}"));
-        // Helm leaves the one that it was told to create. Another one may have more in it.
+        // Helm keeps the namespace that it created. Another one may hold other objects.
         if namespace == NAME {
             plan.next.push(format!("kubectl delete namespace {namespace}"));
         }
@@ -239,7 +239,7 @@ pub(crate) fn dry_run(plan: &Plan) -> Vec<Deletion> {
 
 async fn delete(client: &Client, object: &Value) -> Deletion {
     let metadata = &object["metadata"];
-    // An object that somebody has created anew meanwhile is another one.
+    // An object that was created again meanwhile is not deleted.
     let uid = metadata["uid"].as_str().map(str::to_owned);
     let preconditions = Some(Preconditions { uid, resource_version: None });
     // A Deployment that is deleted in the foreground exists until its pods have gone, also for whoever runs this again.

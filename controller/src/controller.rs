@@ -30,8 +30,8 @@ use crate::progress::Progress;
 
 /// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
-/// Delays the next check of a namespace after a warning, at first, and after a failure. An API server learns of a new label or policy a
-/// moment later, so a refusal is said only if it is not the first in a row.
+/// First delays of the next check, after a warning and after a failure. An API server learns of a new label or policy a
+/// moment later, so a rejection is reported only if it repeats.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(5);
 const FAILED_INTERVAL: Duration = Duration::from_secs(1);
 /// Limits these delays, which double with each warning or failure in a row.
@@ -40,7 +40,7 @@ const BACKOFF_MAX: Duration = Duration::from_mins(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reason of the event about a write that the API server has rejected.
 const REFUSED: &str = "Refused";
-/// Lets a standing notice be said again. Events last an hour by default.
+/// Repeats a lasting notice after this time. Events last an hour by default.
 const SAID_AGAIN_AFTER: Duration = Duration::from_mins(30);
 /// Limits the text of an event, in bytes (`NoteLengthLimit` in Kubernetes' validation).
 const NOTE_LENGTH_LIMIT: usize = 1024;
@@ -338,7 +338,7 @@ impl Context {
             uid: namespace.uid(),
             ..ObjectReference::default()
         };
-        // One that is used again counts a later event of the same reason as the first, and keeps the first's text.
+        // A reused recorder counts a later event of the same reason as a repetition, and keeps the first text.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         let outcome = recorder.publish(&event, &regarding).await;
         if let Err(error) = &outcome {

@@ -169,7 +169,7 @@ impl Candidate {
                 self.observed = Some((lease.metadata.resource_version.unwrap_or_default(), Instant::now()));
                 Ok(true)
             }
-            // Somebody else has changed it. A leader looks again: that may have been an annotation.
+            // Another client changed the Lease first. For a leader that is an error, and it tries again.
             Err(kube::Error::Api(status)) if status.code == 409 && action == LeaseAction::Acquire => Ok(false),
             Err(error) => Err(error.into()),
         }

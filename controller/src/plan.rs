@@ -193,7 +193,7 @@ impl Planner<'_> {
             }),
             Some(found) if found["spec"] == desired["spec"] => {}
             _ => {
-                // Applied over fields that others have added, it would keep them.
+                // Server-side apply would keep fields that others have added.
                 self.remove(POD_DEFAULTS, ACCESS_PIPELINES_LABEL, found);
                 self.apply(POD_DEFAULTS, desired, false);
             }

@@ -199,7 +199,7 @@ fn change_paths(change: impl Fn(&str) -> String) {
     });
 }
 
-/// Has the API server trust another CA until it is dropped. The webhook may not mend that meanwhile.
+/// Has the API server trust another CA until it is dropped. The webhook cannot restore it meanwhile.
 pub struct UntrustedWebhook {
     binding: Value,
 }

@@ -85,7 +85,7 @@ async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
             supervisor.reconcile(node.look().await?);
             let found = proxy::pods_without_proxy(&node.containerd, &node.settings.paths.run_dir).await?;
             let found: BTreeSet<_> = found.iter().map(pod_of).collect();
-            // A sandbox may have ended between two questions: it is said of one that was there before.
+            // A sandbox may end between the requests, so only one found twice in a row is logged.
             for pod in found.intersection(&without_proxy) {
                 tracing::warn!(pod, "a pod of the runtime class runs without a proxy: it is not in the mesh");
             }

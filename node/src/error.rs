@@ -1,4 +1,4 @@
-//! The error of the agent's work. It is logged, printed, or sent to the plugin; nobody tells one from another.
+//! The error of the agent's work. It is logged, printed, or sent to the plugin; no caller matches on it.
 
 use std::fmt::{self, Display};
 

@@ -81,7 +81,7 @@ def follow(namespace: Namespace, wanted: Labels, application: str) -> Patch | No
     owned = {*changed, *(record.values if record else ())} & set(wanted)
     if not changed and not restored and (not record or owned == set(record.values)):
         return None
-    # What somebody has written over the application's value is restored later, not what was there first.
+    # If the application's value was overwritten, the new value is restored later, not the first one.
     present = {**current, **(record.restored(current, {}) if record else {})}
     before = {label: present.get(label) for label in owned}
     new = Record(application, before, {label: wanted[label] for label in owned}).text if owned else None

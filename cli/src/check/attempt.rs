@@ -77,7 +77,7 @@ fn finding(namespace: &str, dry_run: Result<DryRun>) -> Finding {
     }
 }
 
-/// Asks for a pod that Istio's injector is to add its proxy to, and says which kind it adds: in the context's namespace.
+/// Creates a pod for Istio's injector, as a dry run in the context's namespace, and reports the kind of its proxy.
 pub(super) async fn kind_of_proxy(client: &Client) -> Finding {
     let mut pod = pod(&default_settings());
     pod["metadata"]["labels"] = json!({ISTIO_INJECT: "true"});

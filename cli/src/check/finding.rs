@@ -91,7 +91,7 @@ pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.severity != Severity::Problem)
 }
 
-/// Returns true if it is known what is installed, and its only problems are some that waiting does not end.
+/// Returns true if the installation could be read, and waiting would end none of the problems.
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
     let is_known = findings.iter().any(|finding| finding.id == Id::Installation);
     let is_another = |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh | Id::ShimImage);

@@ -63,7 +63,7 @@ pub(crate) async fn run(client: &Client, scope: &Scope) -> Result<Vec<Finding>> 
     Ok(findings)
 }
 
-/// Returns true if neither an option nor the installed webhook names the shim's image, so that it is one that no registry has.
+/// Returns true if the shim's image would be the default, which no registry has, unless the installed webhook uses it.
 fn lacks_image(given: Option<&Settings>, installed: Option<&Settings>) -> bool {
     given.or(installed).is_none_or(has_default_image) && !installed.is_some_and(has_default_image)
 }

@@ -7,10 +7,10 @@ use super::cluster::ClusterArgs;
 use super::output::OutputArgs;
 use crate::proxies::{self, Proxy};
 
-/// List the proxies that run beside pods, on all nodes, or print the log of one
+/// List the node proxies of all nodes, or print the log of one
 #[derive(Debug, Args)]
 #[command(
-    long_about = "List the proxies that run beside pods, on all nodes, or print the log of one.
+    long_about = "List the node proxies of all nodes, or print the log of one.
 
 Asks each node agent, so it needs get on the ClusterRoleBinding istio-aux-node, and in the agents' namespace list on
 pods, and get and create on pods/exec; --logs asks the agent of the pod's node, and needs get on the pod. Exit status:

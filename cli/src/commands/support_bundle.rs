@@ -8,10 +8,10 @@ use super::cluster::ClusterArgs;
 use super::output::OutputArgs;
 use crate::support_bundle::gather;
 
-/// Print what somebody who helps needs to see, for a bug report
+/// Print what a bug report needs
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Print what somebody who helps needs to see, for a bug report.
+    long_about = "Print what a bug report needs.
 
 Versions, the findings of check, the webhook configurations, pods and logs of istio-aux and, with -n, of a namespace: its
 pods with their status, the logs of their shims, and its events. No Secret is read, and of pods neither variables nor

@@ -11,10 +11,10 @@ use super::cluster::ClusterArgs;
 use super::output::{self, Output, OutputArgs, print};
 use crate::uninstall::{self, Deletion, Plan};
 
-/// Remove istio-aux from the cluster, in the order in which no pod is refused
+/// Remove istio-aux from the cluster, in an order in which no pod is rejected
 #[derive(Debug, Args)]
 #[command(
-    long_about = "Remove istio-aux from the cluster, in the order in which no pod is refused.
+    long_about = "Remove istio-aux from the cluster, in an order in which no pod is rejected.
 
 First what the API server calls for each pod, then the controller for tenants and what it has applied, then the rest of an
 installation by kubectl. What belongs to a release of Helm, and the namespace, are left to the commands that it prints.

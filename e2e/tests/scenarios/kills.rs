@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{as_root, shared_pid_modes, shim_container};
 
-/// Kills the shim a second after a file is there: a moment in which it has seen what the file tells of. Nobody waits for it.
+/// Kills the shim a second after a file appears, when it has observed what the file marks. The shim does not await it.
 fn killer(file: &str) -> Value {
     let script = format!("until [ -e /memory/{file} ]; do sleep 0.1; done; sleep 1; kill -9 $(pidof aux-shim)");
     as_root(shell("killer", &script))

@@ -29,7 +29,7 @@ pub(crate) struct Facts<'p> {
     pub(crate) present: Option<Mode>,
     pub(crate) is_katib_trial: bool,
     pub(crate) is_argo_step: bool,
-    /// True if Airflow ends a container by SIGINT to each shell of its user: in a shared PID namespace to its own first
+    /// True with Airflow's `XCom` sidecar. Airflow signals all shells of its user, in a shared PID namespace its own first
     /// (`extract_xcom_kill` in its `pod_manager.py`).
     pub(crate) has_airflow_xcom: bool,
 }

@@ -18,7 +18,7 @@ use crate::{Mode, Settings};
 /// Renders a plan as a patch.
 pub(crate) fn render(plan: &Plan, facts: &Facts, settings: &Settings) -> Patch {
     let mut patch = PatchBuilder::new(facts.pod);
-    // A copy of another pod's: nothing has ended yet.
+    // A new pod has it only as a copy of another's.
     patch.remove_annotation(ENDED_ANNOTATION);
     let runs_the_image = |change: &Change| matches!(change, Change::Shim { .. } | Change::StartAfterCollector { .. });
     if plan.changes.iter().any(runs_the_image) {

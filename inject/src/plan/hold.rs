@@ -4,7 +4,7 @@
 use contract::names::HOLD_FIELD;
 use serde_json::{Map, Value};
 
-/// The field's name in protobuf, which Istio's parser takes too, but where the one in JSON is there (`jsonpb`).
+/// The field's protobuf name, which Istio's parser accepts unless the JSON name is present (`jsonpb`).
 const HOLD_FIELD_IN_PROTOBUF: &str = "hold_application_until_proxy_starts";
 /// Longer annotations are not parsed, which bounds the time of a decision: a `ProxyConfig` has some hundred bytes.
 const ANNOTATION_LENGTH_LIMIT: usize = 16 << 10;

@@ -91,7 +91,7 @@ pub(crate) fn plan(facts: &Facts, settings: &Settings) -> Plan {
 
 /// The outcome of a decision.
 enum Outcome {
-    /// Something more may come: Istio's injector, or nothing that the pod needs.
+    /// No rendered proxy yet, or a pod that does not run to completion.
     Hold(&'static str),
     /// Istio's injector is asked for a native sidecar.
     AskedIstio,

@@ -60,7 +60,7 @@ impl SandboxFiles {
         let to = self.directory.join("resolv.conf");
         match resolver {
             Some(text) => fs::write(to, text),
-            // The runtime says nothing of the pod's: the agent's.
+            // The runtime named no resolver: the agent's is used.
             None => fs::copy("/etc/resolv.conf", to).map(|_| ()),
         }
     }

@@ -44,7 +44,7 @@ impl Node {
                         Word::Lives
                     }),
                 },
-                // Without files no agent can serve it, as after the node's boot. What runs is left alone all the same.
+                // Without files, as after a boot, no agent can adopt its proxy. A sandbox that runs is left alone.
                 None if listed.iter().any(|one| one.is_ready && one.id == id) => Word::Lives,
                 None => Word::Over,
             };

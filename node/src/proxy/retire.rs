@@ -32,7 +32,7 @@ impl Node {
         let mut others = self.containers(&sandbox.id).await?;
         let serving = self.undo_upgrade(&mut others, sandbox).await?;
         others.remove(&proxy_id(&sandbox.id, serving));
-        // All at once: while the last connection of one is waited for, another is not to accept new ones.
+        // All at once, so that none accepts new connections while another one drains.
         join_all(others.iter().map(async |(id, labels)| {
             while let Err(error) = self.retire(id, labels, sandbox).await {
                 tracing::warn!(container = id, %error, "could not retire an earlier proxy");

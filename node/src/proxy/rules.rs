@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// `istio-iptables` takes every chain whose name begins with `ISTIO_` for its own.
 const CHAIN: &str = "AUX_PROXY_PORTS";
-/// What follows `iptables` in the names of its kinds, each of which sees its own rules only. The last is one of the others.
+/// Suffixes of the `iptables` variants, each of which sees only its own rules. The plain one is one of the other two.
 const KINDS: [&str; 3] = ["-nft", "-legacy", ""];
 
 /// Returns the error for rules that are not read to their end.
@@ -96,8 +96,8 @@ impl SavedRules {
             let not_proxies = format!("-m owner ! --uid-owner {user}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
-        // conntrack keeps where it has redirected a connection. In a new zone it asks the rules above, which are there before it. A
-        // query in between is lost, and is sent again by its client.
+        // conntrack keeps a connection's redirection; in a new zone the rules above decide, so they are applied before. A query in
+        // between is lost, and its client repeats it.
         rules + "COMMIT\n" + &self.dns_zones(ports)
     }
 

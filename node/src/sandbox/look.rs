@@ -1,4 +1,4 @@
-//! What follows from a look at the node: for each sandbox, what those who know it say, against what the agent has of it. It is pure.
+//! Decides for each sandbox, by what the runtime, the plugin and the API server report and what the agent has of it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

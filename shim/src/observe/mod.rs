@@ -200,8 +200,8 @@ impl Observer {
         if !is_ours || !is_first || pod.knows(&id) {
             return None;
         }
-        // The kubelet starts one container after the other, and announces each where that is noticed. What the first look finds was
-        // there before an announcement that has been noticed by then.
+        // The kubelet starts containers one after the other, so a start that was notified is this one. One that the first scan
+        // finds may be older than the notification.
         if self.notifier.is_none() {
             self.expected_until = now + START_EXPECTED_FOR;
         } else if !(self.was_announced && self.last_look.is_zero()) {

@@ -195,7 +195,7 @@ impl Container {
     fn has_ended_for_good(&self) -> bool {
         let ContainerState::Ended(_, Exit { code, has_executed }) = self.state else { return false };
         match self.final_end {
-            // A process that exits with 0 has executed its command: the runtime's own does so only by doing that.
+            // Exit code 0 is the command's own: a runtime that cannot execute it exits with another code.
             FinalEnd::Any | FinalEnd::Success if code == Some(0) => true,
             FinalEnd::Any => has_executed && code.is_none_or(|code| code < 128),
             FinalEnd::Success | FinalEnd::Reported => false,

@@ -161,8 +161,8 @@ impl ProxyShutdown {
         self.flush = None;
     }
 
-    /// Returns true while the last that the payload has written may still be in the proxy. What is in none of its sockets may be in
-    /// its memory, so two looks in a row have to find nothing if one has found something.
+    /// Returns true while the payload's last data may still be in the proxy. The proxy may hold data in its memory, so after data
+    /// was found, two checks in a row have to find none.
     fn is_flushing(&mut self, now: Duration) -> bool {
         let is_found = queues::hold_data(&self.connections);
         let Some((since, was_found)) = self.flush else {

@@ -11,7 +11,7 @@ const NAME: &str = "aux-shim";
 /// Copies this program into a directory, whole or not at all.
 pub(crate) fn run(directory: &Path) -> io::Result<()> {
     let part = directory.join("aux-shim.part");
-    // One of an earlier attempt is writable for nobody.
+    // An earlier attempt's file may be read-only.
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -133,7 +133,7 @@ fn unexpired(cert: &ServingCert, now: i64) -> Option<Validity> {
 pub(crate) fn ca_bundle(stored: &StoredCerts, now: i64) -> String {
     let certs = [&stored.current, &stored.next].into_iter().flatten().map(|cert| &cert.ca);
     let all = certs.chain(stored.previous_ca.as_ref().filter(|ca| is_valid(ca, now)));
-    // Others write certificates into the Secret too, and two that stand in one line are none to the API server.
+    // A CA that another client wrote may lack its last newline, and two in one line cannot be parsed.
     all.flat_map(|ca| [ca.trim_end(), "\n"]).collect()
 }
 

@@ -218,7 +218,7 @@ async fn load_tls(
     Ok(tls)
 }
 
-/// Sets what the API server says of native sidecars. It is asked until it answers: pods do not complete if native sidecars are
+/// Asks the API server until it answers whether it has native sidecars, and sets that. Pods do not complete if they are
 /// assumed and missing.
 async fn ask_for_native_sidecars(settings: Arc<ArcSwap<Settings>>) {
     loop {

@@ -13,12 +13,12 @@ use super::super::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, Snapsh
 use super::{items, name, some, text};
 use crate::installation::CLIENT_VERSION;
 
-/// Is the divisor of a CA's validity: with less than a fifth left, its renewal is overdue. It is due at a third.
+/// A CA with less than a fifth of its validity left is overdue for renewal, which is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
-/// Has cert-manager's Certificate whose CA is written into a webhook configuration.
-const INJECTED_BY_CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 /// Is when the renewal of any CA is overdue, in seconds before its end.
 const OVERDUE_AT_MOST: i64 = 30 * 24 * 3600;
+/// Has cert-manager's Certificate whose CA is written into a webhook configuration.
+const INJECTED_BY_CERT_MANAGER: &str = "cert-manager.io/inject-ca-from";
 
 pub(super) fn of(snapshot: &Snapshot, now: i64) -> Vec<Finding> {
     let Some(configurations) = &snapshot.configurations else { return Vec::new() };

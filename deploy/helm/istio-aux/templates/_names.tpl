@@ -1,4 +1,4 @@
-{{- /* By what the Service and the Deployment find the webhook's pods. */ -}}
+{{- /* Label by which Service and Deployment select the webhook's pods. */ -}}
 {{- define "istio-aux.selector" -}}
 app.kubernetes.io/name: {{ include "istio-aux.fullname" . }}
 {{- end }}

@@ -286,7 +286,7 @@ async fn ended_adopted_proxy_is_restarted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn proxy_that_ends_again_and_again_is_restarted_later_each_time_until_it_has_served() {
+async fn restart_delay_grows_until_a_proxy_has_served() {
     let mut fixture = fixture();
     fixture.start.send_replace(Some(Ok(())));
     fixture.end.send_replace(true);
