@@ -60,7 +60,8 @@ impl Results {
         let rounds = self.kinds.iter().map(|kind| kind.starts.len()).max().unwrap_or_default();
         let directory = if rounds < ROUNDS { results_dir().join("../../target") } else { results_dir() };
         let file = directory.join(format!("pod-ends-{}.json", self.kubernetes));
-        let text = serde_json::to_string_pretty(self).expect("results are JSON");
+        // A line for each kind.
+        let text = serde_json::to_string(self).expect("results are JSON").replace("},{", "},\n{");
         fs::write(&file, format!("{text}\n")).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         file
     }
