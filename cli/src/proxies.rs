@@ -14,11 +14,11 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
+use crate::check::NODE_AGENT;
 use crate::read::{self, CLUSTER_ROLE_BINDINGS, account_of};
 
 /// Binds the agents' account, and so names their namespace.
 const BINDING: &str = "istio-aux-node";
-const AGENTS: &str = "app.kubernetes.io/name=istio-aux-node";
 /// The state of a proxy that a pod lacks.
 const MISSING: &str = "missing";
 /// Limits the agents that are asked at the same time.
@@ -54,7 +54,7 @@ async fn agents(client: &Client, node: Option<&str>) -> Result<Vec<Value>> {
     let binding = read::get(client, CLUSTER_ROLE_BINDINGS, None, BINDING).await?.unwrap_or_default();
     let mut agents = match account_of(&binding) {
         Some([namespace, _]) => {
-            read::list(client, PODS, Some(&namespace), &ListParams::default().labels(AGENTS)).await?
+            read::list(client, PODS, Some(&namespace), &ListParams::default().labels(NODE_AGENT)).await?
         }
         None => Vec::new(),
     };

@@ -63,6 +63,8 @@ pub const ANNOTATIONS_DIR: &str = "/istio-aux-annotations";
 pub const ANNOTATIONS_FILE: &str = "annotations";
 /// Mount path of Istio's own volume of the downward API, in istio-proxy.
 pub const ISTIO_POD_DIR: &str = "/etc/istio/pod";
+/// Where the API server mounts the token of the service account, unless pod or account say `automountServiceAccountToken: false`.
+pub const ACCOUNT_TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Mount path of the shim's binary in other containers.
 pub const BINARY_DIR: &str = "/istio-aux";
 /// The shim's binary in other containers.

@@ -12,7 +12,7 @@ use crate::install_methods::helm;
 use crate::kubectl::{apply, kubectl, wait_for_rollout};
 use crate::node::kill_containers;
 
-const NAMESPACE: &str = "--namespace=istio-aux";
+pub(crate) const NAMESPACE: &str = "--namespace=istio-aux";
 const SELECTOR: &str = "--selector=app.kubernetes.io/name=istio-aux";
 
 /// Keeps a Deployment scaled down until it is dropped.

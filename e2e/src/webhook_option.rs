@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 
 use crate::harness::undo;
 use crate::kubectl::kubectl;
-use crate::outage::NoReplica;
+use crate::outage::{NAMESPACE, NoReplica};
 
-const NAMESPACE: &str = "--namespace=istio-aux";
 const DEPLOYMENT: &str = "deployment/istio-aux";
 /// Has the shim's image mounted.
 pub const IMAGE_VOLUME: &str = "--delivery=image-volume";

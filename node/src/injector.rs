@@ -145,9 +145,9 @@ fn injected(mut pod: Value, answer: &Value) -> Result<Pod> {
 
 #[cfg(test)]
 mod tests {
-    use super::annotations::CONFIG_ANNOTATION;
     use super::program::VALUE_LIMIT;
     use super::*;
+    use contract::names::PROXY_CONFIG_ANNOTATION;
 
     fn pod(annotations: &Value) -> Pod {
         serde_json::from_value(json!({
@@ -327,7 +327,7 @@ mod tests {
         let config = "concurrency: 1\nbinaryPath: /bin/sh\ndiscoveryAddress: mine:15012\nstatusPort: 15025\n\
                       proxyMetadata: {PROV_CERT: x}\nproxyAdminPort: 1\ncaCertificatesPem: [x]\ncustomConfigFile: /x";
         let object = object(&pod(&json!({
-            CONFIG_ANNOTATION: config,
+            PROXY_CONFIG_ANNOTATION: config,
             "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
             "sidecar.istio.io/logLevel": "info\n    - --templateFile=/etc/istio/pod/annotations",
             "sidecar.istio.io/proxyImage": "mine", "sidecar.istio.io/bootstrapOverride": "mine",
@@ -337,7 +337,7 @@ mod tests {
         })))
         .unwrap();
         let expected = json!({
-            CONFIG_ANNOTATION: r#"{"concurrency":1}"#, "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
+            PROXY_CONFIG_ANNOTATION: r#"{"concurrency":1}"#, "traffic.sidecar.istio.io/excludeInboundPorts": "9000",
         });
         assert_eq!(object["metadata"]["annotations"], expected);
         assert_eq!(object["metadata"]["labels"], json!({"app": "train", "sidecar.istio.io/inject": "true"}));

@@ -23,7 +23,9 @@ use tokio::time::sleep;
 
 pub(crate) use self::finding::{Finding, is_healthy, is_ready};
 use self::finding::{Id, Severity};
-pub(crate) use self::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, UNFINISHED, note, webhook_service};
+pub(crate) use self::snapshot::{
+    CONFIGURATION_NAME, NODE_AGENT, SHIM_CONFIGURATION_NAME, UNFINISHED, note, webhook_service,
+};
 use crate::text::one_line;
 
 /// Is the time between two checks while readiness is awaited.

@@ -23,7 +23,7 @@ const POLICIES: [Kind; 2] = [policies("v1"), policies("v1beta1")];
 const RUNTIME_CLASSES: Kind = Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
 const DAEMON_SETS: Kind = Kind::new("apps", "v1", "DaemonSet", "daemonsets");
 /// Selects the objects of the node agent's chart.
-const NODE_AGENT: &str = "app.kubernetes.io/name=istio-aux-node";
+pub(crate) const NODE_AGENT: &str = "app.kubernetes.io/name=istio-aux-node";
 /// Selects pods that have not ended: a finished pod is neither stuck nor changed.
 pub(crate) const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 

@@ -3,16 +3,14 @@
 
 use contract::args::{INSTALL, WatchArgs};
 use contract::names::{
-    ANNOTATIONS_DIR, ANNOTATIONS_FILE, ANNOTATIONS_VOLUME, BINARY_DIR, INSTALL_CONTAINER, SHIM_CONTAINER, SHIM_VOLUME,
+    ACCOUNT_TOKEN_DIR, ANNOTATIONS_DIR, ANNOTATIONS_FILE, ANNOTATIONS_VOLUME, BINARY_DIR, INSTALL_CONTAINER,
+    SHIM_CONTAINER, SHIM_VOLUME,
 };
 use serde_json::{Value, json};
 
 use crate::facts::Facts;
 use crate::plan::ResourceRequirements;
 use crate::{Delivery, Settings, ShimUser};
-
-/// Is where the API server's plug-in `ServiceAccount` mounts tokens.
-const TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Builds the shim's containers.
 pub(super) struct Shim<'a> {
@@ -43,7 +41,7 @@ impl Shim<'_> {
         });
         container["args"] = args.into();
         // The API server mounts the account's token into every container that has nothing there.
-        let no_token = json!({"name": mount["name"], "mountPath": TOKEN_DIR, "readOnly": true});
+        let no_token = json!({"name": mount["name"], "mountPath": ACCOUNT_TOKEN_DIR, "readOnly": true});
         container["volumeMounts"] = vec![mount, no_token].into();
         container["securityContext"] = self.security_context();
         if let Some(resources) = self.resources {

@@ -2,9 +2,9 @@
 //! rights are those of the pod's service account.
 
 use contract::names::{
-    ACCESS_PIPELINES_LABEL, INSTALL_CONTAINER, NOTEBOOK_LABEL, PIPELINES_AUDIENCE, PIPELINES_TOKEN_DIR,
-    PIPELINES_TOKEN_ENV, PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, PIPELINES_TOKEN_VOLUME, PROXY_CONTAINER,
-    SHIM_CONTAINER,
+    ACCESS_PIPELINES_LABEL, ACCOUNT_TOKEN_DIR, INSTALL_CONTAINER, NOTEBOOK_LABEL, PIPELINES_AUDIENCE,
+    PIPELINES_TOKEN_DIR, PIPELINES_TOKEN_ENV, PIPELINES_TOKEN_FILE, PIPELINES_TOKEN_SECONDS, PIPELINES_TOKEN_VOLUME,
+    PROXY_CONTAINER, SHIM_CONTAINER,
 };
 use json_patch::Patch;
 use serde_json::{Value, json};
@@ -13,8 +13,6 @@ use crate::Decision;
 use crate::facts::pod::{Container, Pod};
 use crate::patch::PatchBuilder;
 
-/// Where the API server mounts the token of the service account, unless pod or account say `automountServiceAccountToken: false`.
-const ACCOUNT_TOKEN_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Containers that are not payload.
 const NOT_PAYLOAD: [&str; 3] = [PROXY_CONTAINER, SHIM_CONTAINER, INSTALL_CONTAINER];
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use contract::names::{MERGE_METRICS_ANNOTATION, PROBES_ANNOTATION, SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION};
+use contract::names::{
+    MERGE_METRICS_ANNOTATION, PROBES_ANNOTATION, PROXY_CONFIG_ANNOTATION, SCRAPE_TARGETS_ANNOTATION, SCRAPES_ANNOTATION,
+};
 use serde_json::{Map, Value};
 
 use super::program::VALUE_LIMIT;
@@ -28,7 +30,6 @@ const READ_IN_A_FILE: [&str; 6] = [
     SCRAPE_TARGETS_ANNOTATION,
     MERGE_METRICS_ANNOTATION,
 ];
-pub(super) const CONFIG_ANNOTATION: &str = "proxy.istio.io/config";
 /// The keys that a pod may set there: none names a program, a file, another control plane, another CA or a port of the agent's.
 const CONFIG_KEYS: [&str; 6] =
     ["concurrency", "drainDuration", "tracing", "proxyStatsMatcher", "proxyHeaders", "extraStatTags"];
@@ -50,7 +51,7 @@ fn is_of_traffic(c: char) -> bool {
 
 /// Returns true for an annotation that may change a proxy. Those of the webhook become variables of pilot-agent.
 pub(crate) fn is_of_proxy(name: &str) -> bool {
-    let of_webhook = [CONFIG_ANNOTATION, PROBES_ANNOTATION, SCRAPES_ANNOTATION];
+    let of_webhook = [PROXY_CONFIG_ANNOTATION, PROBES_ANNOTATION, SCRAPES_ANNOTATION];
     KINDS.iter().flat_map(|(names, _)| *names).chain(&of_webhook).any(|known| *known == name)
 }
 
@@ -61,11 +62,11 @@ pub(crate) fn annotations(all: &BTreeMap<String, String>) -> BTreeMap<String, St
         given.filter(move |(_, value)| value.chars().all(is_allowed))
     });
     let of_kinds = of_kinds.map(|(name, value)| (name.clone(), value.clone()));
-    let config = all.get(CONFIG_ANNOTATION).and_then(|text| proxy_config(text)).and_then(|mut config| {
+    let config = all.get(PROXY_CONFIG_ANNOTATION).and_then(|text| proxy_config(text)).and_then(|mut config| {
         config.retain(|key, _| CONFIG_KEYS.contains(&key.as_str()));
         let text = Value::from(config).to_string();
         // JSON escapes no line break beyond ASCII, and istiod writes it into YAML.
-        text.is_ascii().then(|| (CONFIG_ANNOTATION.to_owned(), text))
+        text.is_ascii().then(|| (PROXY_CONFIG_ANNOTATION.to_owned(), text))
     });
     of_kinds.chain(config).collect()
 }
@@ -100,13 +101,14 @@ mod tests {
             let given = BTreeMap::from([(TRAFFIC[0].to_owned(), value.to_owned())]);
             assert_eq!(annotations(&given), given);
         }
-        let config = |text: &str| annotations(&BTreeMap::from([(CONFIG_ANNOTATION.to_owned(), text.to_owned())])).len();
+        let config =
+            |text: &str| annotations(&BTreeMap::from([(PROXY_CONFIG_ANNOTATION.to_owned(), text.to_owned())])).len();
         assert_eq!(["extraStatTags: [a]", "extraStatTags: [\"a\\u0085b\"]"].map(config), [1, 0]);
     }
 
     #[test]
     fn aliases_of_an_annotation_do_not_multiply_it() {
         let config = format!("concurrency: &a {}\ntracing: [{}]", "x".repeat(30_000), "*a, ".repeat(90));
-        assert_eq!(annotations(&[(CONFIG_ANNOTATION.to_owned(), config)].into()), BTreeMap::new());
+        assert_eq!(annotations(&[(PROXY_CONFIG_ANNOTATION.to_owned(), config)].into()), BTreeMap::new());
     }
 }

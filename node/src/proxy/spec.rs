@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use cni::protocol::Sandbox;
-use contract::names::DEFAULT_STATUS_PORT;
+use contract::names::{DEFAULT_STATUS_PORT, ISTIO_POD_DIR, PILOT_AGENT};
 use serde_json::{Value, json};
 
 use super::environment::environment;
@@ -21,7 +21,6 @@ const RULES_DIRECTORY: &str = "/run/rules";
 pub(super) const RULES_LIMIT: usize = 1 << 20;
 const NETWORK_CAPABILITIES: &[&str] = &["CAP_NET_ADMIN", "CAP_NET_RAW"];
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-const PILOT_AGENT: &str = "/usr/local/bin/pilot-agent";
 /// What containerd 2.4.2 masks and filters in a container by default (`ctr containers create --seccomp`).
 const CONTAINERD_DEFAULT: &str = include_str!("containerd-default.json");
 /// The profile that containerd loads where the kernel has `AppArmor`.
@@ -68,7 +67,7 @@ pub(super) fn proxy(sandbox: &Sandbox, pod: &PodFacts, program: &Program, ports:
     mounts.extend(["/var/run/secrets/workload-spiffe-uds", "/var/run/secrets/credential-uds"].map(writable));
     for (source, destination) in [
         ("certificate", "/var/run/secrets/workload-spiffe-credentials"),
-        ("pod", "/etc/istio/pod"),
+        ("pod", ISTIO_POD_DIR),
         ("resolv.conf", "/etc/resolv.conf"),
         ("hosts", "/etc/hosts"),
     ] {
