@@ -1,7 +1,5 @@
 //! Reads what a check needs of one tenant of Kubeflow: a namespace with one of our labels for tenants, or a profile's.
 
-use std::collections::BTreeMap;
-
 use contract::kind::Kind;
 use contract::kind::{CLUSTER_ROLES, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{
@@ -14,7 +12,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use super::snapshot::note;
-use crate::pods::{is_proxy, label};
+use crate::pods::{entries, is_proxy, label};
 use crate::read;
 
 /// Istio before 1.22 has no v1 of `PeerAuthentication`.
@@ -46,13 +44,7 @@ pub(super) fn is_tenant(namespace: &Value) -> bool {
 
 /// Returns what a namespace asks for.
 pub(super) fn desired_tenancy_of(namespace: &Value) -> DesiredTenancy {
-    DesiredTenancy::of(&map(namespace, "labels"), &map(namespace, "annotations"))
-}
-
-/// Returns the labels or annotations of an object.
-pub(super) fn map(object: &Value, field: &str) -> BTreeMap<String, String> {
-    let entries = object["metadata"][field].as_object().into_iter().flatten();
-    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+    DesiredTenancy::of(&entries(namespace, "labels"), &entries(namespace, "annotations"))
 }
 
 /// Reads a tenant. What could not be read is added to the list.

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::core::{Selector, SelectorExt};
+use kube::core::{Expression, Selector, SelectorExt};
 use serde_json::Value;
 
 /// Names Istio's own labels of namespaces.
@@ -20,10 +19,9 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 const ADD_SHIM: &str = "add-shim.";
 
 /// Holds the selectors of the webhooks that add the shim; none where no webhook is installed, or it cannot be read.
-#[derive(Debug, Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Selectors(Vec<OfWebhook>);
 
-#[derive(Debug, Clone)]
 struct OfWebhook {
     namespaces: Selector,
     pods: Selector,
@@ -39,12 +37,12 @@ impl Selectors {
             let name = webhook["name"].as_str().unwrap_or_default();
             name.starts_with(ADD_SHIM) && name.ends_with("istio-aux.io")
         });
-        Self(ours.filter_map(OfWebhook::of).collect())
+        Self(ours.map(OfWebhook::of).collect())
     }
 
     /// Returns the opt-in of a pod. Both objects have at least `metadata`.
     pub(crate) fn opt_in(&self, namespace: &Value, pod: &Value) -> OptIn {
-        let labels = labels(pod);
+        let labels = entries(pod, "labels");
         self.corrected(opt_in(namespace, pod), namespace, |webhook| webhook.pods.matches(&labels))
     }
 
@@ -54,7 +52,7 @@ impl Selectors {
     }
 
     fn corrected(&self, by_labels: OptIn, namespace: &Value, selects_pod: impl Fn(&OfWebhook) -> bool) -> OptIn {
-        let labels = labels(namespace);
+        let labels = entries(namespace, "labels");
         let is_called = self.0.iter().any(|webhook| webhook.namespaces.matches(&labels) && selects_pod(webhook));
         match (by_labels.is_in(), is_called) {
             (false, true) => OptIn::BySelector,
@@ -65,24 +63,41 @@ impl Selectors {
 }
 
 impl OfWebhook {
-    fn of(webhook: &Value) -> Option<Self> {
-        let read = |field: &str| -> Option<LabelSelector> {
-            let selector: Option<LabelSelector> = serde_json::from_value(webhook[field].clone()).ok()?;
-            Some(selector.unwrap_or_default())
-        };
-        let (namespaces, pods) = (read("namespaceSelector")?, read("objectSelector")?);
-        let mut opt_in = pods.clone();
-        opt_in.match_labels.get_or_insert_default().retain(|key, _| key == INJECTION_LABEL);
-        opt_in.match_expressions.get_or_insert_default().retain(|expression| expression.key == INJECTION_LABEL);
-        let selector = |selector: LabelSelector| Selector::try_from(selector).ok();
-        Some(Self { namespaces: selector(namespaces)?, pods: selector(pods)?, opt_in: selector(opt_in)? })
+    fn of(webhook: &Value) -> Self {
+        let [namespaces, pods] = ["namespaceSelector", "objectSelector"].map(|field| expressions(&webhook[field]));
+        let opt_in = pods.iter().filter(|(key, _)| *key == INJECTION_LABEL).cloned();
+        let selector =
+            |expressions: Vec<(&str, Expression)>| expressions.into_iter().map(|(_, expression)| expression).collect();
+        Self { opt_in: selector(opt_in.collect()), namespaces: selector(namespaces), pods: selector(pods) }
     }
 }
 
-/// Returns the labels of an object.
-fn labels(object: &Value) -> BTreeMap<String, String> {
-    let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
-    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+/// Returns the expressions of a label selector, each with its label. The API server has validated it.
+fn expressions(selector: &Value) -> Vec<(&str, Expression)> {
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let labels = labels.map(|(key, value)| {
+        (key.as_str(), Expression::Equal(key.clone(), value.as_str().unwrap_or_default().to_owned()))
+    });
+    let requirements = selector["matchExpressions"].as_array().into_iter().flatten();
+    let requirements = requirements.map(|one| {
+        let key = one["key"].as_str().unwrap_or_default();
+        let values =
+            || one["values"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        let expression = match one["operator"].as_str() {
+            Some("In") => Expression::In(key.to_owned(), values()),
+            Some("NotIn") => Expression::NotIn(key.to_owned(), values()),
+            Some("Exists") => Expression::Exists(key.to_owned()),
+            _ => Expression::DoesNotExist(key.to_owned()),
+        };
+        (key, expression)
+    });
+    labels.chain(requirements).collect()
+}
+
+/// Returns the labels or annotations of an object.
+pub(crate) fn entries(object: &Value, field: &str) -> BTreeMap<String, String> {
+    let entries = object["metadata"][field].as_object().into_iter().flatten();
+    entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 /// Tells if a pod is opted in, and by which label.

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
-use super::super::tenant::{Tenant, TenantPod, desired_tenancy_of, map};
+use super::super::tenant::{Tenant, TenantPod, desired_tenancy_of};
 use super::{items, name, some, text};
-use crate::pods::label;
+use crate::pods::{entries, label};
 
 /// Lists the roles that let an account use pipelines: ours, and Kubeflow's, by aggregation.
 const ROLES_FOR_PIPELINES: [&str; 4] = [PIPELINES_ROLE, "kubeflow-pipelines-edit", "kubeflow-edit", "kubeflow-admin"];
@@ -34,7 +34,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
 /// Checks that the namespace has the objects that its label asks for.
 fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
     let place = name(namespace);
-    let (labels, desired) = (map(namespace, "labels"), desired_tenancy_of(namespace));
+    let (labels, desired) = (entries(namespace, "labels"), desired_tenancy_of(namespace));
     let mut findings: Vec<Finding> = unknown_values(&labels)
         .into_iter()
         .map(|line| {
