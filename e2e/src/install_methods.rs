@@ -55,6 +55,11 @@ pub fn helm(words: &[&str]) -> String {
     say("helm", &[words, &["--namespace=istio-aux"]].concat())
 }
 
+/// Installs the chart again, with the values that were set and these.
+pub fn upgrade(values: &[&str]) {
+    helm(&[&["upgrade", "istio-aux", "helm/istio-aux", "--reset-then-reuse-values", "--wait"], values].concat());
+}
+
 impl InstallMethod {
     /// Installs, where istio-aux is not installed, and waits until it is effective.
     pub fn install(self) {

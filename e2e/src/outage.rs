@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cluster::CONFIGURATIONS;
 use crate::command::{printed, run};
 use crate::harness::undo;
-use crate::install_methods::helm;
+use crate::install_methods::upgrade;
 use crate::kubectl::{apply, kubectl, wait_for_rollout};
 use crate::node::kill_containers;
 
@@ -106,11 +106,6 @@ impl Drop for WithoutConfigurations {
     fn drop(&mut self) {
         undo(|| upgrade(&[]));
     }
-}
-
-/// Installs the chart again, with the values that were set and these.
-fn upgrade(values: &[&str]) {
-    helm(&[&["upgrade", "istio-aux", "helm/istio-aux", "--reset-then-reuse-values", "--wait"], values].concat());
 }
 
 /// Drops the API server's packets to some replicas until it is dropped. Their probes are answered.

@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use e2e::admission::{expiries, until_drained, while_pods_are_created};
 use e2e::cluster::{CONFIGURATIONS, MESH, OPT_IN};
 use e2e::command::{in_background, printed, run};
-use e2e::install_methods::{ALL, BINARY, InstallMethod, delete_configurations, helm, leftover_objects, remove_all};
+use e2e::install_methods::{
+    ALL, BINARY, InstallMethod, delete_configurations, helm, leftover_objects, remove_all, upgrade,
+};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{job, pod, pod_spec, shell};
 use e2e::tenancy::{TENANT, binding, name_accounts, until_bound};
@@ -66,8 +68,7 @@ async fn test_and_upgrade_the_release(ns: &Namespace) {
     assert!(helm(&["test", "istio-aux"]).contains("Succeeded"), "the chart's own test");
     while_pods_are_created(ns, "an upgrade and a rollback", async || {
         in_background(|| {
-            let values = ["--reset-then-reuse-values", "--set=log.format=json"];
-            helm(&[&["upgrade", "istio-aux", "helm/istio-aux", "--wait", "--timeout=2m"], &values[..]].concat());
+            upgrade(&["--timeout=2m", "--set=log.format=json"]);
             helm(&["rollback", "istio-aux", "1", "--wait", "--timeout=2m"])
         })
         .await;
@@ -81,9 +82,7 @@ async fn upgrade_to(ns: &Namespace, value: &'static str, times: usize) {
     let set = format!("--set={value}");
     in_background(move || {
         for _ in 0..times {
-            let upgrade =
-                ["upgrade", "istio-aux", "helm/istio-aux", "--wait", "--timeout=2m", "--reset-then-reuse-values"];
-            helm(&[&upgrade[..], &[&set]].concat());
+            upgrade(&["--timeout=2m", &set]);
         }
         printed(&run(BINARY, &["check", "--wait", "--timeout=2m"], ""))
     })

@@ -11,6 +11,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use crate::Namespace;
 use crate::cluster::restart;
 use crate::command::{printed, run};
 use crate::harness::undo;
@@ -103,6 +104,11 @@ pub fn proxies() -> Vec<String> {
     let names = ["-type", "d", "-name", "istio-aux-proxy-*"];
     let found = [ctr(&["containers", "ls", "-q"]), files, find(&["/sys/fs/cgroup"], &names)];
     found.iter().flat_map(|output| output.lines().map(str::to_owned)).collect()
+}
+
+/// Waits until the node has none of these.
+pub async fn until_no_proxies(ns: &Namespace) {
+    ns.until("the node as it was", async || proxies().is_empty().then_some(())).await;
 }
 
 /// Returns what `find` prints for these directories, without files that are deleted meanwhile.

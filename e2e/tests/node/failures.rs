@@ -94,7 +94,7 @@ async fn absent_agent_delays_new_pods_only() {
     for name in ["web", "client"] {
         ns.delete(&deployment(name, &Value::Null)).await;
     }
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_no_proxies(ns).await;
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn deletion_that_nobody_reported_is_found() {
     // The pod stays with its Job, so the API server has it still.
     ns.until("the deletion of its sandbox", async || away.has_deletion().then_some(())).await;
     drop(away);
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_no_proxies(ns).await;
     assert_eq!(PodView(&ns.pod(&pod).await).phase(), "Succeeded");
 }
 

@@ -92,7 +92,7 @@ async fn job_beside_its_proxy_reaches_a_strict_service() {
     assert_eq!(containers, ["main"]);
     assert!(pod.spec.as_ref().is_some_and(|spec| spec.init_containers.is_none()), "it has no init container");
     ns.until_complete("inside").await;
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_no_proxies(ns).await;
 }
 
 #[tokio::test]

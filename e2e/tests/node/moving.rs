@@ -75,5 +75,5 @@ async fn namespace_moves_from_sidecars_to_node_proxies_and_back() {
     restart(ns, &["client"]).await;
     assert_eq!(with_sidecar(ns).await, ["client", "web"]);
     assert_heard(ns, "from sidecar to sidecar again").await;
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_no_proxies(ns).await;
 }

@@ -84,7 +84,7 @@ async fn disturbed_agent_leaves_no_stuck_pod_and_no_proxy() {
         since.elapsed()
     );
     assert!(count >= 4, "only {count} disturbances");
-    ns.until("the node as it was", async || node::proxies().is_empty().then_some(())).await;
+    node::until_no_proxies(ns).await;
 }
 
 /// Returns how many lines of the agent's log have this text.
