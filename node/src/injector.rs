@@ -18,7 +18,7 @@ use json_patch::Patch;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Client, Config};
+use kube::Config;
 use serde_json::{Value, json};
 use x509_parser::pem::Pem;
 
@@ -29,6 +29,7 @@ pub use self::rendered::Rendered;
 use self::rendered::rendered;
 pub(crate) use self::rendered::value_after;
 use crate::error::{Context, Error, Result};
+use crate::pod::client;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const TRUST_DOMAIN: &str = "TRUST_DOMAIN";
@@ -75,11 +76,8 @@ impl Injector {
         let root = Pem::iter_from_buffer(&root).map(|pem| pem.map(|pem| pem.contents));
         let mut config = Config::new(self.endpoint.parse()?);
         config.root_cert = Some(root.collect::<Result<_, _>>()?);
-        config.connect_timeout = Some(REQUEST_TIMEOUT);
-        config.read_timeout = Some(REQUEST_TIMEOUT);
-        config.default_retry = false;
         let request = Request::post("/").header(header::CONTENT_TYPE, "application/json");
-        Ok(Client::try_from(config)?.request(request.body(review)?).await?)
+        Ok(client(config, REQUEST_TIMEOUT)?.request(request.body(review)?).await?)
     }
 
     /// Returns the pod as its creation would have sent it, with what it may say about its proxy.

@@ -62,7 +62,8 @@ impl PodFacts {
     }
 }
 
-/// Returns a client of the API server, for which an answer that does not come in time means a dead connection. It watches nothing.
+/// Returns a client of the API server or istiod, for which an answer that does not come in time means a dead connection. It watches
+/// nothing.
 pub fn client(mut api: Config, timeout: Duration) -> kube::Result<Client> {
     (api.connect_timeout, api.read_timeout) = (Some(timeout), Some(timeout));
     // Otherwise the time a connection was idle counts against its next answer.
