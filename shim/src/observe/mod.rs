@@ -1,6 +1,6 @@
 //! Observes the pod's containers in its shared PID namespace: a listing of what is alive, compared with the last one.
 //!
-//! Descriptors of processes only tell when to look, and exit codes. What was missed is found by the next listing, or reported
+//! Descriptors of processes only tell when to scan, and exit codes. What was missed is found by the next listing, or reported
 //! by the kubelet.
 
 mod notifier;
@@ -71,7 +71,7 @@ struct Root {
 }
 
 impl Observer {
-    /// Observes the processes of `procfs`, unless the containers do not share a PID namespace. The notifier tells when to look;
+    /// Observes the processes of `procfs`, unless the containers do not share a PID namespace. The notifier tells when to scan;
     /// without one, the observer looks by time only.
     pub(crate) fn new(procfs: Procfs, is_shared: bool, notifier: Option<Notifier>, now: Duration) -> Self {
         let own_pid = std::process::id().cast_signed();

@@ -1,7 +1,7 @@
 //! Wakes the shim when the kubelet is about to start a container, and when it has written the pod's annotations.
 //!
 //! The kubelet writes the pod's `/etc/hosts` each time it creates a container (`ensureHostsFile` in `kubelet_pods.go`, 1.29
-//! to 1.36). Every container of the pod has that file mounted. A wake-up only means that it is time to look.
+//! to 1.36). Every container of the pod has that file mounted. A wake-up only means that it is time to scan.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Holds what is known of the pod's containers, and decides what to do next. Pure: no process, file, socket or clock.
 //!
-//! There are two witnesses. An end that was observed counts where it is final by itself. Any other end counts once the kubelet
-//! reports that the awaited containers have ended for good: an annotation brings that report. Nothing is inferred.
+//! An end that was observed counts where it is final by itself. Any other end counts once the kubelet reports, by an annotation,
+//! that the awaited containers have ended for good. Nothing is inferred.
 
 #[cfg(test)]
 mod lives;

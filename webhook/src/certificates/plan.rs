@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_counts_anew_after_it_was_lost() {
+    fn trust_counts_again_after_it_was_lost() {
         let old = cert(NOW);
         let (mut timer, stored) = (TrustTimer::default(), stored(Some(&old), None));
         let mut at = |seconds, bundle: &str| {
