@@ -1,8 +1,6 @@
 //! Programs that the tests run as an operator does, in the directory `deploy`.
 
-use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -38,10 +36,10 @@ pub async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 
     spawn_blocking(work).await.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
-/// Writes a program, which may stand in for another.
+/// Writes a program, which may stand in for another. Another process writes it: Linux runs no program that a process has open for
+/// writing (ETXTBSY), as the children that other tests start meanwhile could have it.
 pub fn write_program(path: &Path, text: &str) {
-    fs::write(path, text).expect("the program is written");
-    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("it is a program");
+    printed(&output(Command::new("install").args(["-m", "755", "/dev/stdin"]).arg(path), text));
 }
 
 fn output(command: &mut Command, input: &str) -> Output {

@@ -7,7 +7,9 @@ use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::pod::{self, ACCEPTED, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, Shim, code, pod_with_proxy};
+use super::pod::{
+    self, ACCEPTED, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, Shim, code, copy_program, pod_with_proxy,
+};
 
 /// Starts a shim whose calls fail as strace injects it.
 fn watch_failing(pod: &Pod, proxy: &Proxy, call: &str, injected: &str) -> Shim {
@@ -97,7 +99,7 @@ fn process_with_non_utf8_name_is_awaited() {
     let pod = Pod::new();
     // The kernel cuts names at 15 bytes, in the middle of a character.
     let (shell, gate) = (pod.file("обработка"), pod.file("gate"));
-    fs::copy("/bin/sh", &shell).unwrap();
+    copy_program("/bin/sh", &shell);
     let wait = format!("while ! [ -e {} ]; do sleep 0.01; done", gate.display());
     let main = pod.run("main", &[shell.to_str().unwrap(), "-c", &wait]);
     let comm = format!("/proc/{}/comm", main.init());

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use super::pod::{Container, Pod, SHIM, status_field, until};
+use super::pod::{Container, Pod, SHIM, copy_program, status_field, until};
 
 /// Starts a collector that computes until a file appears, and then runs this.
 fn collector(pod: &Pod, then: &str) -> Container {
@@ -53,7 +53,7 @@ fn training_starts_beside_spinning_collector() {
     let pod = Pod::new();
     let mut training = training(&pod);
     let program = pod.file("file-metricscollector");
-    std::fs::copy("/bin/sh", &program).unwrap();
+    copy_program("/bin/sh", &program);
     let words = [program.to_str().unwrap(), "-c", "while :; do :; done", "-s-db"];
     let _collector = pod.run("metrics-logger-and-collector", &words);
     assert_eq!(training.wait().code(), Some(1), "nothing was loaded");

@@ -7,7 +7,7 @@ mod shim;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -155,7 +155,7 @@ impl Pod {
     pub(crate) fn watch_under(&self, program: &[&str], proxy: &Proxy, arguments: &[&str]) -> Shim {
         let copy = self.file("aux-shim");
         // The original may be in a directory that the program's user cannot enter.
-        fs::copy(SHIM, &copy).unwrap();
+        copy_program(SHIM, &copy);
         let (port, copy) = (proxy.port.to_string(), copy.display().to_string());
         let annotations = self.annotations();
         let command = [program, &[&copy, "watch", "--status-port", &port, &annotations], arguments].concat();
@@ -373,6 +373,12 @@ fn until_some<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Copies a program by another process. Linux runs no program that a process has open for writing (ETXTBSY), and the descriptor of a copy
+/// made here would be inherited by the children that other tests start meanwhile.
+pub(crate) fn copy_program(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success(), "cp {from} {}", to.display());
+}
+
 /// Returns the words that run a command as another user and group.
 pub(crate) fn as_user(user: &str) -> [&str; 6] {
     ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
@@ -383,7 +389,7 @@ pub(crate) fn send(signal: &str, pid: &str) {
     assert!(Command::new("kill").args(["-s", signal, pid]).status().unwrap().success(), "kill -s {signal} {pid}");
 }
 
-fn set_mode(path: &std::path::Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
 }
 
