@@ -92,6 +92,8 @@ def test_terraform_tests_differ_only_in_the_model() -> None:
     inputs = set(re.findall(r'^variable "(\w+)"', (CHARM / "terraform/variables.tf").read_text(), re.M))
     given = set(re.findall(r"^ +(\w+) +=", tests[0], re.M))
     assert inputs <= given, "every input is tested"
+    for name in NAMES["relation"]:
+        assert f'"{name}"' in tests[0], name
 
 
 def test_bundle_of_the_readme_is_one() -> None:

@@ -98,7 +98,7 @@ run "outputs_name_the_endpoints" {
   }
 
   assert {
-    condition     = sort(values(output.requires)) == tolist(["certificates", "charm-tracing"])
+    condition     = sort(values(output.requires)) == tolist(["certificates", "charm-tracing", "receive-ca-cert"])
     error_message = "Each endpoint that the charm requires is an output."
   }
 }
