@@ -149,7 +149,7 @@ class Actions(ops.Object):
 
     def _reject_if_selected(self, namespace: Namespace) -> None:
         """Raises ActionFailed if the option `namespace-selector` opts the namespace in."""
-        selector, labels = self.charm.settings.namespace_selector, metadata.labels(namespace)
+        selector, labels = self.charm.settings.selector, metadata.labels(namespace)
         if selector and selector.matches(labels) and labels.get(names.INJECTION_LABEL) != names.DISABLED:
             label = f"{names.INJECTION_LABEL}={names.DISABLED}"
             raise ActionFailed(f"the option namespace-selector selects {metadata.name(namespace)}: label it {label}")

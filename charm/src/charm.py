@@ -4,15 +4,17 @@
 import collections
 import contextlib
 import datetime
+import functools
 import json
 import logging
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 
 import ops
 import pydantic
 import yaml
 from charmlibs.interfaces.service_mesh import MeshType, ServiceMeshProvider
+from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Namespace
 from ops import StatusBase
 
@@ -42,7 +44,7 @@ _OPTED_IN = "namespaces"
 _LEAST_REPLICAS = 2
 _REMOVAL_RETRIES = (1, 2, 4)
 """Seconds between the attempts of the last hook, before it fails and Juju retries it."""
-_START_TIMEOUT = 20
+_START_TIMEOUT = 60
 """Seconds that a hook waits for the webhook to become ready. Otherwise the next event checks again."""
 _IN_MESH: Labels = {names.INJECTION_LABEL: names.ENABLED, names.ISTIO_INJECT: "true"}
 """Labels of pods that join by the relation `service-mesh`."""
@@ -197,17 +199,16 @@ class IstioAuxCharm(ops.CharmBase):
 
     def _apply(self, settings: Settings, image: Image) -> Iterable[StatusBase]:
         """Writes the cluster objects."""
-        wanted = self._wanted_labels(settings) if settings.has_shim_image else {}
         if not settings.has_shim_image:
             yield statuses.no_shim_image(self.app.name)
-            settings = settings.model_copy(update={"namespace_selector": None})
-        unsupported = self.resources.apply(settings, image, max(_LEAST_REPLICAS, self.app.planned_units()))
+        unsupported, is_ready = self._install(settings, image)
         yield from map(ops.BlockedStatus, unsupported)
         certificate = self._certificates.certificate
         if certificate:
             self.resources.serve(certificate)
         elif self._certificates.is_related:
             yield statuses.NOT_ISSUED
+        wanted = self._wanted_labels(settings) if self.resources.offers_shim() else {}
         absent, rejected = self.resources.label(wanted)
         if rejected:
             yield statuses.not_labelled(rejected)
@@ -215,7 +216,7 @@ class IstioAuxCharm(ops.CharmBase):
             yield statuses.absent_namespaces(absent)
         if settings.require_sidecar and not unsupported:
             yield statuses.exempt_from_sidecars(self.resources.istio_applications())
-        if self._gets_ready(self.application.webhook):
+        if is_ready:
             self._mesh.publish()
         else:
             yield statuses.not_ready(self.application.webhook)
@@ -224,12 +225,25 @@ class IstioAuxCharm(ops.CharmBase):
             yield statuses.not_ready(tenancy)
         observability.publish(self, self.resources.addresses())
 
-    def _gets_ready(self, name: str) -> bool:
-        """Waits for a Deployment that starts. Returns true if it runs, and as desired."""
+    def _install(self, settings: Settings, image: Image) -> tuple[list[str], bool]:
+        """Applies the objects. Returns what this cluster does not support, and whether the webhook runs."""
+        apply = functools.partial(self.resources.apply, settings, image, max(_LEAST_REPLICAS, self.app.planned_units()))
+        offered_shim = self.resources.offers_shim()
+        unsupported = apply(offers_shim=offered_shim and settings.has_shim_image)
+        if offered_shim or not settings.has_shim_image:
+            return unsupported, self._gets_ready(self.application.webhook, health.is_available)
+        # Replicas from before the option was set add an image that no registry has.
+        is_ready = self._gets_ready(self.application.webhook, health.is_current)
+        if is_ready:
+            apply(offers_shim=True)
+        return unsupported, is_ready
+
+    def _gets_ready(self, name: str, is_ready: Callable[[Deployment | None], bool]) -> bool:
+        """Waits for a Deployment that starts. Returns true if it gets ready, and runs as desired."""
         for _ in range(_START_TIMEOUT):
             deployment = self.resources.deployment(name)
             is_overdue = health.is_overdue(deployment, _now())
-            if is_overdue or health.is_available(deployment):
+            if is_overdue or is_ready(deployment):
                 return not is_overdue
             time.sleep(1)
         return False

@@ -66,8 +66,13 @@ class Settings(BaseModel):
 
     @property
     def has_shim_image(self) -> bool:
-        """Returns true if the option is set: no registry has the default's name."""
-        return self.shim_image != Settings.model_fields["shim_image"].default
+        """Returns true if the option is set: no registry has the name of a revision's default."""
+        return not self.shim_image.startswith("registry.invalid/")
+
+    @property
+    def selector(self) -> Selector | None:
+        """Returns the selector in force: without the shim's image no option opts in."""
+        return self.namespace_selector if self.has_shim_image else None
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "Settings":

@@ -111,10 +111,10 @@ class Cluster:
             return True
         return False
 
-    def patch(self, kind: Kind, name: str, patch: Patch, namespace: str | None = None) -> bool:
+    def patch(self, kind: Kind, name: str, patch: Patch) -> bool:
         """Patches an object, which another may own. Returns false if it does not exist."""
         with contextlib.suppress(NotFound), _errors():
-            self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE, namespace=namespace)
+            self._client.patch(kind, name, dict(patch), patch_type=PatchType.MERGE)
             return True
         return False
 

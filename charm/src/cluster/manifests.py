@@ -50,6 +50,8 @@ class Installation:
     failure_policy: Literal["Fail", "Ignore"]
     istio_applications: Sequence[str] = ()
     """Applications that run istiod, whose pods need no sidecar."""
+    offers_shim: bool = True
+    """Whether every replica that may answer has the shim's image."""
 
 
 def desired(installation: Installation) -> list[AnyResource]:
@@ -77,7 +79,7 @@ def desired(installation: Installation) -> list[AnyResource]:
 
 def _read(file: str, installation: Installation) -> list[Object]:
     """Reads the objects of a file, with values for its placeholders."""
-    selector = installation.settings.namespace_selector
+    selector = installation.settings.selector
     values = {
         "juju-application": installation.application.name,
         "juju-model": installation.application.model,
@@ -151,11 +153,11 @@ def _webhooks(webhooks: Iterable[Object], installation: Installation) -> Iterabl
     for webhook in webhooks:
         if webhook["name"].startswith(names.TENANTS_WEBHOOKS) and not settings.tenancy:
             continue
-        if webhook["name"].startswith(names.WEBHOOKS_OF_THE_SHIM) and not settings.has_shim_image:
+        if webhook["name"].startswith(names.WEBHOOKS_OF_THE_SHIM) and not installation.offers_shim:
             continue
         yield webhook
-        if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.namespace_selector:
-            yield _by_selector(webhook, settings.namespace_selector)
+        if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.selector:
+            yield _by_selector(webhook, settings.selector)
         if webhook["name"] == names.ENDED_WEBHOOK:
             yield from _of_juju(webhook, installation.application, settings)
 

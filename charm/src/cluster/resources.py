@@ -9,6 +9,7 @@ from typing import Literal, cast
 from lightkube import generic_resource
 from lightkube.codecs import AnyResource
 from lightkube.core.resource import NamespacedResource
+from lightkube.models.admissionregistration_v1 import MutatingWebhook
 from lightkube.models.meta_v1 import OwnerReference
 from lightkube.resources import admissionregistration_v1 as admission
 from lightkube.resources.apps_v1 import Deployment, StatefulSet
@@ -49,7 +50,7 @@ class ClusterResources:
         self._application = application
         self._cluster = cluster
 
-    def apply(self, settings: Settings, image: Image, replicas: int) -> list[str]:
+    def apply(self, settings: Settings, image: Image, replicas: int, *, offers_shim: bool) -> list[str]:
         """Applies the desired objects, and deletes the application's others.
 
         Returns what this cluster does not support. Raises Conflict if istio-aux is installed by somebody else.
@@ -64,6 +65,7 @@ class ClusterResources:
             image,
             replicas,
             failure_policy=self._failure_policy(settings),
+            offers_shim=offers_shim,
             istio_applications=sorted(self.istio_applications()) if settings.require_sidecar else (),
         )
         desired = [it for it in manifests.desired(installation) if has_policies or not isinstance(it, _OF_THE_CLUSTER)]
@@ -123,14 +125,17 @@ class ClusterResources:
         self._cluster.patch(Secret, self._application.certificate_secret, patch)
 
     def reject_other_installation(self, settings: Settings) -> None:
-        """Raises Conflict if a cluster-scoped object exists already, by another application or by other means."""
+        """Raises Conflict if one of the objects exists already, by another application or by other means."""
         for each in manifests.desired(Installation(self._application, settings, Image(""), 0, "Ignore")):
-            there = None if metadata.namespace(each) else self._cluster.get(type(each), metadata.name(each))
+            there = self._cluster.get(type(each), metadata.name(each))
             labels = metadata.labels(there)
             application, model = labels.get(names.CREATED_BY), labels.get(names.MODEL_NAME)
             # Also of an earlier model of this name.
             if not there or (application, model) == (self._application.name, self._application.model):
                 continue
+            if metadata.namespace(each) and application and model:
+                by = f"application {application} of model {model}"
+                raise Conflict(f"{' '.join(_key(there))} is of {by}; remove one of the two")
             if not application or not model:
                 by = f"{labels.get(names.MANAGED_BY, 'kubectl')}: {' '.join(_key(there))}"
                 raise Conflict(f"istio-aux is installed in this cluster already, by {by}; remove one of the two")
@@ -153,10 +158,19 @@ class ClusterResources:
         """Returns `Ignore` until a replica was first ready: until then, `Fail` would reject every pod."""
         if settings.failure_policy == "ignore":
             return "Ignore"
-        there = self._cluster.get(admission.MutatingWebhookConfiguration, names.CONFIGURATIONS[1])
-        has_served = any(webhook.failurePolicy == "Fail" for webhook in (there.webhooks if there else None) or [])
+        has_served = any(webhook.failurePolicy == "Fail" for webhook in self._webhooks())
         deployment = self.deployment(self._application.webhook)
         return "Fail" if has_served or health.is_available(deployment) else "Ignore"
+
+    def offers_shim(self) -> bool:
+        """Returns true if the API server calls the webhook for the shim already."""
+        return any(webhook.name.startswith(names.WEBHOOKS_OF_THE_SHIM) for webhook in self._webhooks())
+
+    def _webhooks(self) -> list[MutatingWebhook]:
+        """Reads the application's webhooks that are called after Istio's injector."""
+        there = self._cluster.get(admission.MutatingWebhookConfiguration, names.CONFIGURATIONS[1])
+        is_ours = self._application.made_by_charm.items() <= metadata.labels(there).items()
+        return (there.webhooks if there and is_ours else None) or []
 
     def _apply(self, desired: Iterable[AnyResource]) -> None:
         """Writes objects in their order."""

@@ -22,7 +22,7 @@ def missed(pod: Pod, namespace: Namespace, application: Application, settings: S
     if has_ended(pod) or not _is_opted_in(pod, namespace, application, settings):
         return None
     is_ambient = namespaces.is_ambient(namespace, pod)
-    needs_sidecar = _is_named(pod, application, settings) or _needs_sidecar(pod, namespace)
+    needs_sidecar = _needs_sidecar(pod, namespace, is_named=_is_named(pod, application, settings))
     if needs_sidecar and not is_ambient and not _proxies(pod):
         return NO_SIDECAR
     beside_proxy = _missed_beside_proxy(pod) or ""
@@ -45,7 +45,7 @@ def _is_opted_in(pod: Pod, namespace: Namespace, application: Application, setti
         return False
     if _is_named(pod, application, settings) or labels.get(names.INJECTION_LABEL) == names.ENABLED:
         return True
-    return namespaces.is_opted_in(namespace, settings.namespace_selector)
+    return namespaces.is_opted_in(namespace, settings.selector)
 
 
 def _is_named(pod: Pod, application: Application, settings: Settings) -> bool:
@@ -54,8 +54,8 @@ def _is_named(pod: Pod, application: Application, settings: Settings) -> bool:
     return metadata.namespace(pod) == application.model and name in settings.applications
 
 
-def _needs_sidecar(pod: Pod, namespace: Namespace) -> bool:
-    labels = metadata.labels(pod)
+def _needs_sidecar(pod: Pod, namespace: Namespace, *, is_named: bool) -> bool:
+    labels = {**({names.ISTIO_INJECT: "true"} if is_named else {}), **metadata.labels(pod)}
     inject = labels.get(names.ISTIO_INJECT, metadata.annotations(pod).get(names.ISTIO_INJECT))
     templates = metadata.annotations(pod).get(names.ISTIO_TEMPLATES, "sidecar")
     if inject == "false" or _spec(pod).hostNetwork or "sidecar" not in map(str.strip, templates.split(",")):

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_KEY = r"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_KEY = rf"(?:{_DNS_LABEL}(?:\.{_DNS_LABEL})*/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
 _EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")

@@ -98,14 +98,14 @@ class Client:
         self._api.objects[key] = stored
         return self._typed(type(obj), stored)
 
-    def patch(self, res: type, name: str, obj: Json, *, patch_type: PatchType, namespace: str | None = None) -> None:
+    def patch(self, res: type, name: str, obj: Json, *, patch_type: PatchType) -> None:
         assert patch_type == PatchType.MERGE
         if name in self._api.vanishing:
             raise api_error(404, f"{name} not found")
         if name in self._api.refused:
             raise api_error(422, "labels are owned by the platform")
-        there = self._there(res, name, namespace)
-        self._api.objects[self._key(res, name, namespace)] = _merged(there, obj)
+        there = self._there(res, name, None)
+        self._api.objects[self._key(res, name, None)] = _merged(there, obj)
         self._api.writes.append(("patch", f"{res.__name__}/{name}"))
 
     def create(self, obj: Any, *, name: str, namespace: str) -> None:

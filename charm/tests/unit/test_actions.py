@@ -53,6 +53,14 @@ def missed(app: App, api: Api) -> App:
     return app
 
 
+def test_selector_that_is_not_in_force_selects_no_pods(missed: App, api: Api) -> None:
+    api.put("Namespace", "team", metadata={"labels": {"profile": "", "istio-injection": "enabled"}})
+    missed.config = {"namespace-selector": "profile", **SHIM}
+    assert missed.act(0, "list-uninjected-pods")["no-hold"] == 1
+    missed.config = {"namespace-selector": "profile"}
+    assert missed.act(0, "list-uninjected-pods")["count"] == 0
+
+
 def test_uninjected_pods_are_listed_with_owners(missed: App) -> None:
     results = missed.act(0, "list-uninjected-pods")
     assert {key: results[key] for key in ("count", "no-hold", "no-shim", "no-sidecar")} == {

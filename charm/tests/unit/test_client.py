@@ -68,14 +68,6 @@ def test_error_without_words_has_its_name(api: Api) -> None:
         list(Cluster("kubeflow").list(Namespace))
 
 
-def test_patch_reaches_the_object_of_its_namespace(api: Api) -> None:
-    for namespace in ("kubeflow", "other"):
-        api.put("Service", "one", namespace)
-    Cluster("kubeflow").patch(Service, "one", {"metadata": {"labels": {"a": "b"}}}, "other")
-    assert api.get("Service", "one", "other")["metadata"]["labels"] == {"a": "b"}
-    assert "labels" not in api.get("Service", "one", "kubeflow")["metadata"]
-
-
 def test_absent_objects_are_none_and_deleted_already(api: Api) -> None:
     cluster = Cluster("kubeflow")
     assert cluster.get(Namespace, "gone") is None

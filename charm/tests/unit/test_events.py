@@ -8,7 +8,17 @@ from ops import ActiveStatus, BlockedStatus, WaitingStatus, testing
 
 from tests.unit.api import Api, api_error
 from tests.unit.juju import SHIM, App, Clock
-from tests.unit.seen import API_UNAVAILABLE, CONFIGURATION, INSTALLED, NO_TRUST, OURS, REMOVED, WEBHOOK, objects
+from tests.unit.seen import (
+    API_UNAVAILABLE,
+    CONFIGURATION,
+    INSTALLED,
+    NO_TRUST,
+    OURS,
+    REMOVED,
+    WEBHOOK,
+    objects,
+    webhooks,
+)
 
 OPT_IN = {"istio-aux.io/injection": "enabled"}
 
@@ -161,6 +171,11 @@ def test_application_replaces_one_that_is_gone(app: App, api: Api, model: str) -
     message = f"application aux of model {model} is istio-aux already; remove one of the two"
     assert app.status() == BlockedStatus(message)
     del api.objects["StatefulSet", model, "aux"]
+    api.starts = False
+    app.update(0)
+    assert {each["failurePolicy"] for each in webhooks(api).values()} == {"Ignore"}, "its own has served no pod yet"
+    api.starts = True
+    app.update(0)
     app.update(0)
     assert app.status() == ActiveStatus()
     assert api.get(*CONFIGURATION)["metadata"]["labels"]["app.juju.is/created-by"] == "istio-aux"
@@ -195,6 +210,20 @@ def test_installation_without_a_webhook_is_left_alone(app: App, api: Api, kind: 
     app.deploy(config={"tenancy": True})
     message = f"istio-aux is installed in this cluster already, by Helm: {kind} {name}; remove one of the two"
     assert app.status() == BlockedStatus(message)
+    assert api.objects == before
+    app.remove_all()
+    assert api.objects == before
+
+
+def test_objects_of_another_application_of_the_model_are_left_alone(app: App, api: Api) -> None:
+    """An application may be called as the charm's objects are."""
+    labels = {"app.juju.is/created-by": "istio-aux-webhook", "model.juju.is/name": "kubeflow"}
+    api.put("StatefulSet", "istio-aux-webhook", "kubeflow", spec={"selector": {}, "template": {}, "serviceName": ""})
+    api.put("Service", "istio-aux-webhook", "kubeflow", metadata={"labels": labels})
+    before = dict(api.objects)
+    app.deploy()
+    taken = "Service istio-aux-webhook is of application istio-aux-webhook of model kubeflow"
+    assert app.status() == BlockedStatus(f"{taken}; remove one of the two")
     assert api.objects == before
     app.remove_all()
     assert api.objects == before

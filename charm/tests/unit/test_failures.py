@@ -126,6 +126,42 @@ def test_no_pod_gets_a_shim_without_its_image(app: App, api: Api) -> None:
     assert {"add-shim", "require-shim", "mesh"} <= {name.partition(".")[0] for name in webhooks(api)}
 
 
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2},
+        {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1, "availableReplicas": 2},
+        {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 0},
+    ],
+    ids=["not observed", "one replica left", "none ready"],
+)
+def test_nothing_opts_in_while_replicas_lack_the_shim_image(app: App, api: Api, status: dict[str, int]) -> None:
+    """They would add an image that no registry has, and pods do not change."""
+    app.config = {}
+    app.deploy()
+    api.starts = False
+    api.get(*WEBHOOK)["metadata"]["generation"] = 2
+    api.get(*WEBHOOK)["status"] = status
+    app.config = {"namespaces": "team", **SHIM}
+    app.run(0, "config_changed")
+    assert app.status() == NOT_READY
+    assert not [name for name in webhooks(api) if name.startswith(("add-shim.", "require-shim."))]
+    assert api.labels("team") == {}
+    api.get(*WEBHOOK)["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 1}
+    app.update(0)
+    assert app.status() == ActiveStatus()
+    assert "add-shim.namespace.istio-aux.io" in webhooks(api)
+    assert api.labels("team") == {"istio-aux.io/injection": "enabled"}
+
+
+def test_default_of_an_earlier_revision_is_no_shim_image(app: App, api: Api) -> None:
+    app.data["options"] = json.dumps({"shim-image": "registry.invalid/istio-aux/shim:0.0.9"})
+    app.config = {"log-level": "loud"}
+    app.add(0)
+    app.run(0, "upgrade_charm")
+    assert not [name for name in webhooks(api) if name.startswith("add-shim.")]
+
+
 def test_missing_shim_image_is_reported_with_the_applications_name(api: Api) -> None:
     app = App("aux")
     app.config = {}
@@ -170,12 +206,16 @@ def test_pods_are_rejected_only_after_the_webhook_has_run(app: App, api: Api) ->
 LATER = START + health.START_TIMEOUT
 
 
-def deployment(since: datetime.datetime, **conditions: str) -> Deployment:
-    """A Deployment with these conditions, which have lasted since then."""
-    time = since.isoformat().replace("+00:00", "Z")
-    listed = [{"type": name, "status": status, "lastTransitionTime": time} for name, status in conditions.items()]
+def deployment(
+    since: datetime.datetime, updated: datetime.datetime = START, generation: int = 0, **conditions: str
+) -> Deployment:
+    """A Deployment with these conditions, which have lasted since then, and were updated last at that time."""
+    times = {"lastTransitionTime": since, "lastUpdateTime": updated}
+    stamps = {field: time.isoformat().replace("+00:00", "Z") for field, time in times.items()}
+    listed = [{"type": name, "status": status, **stamps} for name, status in conditions.items()]
     spec = {"selector": {}, "template": {}}
-    made: dict[str, Any] = {"metadata": {}, "spec": spec, "status": {"conditions": listed}}
+    status = {"conditions": listed, "observedGeneration": 1}
+    made: dict[str, Any] = {"metadata": {"generation": generation}, "spec": spec, "status": status}
     return cast("Deployment", Deployment.from_dict(made))
 
 
@@ -187,7 +227,11 @@ def deployment(since: datetime.datetime, **conditions: str) -> Deployment:
         (deployment(START, Available="True"), False),
         (deployment(START, Available="False"), True),
         (deployment(LATER, Available="False"), False),
+        (deployment(START, Available="False", Progressing="True"), True),
+        (deployment(START, updated=LATER, Available="False", Progressing="True"), False),
         (deployment(LATER, Available="True", Progressing="False"), True),
+        (deployment(START, generation=1, Available="True", Progressing="False"), True),
+        (deployment(START, generation=2, Available="True", Progressing="False"), False),
     ],
 )
 def test_deployment_is_overdue_after_a_minute(there: Deployment | None, overdue: bool) -> None:

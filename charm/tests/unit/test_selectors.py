@@ -35,7 +35,10 @@ def test_empty_text_selects_nothing() -> None:
     assert Selector.parse("  ") is None
 
 
-@pytest.mark.parametrize("text", ["a b", "a=b c", "a in b", "a in ()", "a in (b", "=b", "a,,b", "-a=b", "a=b/c", "a>1"])
+@pytest.mark.parametrize(
+    "text",
+    ["a b", "a=b c", "a in b", "a in ()", "a in (b", "=b", "a,,b", "-a=b", "a=b/c", "a>1", "a..b/c", "a-.b/c=d"],
+)
 def test_invalid_selector_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a label selector"):
         Selector.parse(text)
