@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use nix::poll::PollFd;
 
-use crate::clock::cpu_time;
+use crate::clock::{self, cpu_time};
 use crate::log;
 use crate::pod::{Event, Exit, PodState};
 use process::Process;
@@ -55,6 +55,7 @@ pub(crate) struct Observer {
     last_look: Duration,
     next_look: Duration,
     expected_until: Duration,
+    clock: fn() -> Duration,
 }
 
 /// Holds a process without a parent in the pod: a container's init process, or an exec session.
@@ -92,6 +93,7 @@ impl Observer {
             last_look: Duration::ZERO,
             next_look: Duration::ZERO,
             expected_until: now + START_EXPECTED_FOR,
+            clock: clock::now,
         }
     }
 
@@ -159,7 +161,10 @@ impl Observer {
     /// Takes in a listing of what is alive, in the order of the starts.
     fn list(&mut self, pod: &PodState, now: Duration, events: &mut Vec<Event>) {
         self.last_listing = now;
+        let began = (self.clock)();
         let mut listed = self.procfs.roots();
+        // A shim that has used up its CPU limit is stopped while it lists.
+        let now = now + (self.clock)().saturating_sub(began);
         listed.retain(|found| found.pid != self.own_pid);
         listed.sort_by_key(|found| (found.started, found.pid));
         let is_listed = |root: &Root| listed.iter().any(|found| found.is(root.found));
@@ -188,8 +193,9 @@ impl Observer {
         let is_of_instance = |root: &Root| root.instance.as_ref() == Some(&instance);
         let is_first = !self.roots.iter().any(is_of_instance);
         let ContainerInstance { container, id } = instance.clone();
-        let is_ours =
-            self.own_instance.as_ref() != Some(&instance) && pod.containers.iter().any(|known| known.name == container);
+        // An earlier instance of its own container may still have processes.
+        let is_own = self.own_instance.as_ref().is_some_and(|own| own.container == container);
+        let is_ours = !is_own && pod.containers.iter().any(|known| known.name == container);
         let root = &mut self.roots[index];
         // Exec sessions begin with their container's mounts.
         root.is_init = is_first && (was_in_creation || now <= self.last_look + SHORTEST_LIFE);
@@ -197,14 +203,15 @@ impl Observer {
         if !is_ours {
             root.process = None;
         }
+        if is_first && self.notifier.is_none() {
+            self.expected_until = now + START_EXPECTED_FOR;
+        }
         if !is_ours || !is_first || pod.knows(&id) {
             return None;
         }
         // The kubelet starts containers one after the other, so a start that was notified is this one. One that the first scan
         // finds may be older than the notification.
-        if self.notifier.is_none() {
-            self.expected_until = now + START_EXPECTED_FOR;
-        } else if !(self.was_announced && self.last_look.is_zero()) {
+        if self.notifier.is_some() && !(self.was_announced && self.last_look.is_zero()) {
             self.expected_until = now;
         }
         Some(Event::Started { container, id, pid })

@@ -69,6 +69,8 @@ mod tests {
     use nix::poll::{PollTimeout, poll};
     use std::fs;
 
+    use nix::sys::stat::{Mode, SFlag, mknod};
+
     /// Waits for a write to be noticed. A process that another test has just forked keeps the file open for a moment.
     fn notices(notifier: &Notifier) -> bool {
         let noticed = poll(&mut [notifier.poll_fd()], PollTimeout::from(10_000_u16));
@@ -79,7 +81,8 @@ mod tests {
     fn writes_are_noticed_once() {
         let directory = tempfile::tempdir().unwrap();
         let (hosts, pod) = (directory.path().join("hosts"), directory.path().join("pod"));
-        fs::write(&hosts, "").unwrap();
+        // Opens no descriptor, which processes that other tests fork would close later.
+        mknod(&hosts, SFlag::S_IFREG, Mode::S_IRUSR | Mode::S_IWUSR, 0).unwrap();
         fs::create_dir(&pod).unwrap();
         let notifier = Notifier::new().unwrap();
         notifier.watch(&hosts).unwrap();

@@ -1,5 +1,6 @@
 //! Watches a process of a sibling container for its end, and for its exit code once its parent has reaped it.
 
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -8,7 +9,6 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::procfs::Procfs;
-use crate::clock::now;
 use crate::pod::Exit;
 use crate::syscalls::{pidfd_exit_status, pidfd_open};
 
@@ -24,8 +24,8 @@ pub(crate) struct Process {
     started: u64,
     /// `None` if `pidfd_open` failed: kernels before 5.3, old seccomp profiles, no memory.
     pidfd: Option<OwnedFd>,
-    /// Time at which it was seen to have ended.
-    ended: Option<Duration>,
+    /// Whether it was seen to have ended.
+    has_ended: bool,
 }
 
 impl Process {
@@ -33,7 +33,7 @@ impl Process {
     pub(crate) fn open(pid: i32, started: u64, procfs: &Procfs) -> Option<Self> {
         let pidfd = pidfd_open(pid).ok();
         // An error of pidfd_open does not prove that the process is gone, and the PID may have been reused: /proc shows it.
-        (!procfs.is_gone(pid, started)).then_some(Self { pid, started, pidfd, ended: None })
+        (!procfs.is_gone(pid, started)).then_some(Self { pid, started, pidfd, has_ended: false })
     }
 
     /// Returns the exit once the process has ended and its parent has reaped it. Sets `has_executed` if the process has executed
@@ -45,17 +45,17 @@ impl Process {
         };
         let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
         let ready = poll(&mut fds, PollTimeout::ZERO).ok().and_then(|_| fds[0].revents()).unwrap_or(PollFlags::empty());
-        if ready.contains(PollFlags::POLLIN) && self.ended.replace(self.ended.unwrap_or_else(now)).is_none() {
+        if ready.contains(PollFlags::POLLIN) && !mem::replace(&mut self.has_ended, true) {
             // It can still be read, unless it has just been reaped.
             *has_executed |= procfs.has_executed(self.pid, self.started);
         }
-        let is_reaped = ready.contains(PollFlags::POLLHUP) || (self.ended.is_some() && is_gone());
+        let is_reaped = ready.contains(PollFlags::POLLHUP) || (self.has_ended && is_gone());
         is_reaped.then(|| Exit { code: pidfd_exit_status(pidfd).map(exit_code), has_executed: *has_executed })
     }
 
     /// Returns the descriptor for a poll that wakes at the end, and then at the reaping if the kernel reports it.
     pub(crate) fn poll_fd(&self) -> Option<PollFd<'_>> {
-        let events = if self.ended.is_some() { PollFlags::empty() } else { PollFlags::POLLIN };
+        let events = if self.has_ended { PollFlags::empty() } else { PollFlags::POLLIN };
         self.pidfd.as_ref().map(|pidfd| PollFd::new(pidfd.as_fd(), events))
     }
 
@@ -63,7 +63,7 @@ impl Process {
     pub(crate) fn poll_interval(&self) -> Option<Duration> {
         match &self.pidfd {
             None => Some(PROC_POLL_INTERVAL),
-            Some(_) => self.ended.map(|_| REAP_POLL_INTERVAL),
+            Some(_) => self.has_ended.then_some(REAP_POLL_INTERVAL),
         }
     }
 }
@@ -128,7 +128,7 @@ mod tests {
         // Reading a directory fails, like any read while no file can be opened.
         std::fs::create_dir_all(root.path().join("7/stat")).unwrap();
         let procfs = Procfs::new(root.path());
-        let mut process = Process { pid: 7, started: 200, pidfd: None, ended: None };
+        let mut process = Process { pid: 7, started: 200, pidfd: None, has_ended: false };
         assert_eq!(process.check(&procfs, &mut false), None);
         assert!(Process::open(7, 200, &procfs).is_some());
         std::fs::remove_dir_all(root.path().join("7")).unwrap();

@@ -22,13 +22,14 @@ impl World {
         fake::set_last_pid(root.path(), 1);
         let args = WatchArgs::new(vec!["main".to_owned(), "metrics".to_owned()], RestartPolicy::Never);
         let now = Duration::from_secs(1000);
-        let observer = Observer::new(Procfs::new(root.path()), true, None, now);
+        let mut observer = Observer::new(Procfs::new(root.path()), true, None, now);
+        observer.clock = || Duration::ZERO;
         Self { root, observer, pod: PodState::new(&args), now }
     }
 
     /// A process that the runtime has forked, and that has executed nothing.
     fn fork(&self, pid: i32, mounts: &str) {
-        // High PIDs, which no process of this machine has: otherwise the end of that would be waited for.
+        // PIDs above the kernel's limit (PID_MAX_LIMIT), which no process has: otherwise the end of that would be waited for.
         fake::process(self.root.path(), pid, 0, 200 + u64::from(pid.unsigned_abs()), mounts);
         fake::set_flags(self.root.path(), pid, 0x40);
         fake::set_last_pid(self.root.path(), pid);
@@ -68,8 +69,8 @@ impl World {
 }
 
 const A_LOOK: Duration = Duration::from_millis(20);
-const FIRST: i32 = 4_190_001;
-const SECOND: i32 = 4_190_002;
+const FIRST: i32 = 5_000_001;
+const SECOND: i32 = 5_000_002;
 const NOTHING: [&str; 0] = [];
 
 #[test]
@@ -136,6 +137,47 @@ fn end_of_exec_session_is_not_the_containers() {
     assert_eq!(world.look(A_LOOK), ["0000000a ended unknown false"]);
 }
 
+/// Tells a time that is later by more than a container's shortest life each time.
+fn slow_clock() -> Duration {
+    thread_local!(static CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
+    CALLS.set(CALLS.get() + 1);
+    SHORTEST_LIFE * 2 * CALLS.get()
+}
+
+#[test]
+fn container_of_a_listing_that_took_long_is_found_late() {
+    for (clock, is_final) in [((|| Duration::ZERO) as fn() -> Duration, true), (slow_clock, false)] {
+        let mut world = World::new();
+        world.look(A_LOOK);
+        world.observer.clock = clock;
+        world.fork(FIRST, &fake::mounts_of("main", "0000000a"));
+        assert_eq!(world.look(A_LOOK), ["main 0000000a started"]);
+        world.execute(FIRST);
+        world.look(Duration::from_secs(1));
+        world.end(FIRST);
+        assert_eq!(world.look(A_LOOK), [format!("0000000a ended unknown {is_final}")]);
+    }
+}
+
+#[test]
+fn start_of_a_container_that_is_not_awaited_keeps_looks_frequent() {
+    let mut world = World::new();
+    world.look(START_EXPECTED_FOR + A_LOOK);
+    world.fork(FIRST, &fake::mounts_of("helper", "0000000a"));
+    world.execute(FIRST);
+    world.look(Duration::from_secs(1));
+    assert!(world.now < world.observer.expected_until, "the next one may follow at once");
+}
+
+#[test]
+fn processes_of_an_earlier_instance_of_its_own_container_are_not_the_proxy() {
+    let mut world = World::new();
+    world.observer.own_instance =
+        Some(ContainerInstance { container: "istio-proxy".to_owned(), id: "0000000b".to_owned() });
+    world.fork(FIRST, &fake::mounts_of("istio-proxy", "0000000a"));
+    assert_eq!(world.look(A_LOOK), NOTHING);
+}
+
 #[test]
 fn exec_session_found_first_does_not_end_its_container() {
     let mut world = World::new();
@@ -173,7 +215,7 @@ fn containers_of_others_are_not_reported() {
 #[test]
 fn nothing_is_looked_at_while_all_run() {
     let mut world = World::new();
-    for (pid, name) in [(FIRST, "main"), (SECOND, "metrics"), (4_190_003, "istio-proxy")] {
+    for (pid, name) in [(FIRST, "main"), (SECOND, "metrics"), (5_000_003, "istio-proxy")] {
         assert!(world.observer.poll_interval(&world.pod, world.now).is_some());
         world.fork(pid, &fake::mounts_of(name, &format!("{:08x}", pid % 16)));
         assert_eq!(world.look(A_LOOK).len(), 1);

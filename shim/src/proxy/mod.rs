@@ -148,7 +148,7 @@ impl ProxyShutdown {
             self.note(proxy, asked.endpoint, &Ok(QuitResponse::ConnectionClosed), now);
         }
         (self.signal_at, self.accepted, self.flush) = (None, None, None);
-        self.targets[proxy].next = Duration::ZERO;
+        (self.targets[proxy].next, self.targets[proxy].backoff) = (Duration::ZERO, RETRY_BACKOFF_MIN);
         self.requested.take().map(|requested| now.saturating_sub(requested))
     }
 
@@ -233,9 +233,11 @@ impl ProxyShutdown {
         if is_proxy && may_end {
             self.accepted.get_or_insert(now);
             self.accepted_by.get_or_insert_with(|| target.endpoints[asked].clone());
-        } else if is_proxy && response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            let signal = self.signal_at.map_or(Signal::SIGTERM, |(_, signal)| signal);
-            self.signal_at = Some((now, signal)).filter(|_| signal == Signal::SIGTERM).or(self.signal_at);
+        } else if is_proxy
+            && response.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+            && let Some((at, Signal::SIGTERM)) = &mut self.signal_at
+        {
+            *at = now;
         }
     }
 }

@@ -116,6 +116,19 @@ fn next_address_is_asked_after_refusal_or_silence() {
 }
 
 #[test]
+fn restarted_proxy_is_asked_again_after_a_second() {
+    let mut shutdown = shutdown_of(&[], &[answering(ACCEPTED)]);
+    let proxy = shutdown.proxy();
+    for _ in 0..6 {
+        seconds_until(&mut shutdown, |shutdown| shutdown.accepted.is_some());
+        shutdown.proxy_ended(now());
+    }
+    let refused = Err(io::ErrorKind::ConnectionRefused.into());
+    shutdown.note(proxy, 0, &refused, Duration::ZERO);
+    assert_eq!(shutdown.targets[proxy].next, RETRY_BACKOFF_MIN);
+}
+
+#[test]
 fn envoy_is_asked_on_both_addresses_of_localhost() {
     for (status_port, expected) in
         [(15020, "127.0.0.1:15020 [::1]:15000 127.0.0.1:15000"), (0, "[::1]:15000 127.0.0.1:15000")]
@@ -135,6 +148,7 @@ fn proxy_that_does_not_end_gets_sigterm_and_then_sigkill() {
         let mut shutdown = shutdown_of(&[], &[answering(answer)]);
         let began = now();
         shutdown.advance(true, began);
+        seconds_until(&mut shutdown, |shutdown| shutdown.in_flight.is_none());
         for (minutes, signal) in [(1, Signal::SIGTERM), (2, Signal::SIGKILL)] {
             let due = began + Duration::from_mins(minutes);
             assert_eq!(shutdown.due_signal(due.saturating_sub(Duration::from_secs(1))), None, "{answer}");

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, ExitStatus};
 
-use nix::libc::{SIGCHLD, SIGTERM};
+use nix::libc::{SIGCHLD, SIGPIPE, SIGTERM};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::resource::{Resource, setrlimit};
@@ -80,7 +80,9 @@ impl Child {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let signal = info.ssi_signo.cast_signed();
             self.got_sigterm |= signal == SIGTERM;
-            if signal != SIGCHLD {
+            // Raised by a line of its own log that nobody reads any more.
+            let is_own = signal == SIGPIPE && info.ssi_pid == process::id();
+            if signal != SIGCHLD && !is_own {
                 kill(self.pid, signal);
             }
         }

@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use super::pod::{
-    self, ACCEPTED, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, Shim, code, copy_program, pod_with_proxy,
+    self, ACCEPTED, Agent, BOTH, NEVER, NOTHING, ON_FAILURE, Pod, Proxy, Shim, announced, code, copy_program,
+    pod_with_proxy,
 };
 
 /// Starts a shim whose calls fail as strace injects it.
@@ -113,7 +114,7 @@ const LEADERLESS: &str = "
 #include <unistd.h>
 static void *rest(void *gate) {
     while (access(gate, F_OK) != 0) usleep(10000);
-    _exit(0);
+    _exit(CODE);
 }
 int main(int count, char **words) {
     pthread_t thread;
@@ -123,14 +124,35 @@ int main(int count, char **words) {
 }
 ";
 
+/// Compiles such a program. Returns it, with its two files.
+fn leaderless(pod: &Pod, code: u8) -> [String; 3] {
+    let [source, program, first_gate, gate] =
+        ["leaderless.c", "leaderless", "first-gate", "gate"].map(|name| pod.file(name).display().to_string());
+    fs::write(&source, LEADERLESS).unwrap();
+    let code = format!("-DCODE={code}");
+    assert!(Command::new("cc").args(["-pthread", &code, "-o", &program, &source]).status().unwrap().success());
+    [program, first_gate, gate]
+}
+
+/// Linux reports the code of the first thread: docs/limitations.md.
+#[test]
+fn code_of_a_process_is_its_first_threads() {
+    let (pod, _proxy, mut shim) = announced(&NEVER);
+    let words = leaderless(&pod, 1);
+    let mut main = shim.observe(&pod, "main", || pod.run("main", &words.each_ref().map(String::as_str)));
+    fs::write(&words[1], "").unwrap();
+    main.until_zombie();
+    fs::write(&words[2], "").unwrap();
+    assert_eq!(main.wait().code(), Some(1), "its parent knows");
+    shim.until_logged(&format!("container exited container=main {}", code(0)));
+}
+
 #[test]
 fn process_without_its_first_thread_is_awaited() {
     let pod = Pod::new();
-    let (source, program, gate) = (pod.file("leaderless.c"), pod.file("leaderless"), pod.file("gate"));
-    fs::write(&source, LEADERLESS).unwrap();
-    assert!(Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).status().unwrap().success());
-    let first_gate = pod.file("first-gate");
-    let main = pod.run("main", &[&program, &first_gate, &gate].map(|word| word.to_str().unwrap()));
+    let words = leaderless(&pod, 0);
+    let main = pod.run("main", &words.each_ref().map(String::as_str));
+    let [_, first_gate, gate] = words;
     let lose_leader = || {
         fs::write(&first_gate, "").unwrap();
         main.until_zombie();

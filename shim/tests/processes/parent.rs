@@ -48,6 +48,16 @@ fn parent_dies_by_the_commands_signal() {
     }
 }
 
+/// As where the runtime's reader of a container's log is gone.
+#[test]
+fn command_gets_no_signal_of_a_log_that_nobody_reads() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let script = "trap 'exit 13' PIPE; sleep 0.5; exit 7";
+    let mut parent = parent(&["sh", "-c", script]).stderr(writer).spawn().unwrap();
+    assert_eq!(parent.wait().unwrap().code(), Some(7));
+}
+
 /// Runs a script with its parent as PID 1. Returns the exit code.
 fn run_as_pid_1(script: &str) -> Option<i32> {
     let mut namespace = Command::new("unshare");

@@ -44,9 +44,8 @@ fn container_that_was_never_seen_is_reported() {
 
 #[test]
 fn short_container_is_observed() {
-    let (pod, proxy, shim) = announced(&NEVER);
-    // A runtime takes as long to create a container.
-    pod.start("main", "sleep 0.1").wait();
+    let (pod, proxy, mut shim) = announced(&NEVER);
+    shim.observe(&pod, "main", || pod.start("main", "sleep 0.1")).wait();
     let log = proxy.assert_quit_once(shim);
     assert!(log.contains("awaited containers finished known-by=exit"), "{log}");
 }
@@ -96,6 +95,7 @@ fn report_while_an_awaited_container_runs_ends_nothing() {
     main.finish();
     shim.until_logged("container exited container=main");
     assert_eq!(proxy.requests(), NOTHING, "metrics runs, so the report is wrong");
+    assert!(!shim.log().contains("awaited containers finished"), "{}", shim.log());
     metrics.finish();
     proxy.assert_quit_once(shim);
 }
@@ -114,7 +114,8 @@ fn restarted_shim_finds_what_runs_and_waits_for_the_report_of_the_rest() {
     shim.until_logged("container exited container=metrics");
     assert_eq!(proxy.requests(), NOTHING, "this shim has not seen main");
     pod.report("main=0,metrics=0");
-    proxy.assert_quit_once(shim);
+    let log = proxy.assert_quit_once(shim);
+    assert!(log.contains("awaited containers finished known-by=kubelet"), "{log}");
 }
 
 #[test]
@@ -122,7 +123,8 @@ fn report_of_before_the_shims_start_counts_unless_all_may_restart() {
     let (pod, proxy) = pod_with_proxy();
     pod.report("main=0");
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--all-may-restart"]].concat());
-    shim.until_logged("container started container=istio-proxy");
+    shim.until_looked();
+    assert!(!shim.log().contains("awaited containers finished"), "{}", shim.log());
     assert_eq!(proxy.requests(), NOTHING, "{}", shim.log());
     pod.report_nothing();
     pod.report("main=0");

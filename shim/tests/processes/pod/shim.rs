@@ -47,7 +47,7 @@ impl Shim {
     }
 
     /// Waits until the shim has looked at the pod once from now on: it wakes, looks, and sleeps again.
-    fn until_looked(&self) {
+    pub(crate) fn until_looked(&self) {
         let function = format!("/proc/{}/wchan", self.container.init());
         let sleeps = || fs::read_to_string(&function).is_ok_and(|function| function.contains("poll"));
         until("the shim's sleep", sleeps);
