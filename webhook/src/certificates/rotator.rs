@@ -15,8 +15,10 @@ use contract::error_chain::display_chain;
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Limits the time of one reconciliation, with its write.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limits the writes without a pause between them. A renewal takes fewer; more mean that another client undoes them.
+/// Limits the writes between two pauses in which nothing changed. A renewal takes fewer; more mean that another client undoes them.
 const MAX_CONSECUTIVE_WRITES: u32 = 5;
+/// Limits how often changes that others make wake it.
+const WAKE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after too many consecutive writes.
 const CONFLICT_BACKOFF: Duration = Duration::from_secs(10);
 
@@ -60,7 +62,8 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
         loop {
             let reconciled = timeout(RECONCILE_TIMEOUT, self.reconcile(&serve)).await;
             let reconciled = reconciled.unwrap_or(Err(Error::Timeout(RECONCILE_TIMEOUT)));
-            writes = if matches!(reconciled, Ok(Action::Idle)) { 0 } else { writes + 1 };
+            let is_idle = matches!(reconciled, Ok(Action::Idle));
+            writes += u32::from(!is_idle);
             let pause = match reconciled {
                 Ok(Action::Idle) => {
                     last_error = None;
@@ -82,10 +85,14 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
                 }
             };
             // A webhook that is new in a configuration has no bundle, and the API server does not trust it until then.
-            let idle = last_error.is_none() && writes == 0;
+            let changed = async {
+                sleep(WAKE_INTERVAL).await;
+                self.store.changed(&self.configurations).await;
+            };
             select! {
-                () = sleep(pause) => {}
-                () = self.store.changed(&self.configurations), if idle => {}
+                biased;
+                () = sleep(pause) => if is_idle { writes = 0 },
+                () = changed, if is_idle => {}
             }
         }
     }

@@ -2,7 +2,6 @@
 //! requests of several replicas arrive.
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
@@ -94,8 +93,10 @@ impl CertificateStore for Access {
         Ok(vec![Configuration { name: "istio-aux".to_owned(), version: cluster.bundles.len().to_string(), bundles }])
     }
 
-    async fn changed(&self, _read: &[Configuration]) {
-        pending::<()>().await;
+    async fn changed(&self, read: &[Configuration]) {
+        while self.cluster().bundles.len().to_string() == read[0].version {
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     async fn read_secret(&self) -> Result<(StoredCerts, String), Error> {
@@ -351,4 +352,30 @@ async fn first_writes_after_an_outage_follow_each_other_at_once() {
     assert!(timeout(RETRY_DELAY * FAILURES + CONFLICT_BACKOFF / 2, rotator).await.is_err());
     let cluster = simulation.cluster();
     assert_eq!(cluster.secret().current.as_ref().map(|cert| cert.ca.as_str()), Some(cluster.bundle()));
+}
+
+/// As Argo CD does with a bundle that its manifests have.
+#[tokio::test(start_paused = true)]
+async fn client_that_undoes_each_write_is_not_fought() {
+    const LASTS: Duration = Duration::from_mins(1);
+    let simulation = Simulation::new(stored(&cert(NAME, YEAR)), YEAR);
+    let access = Access { cluster: simulation.cluster.clone(), replica: 0 };
+    let clock = || Moment { unix: START, monotonic: Duration::ZERO };
+    let rotator = CertRotator::new(access, clock, NAME, YEAR).run(|_| true);
+    let other = async {
+        loop {
+            sleep(Duration::from_millis(50)).await;
+            let mut cluster = simulation.cluster();
+            if cluster.bundle() != "theirs" {
+                cluster.bundles.push((START, "theirs".to_owned()));
+            }
+        }
+    };
+    let both = async {
+        select! { biased; never = rotator => match never {}, () = other => {} }
+    };
+    assert!(timeout(LASTS, both).await.is_err());
+    let writes = simulation.cluster().bundles[1..].iter().filter(|(_, bundle)| bundle != "theirs").count();
+    let pauses = usize::try_from(LASTS.as_secs() / CONFLICT_BACKOFF.as_secs()).unwrap();
+    assert!((2..=MAX_CONSECUTIVE_WRITES as usize + pauses).contains(&writes), "{writes} writes in {LASTS:?}");
 }
