@@ -16,7 +16,7 @@ use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::controller::{Action as Requeue, Error as RunError};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::{Controller, watcher};
-use kube::{Client, ResourceExt};
+use kube::{Client, Config, ResourceExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use webhook::serve;
@@ -26,7 +26,6 @@ use crate::cluster::{self, Outcome};
 use crate::election::Candidate;
 use crate::metrics::{Reconciliation, TenancyMetrics};
 use crate::plan::{EventNote, Installation, Plan, plan};
-use crate::progress::Progress;
 
 /// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
@@ -36,8 +35,12 @@ const REFUSED_INTERVAL: Duration = Duration::from_secs(5);
 const FAILED_INTERVAL: Duration = Duration::from_secs(1);
 /// Limits these delays, which double with each warning or failure in a row.
 const BACKOFF_MAX: Duration = Duration::from_mins(5);
-/// Limits one check. A connection can be lost without a word, and a request of kube's client has no limit.
+/// Limits one check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Is the time of one watch of namespaces, after which the next one begins.
+const WATCH_SECONDS: u32 = 50;
+/// Limits the time in which a connection to the API server says nothing. A watch may say nothing until it ends.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The reason of the event about a write that the API server has rejected.
 const REFUSED: &str = "Refused";
 /// Repeats a lasting notice after this time. Events last an hour by default.
@@ -56,23 +59,23 @@ pub(crate) fn run(arguments: &ControllerArgs) -> Result<()> {
 }
 
 async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
-    let client = Client::try_default().await.context("no cluster")?;
+    let config =
+        Config::infer().await.map_err(kube::Error::InferConfig).and_then(|config| client(config, ANSWER_TIMEOUT));
+    let client = config.context("no cluster")?;
     let metrics = Arc::new(TenancyMetrics::new());
     let is_ready = Arc::new(AtomicBool::new(false));
     let shutdown = serve::shutdown_signal().context("cannot start")?;
-    let (text, ready, progress) = (metrics.clone(), is_ready.clone(), Arc::new(Progress::default()));
+    let (text, ready) = (metrics.clone(), is_ready.clone());
     let readiness =
         move || if ready.load(Ordering::Relaxed) { Ok(()) } else { Err("the Lease was not read yet".to_owned()) };
     let (_stop, stopped) = watch::channel(());
-    let alive = progress.clone();
-    let liveness = move || alive.reason_to_restart();
-    let (address, health) = serve::health(arguments.health_listen, liveness, readiness, move || text.text(), stopped)?;
+    let (address, health) = serve::health(arguments.health_listen, || Ok(()), readiness, move || text.text(), stopped)?;
     let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace()).to_owned();
     let leases = Api::namespaced(client.clone(), &namespace);
     let mut candidate = Candidate::new(leases, labels(&namespace), &arguments.lease, &arguments.identity);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), identity = arguments.identity, health = %address, "started");
     let installation = Installation { namespace, roles: arguments.roles.clone() };
-    let worker = Worker { context: Context::new(client, installation, &arguments.identity, metrics, progress) };
+    let worker = Worker { context: Context::new(client, installation, &arguments.identity, metrics) };
     let result = tokio::select! {
         never = worker.lead(&mut candidate, &is_ready) => match never {},
         ended = health => Err(anyhow!("the health listener ended unexpectedly: {ended:?}")),
@@ -80,6 +83,14 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
     };
     candidate.release().await;
     result
+}
+
+/// Returns a client that gives a connection up once it has said nothing for so long. Connections can be lost without a word.
+fn client(mut config: Config, timeout: Duration) -> kube::Result<Client> {
+    (config.connect_timeout, config.read_timeout) = (Some(timeout), Some(timeout));
+    // Otherwise the time a connection was idle counts against its next answer.
+    config.reset_reader_on_write = true;
+    Client::try_from(config)
 }
 
 /// Keeps only the metadata.
@@ -94,7 +105,7 @@ struct Worker {
 impl Worker {
     /// Acts whenever this replica is the leader.
     async fn lead(&self, candidate: &mut Candidate, is_ready: &AtomicBool) -> Infallible {
-        let Context { metrics, progress, .. } = &*self.context;
+        let metrics = &self.context.metrics;
         loop {
             candidate.acquire(|| is_ready.store(true, Ordering::Relaxed)).await;
             tracing::info!("this replica acts");
@@ -104,7 +115,6 @@ impl Worker {
                 reason = candidate.keep() => reason,
             };
             metrics.set_leader(false);
-            progress.reset();
             self.context.memories().clear();
             tracing::warn!(reason, "this replica no longer acts");
         }
@@ -113,26 +123,17 @@ impl Worker {
     async fn watch(&self) {
         let namespaces: Api<NamespaceMeta> = Api::all(self.context.client.clone());
         let config = kube::runtime::controller::Config::default().concurrency(CONCURRENCY);
-        let controller = Controller::new(namespaces, watcher::Config::default()).with_config(config);
-        let (listed, progress) = (controller.store(), &self.context.progress);
-        let checks =
-            controller.run(reconcile, back_off, self.context.clone()).for_each(async |checked| match checked {
-                // What has failed is tried again, and was logged.
-                Ok(_) | Err(RunError::ReconcilerFailed(..)) => {}
-                // It was deleted before its next check.
-                Err(RunError::ObjectNotFound(namespace)) => self.context.forget(&namespace.name),
-                Err(error) => {
-                    progress.answered();
-                    tracing::warn!(error = describe_error(&error), "cannot list or watch namespaces yet");
-                }
-            });
-        let list = async {
-            progress.begin();
-            // It fails only where the controller ends.
-            let _ = listed.wait_until_ready().await;
-            progress.end(true);
-        };
-        tokio::join!(checks, list);
+        let controller =
+            Controller::new(namespaces, watcher::Config::default().timeout(WATCH_SECONDS)).with_config(config);
+        let checks = controller.run(reconcile, back_off, self.context.clone());
+        let after_each = checks.for_each(async |checked| match checked {
+            // What has failed is tried again, and was logged.
+            Ok(_) | Err(RunError::ReconcilerFailed(..)) => {}
+            // It was deleted before its next check.
+            Err(RunError::ObjectNotFound(namespace)) => self.context.forget(&namespace.name),
+            Err(error) => tracing::warn!(error = describe_error(&error), "cannot list or watch namespaces yet"),
+        });
+        after_each.await;
     }
 }
 
@@ -141,7 +142,6 @@ struct Context {
     installation: Installation,
     reporter: Reporter,
     metrics: Arc<TenancyMetrics>,
-    progress: Arc<Progress>,
     /// Holds what is remembered of each namespace from its last check.
     remembered: Mutex<HashMap<String, Memory>>,
 }
@@ -174,9 +174,7 @@ async fn reconcile(namespace: Arc<NamespaceMeta>, context: Arc<Context>) -> Resu
         context.forget(&name);
         return Ok(Requeue::await_change());
     }
-    context.progress.begin();
     let checked = timeout(CHECK_TIMEOUT, check(&namespace, &name, &context)).await;
-    context.progress.end(checked.is_ok());
     checked.unwrap_or(Err(CheckError::Unanswered))
 }
 
@@ -184,7 +182,6 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
     let Context { client, installation, .. } = context;
     let desired = DesiredTenancy::of(namespace.labels(), namespace.annotations());
     let observed = cluster::observe(client, installation, name, &desired).await?;
-    context.progress.answered();
     let Plan { actions, mut notices } = plan(installation, name, &desired, &observed);
     let (mut changed, mut failed, mut kept) = (Vec::new(), None, Vec::new());
     for action in &actions {
@@ -250,15 +247,9 @@ fn pause_after(first: Duration, failures: u32) -> Duration {
 }
 
 impl Context {
-    fn new(
-        client: Client,
-        installation: Installation,
-        identity: &str,
-        metrics: Arc<TenancyMetrics>,
-        progress: Arc<Progress>,
-    ) -> Arc<Self> {
+    fn new(client: Client, installation: Installation, identity: &str, metrics: Arc<TenancyMetrics>) -> Arc<Self> {
         let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance: Some(identity.to_owned()) };
-        Arc::new(Self { client, installation, reporter, metrics, progress, remembered: Mutex::default() })
+        Arc::new(Self { client, installation, reporter, metrics, remembered: Mutex::default() })
     }
 
     fn memories(&self) -> MutexGuard<'_, HashMap<String, Memory>> {

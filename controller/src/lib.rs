@@ -2,7 +2,6 @@
 //!
 //! `inject::tenancy` reads a namespace and returns the objects that it should have. Here `plan` decides what to do about the
 //! difference, `cluster` reads and writes, `controller` watches, `election` lets one of several replicas act, and
-//! `progress` tells whether the API server answers.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +11,5 @@ mod controller;
 mod election;
 pub mod metrics;
 mod plan;
-mod progress;
 
 pub use self::args::ControllerArgs;

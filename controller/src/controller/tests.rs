@@ -1,7 +1,11 @@
 //! Runs the controller against an API server with recorded answers.
 
+use std::sync::atomic::AtomicUsize;
+
 use api::fake::{Answer, Requests, client};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use super::*;
 
@@ -26,7 +30,7 @@ fn context(answers: impl IntoIterator<Item = Answer>) -> (Arc<Context>, Requests
     let (client, requests) = client(answers);
     let installation =
         Installation { namespace: "istio-aux".to_owned(), roles: vec!["istio-aux-pipelines".to_owned()] };
-    (Context::new(client, installation, "test", Arc::default(), Arc::default()), requests)
+    (Context::new(client, installation, "test", Arc::default()), requests)
 }
 
 fn namespace(metadata: &Value) -> Arc<NamespaceMeta> {
@@ -219,22 +223,39 @@ async fn request_without_an_answer_stalls_no_other_namespace() {
     assert_eq!(other, Requeue::requeue(RESYNC_INTERVAL));
     assert!(!stalled.is_finished());
     assert!(matches!(stalled.await.unwrap(), Err(CheckError::Unanswered)));
-    assert_eq!(context.progress.reason_to_restart(), Ok(()));
 }
 
-#[tokio::test(start_paused = true)]
-async fn liveness_says_within_a_minute_that_nothing_is_answered() {
-    let (context, requests) = context([]);
-    requests.never_answer(usize::MAX);
-    let (began, checked) = (tokio::time::Instant::now(), context.clone());
-    tokio::spawn(async move {
-        loop {
-            drop(reconcile(opted_in(), checked.clone()).await);
-            tokio::time::sleep(FAILED_INTERVAL).await;
+/// As a load balancer that has lost its API server: it takes requests and says nothing.
+#[tokio::test]
+async fn watch_that_is_not_answered_is_asked_again() {
+    let (listener, watches) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), &AtomicUsize::new(0));
+    let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+    let (_, installation) = (context([]).1, context([]).0.installation.clone());
+    let api = super::client(config, Duration::from_secs(1)).unwrap();
+    let worker = Worker { context: Context::new(api, installation, "test", Arc::default()) };
+    let mut kept = Vec::new();
+    let serve = async {
+        while watches.load(Ordering::Relaxed) < 3 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            let is_watch = String::from_utf8_lossy(&request[..read]).contains("watch=");
+            let number = if is_watch { watches.fetch_add(1, Ordering::Relaxed) } else { 0 };
+            if number == 1 {
+                kept.push(stream);
+                continue;
+            }
+            let list = r#"{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "1"}, "items": []}"#;
+            let body = if is_watch { "" } else { list };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close",
+                body.len()
+            );
+            stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
         }
-    });
-    while context.progress.reason_to_restart().is_ok() {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(began.elapsed() < Duration::from_mins(1));
+    };
+    tokio::select! {
+        () = worker.watch() => panic!("it ended"),
+        () = serve => {}
     }
 }
