@@ -80,9 +80,9 @@ impl Metrics {
         registry.register("build", "The version that runs", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
         let help = "Admission reviews by result, and by the mode of the pod after it";
         let reviews = register(&mut registry, "admission_reviews", help, counters(outcomes().map(review_labels)));
-        let entries = [Entry::PipelinesToken, Entry::Mesh].map(Entry::as_str);
+        let entries = [Entry::PipelinesToken, Entry::Mesh, Entry::InMesh, Entry::OutOfMesh].map(Entry::as_str);
         let of_entry = |entry| RESULTS.map(|result| [("entry", entry), ("result", result)]);
-        let help = "Admission reviews for Kubeflow's tenants, by what they ask for and by result";
+        let help = "Admission reviews for Kubeflow's tenants and for charms, by what they ask for and by result";
         let tenancy_reviews =
             register(&mut registry, "tenancy_reviews", help, counters(entries.into_iter().flat_map(of_entry)));
         let help = "Admission reviews for pods whose proxy runs beside them, by result";
@@ -126,9 +126,7 @@ impl Metrics {
             Entry::Injection => self.reviews.get_or_create(&[result, mode]).inc(),
             Entry::Node | Entry::NodeMesh => self.node_reviews.get_or_create(&[result]).inc(),
             Entry::Ended => self.status_reviews.get_or_create(&[result]).inc(),
-            // They label pods, and their log says which.
-            Entry::InMesh | Entry::OutOfMesh => 0,
-            Entry::PipelinesToken | Entry::Mesh => {
+            Entry::PipelinesToken | Entry::Mesh | Entry::InMesh | Entry::OutOfMesh => {
                 self.tenancy_reviews.get_or_create(&[("entry", entry.as_str()), result]).inc()
             }
         };
@@ -183,6 +181,7 @@ mod tests {
             metrics.review(Entry::Injection, outcome, Duration::from_micros(20));
         }
         metrics.review(Entry::Mesh, Outcome::Patched(Mode::Off), Duration::from_micros(20));
+        metrics.review(Entry::InMesh, Outcome::Failed, Duration::from_micros(20));
         metrics.review(Entry::Node, Outcome::Unchanged(Mode::Off), Duration::from_micros(20));
         metrics.review(Entry::Node, Outcome::Denied, Duration::from_micros(20));
         metrics.review(Entry::Ended, Outcome::Patched(Mode::Off), Duration::from_micros(20));
@@ -194,11 +193,13 @@ mod tests {
             r#"istio_aux_admission_reviews_total{result="refused",mode="off"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="mesh",result="patched"} 1"#,
             r#"istio_aux_tenancy_reviews_total{entry="pipelines-token",result="failed"} 0"#,
+            r#"istio_aux_tenancy_reviews_total{entry="in-mesh",result="failed"} 1"#,
+            r#"istio_aux_tenancy_reviews_total{entry="out-of-mesh",result="failed"} 0"#,
             r#"istio_aux_node_reviews_total{result="unchanged"} 1"#,
             r#"istio_aux_node_reviews_total{result="denied"} 1"#,
             r#"istio_aux_status_reviews_total{result="patched"} 1"#,
             r#"istio_aux_status_reviews_total{result="withdrawn"} 1"#,
-            "istio_aux_admission_duration_seconds_count 8",
+            "istio_aux_admission_duration_seconds_count 9",
             "istio_aux_certificate_start_timestamp_seconds 1763709043",
             "istio_aux_certificate_expiry_timestamp_seconds 1795245043",
             "istio_aux_certificate_reload_failures_total 0",
