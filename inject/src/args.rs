@@ -139,13 +139,16 @@ fn secret_name(text: &str) -> Result<String, &'static str> {
     if is_name { Ok(text.to_owned()) } else { Err("takes the name of a Secret") }
 }
 
+/// Is the largest user ID that the API server accepts (`IsValidUserID` in Kubernetes' validation).
+const UID_MAX: u32 = i32::MAX.unsigned_abs();
+
 fn user(text: &str) -> Result<ShimUser, &'static str> {
     match text {
         "proxy" => Ok(ShimUser::Proxy),
         "none" => Ok(ShimUser::Unset),
         _ => {
-            let uid = text.parse().ok().filter(|&uid| uid != 0);
-            uid.map(ShimUser::Uid).ok_or("takes a user ID above 0, proxy or none")
+            let uid = text.parse().ok().filter(|uid| (1..=UID_MAX).contains(uid));
+            uid.map(ShimUser::Uid).ok_or("takes a user ID from 1 to 2147483647, proxy or none")
         }
     }
 }
@@ -176,6 +179,9 @@ mod tests {
         assert_eq!(settings_of(&words).unwrap(), expected);
         for (user, expected) in [("none", ShimUser::Unset), ("7", ShimUser::Uid(7))] {
             assert_eq!(settings_of(&[format!("--shim-user={user}")]).unwrap().user, expected);
+        }
+        for user in ["0", "2147483648", "root"] {
+            assert!(settings_of(&[format!("--shim-user={user}")]).is_err(), "{user}");
         }
     }
 
