@@ -102,8 +102,14 @@ fn move_unless_opted_out(pod: &Pod, injection: Option<&str>) -> Decision {
     Decision { warnings, ..Decision::without_shim(patch, reason) }
 }
 
+/// Marks the API server's copy of a static pod (`ConfigMirrorAnnotationKey` in Kubernetes).
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
 /// Returns the reason why a pod cannot have its proxy on the node.
 fn obstacle(pod: &Pod) -> Option<&'static str> {
+    if pod.annotation(MIRROR_ANNOTATION).is_some() {
+        return Some("the pod is static: the kubelet runs it from a file, without what this copy says");
+    }
     if pod.spec.runtime_class().is_some_and(|class| class != NODE_RUNTIME_CLASS) {
         return Some("the pod has a runtime class of its own");
     }
@@ -203,11 +209,12 @@ mod tests {
     }
 
     /// Returns pods that cannot have the proxy, and the reason.
-    fn unsupported() -> [(Value, &'static str); 11] {
+    fn unsupported() -> [(Value, &'static str); 12] {
         let labels = |labels: Value| json!({"metadata": {"labels": labels}});
         [
             (json!({"spec": {"hostNetwork": true}}), "hostNetwork"),
             (json!({"spec": {"hostUsers": false}}), "hostUsers"),
+            (json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "1"}}}), "static"),
             (json!({"spec": {"os": {"name": "windows"}}}), "Windows"),
             (json!({"spec": {"containers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
             (json!({"spec": {"initContainers": [{"name": "istio-proxy"}]}}), "istio-proxy"),
