@@ -18,7 +18,7 @@ use crate::uninstall::{self, Deletion, Plan};
 
 First what the API server calls for each pod, then the controller for tenants and what it has applied, then the rest of an
 installation by kubectl. What belongs to a release of Helm, and the namespace, are left to the commands that it prints.
-Labels of namespaces stay, and have no effect. On a terminal, it asks first. Pods that run keep their shim; it lists those in
+Labels of namespaces stay; those for node proxies keep new pods out of the mesh. On a terminal, it asks first. Pods that run keep their shim; it lists those in
 mode status, which do not complete without the webhook, and says if Argo CD or Flux keeps the objects: suspend it before.
 Wherever it stopped, it can be run again. Of a charm: juju remove-application. Exit status: 0 all is removed,
 1 something is not, 2 wrong arguments.",

@@ -14,7 +14,7 @@ const WEBHOOK: &str = "# istio-aux
 Lets pods with an Istio sidecar start after their proxy, and complete.
 
 ```
-helm install istio-aux deploy/helm/istio-aux --namespace istio-aux --create-namespace \\
+helm install istio-aux deploy/helm/istio-aux --namespace istio-aux --create-namespace --wait \\
   --set image.registry=registry.example/istio-aux
 helm test istio-aux --namespace istio-aux
 ```
