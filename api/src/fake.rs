@@ -13,10 +13,10 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-/// Answers requests that begin with a method and a path, and have a parameter.
+/// Answers requests that begin with a method and a path, and have a text.
 pub struct Answer {
     request: String,
-    parameter: &'static str,
+    text: &'static str,
     code: u16,
     body: String,
     warning: Option<&'static str>,
@@ -27,7 +27,7 @@ impl Answer {
     #[expect(clippy::needless_pass_by_value, reason = "callers build it in place")]
     #[must_use]
     pub fn ok(request: &str, body: Value) -> Self {
-        Self { request: request.to_owned(), parameter: "", code: 200, body: body.to_string(), warning: None }
+        Self { request: request.to_owned(), text: "", code: 200, body: body.to_string(), warning: None }
     }
 
     /// Answers with a list of objects.
@@ -57,10 +57,10 @@ impl Answer {
         Self::failure(request, 403, message)
     }
 
-    /// Limits the answer to requests with this parameter.
+    /// Limits the answer to requests with this text in their parameters or body.
     #[must_use]
-    pub fn to(self, parameter: &'static str) -> Self {
-        Self { parameter, ..self }
+    pub fn to(self, text: &'static str) -> Self {
+        Self { text, ..self }
     }
 
     /// Replaces the body.
@@ -110,7 +110,8 @@ impl Requests {
         self.unanswered.store(count, Ordering::Relaxed);
     }
 
-    async fn record(&self, request: Request<Body>) -> String {
+    /// Returns method and path, and the body.
+    async fn record(&self, request: Request<Body>) -> (String, String) {
         let path = request.uri().path_and_query().map_or("", |path| path.as_str());
         let line = format!("{} {path}", request.method());
         self.lines.lock().unwrap().push(line.clone());
@@ -118,8 +119,9 @@ impl Requests {
             pending::<()>().await;
         }
         let body = request.into_body().collect_bytes().await.unwrap();
-        self.bodies.lock().unwrap().push(String::from_utf8_lossy(&body).into_owned());
-        line
+        let body = String::from_utf8_lossy(&body).into_owned();
+        self.bodies.lock().unwrap().push(body.clone());
+        (line, body)
     }
 }
 
@@ -132,8 +134,9 @@ pub fn client(answers: impl IntoIterator<Item = Answer>) -> (Client, Requests) {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (answers, seen) = (answers.clone(), seen.clone());
         async move {
-            let line = seen.record(request).await;
-            let fits = |answer: &&Answer| line.starts_with(&answer.request) && line.contains(answer.parameter);
+            let (line, body) = seen.record(request).await;
+            let has = |text| line.contains(text) || body.contains(text);
+            let fits = |answer: &&Answer| line.starts_with(&answer.request) && has(answer.text);
             let missing = || respond(&Answer::failure("", 404, "not found"));
             Ok::<_, Infallible>(answers.iter().find(fits).map_or_else(missing, respond))
         }

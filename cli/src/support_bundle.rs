@@ -115,7 +115,8 @@ async fn reports(
     unreadable: &mut Vec<String>,
 ) -> Vec<PodReport> {
     let listed = read::list(client, PODS, namespace, &ListParams::default().labels(selector)).await;
-    let listed = note(unreadable, listed).unwrap_or_default();
+    let mut listed = note(unreadable, listed).unwrap_or_default();
+    listed.sort_by_key(|pod| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed")));
     if listed.len() > PODS_LIMIT {
         unreadable.push(format!("{} of {} pods are left out", listed.len() - PODS_LIMIT, listed.len()));
     }

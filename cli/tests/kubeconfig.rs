@@ -24,6 +24,10 @@ fn kubeconfig_that_cannot_be_used_never_means_the_pods_own_cluster() {
         "without any it is the pod's own, of which there are no files here"
     );
     assert!(said("", "/dev/null").contains("default namespace"), "nor is there any below a file");
+    assert!(
+        said(&format!("{home}/missing:{file}:"), home).contains("gone"),
+        "as kubectl, it takes the files that exist"
+    );
     fs::create_dir(format!("{home}/.kube")).unwrap();
     fs::rename(file, format!("{home}/.kube/config")).unwrap();
     assert!(said("", home).contains("gone"));

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use api::describe_error;
-use contract::names::{ENABLED, INJECTION_LABEL, ISTIO_INJECT, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_UID};
+use contract::names::{DISABLED, ENABLED, INJECTION_LABEL, ISTIO_INJECT, PROXY_CONTAINER, SHIM_CONTAINER, SHIM_UID};
 use inject::Settings;
 use inject::args::default_settings;
 use kube::Client;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::finding::{Finding, Id};
 use super::snapshot::{Snapshot, webhook_service};
 use crate::dry_run::{DryRun, dry_run_pod};
-use crate::pods::{Decision, is_in_mesh, is_rendered, recorded};
+use crate::pods::{Decision, is_rendered, recorded};
 
 /// Limits the namespaces in which a dry run is made.
 const NAMESPACES_LIMIT: usize = 5;
@@ -27,7 +27,7 @@ pub(super) async fn run(
     let mut pod = pod(settings);
     let selectors = snapshot.selectors();
     let namespaces = snapshot.namespaces.iter().filter(|namespace| selectors.opt_in_of_namespace(namespace).is_in());
-    let in_mesh = namespaces.filter(|namespace| is_in_mesh(namespace));
+    let in_mesh = namespaces.filter(|namespace| selectors.is_in_mesh(namespace));
     let mut names: Vec<&str> =
         in_mesh.filter_map(|namespace| namespace["metadata"]["name"].as_str()).take(NAMESPACES_LIMIT).collect();
     let has_webhook = snapshot.configurations.as_deref().and_then(webhook_service).is_some();
@@ -36,8 +36,21 @@ pub(super) async fn run(
         pod["metadata"]["labels"] = json!({INJECTION_LABEL: ENABLED, ISTIO_INJECT: "true"});
     }
     let mut findings = Vec::new();
+    let mut without = pod.clone();
+    without["metadata"]["labels"] = json!({INJECTION_LABEL: DISABLED});
     for name in names {
-        findings.push(finding(name, dry_run_pod(client, name, &pod).await));
+        let tried = dry_run_pod(client, name, &pod).await;
+        let is_rejected = async |pod| matches!(dry_run_pod(client, name, pod).await, Ok(DryRun::Rejected(_)));
+        findings.push(match tried {
+            // As by a quota that is used up, or by another policy.
+            Ok(DryRun::Rejected(message)) if is_rejected(&without).await => {
+                let message = format!(
+                    "no verdict of the dry run in {name}: without istio-aux, too, the pod is rejected: {message}"
+                );
+                Finding::info(Id::DryRun, message)
+            }
+            tried => finding(name, tried),
+        });
     }
     findings
 }
@@ -154,8 +167,8 @@ mod tests {
         labelled(name, &json!({"istio-aux.io/injection": "enabled", "istio-injection": injection}))
     }
 
-    async fn findings(answer: Answer) -> Vec<String> {
-        let (client, _) = client([answer]);
+    async fn findings(answers: impl IntoIterator<Item = Answer>) -> Vec<String> {
+        let (client, _) = client(answers);
         let namespaces = vec![namespace("team", true), namespace("outside", false), json!({"metadata": {"name": "x"}})];
         let snapshot = Snapshot { namespaces, ..Snapshot::default() };
         let findings = run(&client, &snapshot, None, &Settings::new("shim:1")).await;
@@ -222,7 +235,6 @@ mod tests {
             "metadata": {"annotations": {"istio-aux.io/status": status}},
             "spec": {"initContainers": [{"name": "aux-shim"}]},
         });
-        let quota = "exceeded quota";
         let rights = "User \"me\" cannot create resource \"pods\" in API group";
         let cases = [
             (
@@ -241,14 +253,20 @@ mod tests {
                 Answer::ok(CREATE, json!({"metadata": {}})),
                 "info dry-run: dry run in team: Istio's injector adds no istio-proxy, so the pod gets no shim",
             ),
-            (Answer::forbidden(CREATE, quota), "problem dry-run: dry run in team: the pod is rejected: exceeded quota"),
             (
                 Answer::forbidden(CREATE, rights),
                 "info dry-run: no dry run in team: User \"me\" cannot create resource \"pods\" in API group",
             ),
         ];
         for (answer, line) in cases {
-            assert_eq!(findings(answer).await, [line]);
+            assert_eq!(findings([answer]).await, [line]);
         }
+        let rejected = || Answer::forbidden(CREATE, "exceeded quota");
+        assert_eq!(
+            findings([Answer::ok(CREATE, json!({"metadata": {}})).to("disabled"), rejected()]).await,
+            ["problem dry-run: dry run in team: the pod is rejected: exceeded quota"]
+        );
+        let without = "info dry-run: no verdict of the dry run in team: without istio-aux, too, the pod is rejected: exceeded quota";
+        assert_eq!(findings([rejected()]).await, [without]);
     }
 }

@@ -94,7 +94,8 @@ pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
 /// Returns true if the installation could be read, and waiting would end none of the problems.
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
     let is_known = findings.iter().any(|finding| finding.id == Id::Installation);
-    let is_another = |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh | Id::ShimImage);
+    let is_another =
+        |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh | Id::NamespaceOptIn | Id::ShimImage);
     is_known && findings.iter().all(|finding| finding.severity != Severity::Problem || is_another(finding))
 }
 
@@ -133,13 +134,13 @@ mod tests {
 
     #[test]
     fn only_problems_are_unhealthy_and_stuck_pods_are_ready() {
-        let [stuck, outside, other] =
-            [Id::StuckPod, Id::NamespaceMesh, Id::CaBundle].map(|id| Finding::problem(id, "", ""));
+        let [stuck, outside, mistyped, other] =
+            [Id::StuckPod, Id::NamespaceMesh, Id::NamespaceOptIn, Id::CaBundle].map(|id| Finding::problem(id, "", ""));
         let installed = Finding::ok(Id::Installation, "");
         let cases = [
             (vec![installed.clone(), Finding::info(Id::CaBundle, "")], true, true),
             (vec![Finding::info(Id::Unreadable, "")], true, false),
-            (vec![installed.clone(), stuck.clone(), outside], false, true),
+            (vec![installed.clone(), stuck.clone(), outside, mistyped], false, true),
             (vec![installed, stuck, other], false, false),
         ];
         for (findings, healthy, ready) in cases {

@@ -21,8 +21,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use tokio::time::sleep;
 
-pub(crate) use self::finding::{Finding, is_healthy, is_ready};
-use self::finding::{Id, Severity};
+use self::finding::Severity;
+pub(crate) use self::finding::{Finding, Id, is_healthy, is_ready};
 pub(crate) use self::snapshot::{
     CONFIGURATION_NAME, NODE_AGENT, SHIM_CONFIGURATION_NAME, UNFINISHED, note, webhook_service,
 };

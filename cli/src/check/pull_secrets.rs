@@ -1,13 +1,18 @@
 //! Checks that the Secrets with which nodes pull the shim's image are in the namespaces that opted in.
 
+use std::pin::pin;
+
 use api::{describe_error, objects};
 use contract::kind::Kind;
+use futures::{StreamExt, stream};
 use kube::Client;
 use serde_json::Value;
 
 use super::finding::{Finding, Id};
 use crate::pods::Selectors;
 
+/// Limits the Secrets that are read at the same time.
+const CONCURRENCY: usize = 16;
 const SECRETS: Kind = Kind::new("", "v1", "Secret", "secrets");
 
 /// Looks for each Secret in each namespace that is opted in.
@@ -19,13 +24,21 @@ pub(super) async fn run(
 ) -> Vec<Finding> {
     let (mut missing, mut findings) = (Vec::new(), Vec::new());
     let opted_in = namespaces.iter().filter(|namespace| selectors.opt_in_of_namespace(namespace).is_in());
-    for namespace in opted_in.filter_map(|namespace| namespace["metadata"]["name"].as_str()) {
-        for secret in secrets {
-            // Reads no content.
-            match objects(client, SECRETS, Some(namespace)).get_metadata_opt(secret).await {
-                Ok(Some(_)) => {}
-                Ok(None) => missing.push((namespace, secret)),
-                Err(error) => findings.push(Finding::info(Id::Unreadable, describe_error(&error))),
+    let names = opted_in.filter_map(|namespace| namespace["metadata"]["name"].as_str());
+    let wanted = names.flat_map(|namespace| secrets.iter().map(move |secret| (namespace, secret)));
+    let reads = stream::iter(wanted).map(async |(namespace, secret)| {
+        // Reads no content.
+        ((namespace, secret), objects(client, SECRETS, Some(namespace)).get_metadata_opt(secret).await)
+    });
+    let mut read = pin!(reads.buffered(CONCURRENCY));
+    while let Some((wanted, found)) = read.next().await {
+        match found {
+            Ok(Some(_)) => {}
+            Ok(None) => missing.push(wanted),
+            // Rights to read Secrets are the same in most namespaces.
+            Err(error) => {
+                findings.push(Finding::info(Id::Unreadable, describe_error(&error)));
+                break;
             }
         }
     }
@@ -71,6 +84,12 @@ mod tests {
             "ok pull-secret: the namespaces that opted in have registry"
         );
         assert_eq!(requests.all().len(), 2);
+        let forbidden = |namespace: &str| {
+            Answer::forbidden(&format!("GET /api/v1/namespaces/{namespace}/secrets/registry"), "no rights")
+        };
+        let (neither, _) = client([forbidden("a"), forbidden("b")]);
+        let findings = run(&neither, &namespaces, &Selectors::default(), &secrets).await;
+        assert_eq!(findings.iter().map(|finding| finding.id).collect::<Vec<_>>(), [Id::Unreadable], "it is said once");
         assert!(run(&both, &namespaces, &Selectors::default(), &[]).await.is_empty());
     }
 }

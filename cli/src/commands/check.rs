@@ -9,7 +9,7 @@ use serde_json::json;
 use super::cluster::{ClusterArgs, namespace_or_default};
 use super::output::OutputArgs;
 use super::{CliResult, explain};
-use crate::check::{self, Scope};
+use crate::check::{self, Id, Scope};
 use crate::explain::{Target, explain};
 use crate::installation::{configurations, installed_settings};
 use crate::pods::Selectors;
@@ -23,8 +23,10 @@ Reads versions, Istio's injectors, the webhook and its certificate, namespaces a
 what it may not read. It asks the API server for a pod as a dry run: in namespaces that are opted in, and with --pre for
 one in the mesh, which may get a native sidecar. With KIND/NAME, it reads the object, its namespace and its pods, and
 asks for a pod of its template as a dry run; without the right to create pods, the decision is made here. Kinds: pod, job,
-cronjob, deployment and their like, jobset, and the training operator's jobs. Exit status: 0 healthy, or explained; 1
-there is a problem, or the object cannot be read; 2 wrong arguments.",
+cronjob, deployment and their like, jobset, and the training operator's jobs. In JSON, \"healthy\" is false where there is a
+problem, \"complete\" where something could not be read, and with --wait \"ready\" where new pods are not served yet: problems of
+pods that are there and of namespaces' labels do not count there. Exit status: 0 healthy, ready or explained; 1 there is a
+problem, or the object cannot be read; 2 wrong arguments.",
     after_help = "examples:
   istio-aux check
   istio-aux check -n team job/hello        # why its pods are injected, or not
@@ -88,8 +90,13 @@ pub(super) fn run(arguments: CheckArgs) -> CliResult {
         } else {
             check::run(&client, &scope).await?
         };
-        let healthy = if wait { check::is_ready(&findings) } else { check::is_healthy(&findings) };
-        output.print(&json!({"healthy": healthy, "findings": findings}), &check::render(&findings))?;
-        Ok(healthy)
+        let (healthy, ready) = (check::is_healthy(&findings), wait.then(|| check::is_ready(&findings)));
+        let complete = findings.iter().all(|finding| finding.id != Id::Unreadable);
+        let mut result = json!({"healthy": healthy, "complete": complete, "findings": findings});
+        if let Some(ready) = ready {
+            result["ready"] = ready.into();
+        }
+        output.print(&result, &check::render(&findings))?;
+        Ok(ready.unwrap_or(healthy))
     })
 }

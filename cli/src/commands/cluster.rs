@@ -66,7 +66,10 @@ impl ClusterArgs {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match &self.kubeconfig {
             Some(file) => Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await,
-            None => Config::from_kubeconfig(&options).await,
+            None => match of_several_files()? {
+                Some(merged) => Config::from_custom_kubeconfig(merged, &options).await,
+                None => Config::from_kubeconfig(&options).await,
+            },
         };
         let is_set = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
         let asks_for_another = self.kubeconfig.is_some() || self.context.is_some() || is_set("KUBECONFIG");
@@ -78,6 +81,17 @@ impl ClusterArgs {
             config => Ok(config?),
         }
     }
+}
+
+/// Merges the files that KUBECONFIG names, if these are several, without those that do not exist, as kubectl does.
+fn of_several_files() -> Result<Option<Kubeconfig>> {
+    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let paths: Vec<PathBuf> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+    let mut there = paths.iter().filter(|path| paths.len() > 1 && path.exists());
+    let Some(first) = there.next() else { return Ok(None) };
+    let merged =
+        there.try_fold(Kubeconfig::read_from(first)?, |merged, path| merged.merge(Kubeconfig::read_from(path)?))?;
+    Ok(Some(merged))
 }
 
 fn is_missing(error: &KubeconfigError) -> bool {

@@ -69,7 +69,9 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
             let selector = selector.unwrap_or_default();
             PodSelection::AllStuck { namespace: (!all_namespaces).then_some(namespace), selector }
         } else {
-            PodSelection::Named { namespace, names: pods }
+            // As kubectl prints them.
+            let names = pods.iter().map(|name| name.strip_prefix("pod/").unwrap_or(name).to_owned()).collect();
+            PodSelection::Named { namespace, names }
         };
         let mut outcomes = Vec::new();
         let report = |outcome: Outcome| {

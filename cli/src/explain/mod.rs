@@ -15,7 +15,7 @@ pub(crate) use self::target::Target;
 use self::target::{JOBS, KUBEFLOW};
 use crate::dry_run::{DryRun, dry_run_pod};
 use crate::pods::{
-    Decision, ExplainedPod, OptIn, Selectors, decide_now, is_in_mesh, is_rendered, pods_of, recorded, why_unchanged,
+    Decision, ExplainedPod, OptIn, Selectors, decide_now, is_rendered, pods_of, recorded, why_unchanged,
 };
 use crate::read::{self, selector_of};
 
@@ -25,6 +25,7 @@ const PODS_LIMIT: usize = 20;
 
 /// Explains an object's pods.
 #[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Explanation {
     pub(crate) object: String,
     pub(crate) namespace: String,
@@ -46,7 +47,7 @@ pub(crate) struct Explanation {
 
 /// Tells what would become of a new pod.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "result", rename_all = "kebab-case")]
+#[serde(tag = "result", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub(crate) enum Verdict {
     /// Admitted with this decision.
     Injected(Decision),
@@ -98,7 +99,7 @@ pub(crate) async fn explain(
         namespace: namespace.to_owned(),
         opted_in: opt_in.as_ref().ok().map(OptIn::is_in),
         opt_in: opt_in.map_or_else(|error| describe_error(error.as_ref()), OptIn::describe),
-        in_mesh: namespace_object.as_ref().ok().map(is_in_mesh),
+        in_mesh: namespace_object.as_ref().ok().map(|namespace| selectors.is_in_mesh(namespace)),
         misplaced: if target.kind == PODS { Vec::new() } else { misplaced(&object) },
         pods,
         other_pods,

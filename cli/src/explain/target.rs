@@ -64,8 +64,14 @@ impl FromStr for Target {
         let parts = text.split_once('/').filter(|(_, name)| !name.is_empty() && !name.contains('/'));
         let (kind, name) = parts.context("takes KIND/NAME, such as pod/hello or job/hello")?;
         let kind = kind.to_ascii_lowercase();
+        // As in kubectl's `-o name`: job.batch, or with its version.
+        let (resource, suffix) =
+            kind.split_once('.').map_or((&*kind, None), |(resource, suffix)| (resource, Some(suffix)));
         let is_it = |(short, known): &&(&[&str], Kind)| {
-            known.name.eq_ignore_ascii_case(&kind) || known.plural == kind || short.contains(&kind.as_str())
+            let names_it =
+                known.name.eq_ignore_ascii_case(resource) || known.plural == resource || short.contains(&resource);
+            let in_version = format!("{}.{}", known.version, known.group);
+            names_it && suffix.is_none_or(|suffix| suffix == known.group || suffix == in_version)
         };
         let known = KINDS.iter().find(is_it).map(|(_, known)| *known);
         let kind = known.with_context(|| format!("unknown kind {kind:?}; it takes {}", kinds()))?;
@@ -89,6 +95,11 @@ mod tests {
         for text in ["pod/a", "po/a", "pods/a", "Pod/a"] {
             assert_eq!(text.parse::<Target>().unwrap(), Target { kind: PODS, name: "a".to_owned() }, "{text}");
         }
+        for text in ["job.batch/a", "jobs.v1.batch/a", "Job.batch/a"] {
+            assert_eq!(text.parse::<Target>().unwrap().kind, JOBS, "{text}");
+        }
+        assert_eq!("mpijob.v2beta1.kubeflow.org/a".parse::<Target>().unwrap().kind.version, "v2beta1");
+        assert!("job.other.io/a".parse::<Target>().is_err());
         assert_eq!("cj/a".parse::<Target>().unwrap().to_string(), "cronjob/a");
         assert_eq!("PyTorchJob/a".parse::<Target>().unwrap().kind.plural, "pytorchjobs");
     }

@@ -12,6 +12,7 @@ use crate::text::one_line;
 
 /// Holds a decision of the webhook, as it is recorded and printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Decision {
     pub(crate) mode: String,
     pub(crate) reason: String,
@@ -74,6 +75,7 @@ pub(super) fn parse(pod: &Value) -> serde_json::Result<Pod> {
 
 /// Explains what was decided for a pod.
 #[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ExplainedPod {
     pub(crate) name: String,
     pub(crate) phase: String,

@@ -13,7 +13,7 @@ pub(crate) use self::decision::{
 };
 pub(crate) use self::image::{UnpulledShim, unpulled_shim};
 pub(crate) use self::opt_in::{
-    INJECTOR_LABELS, OptIn, REVISION_LABEL, Selectors, entries, is_in_mesh, label, revision, wrong_value,
+    INJECTOR, INJECTOR_LABELS, OptIn, REVISION_LABEL, Selectors, entries, label, revision, wrong_value,
 };
 pub(crate) use self::stuck::{StuckPod, check_stuck, is_proxy};
 pub(crate) use self::templates::pods_of;

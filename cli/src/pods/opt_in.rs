@@ -18,9 +18,16 @@ const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Begins the names of the webhooks that add the shim: one for each way to opt in.
 const ADD_SHIM: &str = "add-shim.";
 
-/// Holds the selectors of the webhooks that add the shim; none where no webhook is installed, or it cannot be read.
+/// Ends the names of the webhooks of Istio's injectors.
+pub(crate) const INJECTOR: &str = "sidecar-injector.istio.io";
+
+/// Holds the selectors of installed webhooks; none where they cannot be read.
 #[derive(Default)]
-pub(crate) struct Selectors(Vec<OfWebhook>);
+pub(crate) struct Selectors {
+    /// Holds those of the webhooks that add the shim.
+    ours: Vec<OfWebhook>,
+    injectors: Vec<OfWebhook>,
+}
 
 struct OfWebhook {
     namespaces: Selector,
@@ -32,12 +39,19 @@ struct OfWebhook {
 impl Selectors {
     /// Returns those of webhook configurations.
     pub(crate) fn of(configurations: &[Value]) -> Self {
-        let webhooks = configurations.iter().filter_map(|one| one["webhooks"].as_array()).flatten();
-        let ours = webhooks.filter(|webhook| {
-            let name = webhook["name"].as_str().unwrap_or_default();
-            name.starts_with(ADD_SHIM) && name.ends_with("istio-aux.io")
-        });
-        Self(ours.map(OfWebhook::of).collect())
+        let of_name = |is_it: fn(&str) -> bool| {
+            let webhooks = configurations.iter().filter_map(|one| one["webhooks"].as_array()).flatten();
+            webhooks.filter(|webhook| webhook["name"].as_str().is_some_and(is_it)).map(OfWebhook::of).collect()
+        };
+        let ours = of_name(|name| name.starts_with(ADD_SHIM) && name.ends_with("istio-aux.io"));
+        Self { ours, injectors: of_name(|name| name.ends_with(INJECTOR)) }
+    }
+
+    /// Returns true if Istio's injector selects a namespace's pods, whatever labels of their own they have.
+    pub(crate) fn is_in_mesh(&self, namespace: &Value) -> bool {
+        let labels = entries(namespace, "labels");
+        let selects = |one: &OfWebhook| one.namespaces.matches(&labels) && one.pods.matches(&BTreeMap::new());
+        if self.injectors.is_empty() { has_istios_label(namespace) } else { self.injectors.iter().any(selects) }
     }
 
     /// Returns the opt-in of a pod. Both objects have at least `metadata`.
@@ -53,10 +67,10 @@ impl Selectors {
 
     fn corrected(&self, by_labels: OptIn, namespace: &Value, selects_pod: impl Fn(&OfWebhook) -> bool) -> OptIn {
         let labels = entries(namespace, "labels");
-        let is_called = self.0.iter().any(|webhook| webhook.namespaces.matches(&labels) && selects_pod(webhook));
+        let is_called = self.ours.iter().any(|webhook| webhook.namespaces.matches(&labels) && selects_pod(webhook));
         match (by_labels.is_in(), is_called) {
             (false, true) => OptIn::BySelector,
-            (true, false) if !self.0.is_empty() => OptIn::NotSelected,
+            (true, false) if !self.ours.is_empty() => OptIn::NotSelected,
             _ => by_labels,
         }
     }
@@ -170,8 +184,8 @@ fn namespace_opt_in(namespace: &Value) -> Option<&'static str> {
     [INJECTION_LABEL, LEGACY_INJECTION_LABEL].into_iter().find(|key| label(namespace, key) == Some(ENABLED))
 }
 
-/// Returns true if Istio's injector selects the pods of a namespace.
-pub(crate) fn is_in_mesh(namespace: &Value) -> bool {
+/// Returns true if a namespace has one of the labels that Istio's injector selects by, unless it was installed otherwise.
+fn has_istios_label(namespace: &Value) -> bool {
     label(namespace, ISTIO_INJECTION_LABEL) == Some("enabled") || revision(namespace).is_some()
 }
 
@@ -258,7 +272,21 @@ mod tests {
             (json!({}), false),
         ];
         for (labels, expected) in cases {
-            assert_eq!(is_in_mesh(&labelled("team", &labels)), expected, "{labels}");
+            assert_eq!(Selectors::default().is_in_mesh(&labelled("team", &labels)), expected, "{labels}");
         }
+    }
+
+    /// As with Istio's value `enableNamespacesByDefault`.
+    #[test]
+    fn installed_injectors_select_a_namespace() {
+        let absent = json!({"matchExpressions": [{"key": "istio-injection", "operator": "DoesNotExist"}]});
+        let of_pods = json!({"matchLabels": {"sidecar.istio.io/inject": "true"}});
+        let webhooks = json!([
+            {"name": "auto.sidecar-injector.istio.io", "namespaceSelector": absent, "objectSelector": {}},
+            {"name": "object.sidecar-injector.istio.io", "namespaceSelector": {}, "objectSelector": of_pods},
+        ]);
+        let selectors = Selectors::of(&[json!({"webhooks": webhooks})]);
+        assert!(selectors.is_in_mesh(&labelled("team", &json!({}))));
+        assert!(!selectors.is_in_mesh(&labelled("team", &json!({"istio-injection": "disabled"}))));
     }
 }

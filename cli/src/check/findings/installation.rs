@@ -12,6 +12,7 @@ use super::super::finding::{Finding, Id};
 use super::super::snapshot::{CONFIGURATION_NAME, SHIM_CONFIGURATION_NAME, Snapshot};
 use super::{items, name, some, text};
 use crate::installation::CLIENT_VERSION;
+use crate::pods::INJECTOR;
 
 /// A CA with less than a fifth of its validity left is overdue for renewal, which is due at a third.
 const OVERDUE_DIVISOR: i64 = 5;
@@ -147,7 +148,7 @@ fn replicas(snapshot: &Snapshot, namespace: &str, is_ignored: bool) -> Option<Fi
 /// Checks that Istio's injector is called after us. The API server calls webhook configurations by name.
 pub(crate) fn order(configurations: &[Value], ours: &str) -> Finding {
     let injects = |configuration: &&Value| {
-        items(&configuration["webhooks"]).any(|webhook| text(webhook, "/name").ends_with("sidecar-injector.istio.io"))
+        items(&configuration["webhooks"]).any(|webhook| text(webhook, "/name").ends_with(INJECTOR))
     };
     let injectors: Vec<&str> = configurations.iter().filter(injects).map(name).collect();
     if injectors.is_empty() {
@@ -156,6 +157,13 @@ pub(crate) fn order(configurations: &[Value], ours: &str) -> Finding {
             "there is no sidecar injector of Istio",
             "istioctl install, or its Helm chart istiod",
         );
+    }
+    let late: Vec<&str> = injectors.iter().copied().filter(|injector| *injector > SHIM_CONFIGURATION_NAME).collect();
+    if !late.is_empty() {
+        // A webhook whose conditions did not match is not called in the second round.
+        let message = format!("called after {SHIM_CONFIGURATION_NAME}, so their pods get no shim: {}", some(&late));
+        let next = format!("give the MutatingWebhookConfiguration a name that sorts before {SHIM_CONFIGURATION_NAME}");
+        return Finding::problem(Id::IstioInjector, message, next);
     }
     let early: Vec<&str> = injectors.iter().copied().filter(|injector| *injector < ours).collect();
     if early.is_empty() {

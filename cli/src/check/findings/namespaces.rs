@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{items, name, some};
-use crate::pods::{INJECTOR_LABELS, OptIn, REVISION_LABEL, is_in_mesh, revision, wrong_value};
+use crate::pods::{INJECTOR_LABELS, OptIn, REVISION_LABEL, revision, wrong_value};
 
 pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
     let (mut inside, mut outside, mut findings) = (Vec::new(), Vec::new(), Vec::new());
@@ -15,9 +15,11 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         let name = name(namespace);
         let opt_in = selectors.opt_in_of_namespace(namespace);
         if opt_in.is_in() {
-            let list = if is_in_mesh(namespace) { &mut inside } else { &mut outside };
-            list.push(name);
-            findings.extend(missing_revision(snapshot, namespace));
+            match missing_revision(snapshot, namespace) {
+                Some(finding) => findings.push(finding),
+                None if selectors.is_in_mesh(namespace) => inside.push(name),
+                None => outside.push(name),
+            }
             continue;
         }
         if opt_in == OptIn::NotSelected {

@@ -28,7 +28,9 @@ fn configuration(begins: i64, valid_for: Duration) -> Value {
 }
 
 fn injector(name: &str) -> Value {
-    json!({"metadata": {"name": name}, "webhooks": [{"name": "rev.namespace.sidecar-injector.istio.io"}]})
+    let selector = json!({"matchLabels": {"istio-injection": "enabled"}});
+    let webhook = json!({"name": "namespace.sidecar-injector.istio.io", "namespaceSelector": selector});
+    json!({"metadata": {"name": name}, "webhooks": [webhook]})
 }
 
 fn node(kubelet: &str, kernel: &str) -> Value {
@@ -159,6 +161,10 @@ fn missing_or_untrusted_installation_is_a_problem() {
                 s.configurations.as_mut().unwrap().remove(1);
             },
             "problem istio-injector: there is no sidecar injector",
+        ),
+        (
+            |s| s.configurations.as_mut().unwrap().push(injector("zzz-injector")),
+            "problem istio-injector: called after zz-istio-aux, so their pods get no shim: zzz-injector",
         ),
         (
             |s| s.configurations.as_mut().unwrap().push(injector("a-injector")),
