@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -33,8 +33,12 @@ impl Audit {
         log.seek(SeekFrom::Start(self.from)).expect("it is a file");
         let mut counts = BTreeMap::new();
         let mut seen = HashSet::new();
-        for line in BufReader::new(log).lines() {
-            let event: Value = serde_json::from_str(&line.expect("it is text")).expect("each line is an event");
+        let mut text = String::new();
+        log.read_to_string(&mut text).expect("it is text");
+        // The API server may be writing the last line.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        for line in whole.lines() {
+            let event: Value = serde_json::from_str(line).expect("each line is an event");
             if let Some(name) = name(&event)
                 && seen.insert(event["auditID"].to_string())
             {

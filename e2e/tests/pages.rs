@@ -1,13 +1,15 @@
 //! README and docs/getting-started.md as a new user follows them: their commands run as they stand, and print what stands there. In a
 //! binary of its own: it takes the installation away.
 
-use std::{env, fs};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use e2e::cluster::MESH;
 use e2e::command::{in_background, on_cluster};
 use e2e::install_methods::{InstallMethod, remove_all};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{job, pod_spec, shell};
+use e2e::namespace::WAIT_TIMEOUT;
 use e2e::{PodView, scenario};
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag, TagEnd};
 
@@ -84,7 +86,16 @@ fn follow(page: &str, placeholders: &[(&str, &str)]) {
         shell.current_dir(ROOT).env("PATH", &path);
         // Of the registry.
         shell.env("SSL_CERT_FILE", format!("{cluster}/pki/ca.crt"));
-        let output = shell.output().expect("there is bash");
+        let began = Instant::now();
+        let output = loop {
+            let output = shell.output().expect("there is bash");
+            // Nobody types the next command before the Job's controller has created the pod.
+            let is_early = String::from_utf8_lossy(&output.stderr).contains("no matching resources found");
+            if !is_early || began.elapsed() > WAIT_TIMEOUT {
+                break output;
+            }
+            thread::sleep(Duration::from_millis(100));
+        };
         let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         match prints {
             Some(said) => {

@@ -111,6 +111,8 @@ async fn rollouts_and_renewals_lose_no_admission() {
             until_replaced(ns).await;
         })
         .await;
+        // Its successor is due a while after it was issued. The one after that is due in two thirds of a minute.
+        until_renewed(ns).await;
         while_pods_are_created(ns, "a renewal that is due", async || until_renewed(ns).await).await;
     })
     .await;

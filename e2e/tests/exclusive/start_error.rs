@@ -1,10 +1,18 @@
-//! A command that does not exist. Its process lives for some tens of milliseconds, in which a busy node may not let the shim run
-//! (docs/limitations.md).
+//! What a busy node may not let the shim see in time (docs/limitations.md): a start, and a command that does not exist, whose process
+//! lives for some tens of milliseconds.
 
 use contract::names::PROXY_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec, shell};
-use e2e::{PodView, scenario};
+use e2e::{Outcome, PodView, scenario};
+
+#[tokio::test]
+async fn end_is_known_by_the_exit() {
+    let ns = &scenario("exit", &[MESH, OPT_IN]).await;
+    let pod = ns.run(pod("one", &pod_spec("Never", &[shell("main", "sleep 2")])), "Succeeded").await;
+    let asked = "http://127.0.0.1:15020/quitquitquit";
+    assert_eq!(PodView(&pod).outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked }));
+}
 
 #[tokio::test]
 async fn missing_command_fails_the_pod_and_ends_the_proxy() {

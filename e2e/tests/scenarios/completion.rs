@@ -6,7 +6,7 @@ use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, 
 use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN, RESTRICTED};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, restricted, shell};
-use e2e::{Namespace, Outcome, PodView, has_condition, scenario};
+use e2e::{Namespace, PodView, has_condition, scenario};
 use serde_json::Value;
 
 use crate::{PILOT_AGENT, default_mode, shim_container, start_server};
@@ -45,7 +45,11 @@ async fn job_completes(ns: &Namespace) {
     assert_eq!(view.exit_code(PROXY_CONTAINER), Some(0));
     let shim = shim_container(PodView(&pod).shim_mode().expect("it has a shim"));
     assert_eq!((view.exit_code(shim), view.restarts(shim)), (Some(0), Some(0)));
-    assert_eq!(view.outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked: PILOT_AGENT }));
+    // The exit, or on a busy node the kubelet: e2e/tests/exclusive/start_error.rs.
+    let outcome = view.outcome().expect("the shim has ended");
+    assert_eq!(outcome.asked, PILOT_AGENT);
+    let known = (outcome.codes, outcome.known_by);
+    assert!([("main=0", "exit"), ("main=?", "kubelet")].contains(&known), "{known:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::{ended_once_by_the_kubelet, shim_modes};
+use crate::{ended_once_by_the_kubelet, shim_modes, until_first_attempt};
 
 #[tokio::test]
 async fn pod_whose_sandbox_is_made_again_has_its_network() {
@@ -15,7 +15,7 @@ async fn pod_whose_sandbox_is_made_again_has_its_network() {
     let spec = with_memory(pod_spec("OnFailure", &[shell("main", &ended_once_by_the_kubelet())]));
     ns.create_objects(in_modes(&shim_modes(), &spec)).await;
     for mode in shim_modes() {
-        ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+        until_first_attempt(ns, mode).await;
         let of_pod = format!(
             "labels.\"io.kubernetes.pod.namespace\"=={},labels.\"io.kubernetes.pod.name\"=={mode},labels.\"io.cri-containerd.kind\"==sandbox",
             ns.name()

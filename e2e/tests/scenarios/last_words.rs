@@ -28,7 +28,7 @@ async fn proxy_outlives_what_the_payload_has_written_last() {
         ns.until("its turn to be read", async || PodView(&ns.pod(mode).await).is_ready("main").then_some(())).await;
         let reads = format!(
             "until [ ${{n:-0}} -gt 0 ]; do n=$(nc {mode} {PORT} </dev/null | {{ n=0; \
-             while k=$(dd bs=64k count=8 iflag=fullblock 2>/dev/null | wc -c); [ $k -gt 0 ]; do n=$((n+k)); sleep 0.03; done; echo $n; }}); done; echo $n"
+             while k=$(dd bs=64k count=32 iflag=fullblock 2>/dev/null | wc -c); [ $k -gt 0 ]; do n=$((n+k)); sleep 0.12; done; echo $n; }}); done; echo $n"
         );
         let reader = pod(&format!("{mode}-reader"), &pod_spec("Never", &[shell("main", &reads)]));
         assert_eq!(output_of(ns, reader).await, "20000000\n", "{mode}");

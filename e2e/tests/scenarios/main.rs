@@ -46,6 +46,13 @@ fn ended_once_by_the_kubelet() -> String {
     format!("[ -e /memory/once ] && {{ sleep 3; {NEEDS_PROXY}; exit; }}; touch /memory/once; sleep 1000")
 }
 
+/// Waits until the first attempt of such a container has said that it is the first.
+async fn until_first_attempt(ns: &Namespace, pod: &str) {
+    ns.pod_until(pod, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+    let has_said = async || ns.try_exec(pod, "main", &["test", "-e", "/memory/once"]).status.success().then_some(());
+    ns.until("main's first words", has_said).await;
+}
+
 /// Lets a container's user signal every process that it sees.
 fn as_root(mut container: Value) -> Value {
     container["securityContext"] = json!({"runAsUser": 0});

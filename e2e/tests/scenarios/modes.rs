@@ -8,7 +8,9 @@ use e2e::{PodView, scenario};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::{PILOT_AGENT, as_root, ended_once_by_the_kubelet, shim_container, shim_modes, start_server};
+use crate::{
+    PILOT_AGENT, as_root, ended_once_by_the_kubelet, shim_container, shim_modes, start_server, until_first_attempt,
+};
 
 /// Fails twice with 7, then succeeds. Each attempt needs the network, and ends with 99 without it.
 const THIRD_ATTEMPT_SUCCEEDS: &str = "curl -sSf --max-time 10 http://web/ || exit 99
@@ -98,7 +100,7 @@ async fn container_whose_image_is_changed_under_never_has_its_network_again() {
     let spec = with_memory(pod_spec("Never", &[shell("main", &ended_once_by_the_kubelet())]));
     ns.create_objects(in_modes(&shim_modes(), &spec)).await;
     for mode in shim_modes() {
-        ns.pod_until(mode, "main's start", |pod| PodView(pod).runs("main").then_some(())).await;
+        until_first_attempt(ns, mode).await;
         // Any other image that is on the node and has curl.
         let image = PodView(&ns.pod(mode).await).image(PROXY_CONTAINER).map(str::to_owned);
         let patch = json!({"spec": {"containers": [{"name": "main", "image": image}]}});

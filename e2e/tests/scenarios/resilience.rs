@@ -45,7 +45,7 @@ async fn late_container_is_awaited() {
     let ns = &scenario("late", &[MESH, OPT_IN]).await;
     // The kubelet starts the third when the second's hook is done.
     let slow = with_post_start(shell("slow", "sleep 21"), "sleep 20");
-    let spec = pod_spec("Never", &[shell("first", "true"), slow, shell("late", &format!("sleep 3; {NEEDS_PROXY}"))]);
+    let spec = pod_spec("Never", &[shell("first", "sleep 1"), slow, shell("late", &format!("sleep 3; {NEEDS_PROXY}"))]);
     ns.run(pod("three", &spec), "Succeeded").await;
     let log = shim_log(ns, "three").await;
     for name in ["first", "slow", "late"] {
