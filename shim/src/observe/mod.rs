@@ -161,10 +161,9 @@ impl Observer {
     /// Takes in a listing of what is alive, in the order of the starts.
     fn list(&mut self, pod: &PodState, now: Duration, events: &mut Vec<Event>) {
         self.last_listing = now;
-        let began = (self.clock)();
         let mut listed = self.procfs.roots();
         // A shim that has used up its CPU limit is stopped while it lists.
-        let now = now + (self.clock)().saturating_sub(began);
+        let now = now.max((self.clock)());
         listed.retain(|found| found.pid != self.own_pid);
         listed.sort_by_key(|found| (found.started, found.pid));
         let is_listed = |root: &Root| listed.iter().any(|found| found.is(root.found));
@@ -203,7 +202,7 @@ impl Observer {
         if !is_ours {
             root.process = None;
         }
-        if is_first && self.notifier.is_none() {
+        if is_first && !is_own && self.notifier.is_none() {
             self.expected_until = now + START_EXPECTED_FOR;
         }
         if !is_ours || !is_first || pod.knows(&id) {
