@@ -30,6 +30,7 @@ pub(crate) enum Id {
     KubeletVersion,
     MeshClient,
     MeshPods,
+    NamespaceLabel,
     NamespaceMesh,
     NamespaceOptIn,
     NativeSidecars,
@@ -95,7 +96,7 @@ pub(crate) fn is_healthy(findings: &[Finding]) -> bool {
 pub(crate) fn is_ready(findings: &[Finding]) -> bool {
     let is_known = findings.iter().any(|finding| finding.id == Id::Installation);
     let is_another =
-        |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh | Id::NamespaceOptIn | Id::ShimImage);
+        |finding: &Finding| matches!(finding.id, Id::StuckPod | Id::NamespaceMesh | Id::NamespaceLabel | Id::ShimImage);
     is_known && findings.iter().all(|finding| finding.severity != Severity::Problem || is_another(finding))
 }
 
@@ -134,14 +135,15 @@ mod tests {
 
     #[test]
     fn only_problems_are_unhealthy_and_stuck_pods_are_ready() {
-        let [stuck, outside, mistyped, other] =
-            [Id::StuckPod, Id::NamespaceMesh, Id::NamespaceOptIn, Id::CaBundle].map(|id| Finding::problem(id, "", ""));
+        let [stuck, outside, mistyped, missing] =
+            [Id::StuckPod, Id::NamespaceMesh, Id::NamespaceLabel, Id::NamespaceOptIn]
+                .map(|id| Finding::problem(id, "", ""));
         let installed = Finding::ok(Id::Installation, "");
         let cases = [
             (vec![installed.clone(), Finding::info(Id::CaBundle, "")], true, true),
             (vec![Finding::info(Id::Unreadable, "")], true, false),
             (vec![installed.clone(), stuck.clone(), outside, mistyped], false, true),
-            (vec![installed, stuck, other], false, false),
+            (vec![installed, stuck, missing], false, false),
         ];
         for (findings, healthy, ready) in cases {
             assert_eq!((is_healthy(&findings), is_ready(&findings)), (healthy, ready), "{findings:?}");

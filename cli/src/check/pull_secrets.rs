@@ -22,7 +22,7 @@ pub(super) async fn run(
     selectors: &Selectors,
     secrets: &[String],
 ) -> Vec<Finding> {
-    let (mut missing, mut findings) = (Vec::new(), Vec::new());
+    let (mut missing, mut unreadable) = (Vec::new(), Vec::new());
     let opted_in = namespaces.iter().filter(|namespace| selectors.opt_in_of_namespace(namespace).is_in());
     let names = opted_in.filter_map(|namespace| namespace["metadata"]["name"].as_str());
     let wanted = names.flat_map(|namespace| secrets.iter().map(move |secret| (namespace, secret)));
@@ -35,12 +35,14 @@ pub(super) async fn run(
         match found {
             Ok(Some(_)) => {}
             Ok(None) => missing.push(wanted),
-            // Rights to read Secrets are the same in most namespaces.
-            Err(error) => {
-                findings.push(Finding::info(Id::Unreadable, describe_error(&error)));
-                break;
-            }
+            Err(error) => unreadable.push(describe_error(&error)),
         }
+    }
+    let mut findings = Vec::new();
+    if let Some(first) = unreadable.first() {
+        let more =
+            if unreadable.len() > 1 { format!(" (and {} more Secrets)", unreadable.len() - 1) } else { String::new() };
+        findings.push(Finding::info(Id::Unreadable, format!("{first}{more}")));
     }
     findings.extend(missing.iter().map(|(namespace, secret)| {
         Finding::problem(
@@ -87,9 +89,14 @@ mod tests {
         let forbidden = |namespace: &str| {
             Answer::forbidden(&format!("GET /api/v1/namespaces/{namespace}/secrets/registry"), "no rights")
         };
-        let (neither, _) = client([forbidden("a"), forbidden("b")]);
-        let findings = run(&neither, &namespaces, &Selectors::default(), &secrets).await;
-        assert_eq!(findings.iter().map(|finding| finding.id).collect::<Vec<_>>(), [Id::Unreadable], "it is said once");
+        for (answers, said) in [
+            (vec![forbidden("a"), forbidden("b")], vec![Id::Unreadable]),
+            (vec![forbidden("a")], vec![Id::Unreadable, Id::PullSecret]),
+        ] {
+            let (client, _) = client(answers);
+            let findings = run(&client, &namespaces, &Selectors::default(), &secrets).await;
+            assert_eq!(findings.iter().map(|finding| finding.id).collect::<Vec<_>>(), said);
+        }
         assert!(run(&both, &namespaces, &Selectors::default(), &[]).await.is_empty());
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct CheckArgs {
     /// Check whether the cluster is ready for an installation, and your rights are enough for it
     #[arg(long, conflicts_with_all = ["namespace", "selector", "wait", "probe"])]
     pre: bool,
-    /// Check again until istio-aux is ready; stuck pods and namespaces outside of the mesh do not count then
+    /// Check again until new pods are served; pods that are stuck or wait for an image, and labels of namespaces, do not count
     #[arg(long, conflicts_with = "probe")]
     wait: bool,
     /// How long --wait may take

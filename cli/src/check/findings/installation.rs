@@ -159,7 +159,7 @@ pub(crate) fn order(configurations: &[Value], ours: &str) -> Finding {
         );
     }
     let late: Vec<&str> = injectors.iter().copied().filter(|injector| *injector > SHIM_CONFIGURATION_NAME).collect();
-    if !late.is_empty() {
+    if !late.is_empty() && !ours.is_empty() {
         // A webhook whose conditions did not match is not called in the second round.
         let message = format!("called after {SHIM_CONFIGURATION_NAME}, so their pods get no shim: {}", some(&late));
         let next = format!("give the MutatingWebhookConfiguration a name that sorts before {SHIM_CONFIGURATION_NAME}");

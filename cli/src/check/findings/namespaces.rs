@@ -29,7 +29,7 @@ pub(super) fn of(snapshot: &Snapshot) -> Vec<Finding> {
         }
         if let Some(value) = wrong_value(namespace) {
             findings.push(Finding::problem(
-                Id::NamespaceOptIn,
+                Id::NamespaceLabel,
                 format!(
                     "namespace {name} is not opted in: its label has the invalid value {value:?}; use {ENABLED} or {DISABLED}"
                 ),

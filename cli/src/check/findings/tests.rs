@@ -219,7 +219,7 @@ fn invalid_namespace_labels_are_found() {
     assert_found(&[
         (
             |s| s.namespaces = vec![labelled("team", &json!({"istio-aux.io/injection": "true"}))],
-            "problem namespace-opt-in: namespace team is not opted in: its label has the invalid value \"true\"",
+            "problem namespace-label: namespace team is not opted in: its label has the invalid value \"true\"",
         ),
         (
             |s| s.namespaces = vec![labelled("team", &json!({"istio-aux.io/injection": "enabled"}))],
@@ -250,7 +250,8 @@ fn invalid_namespace_labels_are_found() {
     ]);
     let misspelt = labelled("team", &json!({"istio-aux.io/injection": "true"}));
     let named_once = found(&Snapshot { namespaces: vec![misspelt], ..healthy() });
-    assert_eq!(named_once.iter().filter(|finding| finding.id == Id::NamespaceOptIn).count(), 1, "{named_once:#?}");
+    let names_it = |finding: &&Finding| matches!(finding.id, Id::NamespaceOptIn | Id::NamespaceLabel);
+    assert_eq!(named_once.iter().filter(names_it).count(), 1, "{named_once:#?}");
     let unread = found(&Snapshot { namespaces: Vec::new(), ..healthy() });
     assert!(unread.iter().all(|finding| finding.id != Id::NamespaceOptIn), "{unread:#?}");
 }
