@@ -69,7 +69,7 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
     let readiness =
         move || if ready.load(Ordering::Relaxed) { Ok(()) } else { Err("the Lease was not read yet".to_owned()) };
     let (_stop, stopped) = watch::channel(());
-    let (address, health) = serve::health(arguments.health_listen, || Ok(()), readiness, move || text.text(), stopped)?;
+    let (address, health) = serve::health(arguments.health_listen, readiness, move || text.text(), stopped)?;
     let namespace = arguments.namespace.as_deref().unwrap_or(client.default_namespace()).to_owned();
     let leases = Api::namespaced(client.clone(), &namespace);
     let mut candidate = Candidate::new(leases, labels(&namespace), &arguments.lease, &arguments.identity);
@@ -87,7 +87,7 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
 
 /// Returns a client that gives a connection up once it has said nothing for so long. Connections can be lost without a word.
 fn client(mut config: Config, timeout: Duration) -> kube::Result<Client> {
-    (config.connect_timeout, config.read_timeout) = (Some(timeout), Some(timeout));
+    config.read_timeout = Some(timeout);
     // Otherwise the time a connection was idle counts against its next answer.
     config.reset_reader_on_write = true;
     Client::try_from(config)

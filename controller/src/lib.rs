@@ -1,7 +1,7 @@
 //! Keeps a few objects in each namespace that asks for them, for Kubeflow's tenants.
 //!
 //! `inject::tenancy` reads a namespace and returns the objects that it should have. Here `plan` decides what to do about the
-//! difference, `cluster` reads and writes, `controller` watches, `election` lets one of several replicas act, and
+//! difference, `cluster` reads and writes, `controller` watches, and `election` lets one of several replicas act.
 
 #![forbid(unsafe_code)]
 

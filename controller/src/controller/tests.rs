@@ -230,7 +230,7 @@ async fn request_without_an_answer_stalls_no_other_namespace() {
 async fn watch_that_is_not_answered_is_asked_again() {
     let (listener, watches) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), &AtomicUsize::new(0));
     let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-    let (_, installation) = (context([]).1, context([]).0.installation.clone());
+    let installation = context([]).0.installation.clone();
     let api = super::client(config, Duration::from_secs(1)).unwrap();
     let worker = Worker { context: Context::new(api, installation, "test", Arc::default()) };
     let mut kept = Vec::new();
@@ -254,8 +254,11 @@ async fn watch_that_is_not_answered_is_asked_again() {
             stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
         }
     };
-    tokio::select! {
-        () = worker.watch() => panic!("it ended"),
-        () = serve => {}
-    }
+    let asked_again = async {
+        tokio::select! {
+            () = worker.watch() => panic!("it ended"),
+            () = serve => {}
+        }
+    };
+    timeout(Duration::from_mins(1), asked_again).await.expect("it is asked again");
 }

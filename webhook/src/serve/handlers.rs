@@ -165,7 +165,6 @@ fn counted(bytes: Vec<u8>, guard: RequestGuard) -> Bytes {
 /// Serves `/healthz`, `/readyz` and `/metrics`.
 #[derive(Clone)]
 pub(super) struct HealthHandler {
-    liveness: Arc<Probe>,
     readiness: Arc<Probe>,
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
@@ -174,13 +173,12 @@ pub(super) struct HealthHandler {
 type Probe = dyn Fn() -> Result<(), String> + Send + Sync;
 
 impl HealthHandler {
-    /// Returns a handler whose `/healthz` and `/readyz` succeed unless `liveness` or `readiness` returns a reason.
+    /// Returns a handler whose `/readyz` succeeds unless `readiness` returns a reason.
     pub(super) fn new(
-        liveness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
         readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
         metrics: impl Fn() -> String + Send + Sync + 'static,
     ) -> Self {
-        Self { liveness: Arc::new(liveness), readiness: Arc::new(readiness), metrics: Arc::new(metrics) }
+        Self { readiness: Arc::new(readiness), metrics: Arc::new(metrics) }
     }
 }
 
@@ -188,8 +186,11 @@ impl Handler for HealthHandler {
     async fn handle(self, request: Request<Incoming>, guard: RequestGuard) -> Response<Full<Bytes>> {
         guard.mark_complete();
         match (request.method(), request.uri().path()) {
-            (&(Method::GET | Method::HEAD), "/healthz") => answer(&*self.liveness),
-            (&(Method::GET | Method::HEAD), "/readyz") => answer(&*self.readiness),
+            (&(Method::GET | Method::HEAD), "/healthz") => text(StatusCode::OK, "ok\n"),
+            (&(Method::GET | Method::HEAD), "/readyz") => match (self.readiness)() {
+                Ok(()) => text(StatusCode::OK, "ok\n"),
+                Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+            },
             (&(Method::GET | Method::HEAD), "/metrics") => {
                 let mut response = text(StatusCode::OK, (self.metrics)());
                 response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS));
@@ -198,13 +199,6 @@ impl Handler for HealthHandler {
             (_, "/healthz" | "/readyz" | "/metrics") => method_not_allowed("GET"),
             (_, path) => not_found(path, "/healthz, /readyz and /metrics"),
         }
-    }
-}
-
-fn answer(probe: &Probe) -> Response<Full<Bytes>> {
-    match probe() {
-        Ok(()) => text(StatusCode::OK, "ok\n"),
-        Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }
 

@@ -108,8 +108,7 @@ async fn serve(arguments: WebhookArgs) -> Result<(), Error> {
 
     let readiness = readiness(ready.clone(), tls.clone());
     let counted = metrics.clone();
-    let (health_address, health) =
-        health(arguments.health_listen, || Ok(()), readiness, move || counted.text(), stopped.clone())?;
+    let (health_address, health) = health(arguments.health_listen, readiness, move || counted.text(), stopped.clone())?;
     let runtime = new_runtime()?;
     tasks.supervise("the health listener", spawn_blocking(move || runtime.block_on(health)));
 
@@ -154,18 +153,17 @@ async fn serve(arguments: WebhookArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, until the sender of `shutdown` is dropped. `/healthz` succeeds
-/// unless `liveness` returns a reason, and `/readyz` unless `readiness` does.
+/// Serves `/healthz`, `/readyz` and `/metrics` in plain HTTP, until the sender of `shutdown` is dropped. `/readyz` succeeds unless
+/// `readiness` returns a reason.
 pub fn health(
     address: SocketAddr,
-    liveness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     readiness: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     metrics: impl Fn() -> String + Send + Sync + 'static,
     shutdown: watch::Receiver<()>,
 ) -> Result<(SocketAddr, impl Future<Output = io::Result<()>>), Error> {
     let (socket, address) = listen(address)?;
     let limiter = ConnectionLimiter::new(HEALTH_CONNECTION_LIMIT, 0, Counter::default());
-    let handler = HealthHandler::new(liveness, readiness, metrics);
+    let handler = HealthHandler::new(readiness, metrics);
     let listener = Listener { socket, tls: None, handler, closing: Arc::default(), limiter };
     Ok((address, listener.run(shutdown)))
 }
