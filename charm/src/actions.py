@@ -106,6 +106,8 @@ class Actions(ops.Object):
             raise ActionFailed(f"{name} cannot be opted in")
         if not self.charm.settings.has_shim_image:
             raise ActionFailed(self.charm.no_shim_image.message)
+        if not self.charm.resources.offers_shim():
+            raise ActionFailed("not every replica of the webhook has the shim's image yet; see juju status")
         if params.istio_injection and namespaces.is_ambient(namespace):
             raise ActionFailed(f"namespace {name} is in the ambient mesh: a sidecar would take its pods out of it")
         if params.istio_injection and names.ISTIO_REVISION_LABEL in metadata.labels(namespace):

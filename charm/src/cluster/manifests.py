@@ -53,6 +53,11 @@ class Installation:
     offers_shim: bool = True
     """Whether every replica that may answer has the shim's image."""
 
+    @property
+    def selector(self) -> Selector | None:
+        """Returns the selector in force."""
+        return self.settings.selector if self.offers_shim else None
+
 
 def desired(installation: Installation) -> list[AnyResource]:
     """Renders all objects of an application, in the order in which they are written."""
@@ -79,7 +84,7 @@ def desired(installation: Installation) -> list[AnyResource]:
 
 def _read(file: str, installation: Installation) -> list[Object]:
     """Reads the objects of a file, with values for its placeholders."""
-    selector = installation.settings.selector
+    selector = installation.selector
     values = {
         "juju-application": installation.application.name,
         "juju-model": installation.application.model,
@@ -156,8 +161,8 @@ def _webhooks(webhooks: Iterable[Object], installation: Installation) -> Iterabl
         if webhook["name"].startswith(names.WEBHOOKS_OF_THE_SHIM) and not installation.offers_shim:
             continue
         yield webhook
-        if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and settings.selector:
-            yield _by_selector(webhook, settings.selector)
+        if webhook["name"] in names.WEBHOOKS_OF_NAMESPACES and installation.selector:
+            yield _by_selector(webhook, installation.selector)
         if webhook["name"] == names.ENDED_WEBHOOK:
             yield from _of_juju(webhook, installation.application, settings)
 

@@ -134,8 +134,8 @@ class ClusterResources:
             if not there or (application, model) == (self._application.name, self._application.model):
                 continue
             if metadata.namespace(each) and application and model:
-                by = f"application {application} of model {model}"
-                raise Conflict(f"{' '.join(_key(there))} is of {by}; remove one of the two")
+                of = f"application {application} of model {model}"
+                raise Conflict(f"{' '.join(_key(there))} is of {of}; delete it, or remove one of the two")
             if not application or not model:
                 by = f"{labels.get(names.MANAGED_BY, 'kubectl')}: {' '.join(_key(there))}"
                 raise Conflict(f"istio-aux is installed in this cluster already, by {by}; remove one of the two")

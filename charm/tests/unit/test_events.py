@@ -223,7 +223,7 @@ def test_objects_of_another_application_of_the_model_are_left_alone(app: App, ap
     before = dict(api.objects)
     app.deploy()
     taken = "Service istio-aux-webhook is of application istio-aux-webhook of model kubeflow"
-    assert app.status() == BlockedStatus(f"{taken}; remove one of the two")
+    assert app.status() == BlockedStatus(f"{taken}; delete it, or remove one of the two")
     assert api.objects == before
     app.remove_all()
     assert api.objects == before

@@ -142,11 +142,13 @@ def test_nothing_opts_in_while_replicas_lack_the_shim_image(app: App, api: Api, 
     api.starts = False
     api.get(*WEBHOOK)["metadata"]["generation"] = 2
     api.get(*WEBHOOK)["status"] = status
-    app.config = {"namespaces": "team", **SHIM}
+    app.config = {"namespaces": "team", "namespace-selector": "profile", **SHIM}
     app.run(0, "config_changed")
     assert app.status() == NOT_READY
     assert not [name for name in webhooks(api) if name.startswith(("add-shim.", "require-shim."))]
     assert api.labels("team") == {}
+    assert not [name for name in webhooks(api) if ".selector." in name]
+    assert app.failure(0, "enable-namespace", namespace="team").startswith("not every replica of the webhook has")
     api.get(*WEBHOOK)["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 1}
     app.update(0)
     assert app.status() == ActiveStatus()
@@ -155,7 +157,7 @@ def test_nothing_opts_in_while_replicas_lack_the_shim_image(app: App, api: Api, 
 
 
 def test_default_of_an_earlier_revision_is_no_shim_image(app: App, api: Api) -> None:
-    app.data["options"] = json.dumps({"shim-image": "registry.invalid/istio-aux/shim:0.0.9"})
+    app.data["options"] = json.dumps({"shim-image": "registry.invalid/istio-aux/shim:earlier"})
     app.config = {"log-level": "loud"}
     app.add(0)
     app.run(0, "upgrade_charm")
