@@ -20,8 +20,10 @@ impl Audit {
     /// Begins to count now.
     pub fn from_now() -> Self {
         let file = state_directory().join("log/audit.log");
-        let from = file.metadata().expect("the API server keeps an audit log").len();
-        Self { file, from }
+        let log = std::fs::read(&file).expect("the API server keeps an audit log");
+        // It may be writing the last line.
+        let from = log.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        Self { file, from: from.try_into().expect("it is a length") }
     }
 
     /// Counts the requests since then by the name that `name` gives their events; `None` leaves one out. A watch has an event as it
@@ -33,12 +35,13 @@ impl Audit {
         log.seek(SeekFrom::Start(self.from)).expect("it is a file");
         let mut counts = BTreeMap::new();
         let mut seen = HashSet::new();
-        let mut text = String::new();
-        log.read_to_string(&mut text).expect("it is text");
+        let mut text = Vec::new();
+        log.read_to_end(&mut text).expect("it is read");
         // The API server may be writing the last line.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        for line in whole.lines() {
-            let event: Value = serde_json::from_str(line).expect("each line is an event");
+        let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+        lines.pop();
+        for line in lines {
+            let event: Value = serde_json::from_slice(line).expect("each line is an event");
             if let Some(name) = name(&event)
                 && seen.insert(event["auditID"].to_string())
             {

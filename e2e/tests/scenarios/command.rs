@@ -170,7 +170,7 @@ async fn check_explains_a_job_by_its_pod_and_a_dry_run() {
     let name = ns.pod_of_job("hello").await;
     let text = printed(&istio_aux(&["check", "-n", ns.name(), "job/hello", "-o", "json"]));
     let why: Value = serde_json::from_str(&text).expect("it prints JSON");
-    assert_eq!(why["opted_in"], true, "{text}");
+    assert_eq!(why["optedIn"], true, "{text}");
     assert_eq!(why["pods"][0]["name"], name, "{text}");
     assert_eq!(why["pods"][0]["decision"]["mode"], default_mode(), "{text}");
     assert_eq!(why["now"][0]["result"], "injected", "{text}");
