@@ -20,17 +20,6 @@ pub(crate) enum Role {
     Proxy,
 }
 
-/// An end after which the kubelet does not start a container again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FinalEnd {
-    /// Any end of the container's command, unless a signal caused it: a container whose image is changed is ended by one.
-    Any,
-    /// An end with exit code 0.
-    Success,
-    /// None: only the kubelet knows.
-    Reported,
-}
-
 /// The end of a container's init process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exit {
@@ -56,7 +45,8 @@ pub(crate) enum ContainerState {
 pub(crate) struct Container {
     pub(crate) name: String,
     pub(crate) role: Role,
-    final_end: FinalEnd,
+    /// The policy by which the kubelet starts it again; `None` where only the kubelet knows if it does.
+    restarts: Option<RestartPolicy>,
     pub(crate) state: ContainerState,
 }
 
@@ -91,14 +81,10 @@ impl PodState {
     pub(crate) fn new(args: &WatchArgs) -> Self {
         let container = |role| {
             move |name: &String| {
-                let final_end = match args.restart_policy {
-                    // The kubelet starts the proxy again after a failed probe, or with another image, under any policy.
-                    _ if role == Role::Proxy || args.may_restart.contains(name) => FinalEnd::Reported,
-                    RestartPolicy::Never => FinalEnd::Any,
-                    RestartPolicy::OnFailure => FinalEnd::Success,
-                    RestartPolicy::Always => FinalEnd::Reported,
-                };
-                Container { name: name.clone(), role, final_end, state: ContainerState::Waiting }
+                // The kubelet starts the proxy again after a failed probe, or with another image, under any policy.
+                let is_known = role == Role::Awaited && !args.may_restart.contains(name);
+                let restarts = is_known.then_some(args.restart_policy);
+                Container { name: name.clone(), role, restarts, state: ContainerState::Waiting }
             }
         };
         let awaited = args.awaited.iter().map(container(Role::Awaited));
@@ -194,11 +180,12 @@ impl Container {
     /// Returns true if it was observed to end, and the kubelet does not start it again.
     fn has_ended_for_good(&self) -> bool {
         let ContainerState::Ended(_, Exit { code, has_executed }) = self.state else { return false };
-        match self.final_end {
+        match self.restarts {
             // Exit code 0 is the command's own: a runtime that cannot execute it exits with another code.
-            FinalEnd::Any | FinalEnd::Success if code == Some(0) => true,
-            FinalEnd::Any => has_executed && code.is_none_or(|code| code < 128),
-            FinalEnd::Success | FinalEnd::Reported => false,
+            Some(RestartPolicy::Never | RestartPolicy::OnFailure) if code == Some(0) => true,
+            // A signal may be that of a changed image.
+            Some(RestartPolicy::Never) => has_executed && code.is_none_or(|code| code < 128),
+            Some(RestartPolicy::OnFailure | RestartPolicy::Always) | None => false,
         }
     }
 }

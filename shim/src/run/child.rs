@@ -37,7 +37,8 @@ const NOT_FORWARDED: [Signal; 9] = [
 pub(crate) struct Child {
     pid: i32,
     signals: SignalFd,
-    got_sigterm: bool,
+    /// True if SIGTERM was forwarded: the kubelet ends the container.
+    pub(crate) got_sigterm: bool,
 }
 
 /// Reports a command that could not be started.
@@ -93,11 +94,6 @@ impl Child {
             }
         }
         exit
-    }
-
-    /// Returns true if SIGTERM was forwarded: the kubelet ends the container.
-    pub(crate) fn got_sigterm(&self) -> bool {
-        self.got_sigterm
     }
 
     /// Sends a signal to the command.

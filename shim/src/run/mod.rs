@@ -49,7 +49,7 @@ pub(crate) fn supervise(args: &WatchArgs, command: &[OsString]) -> Result<ExitSt
     let (pid, id) = (std::process::id().cast_signed(), String::from("own"));
     watcher.take_in(&Event::Started { container: args.proxy.clone(), id, pid });
     let exit = watcher.run(Some(&mut child)).unwrap_or(failure());
-    let counted = watcher.effective_exit(exit, child.got_sigterm());
+    let counted = watcher.effective_exit(exit, child.got_sigterm);
     watcher.note_end_of_proxy(&exit_code(exit));
     watcher.report_outcome();
     Ok(counted)
