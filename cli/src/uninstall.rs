@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use contract::kind::{DEPLOYMENTS, POD_DEFAULTS, PODS, ROLE_BINDINGS};
-use contract::names::{MANAGED_BY_LABEL, SHIM_LABEL, TENANCY_MANAGER};
+use contract::kind::{DEPLOYMENTS, NAMESPACES, POD_DEFAULTS, PODS, ROLE_BINDINGS};
+use contract::names::{MANAGED_BY_LABEL, NODE, PROXY_LABEL, SHIM_LABEL, TENANCY_MANAGER};
 use inject::args::default_settings;
 use inject::tenancy::objects::installation_of;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preconditions};
@@ -142,6 +142,13 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     }
     let selection = ListParams::default().labels(&format!("{SHIM_LABEL}=status")).fields(UNFINISHED);
     plan.waiting_pods = read::list(client, PODS, None, &selection).await?.iter().map(place).collect();
+    let selection = ListParams::default().labels(&format!("{PROXY_LABEL}={NODE}"));
+    let labelled = read::list_if_served(client, NAMESPACES, None, &selection).await?;
+    let names: Vec<&str> = labelled.iter().filter_map(|namespace| namespace["metadata"]["name"].as_str()).collect();
+    if !names.is_empty() {
+        // Their new pods would have neither this proxy nor Istio's.
+        plan.next.push(format!("kubectl label namespace {} {PROXY_LABEL}-", names.join(" ")));
+    }
     Ok(plan)
 }
 

@@ -150,6 +150,22 @@ fn pages_have_200_lines_of_100_columns_at_most() {
     assert!(long.is_empty(), "these are too long: {long:#?}");
 }
 
+/// Without one of them it is the context's namespace, which is not where pods hang after an outage.
+#[test]
+fn all_stuck_pods_are_those_of_a_named_namespace_or_of_all() {
+    let mut count = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let commands = text.split(['`', '\n']).filter(|code| code.contains("finish ") && code.contains("--all-stuck"));
+        for command in commands {
+            let names_one = command.split_whitespace().any(|word| ["-n", "-A"].contains(&word));
+            assert!(names_one, "{}: {command}; next: -n NAMESPACE or -A", page.display());
+            count += 1;
+        }
+    }
+    assert!(count > 5, "{count}");
+}
+
 #[test]
 fn every_alert_is_explained() {
     let docs = summary().with_file_name("");

@@ -65,6 +65,8 @@ fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
         Answer::list(&format!("GET {BINDINGS}"), &[binding("team", TENANCY_MANAGER), binding("other", "kubectl")]),
         Answer::list("GET /api/v1/namespaces/aux/pods?", &[]),
         Answer::list("GET /api/v1/pods?", &[json!({"metadata": {"namespace": "team", "name": "waits"}})]),
+        Answer::list("GET /api/v1/namespaces?", &[json!({"metadata": {"name": "beside"}})])
+            .to("istio-aux.io%2Fproxy%3Dnode"),
     ];
     for name in ["istio-aux", "zz-istio-aux"] {
         answers.push(Answer::ok(&format!("GET {CONFIGURATIONS}/{name}"), change(configuration(name))));
@@ -98,6 +100,7 @@ async fn objects_go_in_the_order_in_which_no_pod_is_refused() {
     assert_eq!(requests.writes(), expected);
     assert!(deletions.iter().all(|deletion| deletion.error.is_none()), "{deletions:?}");
     assert_eq!(plan.waiting_pods, ["team/waits"]);
+    assert_eq!(plan.next, ["kubectl label namespace beside istio-aux.io/proxy-"]);
     let deletes = requests.bodies().into_iter().filter(|body| body.contains("propagationPolicy"));
     assert!(deletes.into_iter().all(|body| body.contains(r#""uid":"1f""#)), "each deletes what was read");
 }
@@ -142,7 +145,8 @@ async fn helms_objects_are_left_to_helm_but_what_refuses_pods() {
     let writes = requests.writes();
     assert_eq!(writes.len(), 4, "{writes:?}");
     assert!(!writes.iter().any(|line| line.ends_with("deployments/istio-aux")), "{writes:?}");
-    assert_eq!(plan.next, ["helm uninstall mine --namespace aux"], "the namespace may have more in it");
+    let namespaces = "kubectl label namespace beside istio-aux.io/proxy-";
+    assert_eq!(plan.next, ["helm uninstall mine --namespace aux", namespaces], "the namespace may have more in it");
 }
 
 #[tokio::test]
