@@ -98,6 +98,14 @@ impl Injector {
         }
         let mut object = serde_json::to_value(pod)?;
         object["metadata"]["annotations"] = json!(annotations(given));
+        // Go writes this field also where it is empty, and the injector's patch adds to it.
+        for list in ["initContainers", "containers"] {
+            for container in object["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+                if container["resources"].is_null() {
+                    container["resources"] = json!({});
+                }
+            }
+        }
         // The webhook has opted the pod out of an ordinary sidecar.
         object["metadata"]["labels"][ISTIO_INJECT] = "true".into();
         if let Some(address) = self.host_ip {
@@ -212,6 +220,19 @@ mod tests {
         let rendered = render(&answer(&init("istio-init", &["-m", "REDIRECT"]), &proxy())).unwrap();
         assert_eq!(rendered.trust_domain(), "td");
         insta::assert_json_snapshot!(rendered);
+    }
+
+    /// Istio puts its validation, or its native sidecar, before the pod's own init containers, and its patch changes the first one.
+    #[test]
+    fn patch_adds_to_the_resources_of_each_container() {
+        let mut pod = pod(&json!({}));
+        let spec = pod.spec.as_mut().unwrap();
+        spec.init_containers = Some(vec![Container { name: "init".to_owned(), ..Container::default() }]);
+        let mut object = object(&pod).unwrap();
+        let limits = |list: &str| json!({"op": "add", "path": format!("/spec/{list}/0/resources/limits"), "value": {"cpu": "2"}});
+        let patch: Patch = serde_json::from_value(json!([limits("initContainers"), limits("containers")])).unwrap();
+        json_patch::patch(&mut object, &patch).unwrap();
+        assert_eq!(object["spec"]["initContainers"][0]["resources"]["limits"]["cpu"], "2");
     }
 
     #[test]
