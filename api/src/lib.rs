@@ -6,12 +6,20 @@
 pub mod fake;
 
 use std::error::Error;
+use std::time::Duration;
 
 use contract::kind::Kind;
-use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::gvk::GroupVersionKind;
+use kube::{Client, Config};
 use serde_json::Value;
+
+/// Gives connections up on which an answer does not come for so long: they can be lost without a word.
+pub fn limit_answers(config: &mut Config, timeout: Duration) {
+    config.read_timeout = Some(timeout);
+    // Otherwise the time a connection was idle counts against its next answer.
+    config.reset_reader_on_write = true;
+}
 
 /// Returns kube's client for the objects of a kind, in a namespace or in all.
 #[must_use]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use api::describe_error;
+use api::{describe_error, limit_answers};
 use futures::StreamExt;
 use inject::tenancy::desired::{DesiredTenancy, unknown_values};
 use inject::tenancy::objects::labels;
@@ -85,11 +85,8 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
     result
 }
 
-/// Returns a client that gives a connection up once it has said nothing for so long. Connections can be lost without a word.
 fn client(mut config: Config, timeout: Duration) -> kube::Result<Client> {
-    config.read_timeout = Some(timeout);
-    // Otherwise the time a connection was idle counts against its next answer.
-    config.reset_reader_on_write = true;
+    limit_answers(&mut config, timeout);
     Client::try_from(config)
 }
 

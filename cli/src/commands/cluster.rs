@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use api::describe_error;
+use api::{describe_error, limit_answers};
 use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
@@ -55,9 +55,7 @@ impl ClusterArgs {
         }
         if !self.request_timeout.is_zero() {
             config.connect_timeout = Some(self.request_timeout);
-            config.read_timeout = Some(self.request_timeout);
-            // Otherwise the time a connection was idle counts against its next answer.
-            config.reset_reader_on_write = true;
+            limit_answers(&mut config, self.request_timeout);
         }
         Client::try_from(config).context("no cluster")
     }
