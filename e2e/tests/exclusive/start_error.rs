@@ -2,16 +2,18 @@
 //! lives for some tens of milliseconds.
 
 use contract::names::PROXY_CONTAINER;
-use e2e::cluster::{MESH, OPT_IN};
+use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec, shell};
 use e2e::{Outcome, PodView, scenario};
 
 #[tokio::test]
 async fn end_is_known_by_the_exit() {
-    let ns = &scenario("exit", &[MESH, OPT_IN]).await;
-    let pod = ns.run(pod("one", &pod_spec("Never", &[shell("main", "sleep 2")])), "Succeeded").await;
-    let asked = "http://127.0.0.1:15020/quitquitquit";
-    assert_eq!(PodView(&pod).outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked }));
+    for (name, opt_in) in [("exit", OPT_IN), ("exit-legacy", LEGACY_OPT_IN)] {
+        let ns = &scenario(name, &[MESH, opt_in]).await;
+        let pod = ns.run(pod("one", &pod_spec("Never", &[shell("main", "sleep 2")])), "Succeeded").await;
+        let asked = "http://127.0.0.1:15020/quitquitquit";
+        assert_eq!(PodView(&pod).outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked }));
+    }
 }
 
 #[tokio::test]
