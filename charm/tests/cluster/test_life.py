@@ -1,6 +1,7 @@
 """An application's life in a real cluster, through which what is others' lives on."""
 
 import base64
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -140,7 +141,7 @@ ACTIONS: list[Callable[[Model, App], object]] = [
 
 
 @pytest.mark.parametrize("go", [by_hooks, by_force])
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)], ids=["enabled", "disabled first"])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=lambda order: "".join(map(str, order)))
 def test_workloads_of_other_charms_live(model: Model, go: Callable[[Model, App], None], order: tuple[int, ...]) -> None:
     jujus = {**model.labels, "app.juju.is/created-by": "katib-controller", "app.kubernetes.io/managed-by": "juju"}
     juju_webhook.install(model)
