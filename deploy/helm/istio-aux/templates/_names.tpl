@@ -82,3 +82,51 @@ released-images.yaml, with the registry and the digests of its release. */ -}}
 {{- end }}
 {{- join ", " $words }}
 {{- end }}
+
+{{- /* What the pods of webhook and controller have in common. */ -}}
+{{- define "istio-aux.pod" -}}
+enableServiceLinks: false
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  {{- with .Values.runAsUser }}
+  runAsUser: {{ int . }}
+  runAsGroup: {{ int . }}
+  {{- end }}
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* Spreads pods over nodes. Takes the labels that select them. */ -}}
+{{- define "istio-aux.spread" -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- . | nindent 6 }}
+  matchLabelKeys: [pod-template-hash]
+{{- end }}
+
+{{- /* What their containers have in common. */ -}}
+{{- define "istio-aux.container" -}}
+readinessProbe:
+  httpGet: {path: /readyz, port: health}
+  periodSeconds: 2
+livenessProbe:
+  httpGet: {path: /healthz, port: health}
+  initialDelaySeconds: 5
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
