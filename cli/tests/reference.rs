@@ -13,6 +13,8 @@ use webhook::metrics::Metrics;
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
 /// Heads the options that every command with a cluster has.
 const CLUSTER_HEADING: &str = "Cluster";
+/// Heads those of all programs that decide about pods.
+const SHIM_HEADING: &str = "The shim in pods";
 const UPDATE: &str = "UPDATE_DOCS=1 cargo test -p cli --test reference";
 
 fn reference() -> String {
@@ -21,7 +23,7 @@ fn reference() -> String {
     );
     let mut cli = istio_aux::commands::definition();
     cli.build();
-    cluster_options(&mut text, &cli);
+    shared_options(&mut text, &cli);
     for command in cli.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set()) {
         options(&mut text, "istio-aux ", command);
     }
@@ -33,25 +35,33 @@ fn reference() -> String {
     text
 }
 
-/// Writes the options that every command with a cluster has, once.
-fn cluster_options(text: &mut String, cli: &Command) {
+/// Writes the options that several commands have, once.
+fn shared_options(text: &mut String, cli: &Command) {
+    let check = cli.find_subcommand("check").expect("there is a command check");
     text.push_str("\n## Options of every command that talks to a cluster\n\n");
     text.push_str(
         "As `kubectl-istio_aux` in `PATH`, the program is a plugin of kubectl:\n`kubectl istio-aux check`.\n\n",
     );
-    let check = cli.find_subcommand("check").expect("there is a command check");
-    table(text, check.get_arguments().filter(|argument| is_of_cluster(argument)));
+    table(text, check.get_arguments().filter(|argument| argument.get_help_heading() == Some(CLUSTER_HEADING)));
+    text.push_str("\n## Options of the shim in pods\n\n");
+    text.push_str(
+        "Those of `istio-aux-webhook`, `istio-aux inject` and `istio-aux policy`, for which `--shim-image` has\nno default. Without any of them `istio-aux check` takes the settings of the webhook in the cluster.\n\n",
+    );
+    table(text, check.get_arguments().filter(|argument| argument.get_help_heading() == Some(SHIM_HEADING)));
 }
 
-fn is_of_cluster(argument: &Arg) -> bool {
-    argument.get_help_heading() == Some(CLUSTER_HEADING)
+/// Returns true if the table of its command has this option.
+fn is_listed(argument: &&Arg) -> bool {
+    let is_shared = [CLUSTER_HEADING, SHIM_HEADING].map(Some).contains(&argument.get_help_heading());
+    !is_shared && !["help", "version"].contains(&argument.get_id().as_str())
 }
 
 fn options(text: &mut String, parent: &str, command: &Command) {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let _ = write!(text, "\n## {parent}{}\n\n{about}.\n\n", command.get_name());
-    let is_listed =
-        |argument: &&Arg| !["help", "version"].contains(&argument.get_id().as_str()) && !is_of_cluster(argument);
+    if command.get_arguments().any(|argument| argument.get_help_heading() == Some(SHIM_HEADING)) {
+        text.push_str("Besides those of the [shim in pods](#options-of-the-shim-in-pods):\n\n");
+    }
     table(text, command.get_arguments().filter(is_listed));
 }
 

@@ -45,8 +45,11 @@ def test_images_are_those_of_the_manifests(name: str) -> None:
 
 def test_arguments_are_documented(app: App, api: Api) -> None:
     app.deploy()
-    serve = (CHARM.parent / "docs/configuration.md").read_text().split("## istio-aux-webhook")[1].split("\n## ")[0]
-    documented = set(re.findall(r"^\| `(--[\w-]+)", serve, re.M))
+    sections = (CHARM.parent / "docs/configuration.md").read_text().split("\n## ")
+    names = ("istio-aux-webhook\n", "Options of the shim in pods\n")
+    of_webhook = [text for text in sections if text.startswith(names)]
+    assert len(of_webhook) == 2
+    documented = set(re.findall(r"^\| `(--[\w-]+)", "".join(of_webhook), re.M))
     assert {word.split("=")[0] for word in arguments(api)} <= documented
 
 
