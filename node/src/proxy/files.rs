@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cni::protocol::{Dns, Sandbox};
+use nix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
 use super::ids::{revision_of, user_of};
@@ -137,28 +138,25 @@ impl SandboxFiles {
 
     /// Returns the time since a revision was replaced by the next.
     pub(super) fn replaced_for(&self, revision: u32) -> Duration {
-        let written = fs::metadata(self.beginning(revision.wrapping_add(1))).and_then(|metadata| metadata.modified());
-        written.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default()
+        let began = fs::read_to_string(self.directory.join(beginning(revision.wrapping_add(1))))
+            .ok()
+            .and_then(|text| text.parse().ok());
+        began.map_or(Duration::ZERO, |began| since_boot().saturating_sub(Duration::from_secs(began)))
     }
 
     /// Records that the ports are redirected to a revision from now on, in place of the one before.
     pub(super) fn write_beginning(&self, revision: u32) -> io::Result<()> {
-        fs::write(self.beginning(revision), "")
+        replace(&self.directory, &beginning(revision), &since_boot().as_secs().to_string(), |_| Ok(()))
     }
 
     /// Returns true if the ports may have been redirected to a revision.
     pub(super) fn has_begun(&self, revision: u32) -> io::Result<bool> {
-        self.beginning(revision).try_exists()
+        self.directory.join(beginning(revision)).try_exists()
     }
 
     /// Records that the ports are not redirected to a revision any more.
     pub(super) fn remove_beginning(&self, revision: u32) -> io::Result<()> {
-        fs::remove_file(self.beginning(revision))
-    }
-
-    /// Returns the file that is as old as a revision's service.
-    fn beginning(&self, revision: u32) -> PathBuf {
-        self.directory.join(format!("revision-{revision}"))
+        fs::remove_file(self.directory.join(beginning(revision)))
     }
 
     /// Creates the directories of the certificate and of the file of rules, which are mounts of the proxy's container. The certificate may
@@ -191,6 +189,16 @@ impl SandboxFiles {
     pub(super) fn remove(&self) -> io::Result<()> {
         existing(fs::remove_dir_all(&self.directory)).map(drop)
     }
+}
+
+/// Names the file of the time at which a revision began to serve, in seconds since the node's boot.
+fn beginning(revision: u32) -> String {
+    format!("revision-{revision}")
+}
+
+/// Returns the time since the node's boot, which no change of its clock moves. The files do not outlive a boot.
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
 /// Returns the result for a file; `None` where it does not exist.
@@ -249,6 +257,8 @@ fn downward_api<'a>(entries: impl Iterator<Item = (&'a String, &'a String)>) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::super::ids::proxy_id;
     use super::*;
 
@@ -320,16 +330,20 @@ mod tests {
     }
 
     #[test]
-    fn time_since_an_upgrade_is_not_changed_by_the_next() {
+    fn time_since_an_upgrade_is_changed_by_no_other_and_no_clock() {
         let run_dir = tempfile::tempdir().unwrap();
         let files = SandboxFiles::of(run_dir.path(), "abc");
         fs::create_dir_all(&files.directory).unwrap();
-        let hour = Duration::from_hours(1);
-        files.write_beginning(1).unwrap();
-        fs::File::open(files.beginning(1)).unwrap().set_modified(std::time::SystemTime::now() - hour).unwrap();
+        let half_a_minute = Duration::from_secs(30);
+        let began = since_boot().checked_sub(half_a_minute).expect("this machine has run for longer").as_secs();
+        fs::write(files.directory.join(beginning(1)), began.to_string()).unwrap();
         files.write_beginning(2).unwrap();
-        assert!(files.replaced_for(0) >= hour);
-        assert!(files.replaced_for(1) < hour);
+        // The clock is set, which changes what the file's own time means.
+        for clock in [SystemTime::UNIX_EPOCH, SystemTime::now() + Duration::from_hours(1)] {
+            fs::File::open(files.directory.join(beginning(1))).unwrap().set_modified(clock).unwrap();
+            assert!((half_a_minute..Duration::from_hours(1)).contains(&files.replaced_for(0)));
+        }
+        assert!(files.replaced_for(1) < half_a_minute);
         assert_eq!(files.replaced_for(2), Duration::ZERO, "it serves");
     }
 }
