@@ -53,7 +53,8 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
         never = keep_reconciled(&node, &supervisor) => match never {},
-        never = keep_installed(&cni) => match never {},
+        () = supervisor.stopped() => Err(Error::new("the task that starts proxies has panicked")),
+        never = keep_installed(&cni, &supervisor) => match never {},
         never = forget_due_keys(&node.identities) => match never {},
         never = exporter.serve(metrics_port) => match never {},
         never = keep_used_roots(&node.containerd, &node.settings.proxy_root) => match never {},
@@ -107,14 +108,15 @@ async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
 }
 
 /// Installs the plugin and its configuration, which follows the primary network's.
-async fn keep_installed(cni: &CniPaths) -> Infallible {
+async fn keep_installed(cni: &CniPaths, supervisor: &Supervisor) -> Infallible {
     loop {
-        if let Err(error) = install::plugin(&cni.plugin, &cni.bin_dir) {
-            tracing::warn!(%error, "could not install the plugin");
+        let installed = install::plugin(&cni.plugin, &cni.bin_dir).context("the plugin is not installed").and(
+            install::configuration(&cni.primary_dir, &cni.own_dir).context("the network configuration is not written"),
+        );
+        if let Err(error) = &installed {
+            tracing::warn!(%error, "no pod of the runtime class can start");
         }
-        if let Err(error) = install::configuration(&cni.primary_dir, &cni.own_dir) {
-            tracing::warn!(%error, "could not write the network configuration");
-        }
+        supervisor.installed(installed);
         sleep(INSTALL_INTERVAL).await;
     }
 }

@@ -39,6 +39,7 @@ pub trait Proxies: Send + Sync + 'static {
 enum Message {
     Request(Request, oneshot::Sender<Response>),
     Look(Look),
+    Installed(Result<()>),
     /// An event of an effect, with the effect's number.
     Effect(String, u64, Event),
 }
@@ -60,6 +61,7 @@ impl Supervisor {
             count,
             messages: messages.downgrade(),
             entries: HashMap::new(),
+            installed: Err(Error::new("the plugin is not installed yet")),
             has_looked: false,
             has_upgraded: false,
         };
@@ -87,6 +89,16 @@ impl Supervisor {
         // It is lost only where the agent ends.
         let _ = self.messages.send(Message::Look(look));
     }
+
+    /// Reports if the plugin and its configuration are installed: without them no pod of the class starts.
+    pub fn installed(&self, result: Result<()>) {
+        let _ = self.messages.send(Message::Installed(result));
+    }
+
+    /// Returns once the task has ended, as by a panic.
+    pub async fn stopped(&self) {
+        self.messages.closed().await;
+    }
 }
 
 #[derive(Default)]
@@ -107,6 +119,8 @@ struct Machines<P, C> {
     count: C,
     messages: mpsc::WeakUnboundedSender<Message>,
     entries: HashMap<String, Entry>,
+    /// Has the last result of installing the plugin.
+    installed: Result<()>,
     /// True once the outdated proxies are known.
     has_looked: bool,
     /// True once a proxy was upgraded.
@@ -140,6 +154,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 let _ = reply.send(Response { error: self.reason_to_stop_rollout() });
             }
             Message::Look(look) => self.reconcile(&look),
+            Message::Installed(result) => self.installed = result,
             // An effect that was stopped may have reported before, about an earlier state.
             Message::Effect(id, effect, event) => {
                 if self.entries.get(&id).is_some_and(|entry| entry.effect == effect) {
@@ -179,6 +194,9 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
 
     /// Returns why the next node must not get this agent yet, if it must not.
     fn reason_to_stop_rollout(&self) -> Option<String> {
+        if let Err(reason) = &self.installed {
+            return Some(reason.to_string());
+        }
         if !self.has_looked {
             return Some("the agent has not looked at the node's proxies yet".to_owned());
         }

@@ -90,6 +90,7 @@ fn fixture() -> Fixture {
     let (panic, panics) = watch::channel("");
     let fake = Fake { starts, upgrades, removals, ended, panics, calls: sender };
     let supervisor = Supervisor::spawn(Arc::new(fake), move |label| count.send(label).unwrap());
+    supervisor.installed(Ok(()));
     Fixture { supervisor, start, upgrade, removal, end, panic, calls, counted }
 }
 
@@ -370,6 +371,27 @@ async fn rollout_goes_on_where_nothing_is_to_be_upgraded() {
     let fixture = fixture();
     fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
     assert_eq!(fixture.reason_to_stop_rollout().await, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rollout_stops_where_the_plugin_is_not_installed() {
+    let fixture = fixture();
+    fixture.supervisor.reconcile(look(&[], &[]));
+    fixture.supervisor.installed(Err(Error::new("/opt/cni/bin: no such directory")));
+    assert_eq!(fixture.reason_to_stop_rollout().await, "/opt/cni/bin: no such directory");
+    fixture.supervisor.installed(Ok(()));
+    assert_eq!(fixture.reason_to_stop_rollout().await, "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_of_the_task_itself_is_reported() {
+    let fixture = fixture();
+    assert!(timeout(Duration::from_hours(1), fixture.supervisor.stopped()).await.is_err());
+    // Nobody counts any more, which panics in the task.
+    drop(fixture.counted);
+    let deleted = fixture.supervisor.request(delete()).await;
+    assert_eq!(deleted.error.as_deref(), Some("the agent is stopping"));
+    timeout(Duration::from_hours(1), fixture.supervisor.stopped()).await.expect("the agent ends by it");
 }
 
 #[tokio::test(start_paused = true)]
