@@ -31,6 +31,15 @@ pub const LEGACY_OPT_IN: Label = (LEGACY_INJECTION_LABEL, ENABLED);
 /// The names of the webhook configurations, in the order in which they are called.
 pub const CONFIGURATIONS: [&str; 2] = ["istio-aux", "zz-istio-aux"];
 
+/// Returns what the shim's last words have for an exit code: `?` on a kernel that tells none of other containers (before 6.15,
+/// docs/limitations.md).
+pub fn told_code(code: u8) -> String {
+    let kernel = kubectl(&["get", "nodes", "--output=jsonpath={.items[0].status.nodeInfo.kernelVersion}"]);
+    let mut numbers = kernel.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let is_told = (numbers.next(), numbers.next()) >= (Some(6), Some(15));
+    if is_told { code.to_string() } else { "?".to_owned() }
+}
+
 /// Returns a client for the cluster that the tests may use. Panics with the next step where there is none.
 pub async fn client() -> Client {
     Client::try_from(config().await).expect("a client is made of it")

@@ -2,7 +2,7 @@
 //! lives for some tens of milliseconds.
 
 use contract::names::PROXY_CONTAINER;
-use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN};
+use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN, told_code};
 use e2e::manifests::{container, pod, pod_spec, shell};
 use e2e::{Outcome, PodView, scenario};
 
@@ -12,7 +12,8 @@ async fn end_is_known_by_the_exit() {
         let ns = &scenario(name, &[MESH, opt_in]).await;
         let pod = ns.run(pod("one", &pod_spec("Never", &[shell("main", "sleep 2")])), "Succeeded").await;
         let asked = "http://127.0.0.1:15020/quitquitquit";
-        assert_eq!(PodView(&pod).outcome(), Some(Outcome { codes: "main=0", known_by: "exit", asked }));
+        let codes = &*format!("main={}", told_code(0));
+        assert_eq!(PodView(&pod).outcome(), Some(Outcome { codes, known_by: "exit", asked }));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
-use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN, RESTRICTED};
+use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN, RESTRICTED, told_code};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, restricted, shell};
 use e2e::{Namespace, PodView, has_condition, scenario};
@@ -49,7 +49,8 @@ async fn job_completes(ns: &Namespace) {
     let outcome = view.outcome().expect("the shim has ended");
     assert_eq!(outcome.asked, PILOT_AGENT);
     let known = (outcome.codes, outcome.known_by);
-    assert!([("main=0", "exit"), ("main=?", "kubelet")].contains(&known), "{known:?}");
+    let code = format!("main={}", told_code(0));
+    assert!([(&*code, "exit"), ("main=?", "kubelet")].contains(&known), "{known:?}");
 }
 
 #[tokio::test]
