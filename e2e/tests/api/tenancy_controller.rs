@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use e2e::command::{printed, run, run_offline};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::{Applied, kubectl, wait_for_removal};
-use e2e::rights::rules;
+use e2e::rights::{assert_rules, rules};
 use e2e::saved::{Saved, until_end_or_signal};
 use e2e::scenario;
 use e2e::tenancy::{
@@ -33,11 +33,10 @@ async fn controllers_account_may_only_keep_its_objects() {
         "get,patch,delete rbac.authorization.k8s.io/rolebindings [istio-aux-pipelines]",
         "list,watch /namespaces []",
     ];
-    assert_eq!(rules(CONTROLLER.0, CONTROLLER.1, "default").await, expected);
     let mut here = expected.to_vec();
     here.extend(["create coordination.k8s.io/leases []", "get,patch coordination.k8s.io/leases [istio-aux-tenancy]"]);
     here.sort_unstable();
-    assert_eq!(rules(CONTROLLER.0, CONTROLLER.1, CONTROLLER.0).await, here);
+    assert_rules(CONTROLLER.0, CONTROLLER.1, &here, &expected).await;
 }
 
 /// Returns the `RoleBinding` and the `PodDefault` of a namespace, as the command line prints them.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use e2e::admission::{expiries, until_drained, while_pods_are_created};
 use e2e::cluster::{MESH, OPT_IN, client};
-use e2e::rights::rules;
+use e2e::rights::assert_rules;
 use e2e::saved::{Saved, until_end_or_signal};
 use e2e::{Namespace, scenario};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -18,21 +18,10 @@ const ISTIO_AUX: &str = "istio-aux";
 
 #[tokio::test]
 async fn webhooks_account_may_only_keep_its_certificate() {
-    for (namespace, expected) in [
-        (
-            ISTIO_AUX,
-            &[
-                "get,patch /secrets [istio-aux-certificate]",
-                "get,patch,watch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux,zz-istio-aux]",
-            ][..],
-        ),
-        (
-            "default",
-            &["get,patch,watch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux,zz-istio-aux]"],
-        ),
-    ] {
-        assert_eq!(rules(ISTIO_AUX, ISTIO_AUX, namespace).await, expected, "{namespace}");
-    }
+    let configurations =
+        "get,patch,watch admissionregistration.k8s.io/mutatingwebhookconfigurations [istio-aux,zz-istio-aux]";
+    let own = ["get,patch /secrets [istio-aux-certificate]", configurations];
+    assert_rules(ISTIO_AUX, ISTIO_AUX, &own, &[configurations]).await;
 }
 
 /// Adds an argument to the webhook's.
