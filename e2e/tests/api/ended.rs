@@ -21,11 +21,11 @@ fn kubectl_in(ns: &Namespace, words: &[&str], input: &str) -> Output {
     run("kubectl", &[&["-n", ns.name()], words].concat(), input)
 }
 
-/// Reports a status as a node does. Returns the pod as the API server stores it.
-fn report(ns: &Namespace, name: &str, status: &Value) -> Value {
+/// Reports a status as this user. Returns the pod as the API server stores it.
+fn report(ns: &Namespace, name: &str, status: &Value, user: &[&str]) -> Value {
     let patch = json!({"status": status}).to_string();
     let words =
-        [&["patch", "pod", name, "--subresource=status", "--type=merge", "-o=json", "--patch", &patch][..], &AS_NODE];
+        [&["patch", "pod", name, "--subresource=status", "--type=merge", "-o=json", "--patch", &patch][..], user];
     serde_json::from_str(&printed(&kubectl_in(ns, &words.concat(), ""))).expect("a pod is JSON")
 }
 
@@ -35,13 +35,17 @@ fn table() -> Value {
 
 /// Creates a case's pod, which no kubelet takes, and reports its status. Returns the pod as the API server stores it.
 fn stored(ns: &Namespace, name: &str, case: &Value, labels: &Value) -> Value {
+    stored_by(&AS_NODE, ns, name, case, labels)
+}
+
+fn stored_by(user: &[&str], ns: &Namespace, name: &str, case: &Value, labels: &Value) -> Value {
     let mut pod = table()["pod"].clone();
     merge(&mut pod, &case["pod"]);
     let status = pod["status"].take();
     merge(&mut pod, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}));
     pod["spec"]["schedulerName"] = json!("nobody");
     printed(&kubectl_in(ns, &[&["create", "-f=-"][..], &AS_NODE].concat(), &pod.to_string()));
-    report(ns, name, &status)
+    report(ns, name, &status, user)
 }
 
 /// Returns the cases of the table in which the annotation is another one than the table's.
@@ -84,6 +88,17 @@ async fn policy_reports_the_end_as_the_table_has_it() {
     ns.until("the policy to be effective", async || reports().then_some(())).await;
     let wrong = wrong_cases(ns, &labels).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn report_of_no_node_is_not_an_end() {
+    let ns = &scenario("ended-no-node", &[]).await;
+    // The table's first case has the annotation.
+    let first = &table()["cases"][0];
+    for (name, user, is_end) in [("node", &AS_NODE[..], true), ("other", &["--as=e2e-node", AS_NODE[2]], false)] {
+        let pod = stored_by(user, ns, name, first, &json!({}));
+        assert_eq!(pod["metadata"]["annotations"][ENDED_ANNOTATION].is_string(), is_end, "{name}: {pod}");
+    }
 }
 
 #[tokio::test]

@@ -12,14 +12,34 @@ use super::pod::{
     pod_with_proxy,
 };
 
-/// Starts a shim whose calls fail as strace injects it.
-fn watch_failing(pod: &Pod, proxy: &Proxy, call: &str, injected: &str) -> Shim {
-    let (output, inject) = (pod.file("strace").display().to_string(), format!("inject={call}:{injected}"));
-    let trace = format!("trace={call}");
+/// Starts a shim whose calls strace writes to the pod's file `strace`, and injects this into.
+fn watch_traced(pod: &Pod, proxy: &Proxy, calls: &str, inject: &[&str]) -> Shim {
+    let (output, trace) = (pod.file("strace").display().to_string(), format!("trace={calls}"));
     // The shim is the container's init process, and strace its grandchild.
     // By seccomp, strace stops it at these calls only: stopped at each, it would see starts too late.
-    let strace = ["strace", "-D", "-f", "--seccomp-bpf", "-o", &output, "-e", &trace, "-e", &inject];
-    pod.watch_under(&strace, proxy, &BOTH)
+    let strace = ["strace", "-D", "-f", "--seccomp-bpf", "-o", &output, "-e", &trace];
+    pod.watch_under(&[&strace, inject].concat(), proxy, &BOTH)
+}
+
+/// Starts a shim whose calls fail as strace injects it.
+fn watch_failing(pod: &Pod, proxy: &Proxy, call: &str, injected: &str) -> Shim {
+    watch_traced(pod, proxy, call, &["-e", &format!("inject={call}:{injected}")])
+}
+
+#[test]
+fn shim_connects_to_loopback_and_opens_no_port() {
+    let (pod, proxy) = pod_with_proxy();
+    let mut shim = watch_traced(&pod, &proxy, "%network", &[]);
+    shim.until_logged("container started container=istio-proxy");
+    for name in ["main", "metrics"] {
+        shim.payload(&pod, name, 0).finish();
+    }
+    proxy.assert_quit_once(shim);
+    let calls = fs::read_to_string(pod.file("strace")).unwrap();
+    let (connects, others): (Vec<_>, Vec<_>) = calls.lines().partition(|call| call.contains(" connect("));
+    assert!(!connects.is_empty() && connects.iter().all(|call| call.contains("(\"127.0.0.1\")")), "{calls}");
+    let opens = |call: &&str| [" bind(", " listen(", " accept"].iter().any(|name| call.contains(name));
+    assert!(!others.iter().any(opens), "{calls}");
 }
 
 #[test]
