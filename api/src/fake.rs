@@ -105,7 +105,7 @@ impl Requests {
         self.bodies.lock().unwrap().clone()
     }
 
-    /// Lets the next requests, this many, never be answered.
+    /// Leaves the next `count` requests without an answer.
     pub fn never_answer(&self, count: usize) {
         self.unanswered.store(count, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ use kube::core::gvk::GroupVersionKind;
 use kube::{Client, Config};
 use serde_json::Value;
 
-/// Gives connections up on which an answer does not come for so long: they can be lost without a word.
+/// Closes connections without an answer within `timeout`: a lost connection is not always reported.
 pub fn limit_answers(config: &mut Config, timeout: Duration) {
     config.read_timeout = Some(timeout);
     // Otherwise the time a connection was idle counts against its next answer.

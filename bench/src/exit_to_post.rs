@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// Is longer than a pod usually takes until its payload's end.
 const ENDS_WITHIN: Duration = Duration::from_millis(1800);
 
-/// Returns the folder in which the probe was built.
+/// Returns the directory in which the probe was built.
 fn probe_folder() -> PathBuf {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/x86_64-unknown-linux-musl/release");
     std::fs::canonicalize(folder).expect("the probe was built: see the Makefile's target bench")

@@ -66,7 +66,7 @@ pub(crate) async fn list_if_served(
     }
 }
 
-/// Returns the status code of the server's refusal; `None` for another error.
+/// Returns the status code of the server's error; `None` for another error.
 pub(crate) fn status_of(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref()? {
         kube::Error::Api(status) => Some(status.code),
@@ -79,8 +79,8 @@ pub(crate) async fn get(client: &Client, kind: Kind, namespace: Option<&str>, na
     api::get(client, kind, namespace, name).await.with_context(|| unreadable(kind, namespace))
 }
 
-/// Returns namespace and name of the account to which a `ClusterRoleBinding` gives rights. Anybody may give a pod a label, but not bind an
-/// account.
+/// Returns namespace and name of the account to which a `ClusterRoleBinding` gives rights. Labels do not identify istio-aux' pods: any
+/// user may set them.
 pub(crate) fn account_of(binding: &Value) -> Option<[String; 2]> {
     let text = |field: &str| binding["subjects"][0][field].as_str().map(str::to_owned);
     Some([text("namespace")?, text("name")?])

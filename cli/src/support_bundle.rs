@@ -1,4 +1,4 @@
-//! Gathers what somebody who helps needs to see, with the caller's own rights. Reads no Secret, and leaves out of pods what may
+//! Gathers what a bug report needs, with the caller's own rights. Reads no Secret, and leaves out of pods what may
 //! hold one: variables, commands, volumes, and annotations of others.
 
 use anyhow::{Context, Result};
@@ -44,7 +44,7 @@ pub(crate) struct Bundle {
     unreadable: Vec<String>,
 }
 
-/// Holds a pod, and the log of what is istio-aux' in it.
+/// Holds a pod, and the log of its istio-aux container.
 #[derive(Debug, Serialize)]
 struct PodReport {
     #[serde(flatten)]
@@ -188,8 +188,7 @@ fn kept(key: &str, value: &Value) -> Option<Value> {
     (key.starts_with("istio-aux.io/") || ISTIOS_ANNOTATIONS.contains(&key)).then(|| value.clone())
 }
 
-/// Removes what a payload has said at its end, which the kubelet may take from the log, and its command, which is in the runtime's
-/// errors.
+/// Removes messages: a termination message may be the end of the payload's log, and a runtime's error contains its command.
 fn remove_messages(status: &mut Value) {
     for (state, kind) in [("state", "terminated"), ("state", "waiting"), ("lastState", "terminated")] {
         if let Some(state) = status.get_mut(state).and_then(|state| state.get_mut(kind)?.as_object_mut()) {

@@ -1,4 +1,4 @@
-//! Removes an installation in the order in which nothing is refused and nothing comes back, with the caller's own rights.
+//! Removes an installation with the caller's own rights, in an order that rejects no pod and leaves no controller.
 //! Deletes only objects that istio-aux' manifests name, or that its controller has applied. Each step is done before the next
 //! begins, so it can be run again wherever it stopped.
 
@@ -84,8 +84,8 @@ impl Plan {
     }
 }
 
-/// Reads what there is to remove: of the installation in this namespace, or in the one that its objects of the cluster name.
-/// `Err` if something cannot be read, so that no half of an installation is left unseen.
+/// Reads what there is to remove: of the installation in this namespace, or in the one that its cluster-scoped objects name.
+/// `Err` if anything cannot be read, so that nothing is overlooked.
 pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<Plan> {
     let configurations = configurations(client).await?;
     let ours = configurations.iter().find(|it| it["metadata"]["name"] == CONFIGURATION_NAME);
@@ -152,8 +152,8 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     Ok(plan)
 }
 
-/// Returns the namespace of the installation, and the controller's name: a release may have another name than the chart's. Where an
-/// earlier run has deleted the configurations, the accounts with their rights tell both.
+/// Returns the namespace of the installation, and the controller's name: a release may have another name than the chart's. If an
+/// earlier run has deleted the configurations, both come from the bound accounts.
 async fn names(
     client: &Client,
     namespace: Option<String>,
@@ -205,7 +205,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
     describe(one) == describe(other) && namespace(one) == namespace(other)
 }
 
-/// Returns true if an object's labels say that it is istio-aux'. Its name alone may be somebody else's.
+/// Returns true if an object has istio-aux' labels. Its name alone does not identify it.
 fn is_ours(object: &Value) -> bool {
     let labels = &object["metadata"]["labels"];
     let is_charts = labels[CHART_LABEL].as_str().is_some_and(|chart| chart.starts_with("istio-aux-"));
@@ -249,7 +249,7 @@ async fn delete(client: &Client, object: &Value) -> Deletion {
     // An object that was created again meanwhile is not deleted.
     let uid = metadata["uid"].as_str().map(str::to_owned);
     let preconditions = Some(Preconditions { uid, resource_version: None });
-    // A Deployment that is deleted in the foreground exists until its pods have gone, also for whoever runs this again.
+    // Deleted in the foreground, a Deployment exists until its pods are gone, so a second run waits, too.
     let is_deployment = object["kind"] == DEPLOYMENTS.name;
     let propagation = if is_deployment { DeleteParams::foreground() } else { DeleteParams::background() };
     let parameters = DeleteParams { preconditions, ..propagation };

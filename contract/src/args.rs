@@ -14,7 +14,7 @@ pub const START_AFTER: &str = "start-after";
 pub const INSTALL: &str = "install";
 /// Option: a container to wait for; repeatable.
 pub const AWAIT: &str = "await";
-/// Option: a container of whose end only the kubelet knows if it is final; repeatable.
+/// Option: a container that may restart by other rules than the pod's policy; repeatable.
 pub const MAY_RESTART: &str = "may-restart";
 /// Option: the pod's restart policy.
 pub const RESTART_POLICY: &str = "restart-policy";
@@ -26,9 +26,9 @@ pub const STATUS_PORT: &str = "status-port";
 pub const QUIT: &str = "quit";
 /// Option: the file with the pod's annotations.
 pub const ANNOTATIONS: &str = "annotations";
-/// Option: the end of another container may have every container started again.
+/// Option: another container's exit may restart all containers.
 pub const ALL_MAY_RESTART: &str = "all-may-restart";
-/// Option: look at no process; only the kubelet's report ends the proxy.
+/// Option: read no process; only the kubelet's report ends the proxy.
 pub const REPORT_ONLY: &str = "report-only";
 /// Option of `start-after`: an argument of the other container's command.
 pub const ARGUMENT: &str = "argument";
@@ -40,8 +40,8 @@ pub const END_OF_OPTIONS: &str = "--";
 pub struct WatchArgs {
     /// Containers to wait for; at least one.
     pub awaited: Vec<String>,
-    /// Awaited containers of whose end only the kubelet knows if it is final: it may start them again after any
-    /// exit code, because of a liveness or startup probe, a `resizePolicy`, or rules of their own.
+    /// Awaited containers that the kubelet may restart whatever the pod's policy says: because of a liveness or
+    /// startup probe, a `resizePolicy`, or rules of their own.
     pub may_restart: Vec<String>,
     /// The pod's restart policy.
     pub restart_policy: RestartPolicy,
@@ -53,10 +53,9 @@ pub struct WatchArgs {
     pub quit: Vec<Endpoint>,
     /// The file with the pod's annotations, which brings the kubelet's report. Without it, there is none.
     pub annotations: Option<String>,
-    /// The end of an init container may have every container started again (KEP-5532). So a report that is there when the shim starts
-    /// does not count.
+    /// An init container's exit may restart all containers (KEP-5532), so a report from before the shim's start is ignored.
     pub all_may_restart: bool,
-    /// Looks at no process: the containers do not share a PID namespace. Only the kubelet's report ends the proxy.
+    /// Reads no process: the containers do not share a PID namespace. Only the kubelet's report ends the proxy.
     pub report_only: bool,
 }
 

@@ -74,7 +74,7 @@ pub const SHIM_IMAGE: &str = "registry.invalid/istio-aux/shim";
 
 /// Name of Istio's proxy container.
 pub const PROXY_CONTAINER: &str = "istio-proxy";
-/// Names of the containers that Istio's injector adds. It takes those of a pod for changes to its own.
+/// Names of the containers that Istio's injector adds. It merges a pod's own ones into them.
 pub const INJECTED_CONTAINERS: [&str; 3] = [PROXY_CONTAINER, "istio-init", "istio-validation"];
 /// Pod label, or annotation, that enables or disables Istio's injection.
 pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";

@@ -18,7 +18,7 @@ use crate::controller;
 
 In each namespace with the label istio-aux.io/tenancy=enabled: a RoleBinding that lets the service accounts that the
 namespace names use Kubeflow Pipelines, and the PodDefault access-ml-pipeline where that kind exists. Of several replicas
-one acts, elected by a Lease.
+one leads, elected by a Lease.
 docs/tenancy.md says what a user types and sees.",
     after_help = "example, in a pod: istio-aux-controller; deploy/overlays/tenancy has its account"
 )]

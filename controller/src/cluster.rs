@@ -13,7 +13,7 @@ use crate::plan::{Action, Installation, Observed};
 /// Is the cause that the API server gives when it creates nothing in a namespace that is being deleted.
 const TERMINATING: &str = "NamespaceTerminating";
 
-/// Tells what became of a write that the API server has answered for good. Any other answer is tried again.
+/// Says how a write ended to which the API server gave a final answer. Any other write is retried.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
@@ -60,7 +60,7 @@ pub(crate) async fn execute(client: &Client, namespace: &str, action: &Action) -
     };
     match result {
         Ok(None) => Ok(Outcome::Done),
-        // It exists, and a RoleBinding gives its rights, until others have removed these.
+        // Until they are removed, the object exists, and a RoleBinding grants its rights.
         Ok(Some(finalizers)) => Ok(Outcome::Refused(format!("it has finalizers: {}", finalizers.join(", ")))),
         Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status) => Ok(Outcome::Gone),
         // By RBAC, an admission policy or webhook, a quota, or the object's schema. A conflict (409) and too many requests (429) pass.

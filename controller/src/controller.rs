@@ -39,11 +39,11 @@ const BACKOFF_MAX: Duration = Duration::from_mins(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Is the time of one watch of namespaces, after which the next one begins.
 const WATCH_SECONDS: u32 = 50;
-/// Limits the time in which a connection to the API server says nothing. A watch may say nothing until it ends.
+/// Limits how long a connection to the API server may be silent. A watch may be silent until it ends.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The reason of the event about a write that the API server has rejected.
 const REFUSED: &str = "Refused";
-/// Repeats a lasting notice after this time. Events last an hour by default.
+/// Publishes an unchanged notice again after this time. Events expire after an hour by default.
 const SAID_AGAIN_AFTER: Duration = Duration::from_mins(30);
 /// Limits the text of an event, in bytes (`NoteLengthLimit` in Kubernetes' validation).
 const NOTE_LENGTH_LIMIT: usize = 1024;
@@ -95,7 +95,7 @@ type NamespaceMeta = PartialObjectMeta<Namespace>;
 
 /// Runs one replica.
 struct Worker {
-    /// Outlives terms.
+    /// Kept when leadership changes.
     context: Arc<Context>,
 }
 
@@ -105,7 +105,7 @@ impl Worker {
         let metrics = &self.context.metrics;
         loop {
             candidate.acquire(|| is_ready.store(true, Ordering::Relaxed)).await;
-            tracing::info!("this replica acts");
+            tracing::info!("this replica leads");
             metrics.set_leader(true);
             let reason = tokio::select! {
                 () = self.watch() => "the watch of namespaces ended".to_owned(),
@@ -113,7 +113,7 @@ impl Worker {
             };
             metrics.set_leader(false);
             self.context.memories().clear();
-            tracing::warn!(reason, "this replica no longer acts");
+            tracing::warn!(reason, "this replica no longer leads");
         }
     }
 
@@ -151,7 +151,7 @@ struct Memory {
     /// Counts the checks in a row that had warnings of these reasons.
     refusals: u32,
     reasons: BTreeSet<&'static str>,
-    /// Has what was said, and when. It is said again when it changes, and before the event is gone.
+    /// The published notices and their times. Published again on a change, and before the event expires.
     said: Vec<(EventNote, Instant)>,
 }
 
@@ -182,7 +182,7 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
     let Plan { actions, mut notices } = plan(installation, name, &desired, &observed);
     let (mut changed, mut failed, mut kept) = (Vec::new(), None, Vec::new());
     for action in &actions {
-        // What could not be deleted is not to be applied over.
+        // Do not apply over an object that could not be deleted.
         if kept.contains(&action.kind()) {
             continue;
         }
@@ -258,7 +258,7 @@ impl Context {
         self.metrics.forget(namespace);
     }
 
-    /// Returns the number of checks in a row with the same warnings, and the notices that are to be said.
+    /// Returns the number of checks in a row with the same warnings, and the notices to publish.
     fn news(&self, namespace: &str, notices: &[EventNote], has_failed: bool) -> (u32, Vec<EventNote>) {
         let mut memories = self.memories();
         if notices.is_empty() && !has_failed {

@@ -47,7 +47,7 @@ pub struct TenancyMetrics {
     tenants: Gauge,
     refused: Gauge,
     failed: Gauge,
-    /// Has the last check of each namespace that asks for something, or has a warning or a failure, and whether it asks.
+    /// For each namespace that asks for objects, or has a warning or a failure: whether it asks, and its last result.
     states: Mutex<HashMap<String, (bool, Reconciliation)>>,
 }
 
@@ -64,16 +64,16 @@ impl TenancyMetrics {
         let mut registry = Registry::with_prefix("istio_aux");
         registry.register("build", "The version that runs", Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]));
         let leader = Gauge::default();
-        registry.register("tenancy_leader", "1 in the replica that acts, 0 in the others", leader.clone());
+        registry.register("tenancy_leader", "1 in the leader, 0 in the others", leader.clone());
         let reconciliations = Family::default();
         for result in Reconciliation::ALL {
             drop(reconciliations.get_or_create(&result.labels()));
         }
-        let help = "How often a namespace was checked, by what became of it";
+        let help = "Checks of namespaces, by result";
         registry.register("tenancy_reconciliations", help, reconciliations.clone());
         let (tenants, refused, failed) = (Gauge::default(), Gauge::default(), Gauge::default());
         registry.register("tenancy_namespaces", "Namespaces that ask for a tenant's objects", tenants.clone());
-        let help = "Namespaces in which something was left undone; an event in each says what";
+        let help = "Namespaces with a warning; an event in each says why";
         registry.register("tenancy_refused_namespaces", help, refused.clone());
         let help = "Namespaces whose last check failed; it is tried again, and the log says why it failed";
         registry.register("tenancy_failed_namespaces", help, failed.clone());
@@ -88,7 +88,7 @@ impl TenancyMetrics {
         }
     }
 
-    /// Counts one check of a namespace, and holds what it has come to. `is_wanted` tells whether the namespace asks for something.
+    /// Counts one check of a namespace, and keeps its result. `is_wanted` is true if the namespace asks for objects.
     pub(super) fn checked(&self, namespace: &str, is_wanted: bool, result: Reconciliation) {
         self.reconciliations.get_or_create(&result.labels()).inc();
         let is_held = is_wanted || matches!(result, Reconciliation::Refused | Reconciliation::Failed);

@@ -46,8 +46,8 @@ macro_rules! group {
 
 pub use crate::group;
 
-/// Runs what a guard does when it is dropped. After a test's failure a panic in it is printed only: another one would abort the whole
-/// program, and what other guards keep would be left.
+/// Runs a guard's clean-up when it is dropped. After a test's failure, a panic in it is only printed: a second panic would abort the
+/// program before the other guards clean up.
 pub fn undo(work: impl FnOnce()) {
     if !thread::panicking() {
         work();

@@ -8,8 +8,8 @@ pub fn payload_image() -> String {
     std::env::var("PAYLOAD_IMAGE").unwrap_or_else(|_| "docker.io/istio-aux-cluster/payload:1".to_owned())
 }
 
-/// A shell command that exits with 99 unless the proxy is ready. Containers end with it instead of comparing the times at which the
-/// runtime says that they ended: a busy node's runtime notices ends in another order.
+/// A shell command that exits with 99 unless the proxy is ready. Containers end with it, because on a busy node the runtime's end
+/// times do not show the order of the ends.
 pub const NEEDS_PROXY: &str = "curl -sSf --max-time 5 -o /dev/null http://localhost:15021/healthz/ready || exit 99";
 
 /// Returns a container that runs a shell script.

@@ -23,7 +23,7 @@ pub struct Outcome<'a> {
     pub codes: &'a str,
     /// The witness of the end: `exit`, `kubelet` or `none`.
     pub known_by: &'a str,
-    /// The endpoint that accepted the request to quit, or `nobody`.
+    /// The endpoint that accepted the request to quit, or `none`.
     pub asked: &'a str,
 }
 

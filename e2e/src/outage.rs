@@ -213,7 +213,7 @@ impl UntrustedWebhook {
     }
 }
 
-/// Returns true if the API server trusts the webhook for each of its calls: one that it does not trust yet is a chance less for a pod.
+/// Returns true if the API server trusts the webhook for each of its calls. A call that it does not trust yet fails.
 #[must_use]
 pub fn is_trusted() -> bool {
     let other = other_ca();

@@ -11,15 +11,15 @@ pub struct RaisedLimit {
 }
 
 impl RaisedLimit {
-    /// Lets as many packets wait for a core as a bridge of a hundred pods makes of one broadcast, again and again. Where there are
-    /// more, they are dropped, and pods do not find each other.
+    /// Raises the packet backlog: a bridge copies each broadcast to all of a hundred pods. Without it, ARP packets are dropped, and
+    /// pods do not find each other.
     #[must_use]
     pub fn of_waiting_packets() -> Self {
         Self::raise("/proc/sys/net/core/netdev_max_backlog", "65536")
     }
 
-    /// Lets the node know as many neighbours as the pods of a bridge that all speak with each other have in their network namespaces.
-    /// Where there are more, they do not find each other.
+    /// Raises the limit of the neighbour (ARP) table, which all network namespaces share. Without it, pods that all speak with each
+    /// other do not find each other.
     #[must_use]
     pub fn of_neighbours() -> Self {
         Self::raise("/proc/sys/net/ipv4/neigh/default/gc_thresh3", "65536")

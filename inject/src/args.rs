@@ -32,10 +32,10 @@ pub struct ShimArgs {
     /// always by the kubelet's report, about a second later
     #[arg(long, value_enum, default_value_t = DefaultMode::Auto)]
     default_mode: DefaultMode,
-    /// What the shim's containers ask of the node, where a `LimitRange` wants other than this; `none` for nothing
+    /// Requests of the shim's containers, such as a `LimitRange` demands; `none` for no requests
     #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["cpu=1m", "memory=4Mi"], value_parser = quantity)]
     shim_requests: Vec<Quantity>,
-    /// How much they may have at most; where pods are Guaranteed, what they ask for too; `none` for no limit
+    /// Limits of the shim's containers, in Guaranteed pods also their requests; `none` for no limit
     #[arg(long, value_name = "NAME=QUANTITY", value_delimiter = ',', default_values = ["memory=16Mi"], value_parser = quantity)]
     shim_limits: Vec<Quantity>,
     /// The user that the shim's own containers run as: an ID, `proxy` for that of istio-proxy, or `none` to leave it to the

@@ -3,7 +3,7 @@
 /// The characters that are kept: the longest valid name has as many.
 const LIMIT: usize = 253;
 
-/// Returns the beginning of a client's text, which nobody has validated.
+/// Truncates a client's text, which is not validated.
 pub(crate) fn shortened(text: &str) -> &str {
     text.char_indices().nth(LIMIT).map_or(text, |(end, _)| &text[..end])
 }

@@ -42,7 +42,7 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         run_dir: run_dir.clone(),
         image: node.image(),
     };
-    // The proxies' files are mounted into their containers, so nobody else need enter it.
+    // Only root enters it: the proxies' files are mounted into their containers.
     fs::create_dir_all(&run_dir)
         .and_then(|()| fs::set_permissions(&run_dir, Permissions::from_mode(0o700)))
         .context(run_dir.display())?;
@@ -67,7 +67,7 @@ fn raise_open_files() -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, most, most)
 }
 
-/// Waits until no other agent manages this node's proxies, as one does whose pod was deleted by force.
+/// Waits until no other agent manages this node's proxies: one may outlive its force-deleted pod.
 async fn only_agent(run_dir: &Path) -> Result<File> {
     let path = run_dir.join("agent.lock");
     let lock = File::create(&path).context(path.display())?;
@@ -98,11 +98,11 @@ async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
                 LOOK_INTERVAL
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot look at the node");
+                tracing::warn!(%error, "cannot scan the node");
                 LOOK_RETRY_DELAY
             }
         };
-        // A look that is wanted earlier is as good.
+        // Scan earlier if notified.
         let _ = timeout(pause, supervisor.look.notified()).await;
     }
 }
@@ -129,7 +129,7 @@ async fn forget_due_keys(identities: &Identities) -> Infallible {
     }
 }
 
-/// Removes the roots of earlier images from which no proxy was started that is left.
+/// Removes the root directories of earlier images that no remaining proxy uses.
 async fn keep_used_roots(containerd: &Containerd, root: &Path) -> Infallible {
     loop {
         match remove_unused_roots(containerd, root.to_owned()).await {
@@ -145,7 +145,7 @@ async fn remove_unused_roots(containerd: &Containerd, root: PathBuf) -> Result<V
     let mut used: BTreeSet<_> = containerd.list(&[]).await?.values().map(proxy::image_of).collect();
     let name = root.file_name().context("the proxies' root has no name")?;
     used.insert(name.to_string_lossy().into_owned());
-    // There are thousands of files.
+    // Blocking: thousands of files.
     let removal = tokio::task::spawn_blocking(move || {
         let directory = root.parent().context("the proxies' root has no directory")?;
         rootfs::remove_unused(directory, &used).context(directory.display())

@@ -1,4 +1,4 @@
-//! containerd's API, in a namespace of its own, so that the kubelet sees none of these containers; and what it tells the kubelet.
+//! containerd's API, in a namespace of its own, so that the kubelet sees none of these containers; and the CRI, read only.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -231,7 +231,7 @@ impl Containerd {
     /// Returns true if a sandbox has the node's network, for which no plugin is called, or is gone.
     pub async fn has_network_of_node(&self, sandbox: &str) -> Result<bool, Error> {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.to_owned() };
-        let status = match self.cri().pod_sandbox_status(request).await.map_err(call("tell a sandbox' network")) {
+        let status = match self.cri().pod_sandbox_status(request).await.map_err(call("read a sandbox' network")) {
             Err(error) if error.is_not_found() => return Ok(true),
             status => status?.into_inner().status,
         };
@@ -242,7 +242,7 @@ impl Containerd {
     /// Returns the configuration of the runtime's handlers, as JSON.
     pub async fn configuration(&self) -> Result<Value, Error> {
         let response =
-            self.cri().status(StatusRequest { verbose: true }).await.map_err(call("tell its configuration"))?;
+            self.cri().status(StatusRequest { verbose: true }).await.map_err(call("read its configuration"))?;
         let text = response.into_inner().info.remove("config").unwrap_or_default();
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
@@ -267,7 +267,7 @@ fn pid_of(status: TaskStatus, pid: u32) -> Result<Option<u32>, Error> {
         TaskStatus::Running | TaskStatus::Paused | TaskStatus::Pausing => Ok(Some(pid)),
         TaskStatus::Created | TaskStatus::Stopped => Ok(None),
         // containerd has waited 2 s for the shim in vain: it may run.
-        TaskStatus::Unknown => Err(call("tell a task's state")(Status::unavailable("its shim has not answered"))),
+        TaskStatus::Unknown => Err(call("read a task's state")(Status::unavailable("its shim has not answered"))),
     }
 }
 

@@ -10,14 +10,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Time for which a new series is 0, which is to be longer than the interval of scrapes: Prometheus' `increase` does not count the
-/// value with which a series begins.
+/// How long a new series stays at 0. It must exceed the scrape interval, since Prometheus' `increase` ignores the first value of a
+/// series.
 const ZERO_FOR: Duration = Duration::from_mins(2);
 /// Time for which a series is kept after its last change.
 const KEPT_FOR: Duration = Duration::from_hours(1);
-/// Limits the series. What is beyond is added to one series for each counter, without labels, of which there may be a hundred.
+/// Limits the series with labels. Beyond it, each counter has one series without labels, at most a hundred in all.
 const SERIES_LIMIT: usize = 2000;
-/// Limits the series of one proxy: a payload may listen in place of its proxy.
+/// Limits the series of one proxy: a payload may listen on its port instead.
 const SERIES_OF_PROXY_LIMIT: usize = 100;
 /// Bytes of a counter's name and kept labels.
 const KEY_LIMIT: usize = 256;
@@ -71,7 +71,7 @@ pub struct EndedCounters(Mutex<Sums>);
 #[derive(Debug, Default)]
 struct Sums {
     series: HashMap<(String, Labels), Series>,
-    /// The proxies that were counted lately. An end that fails is repeated.
+    /// Proxies that were counted lately, so that a repeated removal adds nothing.
     counted: HashMap<String, Instant>,
 }
 

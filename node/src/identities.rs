@@ -30,8 +30,8 @@ impl Issued {
 }
 
 impl Identities {
-    /// Returns the identity's certificate. Awaits `issue` where there is none, half of its life is over, or the root has changed; others
-    /// who want the same certificate wait meanwhile.
+    /// Returns the identity's certificate. Awaits `issue` if there is none, half of its life is over, or the root has changed. Other
+    /// callers for the same identity wait meanwhile.
     pub async fn certificate(
         &self,
         identity: &str,
@@ -78,7 +78,7 @@ impl Identities {
     }
 }
 
-/// Keeps the certificates that are wanted, and those that somebody else holds, such as one that is being issued.
+/// Keeps the certificates that are wanted, and those in use elsewhere, such as one that is being issued.
 fn retain(slots: &mut HashMap<String, Slot>, is_wanted: impl Fn(&Issued) -> bool) {
     let is_kept = |slot: &Slot| slot.try_lock().is_ok_and(|slot| slot.as_ref().is_some_and(&is_wanted));
     slots.retain(|_, slot| Arc::strong_count(slot) > 1 || is_kept(slot));

@@ -50,15 +50,15 @@ pub struct Injector {
 impl Injector {
     /// Asks for a pod's proxy. `root` is the CA of istiod's certificate.
     pub async fn render(&self, pod: &Pod, sandbox: &Sandbox, root: &Path) -> Result<Rendered> {
-        // The object is made again rather than kept, for it takes many times its text.
+        // Built twice rather than kept: the object takes much more memory than its text.
         let text = review(self.object(pod)?).to_string();
         let answer = self.ask(text.into_bytes(), root).await.context("istiod's injector")?;
         let injected = injected(self.object(pod)?, &answer).context("istiod's injector")?;
         rendered(&injected, sandbox).context("istiod's template")
     }
 
-    /// Asks for the mesh's trust domain: that of a pod whose every word is the agent's. What istiod makes of other pods may have words of
-    /// a `ProxyConfig` of their namespaces in it, which istiod does not validate.
+    /// Asks for the mesh's trust domain, by a pod that the agent makes up. For real pods, istiod's answer may contain values of a
+    /// `ProxyConfig` in their namespace, which istiod does not validate.
     pub async fn trust_domain(&self, root: &Path) -> Result<String> {
         let metadata = ObjectMeta {
             name: Some("trust-domain".to_owned()),
@@ -80,12 +80,12 @@ impl Injector {
         Ok(client(config, REQUEST_TIMEOUT)?.request(request.body(review)?).await?)
     }
 
-    /// Returns the pod as its creation would have sent it, with what it may say about its proxy.
+    /// Returns the pod as it was created, with only the annotations that may configure its proxy.
     fn object(&self, pod: &Pod) -> Result<Value> {
         let spec = pod.spec.as_ref().context("it has no spec")?;
         let mut own =
             spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| container.name.as_str());
-        // Istio would take it for changes to its own, whose arguments run as root with rights to the pod's network.
+        // Istio would merge it into its own container, whose arguments run as root in the pod's network.
         if let Some(name) = own.find(|name| INJECTED_CONTAINERS.contains(name)) {
             return Err(Error::new(format_args!(
                 "the pod has a container {name} of its own, which no proxy on the node gets"
@@ -140,9 +140,9 @@ fn injected(mut pod: Value, answer: &Value) -> Result<Pod> {
     let response = &answer["response"];
     if response["allowed"] != true {
         let reason = response["status"]["message"].as_str().unwrap_or("no reason");
-        return Err(Error::new(format_args!("it refuses the pod: {reason}")));
+        return Err(Error::new(format_args!("it rejects the pod: {reason}")));
     }
-    let patch = response.get("patch").context("it leaves the pod as it is")?;
+    let patch = response.get("patch").context("it does not change the pod")?;
     let patch: ByteString = serde_json::from_value(patch.clone())?;
     let patch: Patch = serde_json::from_slice(&patch.0)?;
     json_patch::patch(&mut pod, &patch)?;
@@ -249,9 +249,9 @@ mod tests {
         let redirect = init("istio-init", &["-m", "REDIRECT"]);
         let refused = json!({"response": {"status": {"message": "excludeInboundPorts invalid: a"}}});
         for (answer, text) in [
-            (refused, "it refuses the pod: excludeInboundPorts invalid: a"),
-            (json!({}), "it refuses the pod: no reason"),
-            (json!({"response": {"allowed": true}}), "it leaves the pod as it is"),
+            (refused, "it rejects the pod: excludeInboundPorts invalid: a"),
+            (json!({}), "it rejects the pod: no reason"),
+            (json!({"response": {"allowed": true}}), "it does not change the pod"),
             (answer(&init("other", &[]), &proxy()), "it redirects no traffic"),
             (answer(&init("istio-init", &["-m", "TPROXY"]), &proxy()), "interceptionMode TPROXY is not supported"),
             (answer(&redirect, &json!({"name": "other"})), "it has no container istio-proxy"),

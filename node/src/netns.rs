@@ -46,10 +46,10 @@ pub struct Network {
 /// Holds the addresses at which the agent reaches the proxies in a pod's network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Endpoints {
-    /// Of readiness, on which Envoy listens at all addresses. Localhost is redirected to the serving proxy (`proxy/rules.rs`),
-    /// so it is another one; the mesh's rules do not redirect root's connections on the loopback interface.
+    /// For readiness. Not localhost, which is redirected to the serving proxy (`proxy/rules.rs`): Envoy listens on all addresses,
+    /// and the mesh's rules do not redirect root's loopback connections.
     readiness: IpAddr,
-    /// Of the admin interface.
+    /// For the admin interface.
     admin: IpAddr,
 }
 

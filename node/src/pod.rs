@@ -20,7 +20,7 @@ use crate::error::{Context, Error, Result};
 
 /// Limits a pod, in bytes of JSON.
 const POD_LIMIT: u64 = 1 << 20;
-/// Limits an answer of which little is kept. The API server's are up to six times as large as an object in etcd, 1.5 MiB.
+/// Limits an answer that is not kept. The API server's answer may be six times an object's size in etcd, 1.5 MiB.
 const ANSWER_LIMIT: u64 = 16 << 20;
 /// Limits a pod's labels, in bytes: unlike annotations, the API server does not. They are written to a file in memory.
 const LABELS_LIMIT: usize = 64 << 10;
@@ -62,8 +62,7 @@ impl PodFacts {
     }
 }
 
-/// Returns a client of the API server or istiod, for which an answer that does not come in time means a dead connection. It watches
-/// nothing.
+/// Returns a client of the API server or istiod that treats a late answer as a dead connection. Not for watches.
 pub fn client(mut api: Config, timeout: Duration) -> kube::Result<Client> {
     (api.connect_timeout, api.read_timeout) = (Some(timeout), Some(timeout));
     // Otherwise the time a connection was idle counts against its next answer.
@@ -181,8 +180,8 @@ fn shares(milli_cpu: i128) -> u64 {
     u64::try_from(milli_cpu * 1024 / 1000).unwrap_or(u64::MAX).clamp(2, 262_144)
 }
 
-/// Returns the controller, by which istiod names the workload; `None` for other owners, and for one whose words may be more than a name:
-/// the API server validates none of them.
+/// Returns the controller, by which istiod names the workload; `None` for other owners, and if a field is not a plain name, since the
+/// API server does not validate them.
 fn controller(owner: Owner) -> Option<OwnerReference> {
     let Owner { api_version, kind, name, uid, controller } = owner;
     let is_word = |text: &String| {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::unistd::syncfs;
 
-/// The permissions of copied files, without setuid and setgid: nobody on the node is to become root by an image's programs.
+/// The permissions of copied files, without setuid and setgid: an image's programs must give no one on the node root.
 const MODE_MASK: u32 = 0o1777;
 /// The agent of the next image may have copied its root, and not have started yet.
 const MIN_AGE: Duration = Duration::from_hours(1);
@@ -21,7 +21,7 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(above)?;
     fs::set_permissions(above, Permissions::from_mode(0o700))?;
     if to.exists() {
-        // Its age begins anew, as that of a new copy.
+        // Reset its age, so that it is not removed.
         return File::open(to)?.set_modified(SystemTime::now());
     }
     let temporary = to.with_added_extension("new");
@@ -32,10 +32,10 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     // Both may be on one device, where the runtime's snapshots are directories of it.
     let (device, without) = (fs::metadata(from)?.dev(), file_of(&fs::metadata(above)?));
     let copied = copy_directory(from, &temporary, device, without)
-        // What has its name is complete, also after a power failure.
+        // A directory of this name is complete even after a power loss.
         .and_then(|()| Ok(syncfs(File::open(&temporary)?)?))
         .and_then(|()| fs::rename(&temporary, to));
-    // Half a copy may have filled the disk. The first error says more than one of this.
+    // A partial copy may fill the disk, so remove it. The first error is the useful one.
     copied.inspect_err(|_| drop(fs::remove_dir_all(&temporary)))
 }
 

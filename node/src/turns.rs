@@ -1,4 +1,4 @@
-//! Turns for work that many ask for at once and the node can do a few at a time, such as the start of a proxy.
+//! Limits how many tasks, such as starts of proxies, run at a time, in the order in which they were requested.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,12 +15,12 @@ pub struct Turns {
     permits: Semaphore,
     /// How long a turn lasts at most.
     limit: Duration,
-    /// Those that have a turn or wait for one.
+    /// Tasks that run or wait.
     asked: AtomicUsize,
 }
 
 impl Turns {
-    /// Creates turns, so many at a time. After `limit`, the next begins beside work that goes on.
+    /// Admits `at_a_time` tasks. After `limit`, the next begins beside a task that still runs.
     #[must_use]
     pub fn new(at_a_time: usize, limit: Duration) -> Self {
         Self { permits: Semaphore::new(at_a_time), limit, asked: AtomicUsize::new(0) }
@@ -32,9 +32,7 @@ impl Turns {
         // The caller may drop this future at any point.
         let _asked = Asked(&self.asked);
         let Ok(permit) = timeout(patience, self.permits.acquire()).await else {
-            return Err(Error::new(format_args!(
-                "no turn to start within {patience:?}: {before} starts came before it"
-            )));
+            return Err(Error::new(format_args!("not started within {patience:?}: {before} starts were ahead of it")));
         };
         let permit = permit?;
         let mut work = pin!(work);
@@ -84,7 +82,7 @@ mod tests {
         for start in starts {
             ends.push(start.await.unwrap().map_err(|error| error.to_string()));
         }
-        let late = |before| Err(format!("no turn to start within 100s: {before} starts came before it"));
+        let late = |before| Err(format!("not started within 100s: {before} starts were ahead of it"));
         let expected = [30_u64, 30, 60, 60, 90, 90, 120, 120].map(Ok).into_iter().chain([late(8), late(9)]);
         assert_eq!(ends, expected.collect::<Vec<_>>());
     }

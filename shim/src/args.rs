@@ -31,15 +31,15 @@ install    copies this program into DIRECTORY
 
 options of watch and supervise:
   --await NAME             a container to wait for; repeatable
-  --may-restart NAME       a container of whose end only the kubelet knows if it is final; repeatable
+  --may-restart NAME       a container that may restart by other rules than this policy; repeatable
   --restart-policy POLICY  the pod's restart policy: Never or OnFailure
   --proxy NAME             the proxy's container (istio-proxy)
   --status-port PORT       pilot-agent's port on localhost (15020); 0 if it is disabled: Envoy's admin port is used
   --quit URL               http://127.0.0.1:PORT/PATH to POST to before the proxy is asked to quit; repeatable
   --annotations FILE       the pod's annotations as the downward API writes them: istio-aux.io/ended is the kubelet's report
-  --report-only            looks at no process: only the kubelet's report ends the proxy
-  --all-may-restart        the end of another container may have every container started again: a report that is there
-                           when this process starts does not count
+  --report-only            reads no process: only the kubelet's report ends the proxy
+  --all-may-restart        another container's exit may restart all containers: ignore a report from before this
+                           process started
 
 option of start-after:
   --argument ARGUMENT      one argument of the other container's command, as a whole

@@ -11,7 +11,7 @@ use contract::names::ENDED_ANNOTATION;
 #[derive(Debug)]
 pub(crate) struct EndedReport {
     file: Option<PathBuf>,
-    /// The version of the file that does not count: every container may have been started again since it was written.
+    /// The version of the file to ignore: all containers may have been restarted since it was written.
     outdated: Option<Version>,
 }
 

@@ -53,7 +53,7 @@ class ClusterResources:
     def apply(self, settings: Settings, image: Image, replicas: int, *, offers_shim: bool) -> list[str]:
         """Applies the desired objects, and deletes the application's others.
 
-        Returns what this cluster does not support. Raises Conflict if istio-aux is installed by somebody else.
+        Returns what this cluster does not support. Raises Conflict if the cluster has another installation.
         """
         self.reject_other_installation(settings)
         has_policies = self._cluster.serves(admission.ValidatingAdmissionPolicy)

@@ -72,7 +72,7 @@ impl ClusterArgs {
         let is_set = |variable| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
         let asks_for_another = self.kubeconfig.is_some() || self.context.is_some() || is_set("KUBECONFIG");
         match config {
-            // The kubelet sets the variable in every pod. A kubeconfig that is there and cannot be used means another cluster.
+            // Set in every pod. A kubeconfig that exists but is invalid means another cluster: do not fall back to this one.
             Err(error) if !asks_for_another && is_missing(&error) && is_set("KUBERNETES_SERVICE_HOST") => {
                 Ok(Config::incluster()?)
             }

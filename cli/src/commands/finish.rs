@@ -79,7 +79,7 @@ pub(super) fn run(arguments: FinishArgs) -> CliResult {
             let Outcome { namespace, name, succeeded, message } = &outcome;
             match output.output {
                 Output::Text if *succeeded => {
-                    // A reader that has gone does not end what is left to do.
+                    // A closed pipe does not stop the pods that are left.
                     let _ = output::print(&format!("pod {namespace}/{name}: {message}\n"));
                 }
                 Output::Text => eprintln!("istio-aux: pod {namespace}/{name}: {message}"),

@@ -46,7 +46,7 @@ what a policy cannot do.",
     after_help = "examples:
   istio-aux policy --shim-image=registry.example/istio-aux/shim:0.1.0 | kubectl apply --server-side -f -
   istio-aux policy --shim-image=registry.example/istio-aux/shim:0.1.0 --delivery=image-volume > policy.yaml",
-    // No registry has the default image, and no component would be the first to lack it.
+    // No registry has the default image, and without a component only pods would show it.
     mut_arg("shim_image", |image| image.default_value(None).required(true))
 )]
 pub(super) struct PolicyArgs {

@@ -47,7 +47,7 @@ pub(super) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Lists on a terminal what is about to change, and asks whether to go on. Elsewhere nobody could answer, and it goes on.
+/// On a terminal, lists what is about to change, and asks whether to go on. Without one, returns true.
 pub(super) fn agrees(lines: impl IntoIterator<Item = String>, question: &str) -> bool {
     if !io::stdin().is_terminal() {
         return true;

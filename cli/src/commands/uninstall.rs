@@ -65,7 +65,7 @@ pub(super) fn run(arguments: UninstallArgs) -> CliResult {
             }
             let report = |deletion: Deletion| {
                 if output.output == Output::Text {
-                    // A reader that has gone does not end the removal halfway.
+                    // A closed pipe does not stop the removal halfway.
                     let _ = print(&format!("{}\n", line(&deletion, false)));
                 }
                 deletions.push(deletion);

@@ -90,7 +90,7 @@ pub(crate) async fn explain(
     let (pods, other_pods) =
         if target.kind == PODS { (vec![context.explained(&object)], 0) } else { context.pods(&object).await? };
     let mut now = Vec::new();
-    // A pod that has its shim says nothing of a new one.
+    // A pod with a shim cannot serve as a template.
     for template in templates.iter().filter(|template| !is_rendered(template) || recorded(template).is_none()) {
         now.push(context.verdict(template).await);
     }

@@ -32,7 +32,7 @@ pub(crate) struct Selectors {
 struct OfWebhook {
     namespaces: Selector,
     pods: Selector,
-    /// What `pods` says of the label by which a pod opts in or out.
+    /// Holds the part of `pods` about the opt-in label.
     opt_in: Selector,
 }
 
@@ -60,7 +60,7 @@ impl Selectors {
         self.corrected(opt_in(namespace, pod), namespace, |webhook| webhook.pods.matches(&labels))
     }
 
-    /// Returns the opt-in of a namespace: of its pods without the label, whatever else a webhook selects pods by.
+    /// Returns the opt-in of a namespace's pods that lack the label. Other pod selectors of a webhook do not count.
     pub(crate) fn opt_in_of_namespace(&self, namespace: &Value) -> OptIn {
         self.corrected(opt_in(namespace, &Value::Null), namespace, |webhook| webhook.opt_in.matches(&BTreeMap::new()))
     }

@@ -17,12 +17,12 @@ use crate::namespace::name_of;
 const AGENT: [&str; 2] = ["-n", "istio-aux-node"];
 const DAEMON_SET: &str = "daemonset/istio-aux-node";
 
-/// Runs the agent's program beside the agent.
+/// Runs the agent's program in its container.
 pub fn agent(words: &[&str]) -> String {
     printed(&try_agent(words))
 }
 
-/// Runs the agent's program beside the agent, whatever its exit status.
+/// Runs the agent's program in its container, whatever its exit status.
 pub fn try_agent(words: &[&str]) -> Output {
     try_agent_in(DAEMON_SET, words)
 }

@@ -206,7 +206,7 @@ async fn proxy_before_an_upgrade_ends_with_its_connections_after_the_drain_timeo
     until_states(ns, &before, &[]).await;
     until_broken(ns, "stream").await;
     let log = node::agent_log();
-    assert!(log.contains("a proxy before an upgrade is ended with its connections"), "{log}");
+    assert!(log.contains("drain timeout: ending an earlier proxy with its connections"), "{log}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-/// Reads a list. Of one with more than `LIMIT` elements it has `LIMIT` + 1, which shows that it is too long.
+/// Reads at most `LIMIT` + 1 elements of a list. A length of `LIMIT` + 1 means that it is too long.
 pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const LIMIT: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

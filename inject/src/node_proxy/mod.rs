@@ -1,5 +1,5 @@
 //! A pod whose proxy runs on its node (docs/node.md): it gets the runtime class of the node agent, and the labels of a pod in
-//! the mesh. Its containers keep all but their probes, and Prometheus scrapes the proxy.
+//! the mesh. Of its containers only the probes change, and Prometheus scrapes the proxy.
 
 mod probes;
 mod scrapes;
@@ -62,10 +62,10 @@ pub fn move_completing_pods_proxy_to_node(pod: &Pod) -> Decision {
     move_unless_opted_out(pod, pod.label(ISTIO_INJECT))
 }
 
-/// Gives a pod its proxy on the node, unless this is what it says of Istio's injection.
+/// Gives a pod its proxy on the node, unless `injection` is `false`: it opted out.
 fn move_unless_opted_out(pod: &Pod, injection: Option<&str>) -> Decision {
     let has_class = pod.spec.runtime_class() == Some(NODE_RUNTIME_CLASS);
-    // Pods of the class have this label from here, or from their user.
+    // Pods of the class have this label anyway: it is not an opt-out.
     if !has_class && injection == Some("false") {
         return Decision::without_shim(Patch::default(), "the pod opted out, by sidecar.istio.io/inject");
     }

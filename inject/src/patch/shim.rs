@@ -1,5 +1,5 @@
-//! The shim's containers, which meet Pod Security *restricted*, and its volumes and mounts. A policy adds them after the API
-//! server's plug-ins have spoken for the last time, so the fields that matter are set.
+//! The shim's containers, which meet Pod Security *restricted*, and its volumes and mounts. A policy adds them after all of the
+//! API server's plug-ins have run, so no plug-in fills in fields: those that matter are set here.
 
 use contract::args::{INSTALL, WatchArgs};
 use contract::names::{
@@ -58,7 +58,7 @@ impl Shim<'_> {
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         });
-        // Istio's proxy is root with TPROXY or NET_BIND_SERVICE. Who admits that admits the image's user, too.
+        // With TPROXY or NET_BIND_SERVICE Istio's proxy is root; then the shim has its image's user.
         let proxy_user = || {
             let (_, proxy) = self.facts.classic_proxy()?;
             proxy.run_as_user().filter(|user| *user != 0)

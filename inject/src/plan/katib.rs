@@ -28,8 +28,8 @@ fn disable_wait_all_processes(facts: &Facts, plan: &mut Plan) {
     }
 }
 
-/// Delays the training until its collector has started. A collector looks for the training once, at its own start, by Katib's marker. If
-/// that has ended by then, or has none, the collector awaits another container (`GetMainProcesses` in Katib's `pns.go` and `pns.py`).
+/// Delays the training until its collector has started. A collector looks for Katib's marker once, at its own start. If the training
+/// has ended by then, or lacks the marker, it awaits another container (`GetMainProcesses` in Katib's `pns.go` and `pns.py`).
 fn start_training_after_collector(facts: &Facts, settings: &Settings, plan: &mut Plan) {
     let spec = &facts.pod.spec;
     let sees_collector = spec.share_process_namespace == Some(true) && !spec.is_sandboxed();

@@ -58,7 +58,7 @@ impl ModeConstraints {
         } else if facts.is_argo_step && facts.pod.spec.share_process_namespace != Some(true) {
             Some("Argo Workflows signals PID 1 of each container")
         } else if facts.has_airflow_xcom && facts.pod.spec.share_process_namespace != Some(true) {
-            Some("Airflow ends its XCom sidecar by a look at the processes of one container")
+            Some("Airflow ends its XCom sidecar by signals to the processes of one container")
         } else if facts.pod.spec.share_process_namespace == Some(false) {
             Some("shareProcessNamespace is false")
         } else {

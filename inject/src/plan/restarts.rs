@@ -7,9 +7,9 @@ use super::Warnings;
 use crate::facts::Facts;
 use crate::facts::pod::{Container, RestartPolicyRule};
 
-/// Returns the awaited containers of whose end only the kubelet knows if it is final: it may start them again
-/// after any exit code, because of a probe or a `resizePolicy` (`computePodActions`), or they have a policy or rules of their
-/// own. Where the end of one may have all started again, these are all.
+/// Returns the awaited containers that the kubelet may restart whatever the pod's policy says: after any exit code, because of
+/// a probe or a `resizePolicy` (`computePodActions`), or by a policy or rules of their own. Returns all if a rule may restart
+/// all.
 pub(super) fn may_restart(
     facts: &Facts,
     awaited: &[&Container],
@@ -19,7 +19,7 @@ pub(super) fn may_restart(
     let is_ended_by_kubelet = |it: &Container| it.may_be_ended_by_kubelet() && policy != RestartPolicy::Never;
     let restarts_all = facts.pod.all_containers().any(has_rule_for_all);
     let mut names = Vec::new();
-    // One that is not awaited may have a rule by which all are started again.
+    // A container that is not awaited may have a rule that restarts all.
     for container in &facts.payload {
         if let Err(unknown) = own_policy(container, policy) {
             let name = &container.name;
@@ -38,8 +38,8 @@ pub(super) fn may_restart(
     names
 }
 
-/// Returns true if the end of an init container may have every container started again (KEP-5532). The kubelet's report waits for the
-/// ends of regular containers that may.
+/// Returns true if an init container's exit may restart all containers (KEP-5532). Regular containers with such a rule need no check:
+/// the kubelet's report waits for their end.
 pub(super) fn all_may_restart(facts: &Facts) -> bool {
     facts.pod.spec.init_containers.iter().flatten().any(has_rule_for_all)
 }

@@ -22,14 +22,14 @@ const NAME_LENGTH_LIMIT: usize = 253;
 pub enum DesiredTenancy {
     /// The objects of a tenant.
     Objects {
-        /// Names of service accounts to be bound, each once. None if nobody is named.
+        /// Service accounts to bind, each once. Empty if none is named.
         accounts: Vec<String>,
         /// The `ClusterRole` to which they are bound.
         role: String,
     },
     /// Nothing: objects that were kept before are removed. Any value of the label but `enabled` means this.
     Nothing,
-    /// An annotation cannot be understood: nothing is bound or offered anew.
+    /// An annotation is invalid: nothing new is bound or offered.
     Unclear {
         /// Its name.
         annotation: &'static str,

@@ -12,7 +12,7 @@ use cni::plugin::{run, timeout};
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|command| command == LOG_COMMAND) {
-        // What it cannot write, nobody reads.
+        // It has nowhere to report an error.
         let _ = logger::run(args.next().unwrap_or_default().as_ref());
         return ExitCode::SUCCESS;
     }

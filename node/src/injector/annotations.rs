@@ -30,15 +30,14 @@ const READ_IN_A_FILE: [&str; 6] = [
     SCRAPE_TARGETS_ANNOTATION,
     MERGE_METRICS_ANNOTATION,
 ];
-/// The keys that a pod may set there: none names a program, a file, another control plane, another CA or a port of the agent's.
+/// The keys of `proxy.istio.io/config` that a pod may set. None names a program, a file, a control plane, a CA or an agent's port.
 const CONFIG_KEYS: [&str; 6] =
     ["concurrency", "drainDuration", "tracing", "proxyStatsMatcher", "proxyHeaders", "extraStatTags"];
-/// Annotations, and what is a character of their values.
+/// Annotations, and the characters that are allowed in their values.
 type Kind = (&'static [&'static str], fn(char) -> bool);
 
-/// The kinds of annotations. No value can become anything but itself in istiod's template, which is text of
-/// YAML, and in the input of iptables: istiod does not validate all of them (`AnnotationValidation` in Istio's
-/// `pkg/kube/inject/validate.go`).
+/// Limits characters so that no value injects YAML into istiod's template, or rules into the input of iptables.
+/// istiod does not validate all of them (`AnnotationValidation` in Istio's `pkg/kube/inject/validate.go`).
 const KINDS: [Kind; 3] = [
     (&TRAFFIC, is_of_traffic),
     (&LOG_LEVELS, |c| c.is_ascii_alphanumeric() || "_.:,-".contains(c)),

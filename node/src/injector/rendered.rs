@@ -1,4 +1,4 @@
-//! What istiod's injector gives a pod, of the pod with its patch.
+//! Reads what istiod's injector gave a pod, from the patched pod.
 
 use cni::protocol::Sandbox;
 use contract::names::PROXY_CONTAINER;
@@ -30,8 +30,8 @@ impl Rendered {
         self.proxy.environment.get(TRUST_DOMAIN).map_or("cluster.local", String::as_str)
     }
 
-    /// Takes what the pod's network has had from its start: its redirection, and whether pilot-agent answers captured DNS. Only to such
-    /// a pod istiod gives addresses of its own.
+    /// Keeps what was fixed with the pod's network: the redirection, and whether pilot-agent answers captured DNS. istiod allocates
+    /// addresses for hosts only for pods that capture DNS.
     #[must_use]
     pub fn after(mut self, earlier: Self) -> Self {
         let captures = earlier.proxy.environment.get(DNS_CAPTURE).map_or("false", String::as_str).to_owned();
@@ -48,7 +48,7 @@ impl Rendered {
         value.is_some_and(|value| ["1", "t", "T", "true", "TRUE", "True"].contains(&value.as_str()))
     }
 
-    /// Returns true if traffic is redirected by rules that no `iptables` has.
+    /// Returns true if native nftables rules, which `iptables` does not show, redirect traffic.
     #[must_use]
     pub fn is_redirected_by_nftables(&self) -> bool {
         self.redirection.args.iter().any(|argument| argument == "--native-nftables")
@@ -62,7 +62,7 @@ pub(super) fn rendered(pod: &Pod, sandbox: &Sandbox) -> Result<Rendered> {
     let named = |names: &[&str], missing: &str| {
         let mut found = all().filter(|container| names.contains(&container.name.as_str()));
         let one = found.next().context(missing)?;
-        // A line of the template that is a tenant's may be another one.
+        // A tenant's value in the template may have added another one.
         found.next().is_none().then_some(one).context(format_args!("it has more than one container {}", one.name))
     };
     let proxy = named(&[PROXY_CONTAINER], "it has no container istio-proxy")?;

@@ -221,7 +221,7 @@ fn check(what: &str, size: usize) -> io::Result<()> {
     (size <= SIZE_LIMIT).then_some(()).ok_or_else(too_large)
 }
 
-/// Writes a file as a whole, after `prepare` has set what it needs besides.
+/// Writes a file atomically, after `prepare` has set its owner and mode.
 fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = directory.join(format!(".{name}"));
     fs::write(&temporary, text)?;
@@ -229,7 +229,7 @@ fn replace(directory: &Path, name: &str, text: &str, prepare: impl Fn(&Path) -> 
     fs::rename(temporary, directory.join(name))
 }
 
-/// Lets the group of a proxy read what is root's: root writes below by path, where a proxy could otherwise put symbolic links.
+/// Lets a proxy's group read a path that stays root's: root writes below it, where a proxy could otherwise plant symlinks.
 fn for_group(group: u32, path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     chown(path, Some(0), Some(group))

@@ -2,14 +2,13 @@
 
 /// Separates the sandbox' id and the proxy's revision in a container's id.
 const PROXY_INFIX: &str = "-proxy-";
-/// Is the least user of a proxy: from here to runc's last one, 2147483647, systemd knows of no use (its `UIDS-GIDS.md`).
+/// The lowest user ID of a proxy. systemd's `UIDS-GIDS.md` lists no use from here to 2147483647, runc's highest.
 const LEAST_USER: u32 = 7 << 28;
-/// Is how many digits of a sandbox' id make the user of its proxies.
+/// The number of digits of a sandbox' id that form the user ID.
 const DIGITS_OF_USER: usize = 7;
 
-/// Returns the user of a sandbox' proxies, which is their group, too. The id is random, and drawn after the pod's spec. So no container
-/// is given this user: the rules that let the proxy's connections pass let no payload's pass, and what the kernel limits for each user is
-/// the sandbox' own.
+/// Returns the user and group of a sandbox' proxies. The sandbox' id is random and later than the pod's spec, so no container can ask
+/// for this user: the rules that exempt the proxy's connections exempt no payload's, and per-user limits of the kernel are not shared.
 pub(super) fn user_of(sandbox: &str) -> u32 {
     let digits = sandbox.get(..DIGITS_OF_USER).unwrap_or(sandbox);
     LEAST_USER + u32::from_str_radix(digits, 16).unwrap_or_default()

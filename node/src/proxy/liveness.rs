@@ -21,7 +21,7 @@ impl Node {
         loop {
             sleep(CHECK_INTERVAL).await;
             if network.is_none() {
-                // Without containerd, or a process, there is nothing to be said about the proxy.
+                // If containerd is unavailable, or nothing runs, there is nothing to check.
                 network = self.network(id, sandbox).await.unwrap_or_default();
             }
             let Some(network) = &network else { continue };
@@ -37,7 +37,7 @@ impl Node {
         }
     }
 
-    /// Ends a proxy; a restart would do so later.
+    /// Ends a proxy now, rather than with its restart.
     pub(super) async fn end(&self, id: &str) {
         if let Err(error) = self.containerd.remove(id).await {
             tracing::warn!(container = id, %error, "could not end a proxy");

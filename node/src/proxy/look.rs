@@ -1,4 +1,4 @@
-//! A look at the node: which sandboxes there are, and what the runtime, the plugin and the API server say of them.
+//! Scans the node: lists its sandboxes with their states by the runtime, the plugin and the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +24,7 @@ impl Node {
         let with_containers = containers.keys().map(|id| sandbox_id(id).to_owned());
         let ids: BTreeSet<_> = with_containers.chain(names(&files::all(run_dir))).collect();
         for id in deleted.difference(&ids) {
-            // It is in the way of nothing, and the next look finds it again.
+            // A leftover tombstone is harmless, and the next scan retries.
             let _ = fs::remove_file(tombstones(run_dir).join(id));
         }
         let (mut look, mut is_api_away) = (Look::default(), false);
@@ -36,7 +36,7 @@ impl Node {
             let word = match self.files(&id).sandbox() {
                 Some(sandbox) => match Word::of(&sandbox, deleted.contains(&id), &listed) {
                     Some(word) => word,
-                    // What is known already does not wait for it.
+                    // Do not ask an unavailable API server again.
                     None if is_api_away => Word::Lives,
                     None => self.ask_api(&sandbox).await.unwrap_or_else(|error| {
                         tracing::warn!(sandbox = id, %error, "a sandbox does not run, and its pod is not known");
@@ -44,7 +44,7 @@ impl Node {
                         Word::Lives
                     }),
                 },
-                // Without files, as after a boot, no agent can adopt its proxy. A sandbox that runs is left alone.
+                // Without files, as after a reboot, its proxy cannot be adopted. A running sandbox is left alone.
                 None if listed.iter().any(|one| one.is_ready && one.id == id) => Word::Lives,
                 None => Word::Over,
             };
@@ -65,8 +65,8 @@ impl Node {
     }
 }
 
-/// Returns the pods of the handler that run outside of the mesh: no proxy has served them. A handler without `cni_conf_dir` makes
-/// such pods. Those with the node's network have no proxy either way.
+/// Returns the handler's pods that run without a proxy, as happens if the handler lacks `cni_conf_dir`. Pods with the node's network
+/// do not count: they never have one.
 pub(crate) async fn pods_without_proxy(containerd: &Containerd, run_dir: &Path) -> Result<Vec<Sandbox>, Error> {
     let listed = containerd.sandboxes(HANDLER).await?;
     let has_served = |one: &Listed| served_sandbox(&SandboxFiles::of(run_dir, &one.id)).is_some();
@@ -80,7 +80,7 @@ pub(crate) async fn pods_without_proxy(containerd: &Containerd, run_dir: &Path) 
     Ok(found)
 }
 
-/// Returns the sandbox unless no proxy has served it. Where the record of that cannot be read, one may have.
+/// Returns the sandbox if a proxy has served it, or if the record of that cannot be read.
 fn served_sandbox(files: &SandboxFiles) -> Option<Sandbox> {
     files.sandbox().filter(|_| !matches!(files.revision(), Ok(None)))
 }

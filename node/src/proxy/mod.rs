@@ -128,7 +128,7 @@ impl Proxies for Node {
         let id = loop {
             match self.serving(&sandbox.id) {
                 Ok(id) => break id,
-                Err(error) => tracing::warn!(sandbox = sandbox.id, %error, "cannot look after a proxy"),
+                Err(error) => tracing::warn!(sandbox = sandbox.id, %error, "cannot maintain a proxy"),
             }
             sleep(RECORD_RETRY_DELAY).await;
         };
@@ -220,11 +220,11 @@ mod tests {
         let sandbox = Sandbox { id: "abc".to_owned(), ..Sandbox::default() };
         let both = async {
             let waits = node.start(&sandbox).await.unwrap_err().to_string();
-            assert!(waits.contains("no turn to start"), "{waits}");
+            assert!(waits.contains("not started within"), "{waits}");
             std::fs::create_dir_all(&node.files("abc").directory).unwrap();
             node.files("abc").write_revision(0).unwrap();
             let began = node.start(&sandbox).await.unwrap_err().to_string();
-            assert!(!began.contains("no turn to start"), "{began}");
+            assert!(!began.contains("not started within"), "{began}");
         };
         tokio::select! {
             biased;

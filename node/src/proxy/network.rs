@@ -10,7 +10,7 @@ use super::spec;
 use crate::error::{Context, Error, Result};
 use crate::injector::Rendered;
 
-/// Is the status of a program that would have written a larger file: `SIGXFSZ` has ended it.
+/// The exit status of a program that `SIGXFSZ` has killed at the file's size limit.
 const TOO_LARGE: u32 = 128 + 25;
 /// Names the process beside a proxy's own.
 const PROCESS: &str = "iptables";

@@ -66,7 +66,7 @@ impl Node {
                 break;
             }
             if self.files(&sandbox.id).replaced_for(revision) >= Duration::from_secs(self.settings.drain_timeout) {
-                tracing::warn!(container = id, connections = ?count, "a proxy before an upgrade is ended with its connections");
+                tracing::warn!(container = id, connections = ?count, "drain timeout: ending an earlier proxy with its connections");
                 break;
             }
         }

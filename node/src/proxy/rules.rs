@@ -17,8 +17,8 @@ pub(super) fn too_large() -> Error {
     Error::new(format_args!("the pod's rules are more than {RULES_LIMIT} bytes"))
 }
 
-/// Fails where the pod redirects DNS and the rules for that are not among those that were read: iptables before 1.8.8 leaves `--dport`
-/// out of the rules that a later one wrote, and an upgrade would leave them as they are, to a proxy that ends.
+/// Fails if the pod redirects DNS, but its DNS rules were not read: iptables before 1.8.8 omits `--dport` of rules that a later version
+/// wrote. An upgrade would then leave DNS redirected to the earlier proxy.
 pub(super) fn check_dns(saved: &[SavedRules], redirects_dns: bool) -> Result<()> {
     let are_read = saved.iter().any(|saved| saved.of("nat").into_iter().any(Rule::captures_dns));
     let unread = || {
@@ -50,7 +50,7 @@ impl SavedRules {
         for kind in KINDS {
             let program = format!("{}tables{kind}", if is_ipv6 { "ip6" } else { "ip" });
             match read(program.clone()).await {
-                // A program that ignores the signal at the limit leaves what it could write.
+                // A program that ignores SIGXFSZ at the limit leaves a truncated file.
                 Ok(text) if text.len() >= RULES_LIMIT => unreadable.push(format!("{program}-save: {}", too_large())),
                 Ok(text) => {
                     let saved = Self { program, is_ipv6, text };
@@ -96,13 +96,13 @@ impl SavedRules {
             let not_proxies = format!("-m owner ! --uid-owner {user}");
             let _ = writeln!(rules, "-I OUTPUT -d {localhost} -o lo {not_proxies} -j {CHAIN}");
         }
-        // conntrack keeps a connection's redirection; in a new zone the rules above decide, so they are applied before. A query in
-        // between is lost, and its client repeats it.
+        // conntrack keeps redirecting a known connection. In a new zone the rules above decide, so they are applied first. A query
+        // in between is lost, and its client repeats it.
         rules + "COMMIT\n" + &self.dns_zones(ports)
     }
 
-    /// Returns the rules by which DNS clients' queries count to the zone of a proxy, and each proxy's answers to its own: as long as
-    /// it drains, a proxy answers. Empty where DNS is not captured.
+    /// Returns the rules that put DNS queries into the serving proxy's conntrack zone, and each proxy's answers into its own, because
+    /// a draining proxy still answers. Empty if DNS is not captured.
     fn dns_zones(&self, serving: Ports) -> String {
         let all = self.of("raw");
         let mut known: HashSet<_> = all.iter().map(|rule| (rule.chain, rule.text.to_owned())).collect();

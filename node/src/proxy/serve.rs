@@ -15,9 +15,9 @@ use crate::pod::{PodFacts, read_pod};
 
 /// Pause after a renewal: it may have failed, or the certificate may be due at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
-/// Within this time it is noticed that the machine was suspended, the clock was set, or the root has changed.
+/// Interval of checks whether the machine was suspended, the clock was set, or the root has changed.
 const LOOK_INTERVAL: Duration = Duration::from_mins(1);
-/// Within these seconds a node's certificates are renewed after the root has changed.
+/// After a root change, a node's renewals are spread over these seconds.
 const SPREAD_SECONDS: u64 = 60;
 
 impl Node {
@@ -88,7 +88,7 @@ impl Node {
 /// Is what is done next about a certificate.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Look at the clock and the root again.
+    /// Check the clock and the root again.
     LookIn(Duration),
     /// Renew it.
     RenewIn(Duration),

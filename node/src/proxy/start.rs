@@ -23,7 +23,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(80);
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Node {
-    /// Limits the time of a proxy's start, which was asked for at some time.
+    /// Limits the time of a start that was requested at `asked`.
     pub(super) async fn in_time(asked: Instant, start: impl Future<Output = Result<()>>) -> Result<()> {
         let limit = READY_TIMEOUT.min(START_TIMEOUT.saturating_sub(asked.elapsed()));
         let too_slow = || Err(Error::new(format_args!("the proxy was not ready after {limit:?}")));

@@ -45,8 +45,8 @@ impl Node {
         }
     }
 
-    /// Redirects the ports to the serving proxy again, and removes the next one, also from `containers`, where an upgrade has failed or
-    /// its agent has ended. Returns the revision that serves.
+    /// After a failed or interrupted upgrade, redirects the ports to the serving proxy again, and removes the next one, also from
+    /// `containers`. Returns the revision that serves.
     pub(super) async fn undo_upgrade(
         &self,
         containers: &mut HashMap<String, HashMap<String, String>>,
@@ -57,14 +57,14 @@ impl Node {
         let next = serving.wrapping_add(1);
         let next_id = proxy_id(&sandbox.id, next);
         if files.has_begun(next).context(RECORD)? {
-            // Beside the next proxy where it runs: a program that the upgrade has left there is ended first, its image may have the later
-            // iptables, and the serving proxy's memory is for its connections.
+            // Prefer the next proxy's container, if it runs: a program left there by the upgrade is killed first, its iptables may be
+            // newer, and the serving proxy's memory stays free.
             let next_runs = matches!(self.containerd.pid(&next_id).await, Ok(Some(_)));
             let container = if next_runs { next } else { serving };
             let rules = self.saved_rules(container, sandbox).await?;
             self.redirect_ports(serving, &rules, container, sandbox).await?;
             files.remove_beginning(next).context("the sandbox' files")?;
-            // Its DNS is still the next proxy's then, until an upgrade whose image reads the rules.
+            // On failure DNS stays with the next proxy, until an upgrade whose image reads the rules.
             let rendered = files.rendered().context(RECORD)?.unwrap_or_default();
             check_dns(&rules, rendered.redirects_dns())?;
         }

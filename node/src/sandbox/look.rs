@@ -7,19 +7,19 @@ use cni::protocol::Sandbox;
 use super::State;
 use crate::containerd::Listed;
 
-/// Is what is known of a sandbox that the node has containers or files of.
+/// Tells whether a sandbox still exists that the node has containers or files of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Word {
-    /// It runs by the runtime's list; or its pod lives, so that it may run soon, or its DEL comes.
+    /// The runtime lists it as ready; or its pod exists, so it may run soon, or a DEL follows.
     Lives,
-    /// The plugin could not report its DEL; another sandbox of its pod is ready; or the API server says that its pod is over.
+    /// It has a tombstone, another sandbox of its pod is ready, or its pod has ended or was deleted.
     Over,
 }
 
 impl Word {
-    /// Returns what the plugin's tombstones and the runtime's list say of a sandbox; `None` where the API server is to be asked.
-    /// The list does not have a sandbox whose network has just been set up, and has one that has ended for as long as its pod
-    /// exists. The kubelet runs one of a pod at a time.
+    /// Returns the state by the plugin's tombstones and the runtime's list; `None` if only the API server knows. The list lacks
+    /// a sandbox whose network was just set up, and keeps an ended one while its pod exists. A pod has one ready sandbox at a
+    /// time.
     #[must_use]
     pub fn of(sandbox: &Sandbox, has_tombstone: bool, listed: &[Listed]) -> Option<Self> {
         if has_tombstone {
@@ -31,27 +31,27 @@ impl Word {
     }
 }
 
-/// Holds what a look has found.
+/// Holds the result of a scan of the node.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
-    /// What is known of each sandbox that has containers or files.
+    /// The state of each sandbox that has containers or files.
     pub words: BTreeMap<String, Word>,
     /// The sandboxes whose serving proxy is of another image than new ones are.
     pub outdated: BTreeSet<String>,
 }
 
-/// Is what the agent has of a sandbox.
+/// Describes what the agent has of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Held {
     /// It manages the sandbox' proxy.
     Managed(State),
     /// There are files of an earlier agent, whose proxy has served.
     Served,
-    /// There may be containers or files of a start that was cut off. The plugin repeats its request while the runtime waits for it.
+    /// An interrupted start may have left containers or files. The plugin repeats its request while the runtime waits.
     Unserved,
 }
 
-/// Is what the agent does about a sandbox.
+/// Says what the agent does with a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing.

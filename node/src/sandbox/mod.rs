@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 const RESTART_BACKOFF_MIN: Duration = Duration::from_secs(1);
 const RESTART_BACKOFF_MAX: Duration = Duration::from_mins(1);
-/// A proxy that served for so long begins with the shortest back-off again, as a container does (kubelet: twice
+/// After serving this long, a proxy's back-off is reset, as a container's is (kubelet: twice
 /// `MaxContainerBackOff`, by `hasExpired` in client-go's `util/flowcontrol/backoff.go`).
 const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(10);
 const UPGRADE_RETRY_DELAY: Duration = Duration::from_mins(10);
@@ -47,7 +47,7 @@ pub enum State {
     },
     /// The proxy is being removed.
     Removing {
-        /// Another is started then: the plugin has repeated an ADD that an earlier agent did not end.
+        /// True if a start follows: the plugin repeated an ADD that an earlier agent did not finish.
         then_start: bool,
     },
 }
@@ -57,7 +57,7 @@ pub enum State {
 pub enum Event {
     /// The plugin asks for a proxy.
     Add,
-    /// The plugin asks for the removal, or a look has found the sandbox to be over.
+    /// The plugin asks for the removal, or a scan has found the sandbox gone.
     Delete,
     /// The agent has found the proxy of a living sandbox, started by an earlier agent.
     Adopted,

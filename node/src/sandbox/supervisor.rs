@@ -104,7 +104,7 @@ impl Supervisor {
 #[derive(Default)]
 struct Entry {
     state: State,
-    /// Has only the id where a deletion came first, until there is an ADD.
+    /// Has only the id if a DEL came first, until there is an ADD.
     sandbox: Sandbox,
     adds: Vec<oneshot::Sender<Response>>,
     deletes: Vec<oneshot::Sender<Response>>,
@@ -155,7 +155,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
             }
             Message::Look(look) => self.reconcile(&look),
             Message::Installed(result) => self.installed = result,
-            // An effect that was stopped may have reported before, about an earlier state.
+            // Ignore late events of an effect that was replaced.
             Message::Effect(id, effect, event) => {
                 if self.entries.get(&id).is_some_and(|entry| entry.effect == effect) {
                     self.apply(&id, &event);
@@ -192,13 +192,13 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         self.has_looked = true;
     }
 
-    /// Returns why the next node must not get this agent yet, if it must not.
+    /// Returns why the rollout must not go on to the next node; `None` if it may.
     fn reason_to_stop_rollout(&self) -> Option<String> {
         if let Err(reason) = &self.installed {
             return Some(reason.to_string());
         }
         if !self.has_looked {
-            return Some("the agent has not looked at the node's proxies yet".to_owned());
+            return Some("the agent has not scanned the node's proxies yet".to_owned());
         }
         let failures =
             self.entries.values().filter_map(|entry| Some((&entry.sandbox, entry.upgrade_failure.as_ref()?)));
@@ -230,7 +230,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
                 self.has_upgraded = true;
             }
             Event::UpgradeFailed(reason) => entry.upgrade_failure = Some(reason.clone()),
-            // Of the image to which it could not be upgraded.
+            // It runs the image of the failed upgrade now.
             Event::Started => entry.upgrade_failure = None,
             _ => {}
         }
@@ -310,7 +310,7 @@ async fn run(effect: &Action, proxies: &impl Proxies, sandbox: &Sandbox, report:
 /// Maintains a proxy until it has ended, and returns how long it has served.
 async fn maintain(proxies: &impl Proxies, sandbox: &Sandbox) -> Event {
     let began = Instant::now();
-    // Its proxy serves still. This returns at once where it has ended meanwhile.
+    // The proxy may still serve; `maintain` returns at once if it does not.
     while let Err(error) = caught(proxies.maintain(sandbox).map(Ok)).await {
         tracing::warn!(sandbox = sandbox.id, %error, "could not maintain a proxy");
         sleep(MAINTAIN_RETRY_DELAY).await;

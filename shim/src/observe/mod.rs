@@ -1,7 +1,6 @@
 //! Observes the pod's containers in its shared PID namespace: a listing of what is alive, compared with the last one.
 //!
-//! Descriptors of processes only tell when to scan, and exit codes. What was missed is found by the next listing, or reported
-//! by the kubelet.
+//! Process descriptors wake the scan and give exit codes. What they miss, the next scan finds, or the kubelet reports.
 
 mod notifier;
 mod process;
@@ -23,19 +22,19 @@ pub(crate) use notifier::Notifier;
 pub(crate) use process::exit_code;
 pub(crate) use procfs::{Activity, Procfs};
 
-/// Time after a sign of a start in which looks are frequent: the runtime takes a fraction of a second to start a container.
+/// How long scans stay frequent after a sign of a start. The runtime starts a container in a fraction of a second.
 const START_EXPECTED_FOR: Duration = Duration::from_secs(30);
-/// Pauses between two looks: while a process is being created, while a start is expected, and while one is possible.
+/// Pauses between two scans: while a process is being created, while a start is expected, and while one is possible.
 const CREATION_PAUSE: Duration = Duration::from_millis(5);
 const EXPECTED_PAUSE: Duration = Duration::from_millis(10);
 const POSSIBLE_PAUSE: Duration = Duration::from_secs(1);
-/// Pause between two looks for the kubelet's report where its writing is usually noticed.
+/// Pause between two reads of the kubelet's report with inotify, in case no event comes.
 const UNNOTIFIED_PAUSE: Duration = Duration::from_secs(5);
 /// Time in which a process in creation usually gets its container's mounts.
 const CREATION_EXPECTED_WITHIN: Duration = Duration::from_secs(2);
-/// In this time no runtime starts a container, ends it, and leaves an exec session of it behind.
+/// No container starts, ends, and leaves an exec session behind, in less than this time.
 const SHORTEST_LIFE: Duration = Duration::from_millis(50);
-/// The pause after a look is at least this multiple of the CPU time that it took, so that looks use a tenth of a CPU at most.
+/// The pause after a scan is at least this multiple of the scan's CPU time, so that scans use a tenth of a CPU at most.
 const LISTING_PAUSE_FACTOR: u32 = 9;
 
 /// Observes containers by the processes that have no parent in the pod.
@@ -43,7 +42,7 @@ const LISTING_PAUSE_FACTOR: u32 = 9;
 pub(crate) struct Observer {
     procfs: Procfs,
     notifier: Option<Notifier>,
-    /// True once the notifier has told of a start.
+    /// True once the notifier has reported a write.
     was_announced: bool,
     own_pid: i32,
     own_instance: Option<ContainerInstance>,
@@ -62,18 +61,18 @@ pub(crate) struct Observer {
 #[derive(Debug)]
 struct Root {
     found: RootProcess,
-    /// `None` if it is of no container that counts.
+    /// `None` if its container is not watched.
     process: Option<Process>,
     /// `None` while the runtime is creating it.
     instance: Option<ContainerInstance>,
-    /// False for an exec session. One that is found in place of a missed init process has an exit code of its own.
+    /// False if it may be an exec session, whose exit code is not the container's.
     is_init: bool,
     since: Duration,
 }
 
 impl Observer {
-    /// Observes the processes of `procfs`, unless the containers do not share a PID namespace. The notifier tells when to scan;
-    /// without one, the observer looks by time only.
+    /// Observes the processes of `procfs` if the containers share a PID namespace. The notifier says when to scan; without
+    /// one, the observer scans at intervals.
     pub(crate) fn new(procfs: Procfs, is_shared: bool, notifier: Option<Notifier>, now: Duration) -> Self {
         let own_pid = std::process::id().cast_signed();
         let own_instance = procfs.own_instance();
@@ -125,7 +124,7 @@ impl Observer {
     /// Returns the descriptors for a poll that wakes when something happens.
     pub(crate) fn poll_fds(&self, now: Duration) -> Vec<PollFd<'_>> {
         let processes = self.roots.iter().filter_map(|root| root.process.as_ref()?.poll_fd());
-        // While looks are frequent, nothing needs to announce a start: a payload can write its hosts file all the time.
+        // While scans are frequent, do not wake for the notifier: a payload may write its hosts file all the time.
         let notifier = self.notifier.iter().filter(|_| !self.is_shared || now >= self.expected_until);
         processes.chain(notifier.map(Notifier::poll_fd)).collect()
     }
@@ -133,14 +132,14 @@ impl Observer {
     /// Returns the longest wait until the next [`check`](Self::check).
     pub(crate) fn poll_interval(&self, pod: &PodState, now: Duration) -> Option<Duration> {
         if !self.is_shared {
-            // Only the kubelet's report is waited for. Not every runtime passes on what the node's kubelet has written.
+            // Only the kubelet's report is awaited, and polled for: not every runtime delivers inotify events for it.
             return Some(if self.notifier.is_some() { UNNOTIFIED_PAUSE } else { POSSIBLE_PAUSE });
         }
         let look = self.looks(pod, now).then(|| self.next_look.saturating_sub(now));
         self.roots.iter().filter_map(|root| root.process.as_ref()?.poll_interval()).chain(look).min()
     }
 
-    /// Returns true if something may start.
+    /// Returns true if a container may start.
     fn looks(&self, pod: &PodState, now: Duration) -> bool {
         pod.expects_start() || self.creation(now).is_some()
     }
@@ -162,12 +161,12 @@ impl Observer {
     fn list(&mut self, pod: &PodState, now: Duration, events: &mut Vec<Event>) {
         self.last_listing = now;
         let mut listed = self.procfs.roots();
-        // A shim that has used up its CPU limit is stopped while it lists.
+        // CPU throttling may have stopped the shim during the scan.
         let now = now.max((self.clock)());
         listed.retain(|found| found.pid != self.own_pid);
         listed.sort_by_key(|found| (found.started, found.pid));
         let is_listed = |root: &Root| listed.iter().any(|found| found.is(root.found));
-        // The end of one with a descriptor is yet to be reported.
+        // Keep those with a descriptor: their end is not reported yet.
         self.roots.retain(|root| root.process.is_some() || is_listed(root));
         for found in listed {
             let known = self.roots.iter().position(|root| found.is(root.found));
@@ -185,7 +184,7 @@ impl Observer {
         }
     }
 
-    /// Names the container of a process, if it has its mounts.
+    /// Finds a process' container, once it has its mounts.
     fn name(&mut self, index: usize, was_in_creation: bool, pod: &PodState, now: Duration) -> Option<Event> {
         let pid = self.roots[index].found.pid;
         let instance = self.procfs.instance_of(pid)?;
@@ -208,8 +207,8 @@ impl Observer {
         if !is_ours || !is_first || pod.knows(&id) {
             return None;
         }
-        // The kubelet starts containers one after the other, so a start that was notified is this one. One that the first scan
-        // finds may be older than the notification.
+        // The kubelet starts containers one at a time, so this is the notified start; but one that the first scan finds may be
+        // older than the notification.
         if self.notifier.is_some() && !(self.was_announced && self.last_look.is_zero()) {
             self.expected_until = now;
         }
@@ -232,12 +231,12 @@ impl Observer {
             if is_init {
                 events.push(Event::Ended { id, exit });
             } else {
-                // Of a container whose init process was missed, something may still run.
+                // The init process was missed; other processes may still run.
                 let mut found = Vec::new();
                 self.list(pod, now, &mut found);
                 if !self.roots.iter().any(|root| root.instance.as_ref().is_some_and(|instance| instance.id == id)) {
-                    // Found late, this may have been an exec session's, and the container's own code is not known. Under Never
-                    // that is no final end: its image may have been changed.
+                    // The exit may be an exec session's, so the container's code is unknown. Under Never that is not
+                    // final, because its image may have been changed.
                     events.push(Event::Ended { id, exit: Exit { code: None, has_executed: false } });
                 }
                 events.extend(found);

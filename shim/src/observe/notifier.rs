@@ -24,11 +24,11 @@ impl Notifier {
     /// noticed. Logs what cannot be watched; `None` if there is no inotify.
     pub(crate) fn of_pod(annotations: Option<&Path>, notices_starts: bool) -> Option<Self> {
         let notifier =
-            Self::new().inspect_err(|error| log::warn("no inotify: looking by time", &[("error", error)])).ok()?;
+            Self::new().inspect_err(|error| log::warn("no inotify: polling instead", &[("error", error)])).ok()?;
         let hosts = notices_starts.then_some(Path::new(HOSTS_FILE));
         for path in hosts.into_iter().chain(annotations) {
             if let Err(error) = notifier.watch(path) {
-                log::warn("cannot be watched: looking by time", &[("path", &path.display()), ("error", &error)]);
+                log::warn("cannot be watched: polling instead", &[("path", &path.display()), ("error", &error)]);
             }
         }
         Some(notifier)

@@ -1,9 +1,9 @@
-//! Two laws over the lives that a kubelet gives a pod, however little of them the shim observes:
+//! Two properties of every history of a pod, however little of it the shim observes:
 //!
 //! 1. The awaited containers count as finished only when none runs and none will be started again.
 //! 2. They count as finished once the kubelet has reported it.
 //!
-//! Small pods are checked in all their lives, larger ones at random.
+//! Checks all histories of small pods, and random ones of larger pods.
 
 use std::collections::HashSet;
 
@@ -96,7 +96,7 @@ impl Real {
                 steps.extend([SUCCESS, FAILURE, KILLED, NOT_EXECUTED].map(Step::Exit));
                 steps.extend(self.watched.is_none().then_some(Step::SeeStart));
                 if self.attempts < attempts {
-                    // A kernel that reports no codes cannot tell such an end from others: docs/limitations.md.
+                    // Without exit codes such an end looks like any other: docs/limitations.md.
                     let tells = kernel_reports_codes || self.policy != RestartPolicy::Never;
                     steps.extend(tells.then_some(Step::ChangeImage));
                     steps.push(Step::FailToStart);
@@ -109,8 +109,8 @@ impl Real {
         }
         if let Some(end) = self.watched.and_then(|watched| watched.end) {
             for (code, execution) in [(true, true), (true, false), (false, true), (false, false)] {
-                // Only a code tells a changed image from an end of its own: docs/limitations.md. A container that was found late,
-                // so that neither its code nor its command is known, may have been ended by anything.
+                // Only an exit code shows a changed image: docs/limitations.md. A container that was found late, without its
+                // code and command, may have ended for any reason.
                 let is_silent = !execution || end != KILLED || !kernel_reports_codes;
                 let is_told = if code { kernel_reports_codes } else { is_silent };
                 steps.extend(is_told.then_some(Step::SeeEnd { code, execution }));

@@ -1,7 +1,7 @@
 //! Holds what is known of the pod's containers, and decides what to do next. Pure: no process, file, socket or clock.
 //!
-//! An end that was observed counts where it is final by itself. Any other end counts once the kubelet reports, by an annotation,
-//! that the awaited containers have ended for good. Nothing is inferred.
+//! An observed exit counts if the kubelet does not restart the container after it. Any other counts once the kubelet reports, by
+//! an annotation, that the awaited containers have ended for good. Nothing is inferred.
 
 #[cfg(test)]
 mod lives;
@@ -25,7 +25,7 @@ pub(crate) enum Role {
 pub(crate) struct Exit {
     /// Exit code as the kubelet reports it: 0 to 255, or 128 + n if signal n ended it. `None` if the kernel does not report it.
     pub(crate) code: Option<i32>,
-    /// True if the process was seen to have executed the container's command. The runtime may have to create it again otherwise.
+    /// True if the process was seen to execute the container's command. Otherwise the runtime may create it again.
     pub(crate) has_executed: bool,
 }
 
@@ -118,7 +118,7 @@ impl PodState {
     /// Returns how it is known that every awaited container has ended for good; `None` if it is not.
     pub(crate) fn finished_by(&self) -> Option<Witness> {
         if self.sees_awaited_run() {
-            // A report that is older than what runs.
+            // Any report is older than that run.
             return None;
         }
         let mut awaited = self.awaited();
@@ -129,7 +129,7 @@ impl PodState {
         }
     }
 
-    /// Returns true if an awaited container was observed to run now. There is no report of the kubelet's to read then.
+    /// Returns true if an awaited container is observed to run, so that a report of the kubelet would be outdated.
     pub(crate) fn sees_awaited_run(&self) -> bool {
         self.awaited().any(Container::is_running)
     }
@@ -183,7 +183,7 @@ impl Container {
         match self.restarts {
             // Exit code 0 is the command's own: a runtime that cannot execute it exits with another code.
             Some(RestartPolicy::Never | RestartPolicy::OnFailure) if code == Some(0) => true,
-            // A signal may be that of a changed image.
+            // A signal may mean a changed image.
             Some(RestartPolicy::Never) => has_executed && code.is_none_or(|code| code < 128),
             Some(RestartPolicy::OnFailure | RestartPolicy::Always) | None => false,
         }

@@ -25,9 +25,9 @@ const RETRY_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Time in which a proxy that has accepted may drain. Then its next endpoint is asked, since an Istio before 1.26 may drain for
 /// ever, and Envoy's own port ends it (istio#55424). If the shim is the proxy's parent, it sends SIGTERM, and later SIGKILL.
 const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
-/// Time in which data may be on its way before the proxy is asked, which then ends at once: as long as Istio lets a proxy drain.
+/// Longest wait for unsent data before the proxy is asked to quit, and exits at once. Istio's default drain time.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two looks whether data is on its way.
+/// Pause between two checks for unsent data.
 const FLUSH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Holds the requests that end a pod's proxy. Times are since the machine's boot.
@@ -40,9 +40,9 @@ pub(crate) struct ProxyShutdown {
     /// Time at which the proxy gets the next signal, and that signal.
     signal_at: Option<(Duration, Signal)>,
     in_flight: Option<InFlight>,
-    /// Has the kernel's lists of the pod's connections.
+    /// The kernel's lists of the pod's connections.
     connections: PathBuf,
-    /// Time of the first look that found data on its way, and whether the last one did.
+    /// Time of the first check that found unsent data, and whether the last one did.
     flush: Option<(Duration, bool)>,
     /// Time at which the proxy has accepted.
     accepted: Option<Duration>,
@@ -94,7 +94,7 @@ impl ProxyShutdown {
         self.requested.is_some()
     }
 
-    /// Continues the request that is on its way, and starts those that are due: of the proxy unless it has ended.
+    /// Continues the request in flight, and starts those that are due; the proxy's only while it runs.
     pub(crate) fn advance(&mut self, proxy_runs: bool, now: Duration) {
         loop {
             if let Some(in_flight) = &mut self.in_flight {
@@ -103,7 +103,7 @@ impl ProxyShutdown {
                 self.in_flight = None;
                 self.note(target, endpoint, &response, now);
             } else {
-                // The longest due target first, so that each is asked before the proxy and none delays the others.
+                // The most overdue target first: each is asked before the proxy, and none delays the others.
                 let due = self.open_targets(proxy_runs).filter(|(_, target)| now >= target.next);
                 let Some((target, _)) = due.min_by_key(|(_, target)| target.next) else { return };
                 if target == self.proxy() && self.requested.is_none() && self.is_flushing(now) {
@@ -156,7 +156,7 @@ impl ProxyShutdown {
         self.targets.len() - 1
     }
 
-    /// Forgets what was on its way: an awaited container has started again.
+    /// Resets the wait for unsent data: an awaited container may run again.
     pub(crate) fn forget_flush(&mut self) {
         self.flush = None;
     }
@@ -212,7 +212,7 @@ impl ProxyShutdown {
         match response {
             // Nothing listens there, and the next address is asked.
             Err(error) if falls_back && error.kind() != io::ErrorKind::TimedOut => {}
-            // It still listens.
+            // Draining.
             Ok(_) if may_end && is_proxy && self.accepted.is_some() => {}
             Err(_) if is_proxy && self.accepted.is_some() => {}
             Ok(answer) if may_end && is_proxy => {

@@ -1,12 +1,12 @@
-//! Asks the kernel whether data is on its way through the pod's TCP connections.
+//! Finds unsent data in the kernel's lists of the pod's TCP connections.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// The states in which a connection may hold data, as the kernel writes them. A FIN counts as a byte until it is acknowledged in those
-/// of `ENDING` (`FIN_WAIT1`, `LAST_ACK` and `CLOSING`), and until it is read in those of `ENDED` (`CLOSE_WAIT` and the last two). A SYN
-/// counts, too, and Envoy sends some at its start to servers that most clusters do not have.
+/// TCP states in which a connection may hold data, as the kernel writes them. A FIN counts as one byte: until acknowledged in `ENDING`
+/// (`FIN_WAIT1`, `LAST_ACK`, `CLOSING`), until read in `ENDED` (`CLOSE_WAIT` and the last two). SYN states are left out: Envoy sends
+/// some at its start to servers that most clusters do not have.
 const STATES: [&str; 6] = ["01", "04", "05", "08", "09", "0B"];
 const ENDING: [&str; 3] = ["04", "09", "0B"];
 const ENDED: [&str; 3] = ["08", "09", "0B"];

@@ -81,7 +81,7 @@ impl Child {
         while let Ok(Some(info)) = self.signals.read_signal() {
             let signal = info.ssi_signo.cast_signed();
             self.got_sigterm |= signal == SIGTERM;
-            // Raised by a line of its own log that nobody reads any more.
+            // Raised by the shim's own log, whose reader is gone.
             let is_own = signal == SIGPIPE && info.ssi_pid == process::id();
             if signal != SIGCHLD && !is_own {
                 kill(self.pid, signal);

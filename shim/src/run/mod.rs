@@ -29,8 +29,8 @@ use child::{Child, StartError};
 /// The file from which the kubelet reads a container's termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Runs `aux-shim watch` until SIGTERM, which ends the process at once with 0. The kubelet sends it once it knows that the pod's
-/// regular containers have ended, and would start a shim again that has ended before (KEP-753).
+/// Runs `aux-shim watch` until SIGTERM, which ends the process at once with 0. The kubelet sends it after the pod's regular
+/// containers have ended, and restarts a shim that ends earlier (KEP-753).
 pub(crate) fn watch(args: &WatchArgs) {
     let always = Arc::new(AtomicBool::new(true));
     if let Err(error) = signal_hook::flag::register_conditional_shutdown(SIGTERM, 0, always) {
@@ -72,7 +72,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Returns a watcher that has seen nothing. Without `is_sidecar`, it is the parent of the proxy's command.
+    /// Creates a watcher. Without `is_sidecar`, it is the parent of the proxy's command.
     fn new(args: &WatchArgs, is_sidecar: bool) -> Self {
         let directory = args.annotations.as_ref().and_then(|file| Path::new(file).parent());
         let notifier = is_sidecar.then(|| Notifier::of_pod(directory, !args.report_only)).flatten();
@@ -143,7 +143,7 @@ impl Watcher {
     fn take_in(&mut self, event: &Event) {
         let Some(index) = self.pod.apply(event) else { return };
         if self.pod.finished_by().is_some() && self.pod.proxy_may_run() {
-            // Before anything else.
+            // Before it logs.
             self.shutdown.advance(true, now());
         }
         let container = &self.pod.containers[index];
@@ -214,7 +214,7 @@ impl Watcher {
     /// Writes the codes that were seen, and how the finish was known, into the termination message.
     fn report_outcome(&mut self) {
         let witness = self.finished_by.map_or_else(|| "none".to_owned(), |witness| witness.to_string());
-        let asked = self.shutdown.accepted_by.as_ref().map_or_else(|| "nobody".to_owned(), ToString::to_string);
+        let asked = self.shutdown.accepted_by.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
         let line = format!("exit codes: {}; known by: {witness}; asked: {asked}\n", self.codes());
         // The file exists only in a container.
         if line != self.outcome

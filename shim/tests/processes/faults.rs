@@ -86,7 +86,7 @@ fn payload_without_pidfd_is_awaited() {
 fn proxy_quits_after_payload_without_inotify() {
     let (pod, proxy) = pod_with_proxy();
     let mut shim = watch_failing(&pod, &proxy, "inotify_init1", "error=EMFILE");
-    shim.until_logged("no inotify: looking by time");
+    shim.until_logged("no inotify: polling instead");
     shim.until_logged("container started container=istio-proxy");
     let (main, metrics) = (shim.payload(&pod, "main", 0), shim.payload(&pod, "metrics", 0));
     only_main_runs(&mut shim, &proxy, metrics);

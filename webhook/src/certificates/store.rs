@@ -45,7 +45,7 @@ impl Error {
 pub(crate) trait CertificateStore {
     /// Reads the configurations that exist.
     fn read_configurations(&self) -> impl Future<Output = Result<Vec<Configuration>, Error>> + Send;
-    /// Waits until a configuration is another one than was read.
+    /// Waits until a configuration has changed since it was read.
     fn changed(&self, read: &[Configuration]) -> impl Future<Output = ()> + Send;
     /// Reads the Secret, and its resourceVersion.
     fn read_secret(&self) -> impl Future<Output = Result<(StoredCerts, String), Error>> + Send;

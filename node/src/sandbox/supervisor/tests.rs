@@ -349,7 +349,7 @@ async fn failed_upgrade_keeps_proxy_and_is_retried() {
 async fn rollout_goes_on_once_a_proxy_is_upgraded_and_while_none_fails() {
     let mut fixture = fixture();
     let ids = ["over", "served"];
-    assert!(fixture.reason_to_stop_rollout().await.contains("not looked"));
+    assert!(fixture.reason_to_stop_rollout().await.contains("not scanned"));
     fixture.supervisor.reconcile(look(&ids.map(|id| (id, Word::Lives)), &ids));
     fixture.next_calls("upgrade", 2).await;
     assert_eq!(fixture.reason_to_stop_rollout().await, "no proxy of this node is upgraded yet");
