@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use contract::names::MODE_ANNOTATION;
-use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, client};
+use e2e::cluster::{Label, MESH, NODE_PROXY, OPT_IN, client};
 use e2e::command::{printed, run as run_program};
 use e2e::kubectl::wait_for_removal;
 use e2e::manifests::{annotated, pod, pod_spec, shell};
@@ -82,7 +82,7 @@ const KINDS: [Kind; 12] = [
     kind("istio-aux-proxy", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "proxy")]),
     kind("istio-aux-status", &[MESH, OPT_IN], &[(MODE_ANNOTATION, "status")]),
     kind(IMAGE_VOLUME, &[MESH, OPT_IN], &[]),
-    kind("istio-aux-node", &[BESIDE], &[]),
+    kind("istio-aux-node", &[NODE_PROXY], &[]),
 ];
 
 /// Returns a kind whose pods end by themselves.

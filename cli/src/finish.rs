@@ -26,7 +26,7 @@ use crate::read;
 /// Limits the pods that are finished at the same time.
 const CONCURRENCY_LIMIT: usize = 8;
 /// Limits the time between the end of a forwarded stream and its reason.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
+const PORT_ERROR_TIMEOUT: Duration = Duration::from_secs(2);
 const NO_ANSWER: &str = "pilot-agent cannot be asked";
 
 /// Selects the pods to finish.
@@ -133,7 +133,7 @@ async fn request_quit(client: &Client, pod: &StuckPod) -> Result<()> {
     let mut forwarder = forwarder
         .with_context(|| format!("cannot forward port {port} (this needs get and create on pods/portforward)"))?;
     let stream = forwarder.take_stream(port).context("the port was not forwarded")?;
-    let refusal = forwarder.take_error(port);
+    let port_error = forwarder.take_error(port);
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.context(NO_ANSWER)?;
     let connection = tokio::spawn(connection);
     let request = Request::builder()
@@ -145,15 +145,17 @@ async fn request_quit(client: &Client, pod: &StuckPod) -> Result<()> {
     let answer = sender.send_request(request).await;
     connection.abort();
     // Without a server on the port, the kubelet says so beside the stream, which ends.
-    let refusal = match (&answer, refusal) {
-        (Err(_), Some(refusal)) => timeout(REFUSAL_TIMEOUT, refusal).await.ok().flatten(),
+    let port_error = match (&answer, port_error) {
+        (Err(_), Some(port_error)) => timeout(PORT_ERROR_TIMEOUT, port_error).await.ok().flatten(),
         _ => None,
     };
     forwarder.abort();
     match answer {
         Ok(answer) if answer.status().is_success() => Ok(()),
         Ok(answer) => bail!("pilot-agent answered {}", answer.status()),
-        Err(_) if let Some(refusal) = refusal => bail!("{NO_ANSWER}: {}; next: delete the pod", refusal.trim()),
+        Err(_) if let Some(port_error) = port_error => {
+            bail!("{NO_ANSWER}: {}; next: delete the pod", port_error.trim())
+        }
         // pilot-agent may end before its response is complete.
         Err(error) if error.is_incomplete_message() => Ok(()),
         Err(error) => Err(error).context(NO_ANSWER),

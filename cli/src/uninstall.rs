@@ -41,7 +41,7 @@ const KEPT_BY: [(&str, &str, &str); 3] = [
 const ADMISSION_KINDS: [&str; 3] =
     ["MutatingWebhookConfiguration", "MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"];
 /// How often pods are listed until the controller's have gone.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Holds what an uninstallation deletes and leaves.
 #[derive(Debug, Default)]
@@ -231,7 +231,7 @@ pub(crate) async fn run(client: &Client, plan: &Plan, limit: Duration, mut repor
         }
     }
     if let Some(controller) = &plan.controller {
-        until_its_pods_have_gone(client, controller, limit).await?;
+        wait_until_pods_are_gone(client, controller, limit).await?;
     }
     for object in plan.tenants.iter().chain(&plan.others) {
         report(delete(client, object).await);
@@ -268,7 +268,7 @@ fn deletion(object: &Value, error: Option<String>) -> Deletion {
 }
 
 /// Waits until no pod of a Deployment is left, so that it writes nothing any more.
-async fn until_its_pods_have_gone(client: &Client, deployment: &Value, limit: Duration) -> Result<()> {
+async fn wait_until_pods_are_gone(client: &Client, deployment: &Value, limit: Duration) -> Result<()> {
     let namespace = deployment["metadata"]["namespace"].as_str();
     let selector = read::selector_of(&deployment["spec"]["selector"]["matchLabels"]);
     let selector = selector.with_context(|| format!("{} selects no pods", describe(deployment)))?;
@@ -279,7 +279,7 @@ async fn until_its_pods_have_gone(client: &Client, deployment: &Value, limit: Du
         if began.elapsed() >= limit {
             bail!("pod {} still runs after {limit:?}; next: run this command again", place(pod));
         }
-        sleep(LOOK_INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

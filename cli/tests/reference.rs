@@ -51,7 +51,7 @@ fn shared_options(text: &mut String, cli: &Command) {
 }
 
 /// Returns true if the table of its command has this option.
-fn is_listed(argument: &&Arg) -> bool {
+fn is_listed(argument: &Arg) -> bool {
     let is_shared = [CLUSTER_HEADING, SHIM_HEADING].map(Some).contains(&argument.get_help_heading());
     !is_shared && !["help", "version"].contains(&argument.get_id().as_str())
 }
@@ -62,7 +62,7 @@ fn options(text: &mut String, parent: &str, command: &Command) {
     if command.get_arguments().any(|argument| argument.get_help_heading() == Some(SHIM_HEADING)) {
         text.push_str("Besides those of the [shim in pods](#options-of-the-shim-in-pods):\n\n");
     }
-    table(text, command.get_arguments().filter(is_listed));
+    table(text, command.get_arguments().filter(|argument| is_listed(argument)));
 }
 
 fn table<'a>(text: &mut String, arguments: impl Iterator<Item = &'a Arg>) {

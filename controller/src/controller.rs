@@ -44,7 +44,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// The reason of the event about a write that the API server has rejected.
 const REFUSED: &str = "Refused";
 /// Publishes an unchanged notice again after this time. Events expire after an hour by default.
-const SAID_AGAIN_AFTER: Duration = Duration::from_mins(30);
+const REPEAT_INTERVAL: Duration = Duration::from_mins(30);
 /// Limits the text of an event, in bytes (`NoteLengthLimit` in Kubernetes' validation).
 const NOTE_LENGTH_LIMIT: usize = 1024;
 /// Limits the namespaces that are checked at the same time.
@@ -112,7 +112,7 @@ impl Worker {
                 reason = candidate.keep() => reason,
             };
             metrics.set_leader(false);
-            self.context.memories().clear();
+            self.context.last_checks().clear();
             tracing::warn!(reason, "this replica no longer leads");
         }
     }
@@ -139,20 +139,20 @@ struct Context {
     installation: Installation,
     reporter: Reporter,
     metrics: Arc<TenancyMetrics>,
-    /// Holds what is remembered of each namespace from its last check.
-    remembered: Mutex<HashMap<String, Memory>>,
+    /// Holds the last check of each namespace.
+    last_checks: Mutex<HashMap<String, LastCheck>>,
 }
 
 /// Remembers the last check of a namespace.
 #[derive(Default)]
-struct Memory {
+struct LastCheck {
     /// Counts the failures in a row.
     failures: u32,
     /// Counts the checks in a row that had warnings of these reasons.
-    refusals: u32,
+    rejections: u32,
     reasons: BTreeSet<&'static str>,
     /// The published notices and their times. Published again on a change, and before the event expires.
-    said: Vec<(EventNote, Instant)>,
+    published: Vec<(EventNote, Instant)>,
 }
 
 /// Says why a check of a namespace is tried again.
@@ -203,21 +203,21 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
         }
     }
     notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
-    let (refusals, news) = context.news(name, &notices, failed.is_some());
-    let said = context.report(namespace, &changed, news).await;
-    context.remember(name, said);
+    let (rejections, due) = context.due_notices(name, &notices, failed.is_some());
+    let published = context.report(namespace, &changed, due).await;
+    context.record_published(name, published);
     if let Some(error) = failed {
         return Err(error.into());
     }
     let is_wanted = desired != DesiredTenancy::Nothing;
-    let result = match (refusals, changed.is_empty()) {
+    let result = match (rejections, changed.is_empty()) {
         (1.., _) => Reconciliation::Refused,
         (0, false) => Reconciliation::Changed,
         (0, true) => Reconciliation::Unchanged,
     };
     context.metrics.checked(name, is_wanted, result);
-    Ok(match (refusals, is_wanted) {
-        (1.., _) => Requeue::requeue(pause_after(REFUSED_INTERVAL, refusals)),
+    Ok(match (rejections, is_wanted) {
+        (1.., _) => Requeue::requeue(pause_after(REFUSED_INTERVAL, rejections)),
         (0, true) => Requeue::requeue(RESYNC_INTERVAL),
         (0, false) => Requeue::await_change(),
     })
@@ -228,10 +228,10 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
 fn back_off(namespace: Arc<NamespaceMeta>, error: &CheckError, context: Arc<Context>) -> Requeue {
     let name = namespace.name_any();
     let pause = {
-        let mut memories = context.memories();
-        let memory = memories.entry(name.clone()).or_default();
-        memory.failures = memory.failures.saturating_add(1);
-        pause_after(FAILED_INTERVAL, memory.failures)
+        let mut last_checks = context.last_checks();
+        let last = last_checks.entry(name.clone()).or_default();
+        last.failures = last.failures.saturating_add(1);
+        pause_after(FAILED_INTERVAL, last.failures)
     };
     let is_wanted = DesiredTenancy::of(namespace.labels(), namespace.annotations()) != DesiredTenancy::Nothing;
     context.metrics.checked(&name, is_wanted, Reconciliation::Failed);
@@ -246,44 +246,44 @@ fn pause_after(first: Duration, failures: u32) -> Duration {
 impl Context {
     fn new(client: Client, installation: Installation, identity: &str, metrics: Arc<TenancyMetrics>) -> Arc<Self> {
         let reporter = Reporter { controller: "istio-aux.io/tenancy".to_owned(), instance: Some(identity.to_owned()) };
-        Arc::new(Self { client, installation, reporter, metrics, remembered: Mutex::default() })
+        Arc::new(Self { client, installation, reporter, metrics, last_checks: Mutex::default() })
     }
 
-    fn memories(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_checks(&self) -> MutexGuard<'_, HashMap<String, LastCheck>> {
+        self.last_checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn forget(&self, namespace: &str) {
-        self.memories().remove(namespace);
+        self.last_checks().remove(namespace);
         self.metrics.forget(namespace);
     }
 
     /// Returns the number of checks in a row with the same warnings, and the notices to publish.
-    fn news(&self, namespace: &str, notices: &[EventNote], has_failed: bool) -> (u32, Vec<EventNote>) {
-        let mut memories = self.memories();
+    fn due_notices(&self, namespace: &str, notices: &[EventNote], has_failed: bool) -> (u32, Vec<EventNote>) {
+        let mut last_checks = self.last_checks();
         if notices.is_empty() && !has_failed {
-            memories.remove(namespace);
+            last_checks.remove(namespace);
             return (0, Vec::new());
         }
-        let memory = memories.entry(namespace.to_owned()).or_default();
+        let last = last_checks.entry(namespace.to_owned()).or_default();
         if !has_failed {
-            memory.failures = 0;
+            last.failures = 0;
         }
         let reasons: BTreeSet<_> =
             notices.iter().filter(|notice| notice.is_warning).map(|notice| notice.reason).collect();
-        let before = if reasons == memory.reasons { memory.refusals } else { 0 };
-        memory.refusals = if reasons.is_empty() { 0 } else { before.saturating_add(1) };
-        memory.reasons = reasons;
-        memory.said.retain(|(said, at)| notices.contains(said) && at.elapsed() < SAID_AGAIN_AFTER);
-        let is_first_refusal = |notice: &EventNote| notice.reason == REFUSED && memory.refusals < 2;
-        let is_said = |notice: &EventNote| memory.said.iter().any(|(said, _)| said == notice);
-        let news = notices.iter().filter(|notice| !is_first_refusal(notice) && !is_said(notice));
-        (memory.refusals, news.cloned().collect())
+        let before = if reasons == last.reasons { last.rejections } else { 0 };
+        last.rejections = if reasons.is_empty() { 0 } else { before.saturating_add(1) };
+        last.reasons = reasons;
+        last.published.retain(|(published, at)| notices.contains(published) && at.elapsed() < REPEAT_INTERVAL);
+        let is_first_rejection = |notice: &EventNote| notice.reason == REFUSED && last.rejections < 2;
+        let is_published = |notice: &EventNote| last.published.iter().any(|(published, _)| published == notice);
+        let due = notices.iter().filter(|notice| !is_first_rejection(notice) && !is_published(notice));
+        (last.rejections, due.cloned().collect())
     }
 
-    fn remember(&self, namespace: &str, said: Vec<EventNote>) {
-        if let Some(memory) = self.memories().get_mut(namespace) {
-            memory.said.extend(said.into_iter().map(|notice| (notice, Instant::now())));
+    fn record_published(&self, namespace: &str, published: Vec<EventNote>) {
+        if let Some(last) = self.last_checks().get_mut(namespace) {
+            last.published.extend(published.into_iter().map(|notice| (notice, Instant::now())));
         }
     }
 
@@ -295,15 +295,15 @@ impl Context {
             tracing::info!(namespace = namespace.name_any(), "{text}");
             self.publish(namespace, EventType::Normal, "Reconciled", text).await;
         }
-        let mut said = Vec::new();
+        let mut published = Vec::new();
         for notice in notices {
             let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
             tracing::info!(namespace = namespace.name_any(), reason = notice.reason, "{}", notice.text);
             if self.publish(namespace, kind, notice.reason, notice.text.clone()).await {
-                said.push(notice);
+                published.push(notice);
             }
         }
-        said
+        published
     }
 
     /// Creates an event. Returns true if it was recorded.

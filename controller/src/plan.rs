@@ -97,7 +97,7 @@ pub(crate) fn plan(
     let mut planner = Planner { installation, plan: Plan::default() };
     let (bound, offered) = (observed.role_binding.as_ref(), observed.pod_default.as_ref());
     match desired {
-        DesiredTenancy::Unclear { annotation, reason } => {
+        DesiredTenancy::Invalid { annotation, reason } => {
             let is_permitted = |bound: &&Value| installation.roles.iter().any(|role| bound["roleRef"]["name"] == *role);
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound.filter(|bound| !is_permitted(bound)));
             planner.note(EventNote::invalid_value(format!("annotation {annotation}: {reason}")));
@@ -260,7 +260,7 @@ mod tests {
         let other_role = changed(&|o| o.role_binding.as_mut().unwrap()["roleRef"]["name"] = json!("edit"));
         let edited_pod_default = changed(&|o| o.pod_default.as_mut().unwrap()["spec"]["env"] = json!([]));
         let no_role = || changed(&|o| o.has_role = false);
-        let unclear = || DesiredTenancy::Unclear { annotation: "a", reason: "b".to_owned() };
+        let invalid = || DesiredTenancy::Invalid { annotation: "a", reason: "b".to_owned() };
         let trainer = || desired(&["trainer"], ROLE);
         let not_managed: &[&str] = &["RoleBindingNotManaged", "PodDefaultNotManaged"];
         let cases: [(DesiredTenancy, Observed, &[&str]); 20] = [
@@ -282,8 +282,8 @@ mod tests {
             (DesiredTenancy::Nothing, printed, &[]),
             (DesiredTenancy::Nothing, of_another, &[]),
             (DesiredTenancy::Nothing, empty, &[]),
-            (unclear(), up_to_date(), &["InvalidValue"]),
-            (unclear(), Observed::default(), &["InvalidValue"]),
+            (invalid(), up_to_date(), &["InvalidValue"]),
+            (invalid(), Observed::default(), &["InvalidValue"]),
         ];
         for (desired, observed, expected) in cases {
             assert_eq!(
@@ -299,8 +299,8 @@ mod tests {
         let installation = Installation { roles: vec!["other".to_owned()], ..installation() };
         let plan = plan(&installation, NAMESPACE, &desired(&["trainer"], ROLE), &up_to_date());
         assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "RoleNotPermitted"]);
-        let unclear = DesiredTenancy::Unclear { annotation: "a", reason: "b".to_owned() };
-        let plan = super::plan(&installation, NAMESPACE, &unclear, &up_to_date());
+        let invalid = DesiredTenancy::Invalid { annotation: "a", reason: "b".to_owned() };
+        let plan = super::plan(&installation, NAMESPACE, &invalid, &up_to_date());
         assert_eq!(lines(&plan), ["deleted RoleBinding istio-aux-pipelines", "InvalidValue"]);
     }
 

@@ -21,8 +21,8 @@ pub type Label = (&'static str, &'static str);
 pub const MESH: Label = ("istio-injection", "enabled");
 /// Opts a namespace in.
 pub const OPT_IN: Label = (INJECTION_LABEL, ENABLED);
-/// Asks for proxies beside a namespace's pods.
-pub const BESIDE: Label = (PROXY_LABEL, NODE);
+/// Gives a namespace's pods node proxies.
+pub const NODE_PROXY: Label = (PROXY_LABEL, NODE);
 /// Lets Pod Security reject pods that do not meet its strictest standard.
 pub const RESTRICTED: Label = ("pod-security.kubernetes.io/enforce", "restricted");
 /// Opts a namespace in, as earlier installations did.

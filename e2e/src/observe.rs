@@ -21,7 +21,7 @@ const KILLED: i32 = 137;
 pub struct Outcome<'a> {
     /// The exit codes that it has seen, such as `main=0 metrics=?`.
     pub codes: &'a str,
-    /// The witness of the end: `exit`, `kubelet` or `none`.
+    /// How the end was known: `exit`, `kubelet` or `none`.
     pub known_by: &'a str,
     /// The endpoint that accepted the request to quit, or `none`.
     pub asked: &'a str,

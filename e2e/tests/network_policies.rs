@@ -2,7 +2,7 @@
 //! some seconds after a pod has started.
 
 use e2e::clients::{asks_status, until_said};
-use e2e::cluster::{BESIDE, MESH, OPT_IN};
+use e2e::cluster::{MESH, NODE_PROXY, OPT_IN};
 use e2e::kubectl::{Applied, apply, kubectl, wait_for_rollout};
 use e2e::manifests::{deployment, each_by_its_connection, job, pod_spec, server, shell, web};
 use e2e::rendered::chart;
@@ -54,7 +54,7 @@ async fn assert_status(ns: &Namespace, host: &str, status: &str, when: &str) {
 
 #[tokio::test]
 async fn policy_for_a_pod_binds_the_proxy_beside_it() {
-    let ns = &scenario("policy-of-egress", &[BESIDE]).await;
+    let ns = &scenario("policy-of-egress", &[NODE_PROXY]).await;
     servers_and_client(ns).await;
     for host in ["web", "other"] {
         assert_status(ns, host, "200", "without a policy").await;
@@ -81,7 +81,7 @@ async fn policy_for_a_pod_binds_the_proxy_beside_it() {
 
 #[tokio::test]
 async fn policy_for_a_server_admits_by_its_rules_to_the_proxy_beside_it() {
-    let ns = &scenario("policy-of-ingress", &[BESIDE]).await;
+    let ns = &scenario("policy-of-ingress", &[NODE_PROXY]).await;
     servers_and_client(ns).await;
     let from = |app: &str| json!({"ingress": [{"from": [{"podSelector": {"matchLabels": {"app": app}}}]}]});
     let of_server = policy("web", &from("nobody"));

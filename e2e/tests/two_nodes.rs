@@ -1,7 +1,7 @@
 //! Proxies beside the pods of two nodes. The second is a kubelet in namespaces of this machine: the component `second-node`.
 
 use e2e::clients::{greets, until_said};
-use e2e::cluster::{BESIDE, restart};
+use e2e::cluster::{NODE_PROXY, restart};
 use e2e::command::{in_background, printed, run};
 use e2e::install_methods::BINARY;
 use e2e::kubectl::{kubectl, wait_for_rollout};
@@ -102,7 +102,7 @@ fn agents() -> Vec<(String, String, bool)> {
 async fn pods_of_each_node_reach_a_strict_server_of_the_other() {
     for nodes in [NODES, ["node2", "node1"]] {
         let [_, of_client] = nodes;
-        let ns = &scenario("two-nodes", &[BESIDE]).await;
+        let ns = &scenario("two-nodes", &[NODE_PROXY]).await;
         server_and_client(ns, nodes).await;
         assert_heard(ns, of_client).await;
         for node in NODES {
@@ -124,7 +124,7 @@ async fn pods_of_each_node_reach_a_strict_server_of_the_other() {
 
 #[tokio::test]
 async fn absent_agent_of_a_node_delays_new_pods_of_that_node_only() {
-    let ns = &scenario("two-nodes-agent-away", &[BESIDE]).await;
+    let ns = &scenario("two-nodes-agent-away", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
     node::select_nodes(r#"{"kubernetes.io/hostname": "node1"}"#);
     let end = node::Restored(|| node::select_nodes(r#"{"kubernetes.io/hostname": null}"#));
@@ -141,7 +141,7 @@ async fn absent_agent_of_a_node_delays_new_pods_of_that_node_only() {
 
 #[tokio::test]
 async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
-    let ns = &scenario("two-nodes-rollout", &[BESIDE]).await;
+    let ns = &scenario("two-nodes-rollout", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
     let serving = running(&node::proxy_image());
     // It has no pilot-agent.
@@ -172,7 +172,7 @@ async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
 
 #[tokio::test]
 async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
-    let ns = &scenario("two-nodes-canary", &[BESIDE]).await;
+    let ns = &scenario("two-nodes-canary", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
     ns.create_objects(each_by_its_connection("web")).await;
     let before = node::proxy_image();
@@ -204,7 +204,7 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
 
 #[tokio::test]
 async fn pods_of_a_daemon_set_wait_on_nodes_without_the_agent_unless_it_selects_the_agents() {
-    let ns = &scenario("two-nodes-daemon-set", &[BESIDE]).await;
+    let ns = &scenario("two-nodes-daemon-set", &[NODE_PROXY]).await;
     let _every_node = node::Restored(|| node::set_value(r"nodeSelector.kubernetes\.io/hostname=null"));
     in_background(|| node::roll_out(r"nodeSelector.kubernetes\.io/hostname=node1")).await;
     let spec = pod_spec("Always", &[shell("main", "sleep 86400")]);
@@ -281,7 +281,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn agent_gets_certificates_of_its_nodes_accounts_only() {
-    let ns = &scenario("two-nodes-identity", &[BESIDE]).await;
+    let ns = &scenario("two-nodes-identity", &[NODE_PROXY]).await;
     for node in NODES {
         let name = format!("of-{node}");
         ns.create_object(account(&name)).await;
@@ -304,7 +304,7 @@ async fn agent_gets_certificates_of_its_nodes_accounts_only() {
 
 #[tokio::test]
 async fn rebooted_node_has_the_proxies_of_its_pods_only() {
-    let ns = &scenario("two-nodes-reboot", &[BESIDE]).await;
+    let ns = &scenario("two-nodes-reboot", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
     let client = ns.pod_with("app=client").await.name_any();
     let before = node::sandboxes_of_second_node();

@@ -24,8 +24,8 @@ use crate::server;
 use crate::settings::CniPaths;
 use crate::status::pod_of;
 
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-const LOOK_RETRY_DELAY: Duration = Duration::from_secs(5);
+const SCAN_INTERVAL: Duration = Duration::from_secs(30);
+const SCAN_RETRY_DELAY: Duration = Duration::from_secs(5);
 const INSTALL_INTERVAL: Duration = Duration::from_secs(10);
 const ROOTS_INTERVAL: Duration = Duration::from_hours(1);
 const LOCK_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -82,8 +82,8 @@ async fn only_agent(run_dir: &Path) -> Result<File> {
 async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
     let mut without_proxy = BTreeSet::new();
     loop {
-        let looked = async {
-            supervisor.reconcile(node.look().await?);
+        let scanned = async {
+            supervisor.reconcile(node.scan().await?);
             let found = proxy::pods_without_proxy(&node.containerd, &node.settings.paths.run_dir).await?;
             let found: BTreeSet<_> = found.iter().map(pod_of).collect();
             // A sandbox may end between the requests, so only one found twice in a row is logged.
@@ -92,18 +92,18 @@ async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
             }
             Ok::<_, Error>(found)
         };
-        let pause = match looked.await {
+        let pause = match scanned.await {
             Ok(found) => {
                 without_proxy = found;
-                LOOK_INTERVAL
+                SCAN_INTERVAL
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot scan the node");
-                LOOK_RETRY_DELAY
+                SCAN_RETRY_DELAY
             }
         };
         // Scan earlier if notified.
-        let _ = timeout(pause, supervisor.look.notified()).await;
+        let _ = timeout(pause, supervisor.scan_wanted.notified()).await;
     }
 }
 
@@ -124,7 +124,7 @@ async fn keep_installed(cni: &CniPaths, supervisor: &Supervisor) -> Infallible {
 /// Forgets certificates, with their keys, at half of their life.
 async fn forget_due_keys(identities: &Identities) -> Infallible {
     loop {
-        sleep(LOOK_INTERVAL).await;
+        sleep(SCAN_INTERVAL).await;
         identities.forget_due();
     }
 }

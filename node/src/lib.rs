@@ -22,5 +22,5 @@ pub mod rootfs;
 pub mod sandbox;
 pub mod server;
 pub mod settings;
+pub mod start_limiter;
 pub mod status;
-pub mod turns;

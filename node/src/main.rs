@@ -17,8 +17,8 @@ use node::identities::Identities;
 use node::pod::client;
 use node::proxy::Node;
 use node::settings::{CniPaths, Paths, Settings};
+use node::start_limiter::StartLimiter;
 use node::status::{self, Proxy};
-use node::turns::Turns;
 use node::{ready, rootfs};
 use tokio::sync::Semaphore;
 
@@ -30,7 +30,7 @@ const RENEWALS_AT_A_TIME: usize = 2;
 /// A start needs a core for half a second, and waits for the API server, istiod and containerd besides.
 const STARTS_OF_A_CORE: usize = 2;
 /// A start that takes longer waits for something that others need not wait for, such as a network policy of its pod's.
-const TURN_LIMIT: Duration = Duration::from_secs(15);
+const START_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Parser)]
 #[command(name = "istio-aux-node", version, about = "Runs the Istio proxies of pods on the node")]
@@ -154,8 +154,8 @@ async fn run_agent(args: AgentArgs) -> Result<()> {
         identities: Identities::default(),
         upgrades: Semaphore::new(UPGRADES_AT_A_TIME),
         renewals: Semaphore::new(RENEWALS_AT_A_TIME),
-        starts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
-        restarts: Turns::new(STARTS_OF_A_CORE * cores, TURN_LIMIT),
+        starts: StartLimiter::new(STARTS_OF_A_CORE * cores, START_LIMIT),
+        restarts: StartLimiter::new(STARTS_OF_A_CORE * cores, START_LIMIT),
         ended: Arc::default(),
     };
     agent::run(node, args.cni, args.metrics_port).await.map(|never| match never {})

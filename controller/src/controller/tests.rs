@@ -116,8 +116,8 @@ async fn value_that_is_not_enabled_takes_the_binding_and_sends_an_event() {
     let namespace = namespace(&json!({"labels": {"istio-aux.io/tenancy": "yes"}}));
     assert_eq!(reconcile(namespace, context).await.unwrap(), Requeue::requeue(REFUSED_INTERVAL));
     assert_eq!(requests.writes(), [format!("DELETE {BINDING}"), EVENTS.to_owned(), EVENTS.to_owned()]);
-    let said = requests.bodies().pop().unwrap();
-    assert!(said.contains("label istio-aux.io/tenancy: invalid value"), "{said}");
+    let body = requests.bodies().pop().unwrap();
+    assert!(body.contains("label istio-aux.io/tenancy: invalid value"), "{body}");
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn refused_write_is_said_once_and_the_others_go_on() {
     assert_eq!((first, second), (Requeue::requeue(REFUSED_INTERVAL), Requeue::requeue(REFUSED_INTERVAL * 2)));
     let events = requests.writes().into_iter().filter(|line| line.contains("/events")).count();
     // Each check applies the PodDefault, and says so.
-    assert_eq!(events, 3, "the refusal is said once: {:?}", requests.all());
+    assert_eq!(events, 3, "the rejection is published once: {:?}", requests.all());
     assert!(context.metrics.text().contains("istio_aux_tenancy_refused_namespaces 1"));
     assert!(context.metrics.text().contains("istio_aux_tenancy_failed_namespaces 0"));
 }
@@ -146,8 +146,8 @@ async fn failed_write_keeps_no_other_from_being_done_and_said() {
     ];
     let (context, requests) = context(answers);
     assert!(matches!(reconcile(opted_in(), context.clone()).await, Err(CheckError::Api(_))));
-    let said = requests.bodies().pop().unwrap();
-    assert!(said.contains("applied PodDefault access-ml-pipeline") && !said.contains("RoleBinding"), "{said}");
+    let body = requests.bodies().pop().unwrap();
+    assert!(body.contains("applied PodDefault access-ml-pipeline") && !body.contains("RoleBinding"), "{body}");
     // The pause after it is that of failures in a row, whatever else is said.
     back_off(opted_in(), &CheckError::Unanswered, context.clone());
     assert!(reconcile(opted_in(), context.clone()).await.is_err());
@@ -194,10 +194,10 @@ async fn binding_that_waits_for_finalizers_is_not_said_to_be_deleted() {
     for pause in [REFUSED_INTERVAL, REFUSED_INTERVAL * 2] {
         assert_eq!(reconcile(namespace(&json!({})), context.clone()).await.unwrap(), Requeue::requeue(pause));
     }
-    let said = requests.bodies().pop().unwrap();
+    let body = requests.bodies().pop().unwrap();
     assert!(
-        said.contains("not deleted RoleBinding istio-aux-pipelines: it has finalizers: example.com/keep"),
-        "{said}"
+        body.contains("not deleted RoleBinding istio-aux-pipelines: it has finalizers: example.com/keep"),
+        "{body}"
     );
 }
 

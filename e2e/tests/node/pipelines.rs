@@ -3,7 +3,7 @@
 //! of three pods.
 
 use contract::names::{ISTIO_INJECT, MODE_ANNOTATION, NODE_RUNTIME_CLASS};
-use e2e::cluster::{BESIDE, Label, MESH, OPT_IN, RESTRICTED};
+use e2e::cluster::{Label, MESH, NODE_PROXY, OPT_IN, RESTRICTED};
 use e2e::kubeflow::torch::{pods_of_training, py_torch_job};
 use e2e::manifests::{annotated, restricted, shell, strict};
 use e2e::stand_ins::{FOUND_TRAINING, asks_api_server, pipelines_pod, programs, start_servers, trial_reporting_to};
@@ -65,7 +65,7 @@ async fn pipeline_runs_under_strict_and_restricted_beside_its_proxies() {
     let kubeflow = &scenario("kubeflow", &[MESH]).await;
     start_servers(kubeflow).await;
     let pods = run(kubeflow.name());
-    assert_outcomes("node", &[BESIDE, IN_THE_MESH, RESTRICTED], pods, &["Succeeded"; 6], true).await;
+    assert_outcomes("node", &[NODE_PROXY, IN_THE_MESH, RESTRICTED], pods, &["Succeeded"; 6], true).await;
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn control_pipeline_runs_under_strict_and_restricted_in_no_other_way() {
     for (profile, labels, pods, expected) in [
         ("outside", &[RESTRICTED][..], run(), all_fail),
         // The annotation opts out of the proxy beside the pod, too.
-        ("node-by-one-label", &[BESIDE, RESTRICTED], run(), all_fail),
+        ("node-by-one-label", &[NODE_PROXY, RESTRICTED], run(), all_fail),
         ("shim", sidecar, run(), no_driver_inside),
         ("native", sidecar, in_mode("istio", run()), all_run),
         ("shim-restricted", restricted, run(), all_refused),
@@ -93,7 +93,7 @@ async fn control_pipeline_runs_under_strict_and_restricted_in_no_other_way() {
 #[tokio::test]
 async fn training_of_three_pods_completes_under_strict() {
     // Pod Security `restricted` refuses the init container that the training operator gives workers, in a mesh or not.
-    let ns = &scenario("node-torch", &[BESIDE, IN_THE_MESH]).await;
+    let ns = &scenario("node-torch", &[NODE_PROXY, IN_THE_MESH]).await;
     // A worker's requests reach the master through both proxies or not at all.
     ns.create_objects([strict(), py_torch_job()]).await;
     for pod in pods_of_training(ns).await {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::cluster::BESIDE;
+use e2e::cluster::NODE_PROXY;
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{container, deployment, pod_spec, strict, with_annotations};
 use e2e::{Namespace, PodView, scenario};
@@ -44,7 +44,7 @@ async fn assert_runs_unready(ns: &Namespace, name: &str) {
 
 #[tokio::test]
 async fn probes_of_a_strict_pod_report_its_container() {
-    let ns = &scenario("node-probes", &[BESIDE]).await;
+    let ns = &scenario("node-probes", &[NODE_PROXY]).await;
     ns.create_object(strict()).await;
     let kept = json!({"sidecar.istio.io/rewriteAppHTTPProbers": "false"});
     let none = json!({});

@@ -1,6 +1,6 @@
 //! Rules that start every container of a pod again (KEP-5532). Kubernetes 1.36 and later.
 
-use e2e::cluster::BESIDE;
+use e2e::cluster::NODE_PROXY;
 use e2e::manifests::{pod, pod_spec, shell, with_memory, with_rule};
 use e2e::node::{self, ProxyProcess};
 use e2e::{PodView, scenario};
@@ -9,7 +9,7 @@ use crate::strict_server;
 
 #[tokio::test]
 async fn pod_that_a_container_starts_again_keeps_its_proxy() {
-    let ns = &scenario("node-rule", &[BESIDE]).await;
+    let ns = &scenario("node-rule", &[NODE_PROXY]).await;
     strict_server(ns).await;
     let asks = "curl -sSf --max-time 20 -o /dev/null http://web/ || exit 99";
     let until = |file: &str| format!("until [ -e /memory/{file} ]; do sleep 0.2; done");

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use e2e::cluster::{BESIDE, until_istiod_has};
+use e2e::cluster::{NODE_PROXY, until_istiod_has};
 use e2e::command::{printed, run};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, pod_spec, shell, strict, with_annotations, with_memory};
@@ -60,7 +60,7 @@ async fn responses(ns: &Namespace, name: &str) -> [(String, bool); 4] {
 
 #[tokio::test]
 async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
-    let ns = &scenario("node-scrapes", &[BESIDE]).await;
+    let ns = &scenario("node-scrapes", &[NODE_PROXY]).await;
     let scrape = scrape();
     let mut kept = scrape.clone();
     kept["prometheus.istio.io/merge-metrics"] = json!("false");
@@ -90,7 +90,7 @@ async fn prometheus_gets_the_metrics_of_a_strict_pod_and_of_its_proxy() {
 
 #[tokio::test]
 async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
-    let ns = &scenario("node-secure-scrapes", &[BESIDE]).await;
+    let ns = &scenario("node-secure-scrapes", &[NODE_PROXY]).await;
     ns.create_object(application("control", &json!({}))).await;
     wait_for_rollout(ns.name(), "deployment/control");
     ns.create_object(json!({
@@ -121,7 +121,7 @@ async fn metrics_of_a_namespace_that_secures_them_want_a_certificate() {
 
 #[tokio::test]
 async fn agent_counts_the_requests_of_pods_that_no_scrape_has_seen() {
-    let ns = &scenario("node-ended", &[BESIDE]).await;
+    let ns = &scenario("node-ended", &[NODE_PROXY]).await;
     let metrics = WithMetrics::begin(ended::COUNTERS);
     let _next = ended::requests_are_counted(&metrics, ns, 10, 3, WAIT_TIMEOUT).await;
 }

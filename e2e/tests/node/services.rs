@@ -2,7 +2,7 @@
 
 use contract::names::{CANONICAL_NAME_LABEL, CANONICAL_REVISION_LABEL};
 use e2e::clients::until_said;
-use e2e::cluster::{BESIDE, MESH};
+use e2e::cluster::{MESH, NODE_PROXY};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{self, container, deployment, job, pod, pod_spec, shell, strict};
 use e2e::{Namespace, PodView, scenario};
@@ -85,7 +85,7 @@ fn client() -> Value {
 
 #[tokio::test]
 async fn services_call_each_other_by_their_policies() {
-    let ns = &scenario("node-services", &[BESIDE]).await;
+    let ns = &scenario("node-services", &[NODE_PROXY]).await;
     ns.create_objects(rest()).await;
     ns.create_objects(SERVICES.into_iter().flat_map(|each| service(ns, each))).await;
     for (name, ..) in SERVICES {
@@ -119,7 +119,7 @@ async fn service_labels(ns: &Namespace, metadata: &Value) -> [Value; 2] {
 
 #[tokio::test]
 async fn services_have_the_names_that_istios_injector_gives() {
-    let beside = &scenario("node-names", &[BESIDE]).await;
+    let beside = &scenario("node-names", &[NODE_PROXY]).await;
     let inside = &scenario("node-names-inside", &[MESH]).await;
     let owned = |version: &str, kind: &str, name: &str, labels: Value| {
         let owner = json!({"apiVersion": version, "kind": kind, "name": name, "uid": "a", "controller": true});

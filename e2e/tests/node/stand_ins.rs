@@ -2,7 +2,7 @@
 //! container of the mesh, and report through it.
 
 use contract::names::{NODE_RUNTIME_CLASS, PROXY_CONTAINER};
-use e2e::cluster::BESIDE;
+use e2e::cluster::NODE_PROXY;
 use e2e::stand_ins::{COLLECTOR, EXECUTOR, FOUND_TRAINING, signal_as_argos_controller, start_servers, step, trial};
 use e2e::{Namespace, scenario};
 
@@ -17,7 +17,7 @@ async fn assert_beside_and_succeeded(ns: &Namespace, name: &str, container: &str
 
 #[tokio::test]
 async fn trial_and_step_end_beside_their_proxies() {
-    let ns = &scenario("node-stand-ins", &[BESIDE]).await;
+    let ns = &scenario("node-stand-ins", &[NODE_PROXY]).await;
     // The kubelet's HTTP probe reaches them by the proxy.
     start_servers(ns).await;
     ns.create_objects([trial("trial", "Never", FOUND_TRAINING), step("step")]).await;

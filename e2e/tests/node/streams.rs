@@ -1,6 +1,6 @@
 //! Long gRPC streams, `WebSockets` and TCP connections, and short gRPC calls, through an upgrade of both their proxies.
 
-use e2e::cluster::BESIDE;
+use e2e::cluster::NODE_PROXY;
 use e2e::echo::{self, EchoClient};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::strict;
@@ -11,7 +11,7 @@ use crate::upgrade::until_states;
 
 #[tokio::test]
 async fn grpc_streams_and_websockets_go_on_through_an_upgrade() {
-    let ns = &scenario("node-upgrade-streams", &[BESIDE]).await;
+    let ns = &scenario("node-upgrade-streams", &[NODE_PROXY]).await;
     ns.create_objects([strict()].into_iter().chain(echo::server())).await;
     wait_for_rollout(ns.name(), "deployment/echo");
     ns.create_objects([echo::client("0.1")]).await;

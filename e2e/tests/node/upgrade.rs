@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use e2e::clients::asks_status;
-use e2e::cluster::{BESIDE, MESH};
+use e2e::cluster::{MESH, NODE_PROXY};
 use e2e::command::{printed, run};
 use e2e::kubectl::wait_for_rollout;
 use e2e::manifests::{deployment, payload_image, pod_spec, shell, streaming_server, with_memory};
@@ -98,7 +98,7 @@ pub(crate) async fn until_states(ns: &Namespace, image: &str, expected: &[&str])
 
 #[tokio::test]
 async fn upgrade_breaks_and_refuses_no_connection() {
-    let ns = &scenario("node-upgrade", &[BESIDE]).await;
+    let ns = &scenario("node-upgrade", &[NODE_PROXY]).await;
     create_server_and_client(ns, CLIENT).await;
     let before = node::proxy_image();
     until_streaming(ns, "stream").await;
@@ -158,7 +158,7 @@ async fn until_broken(ns: &Namespace, file: &str) {
 
 #[tokio::test]
 async fn no_proxy_before_the_last_upgrade_accepts_connections() {
-    let ns = &scenario("node-upgrades", &[BESIDE]).await;
+    let ns = &scenario("node-upgrades", &[NODE_PROXY]).await;
     create_server_and_client(ns, "sleep 86400").await;
     let before = node::root_of(&node::proxy_image());
 
@@ -194,7 +194,7 @@ async fn no_proxy_before_the_last_upgrade_accepts_connections() {
 
 #[tokio::test]
 async fn proxy_before_an_upgrade_ends_with_its_connections_after_the_drain_timeout() {
-    let ns = &scenario("node-upgrade-drain", &[BESIDE]).await;
+    let ns = &scenario("node-upgrade-drain", &[NODE_PROXY]).await;
     create_server_and_client(ns, "sleep 86400").await;
     let _restored = Restored(|| node::set_value("drainTimeout=3600"));
     node::roll_out("drainTimeout=10");
@@ -211,7 +211,7 @@ async fn proxy_before_an_upgrade_ends_with_its_connections_after_the_drain_timeo
 
 #[tokio::test]
 async fn upgraded_proxies_answer_captured_dns() {
-    let ns = &scenario("node-upgrade-dns", &[BESIDE]).await;
+    let ns = &scenario("node-upgrade-dns", &[NODE_PROXY]).await;
     let before = deployment("before", &pod_spec("Always", &[shell("main", "sleep 86400")]));
     ns.create_objects([before]).await;
     wait_for_rollout(ns.name(), "deployment/before");
@@ -261,7 +261,7 @@ async fn upgraded_proxies_answer_captured_dns() {
 
 #[tokio::test]
 async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
-    let ns = &scenario("node-upgrade-rules", &[BESIDE]).await;
+    let ns = &scenario("node-upgrade-rules", &[NODE_PROXY]).await;
     ns.create_objects([deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))]).await;
     wait_for_rollout(ns.name(), "deployment/client");
     let client = path_of(ns, "app=client").await;
@@ -298,7 +298,7 @@ async fn firewall_rules_of_a_payload_do_not_fill_the_nodes_memory() {
 
 #[tokio::test]
 async fn upgrade_that_fails_after_the_redirection_is_undone() {
-    let ns = &scenario("node-upgrade-undone", &[BESIDE]).await;
+    let ns = &scenario("node-upgrade-undone", &[NODE_PROXY]).await;
     ns.create_objects([deployment("client", &pod_spec("Always", &[shell("main", "sleep 86400")]))]).await;
     wait_for_rollout(ns.name(), "deployment/client");
     let pilot_agent = ProxyProcess::of(&path_of(ns, "app=client").await)[0];

@@ -46,7 +46,7 @@ struct Soak<'a> {
     lags: Mutex<Vec<(i64, i64)>>,
     late: AtomicUsize,
     /// How the shims knew of the end.
-    witnesses: Mutex<BTreeMap<String, usize>>,
+    known_by: Mutex<BTreeMap<String, usize>>,
 }
 
 impl Soak<'_> {
@@ -91,8 +91,8 @@ impl Soak<'_> {
         self.pods.fetch_add(pods.len(), Ordering::Relaxed);
         for pod in pods {
             let view = PodView(pod);
-            let witness = view.outcome().map_or("unknown", |outcome| outcome.known_by).to_owned();
-            *self.witnesses.lock().expect("no thread panics with it").entry(witness).or_default() += 1;
+            let known_by = view.outcome().map_or("unknown", |outcome| outcome.known_by).to_owned();
+            *self.known_by.lock().expect("no thread panics with it").entry(known_by).or_default() += 1;
             if view.restarts(SHIM_CONTAINER) > Some(0) && !view.was_lost(SHIM_CONTAINER) {
                 let text = self.ns.describe_pod(pod).await;
                 self.shim_restarts.lock().expect("no thread panics with it").push(text);
@@ -192,7 +192,7 @@ async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
         shim_restarts: Mutex::default(),
         lags: Mutex::default(),
         late: AtomicUsize::new(0),
-        witnesses: Mutex::default(),
+        known_by: Mutex::default(),
     };
     let (audit, began, disturbances) = (Audit::from_now(), Instant::now(), AtomicUsize::new(0));
     let jobs = stream::iter(0..count).map(async |number| jobs::run(&soak, number).await.err());
@@ -213,7 +213,7 @@ async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
     let (lags, controls) = soak.lags.into_inner().expect("no thread panicked with it").into_iter().unzip();
     println!("from a payload's end to its Job's: {}; of the controls: {}", summary(lags), summary(controls));
     println!("{} later than {LATE} s after their controls", soak.late.into_inner());
-    println!("how the shims knew of the end: {:?}", soak.witnesses.into_inner().expect("no thread panicked with it"));
+    println!("how the shims knew of the end: {:?}", soak.known_by.into_inner().expect("no thread panicked with it"));
     let requests = audit.count(|event| request_of_istio_aux(event, ns));
     println!("requests to the API server of istio-aux, and of the pods' own account: {requests:?}");
     wrong.extend(restarts.iter().map(|pod| format!("a shim was restarted: {pod}")));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use contract::names::NODE_RUNTIME_CLASS;
 use e2e::clients::asks_status;
-use e2e::cluster::{BESIDE, restart};
+use e2e::cluster::{NODE_PROXY, restart};
 use e2e::command::{in_background, run};
 use e2e::echo::{self, EchoClient};
 use e2e::kubectl::{kubectl, wait_for_rollout};
@@ -72,7 +72,7 @@ async fn disturb(created: &AtomicU32) -> (u32, Instant) {
 
 #[tokio::test]
 async fn disturbed_agent_leaves_no_stuck_pod_and_no_proxy() {
-    let ns = &scenario("node-load", &[BESIDE]).await;
+    let ns = &scenario("node-load", &[NODE_PROXY]).await;
     let (began, created, lost) = (Instant::now(), AtomicU32::new(0), AtomicU32::new(0));
     let pods = stream::iter(0..PODS).map(|number| come_and_go(ns, number, &created, &lost));
     let pods = pods.buffer_unordered(AT_A_TIME).collect::<Vec<()>>();
@@ -94,7 +94,7 @@ fn said(text: &str) -> usize {
 
 #[tokio::test]
 async fn two_hundred_starts_at_once_are_each_made_once() {
-    let ns = &scenario("node-at-once", &[BESIDE]).await;
+    let ns = &scenario("node-at-once", &[NODE_PROXY]).await;
     // Pods of the scenario before take the cores until they are gone.
     ns.until_within(LIMIT, "a node without proxies", async || node::proxies().is_empty().then_some(())).await;
     let events = ["event=Add from=Absent", "event=Started", "event=StartFailed"];
@@ -142,7 +142,7 @@ done"#;
 
 #[tokio::test]
 async fn hundreds_of_short_pods_are_counted_whole() {
-    let ns = &scenario("node-counted", &[BESIDE]).await;
+    let ns = &scenario("node-counted", &[NODE_PROXY]).await;
     let began = Instant::now();
     let metrics = WithMetrics::begin(ended::COUNTERS);
     let prometheus = Prometheus::scraping(&metrics);
@@ -161,7 +161,7 @@ async fn hundreds_of_short_pods_are_counted_whole() {
 #[tokio::test]
 async fn thousand_upgrades_refuse_and_break_no_connection() {
     let _limits = [RaisedLimit::of_waiting_packets(), RaisedLimit::of_neighbours()];
-    let ns = &scenario("node-upgrades", &[BESIDE]).await;
+    let ns = &scenario("node-upgrades", &[NODE_PROXY]).await;
     let client = deployment("client", &with_memory(pod_spec("Always", &[shell("main", CLIENT)])));
     let asked = streaming_server(STREAM).into_iter().chain([client]);
     let echoing = echo::server().into_iter().chain([echo::client("1")]);
@@ -247,7 +247,7 @@ fn has_expired(certificate: &str) -> bool {
 
 #[tokio::test]
 async fn renewed_certificates_serve_after_the_first_expired() {
-    let ns = &scenario("node-renewal", &[BESIDE]).await;
+    let ns = &scenario("node-renewal", &[NODE_PROXY]).await;
     // The shortest life that there is, in seconds, and then the chart's.
     let _restored = Restored(|| node::set_value("certificateTtl=86400"));
     node::roll_out("certificateTtl=600");
@@ -275,7 +275,7 @@ async fn another_root(ns: &Namespace) -> String {
 
 #[tokio::test]
 async fn another_root_reaches_the_proxies_of_living_pods() {
-    let ns = &scenario("node-root", &[BESIDE]).await;
+    let ns = &scenario("node-root", &[NODE_PROXY]).await;
     served_client(ns).await;
     let root = another_root(ns).await;
     let began = Instant::now();

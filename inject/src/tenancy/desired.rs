@@ -30,7 +30,7 @@ pub enum DesiredTenancy {
     /// Nothing: objects that were kept before are removed. Any value of the label but `enabled` means this.
     Nothing,
     /// An annotation is invalid: nothing new is bound or offered.
-    Unclear {
+    Invalid {
         /// Its name.
         annotation: &'static str,
         /// Says why, and what it takes.
@@ -48,8 +48,8 @@ impl DesiredTenancy {
         let annotation = |key: &str| annotations.get(key).map(String::as_str);
         let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
         match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
-            Err(reason) => Self::Unclear { annotation: PIPELINES_ACCOUNTS_ANNOTATION, reason },
-            Ok(_) if !is_name(&role) => Self::Unclear {
+            Err(reason) => Self::Invalid { annotation: PIPELINES_ACCOUNTS_ANNOTATION, reason },
+            Ok(_) if !is_name(&role) => Self::Invalid {
                 annotation: PIPELINES_ROLE_ANNOTATION,
                 reason: format!("{:?} is not a name of a ClusterRole", shortened(&role)),
             },
@@ -119,7 +119,7 @@ mod tests {
             accounts: accounts.iter().map(|&account| account.to_owned()).collect(),
             role: role.to_owned(),
         };
-        let unclear = |annotation, text: &str| DesiredTenancy::Unclear { annotation, reason: text.to_owned() };
+        let invalid = |annotation, text: &str| DesiredTenancy::Invalid { annotation, reason: text.to_owned() };
         let none: &[(&str, &str)] = &[];
         let cases = [
             (None, none, DesiredTenancy::Nothing),
@@ -136,7 +136,7 @@ mod tests {
             (
                 Some("enabled"),
                 &[(ACCOUNTS, "system:serviceaccounts")],
-                unclear(
+                invalid(
                     ACCOUNTS,
                     "\"system:serviceaccounts\" is not a name of a service account; it takes names such as trainer,loader",
                 ),
@@ -144,7 +144,7 @@ mod tests {
             (
                 Some("enabled"),
                 &[(ROLE, "system:masters")],
-                unclear(ROLE, "\"system:masters\" is not a name of a ClusterRole"),
+                invalid(ROLE, "\"system:masters\" is not a name of a ClusterRole"),
             ),
             (Some(""), &[], DesiredTenancy::Nothing),
         ];
@@ -162,7 +162,7 @@ mod tests {
     fn long_value_is_shortened() {
         assert!(accounts_of(&"\u{1}".repeat(200_000)).unwrap_err().len() < 2_000);
         let labels = map([(TENANCY_LABEL, "enabled")]);
-        let DesiredTenancy::Unclear { reason, .. } =
+        let DesiredTenancy::Invalid { reason, .. } =
             DesiredTenancy::of(&labels, &map([(PIPELINES_ROLE_ANNOTATION, "X".repeat(200_000).as_str())]))
         else {
             panic!("it is not a name")

@@ -7,12 +7,12 @@ mod files;
 mod ids;
 mod labels;
 mod liveness;
-mod look;
 mod network;
 mod ports;
 mod remove;
 mod retire;
 mod rules;
+mod scan;
 mod serve;
 mod spec;
 mod start;
@@ -36,7 +36,7 @@ use self::files::existing;
 use self::ids::proxy_id;
 pub(crate) use self::ids::sandbox_of_proxy;
 pub(crate) use self::labels::image_of;
-pub(crate) use self::look::pods_without_proxy;
+pub(crate) use self::scan::pods_without_proxy;
 use crate::containerd::Containerd;
 use crate::ended_counters::EndedCounters;
 use crate::error::{Context, Error, Result};
@@ -44,7 +44,7 @@ use crate::identities::Identities;
 use crate::netns::Network;
 use crate::sandbox::Proxies;
 use crate::settings::Settings;
-use crate::turns::Turns;
+use crate::start_limiter::StartLimiter;
 
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Pause after a record could not be read.
@@ -67,9 +67,9 @@ pub struct Node {
     /// Limits the renewals at a time: each reads its pod.
     pub renewals: Semaphore,
     /// Limits the starts at a time, which would delay each other until none is ready in time.
-    pub starts: Turns,
+    pub starts: StartLimiter,
     /// Limits the restarts of proxies that have served. They do not wait behind starts, which a pod can make hang.
-    pub restarts: Turns,
+    pub restarts: StartLimiter,
     /// What proxies had counted when they ended.
     pub ended: Arc<EndedCounters>,
 }
@@ -118,8 +118,8 @@ impl Proxies for Node {
         let asked = Instant::now();
         let start = async { Self::in_time(asked, Box::pin(self.start_until_ready(sandbox))).await };
         let has_served = matches!(self.files(&sandbox.id).revision(), Ok(Some(_)));
-        let turns = if has_served { &self.restarts } else { &self.starts };
-        let started = turns.take(start::TURN_TIMEOUT, start).await;
+        let limiter = if has_served { &self.restarts } else { &self.starts };
+        let started = limiter.run(start::QUEUE_TIMEOUT, start).await;
         // Beside a proxy that serves, as in an upgrade, the last line may be that one's.
         started.map_err(|error| self.with_last_line(error, &sandbox.id))
     }
@@ -206,8 +206,8 @@ mod tests {
             identities: Identities::default(),
             upgrades: Semaphore::new(1),
             renewals: Semaphore::new(1),
-            starts: Turns::new(1, Duration::MAX),
-            restarts: Turns::new(1, Duration::MAX),
+            starts: StartLimiter::new(1, Duration::MAX),
+            restarts: StartLimiter::new(1, Duration::MAX),
             ended: Arc::default(),
         }
     }
@@ -216,7 +216,7 @@ mod tests {
     async fn restart_does_not_wait_behind_starts_that_hang() {
         let run_dir = tempfile::tempdir().unwrap();
         let node = node(run_dir.path());
-        let hangs = node.starts.take(Duration::MAX, std::future::pending::<Result<()>>());
+        let hangs = node.starts.run(Duration::MAX, std::future::pending::<Result<()>>());
         let sandbox = Sandbox { id: "abc".to_owned(), ..Sandbox::default() };
         let both = async {
             let waits = node.start(&sandbox).await.unwrap_err().to_string();

@@ -16,7 +16,7 @@ use crate::pod::{PodFacts, read_pod};
 /// Pause after a renewal: it may have failed, or the certificate may be due at once.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 /// Interval of checks whether the machine was suspended, the clock was set, or the root has changed.
-const LOOK_INTERVAL: Duration = Duration::from_mins(1);
+const CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// After a root change, a node's renewals are spread over these seconds.
 const SPREAD_SECONDS: u64 = 60;
 
@@ -39,7 +39,7 @@ impl Node {
         loop {
             let due_in = self.files(&sandbox.id).renewal_due_in();
             match Step::of(due_in, self.has_new_root(&sandbox.id), &sandbox.id) {
-                Step::LookIn(delay) => {
+                Step::CheckIn(delay) => {
                     sleep(delay).await;
                     continue;
                 }
@@ -89,7 +89,7 @@ impl Node {
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// Check the clock and the root again.
-    LookIn(Duration),
+    CheckIn(Duration),
     /// Renew it.
     RenewIn(Duration),
 }
@@ -103,7 +103,7 @@ impl Step {
             sandbox.hash(&mut hasher);
             Self::RenewIn(Duration::from_secs(hasher.finish() % SPREAD_SECONDS))
         } else {
-            Self::LookIn(due_in.min(LOOK_INTERVAL))
+            Self::CheckIn(due_in.min(CHECK_INTERVAL))
         }
     }
 }
@@ -120,9 +120,9 @@ mod tests {
         let seconds = Duration::from_secs;
         for (due_in, expected) in [
             // A clock that jumps is seen after a minute.
-            (43_200, Step::LookIn(seconds(60))),
-            (61, Step::LookIn(seconds(60))),
-            (5, Step::LookIn(seconds(5))),
+            (43_200, Step::CheckIn(seconds(60))),
+            (61, Step::CheckIn(seconds(60))),
+            (5, Step::CheckIn(seconds(5))),
             (0, Step::RenewIn(seconds(0))),
         ] {
             assert_eq!(Step::of(seconds(due_in), false, "abc"), expected, "{due_in}");
@@ -135,7 +135,7 @@ mod tests {
         let mut delays: Vec<_> = steps
             .map(|step| match step {
                 Step::RenewIn(delay) => delay.as_secs(),
-                Step::LookIn(_) => panic!("the root has changed"),
+                Step::CheckIn(_) => panic!("the root has changed"),
             })
             .collect();
         delays.sort_unstable();

@@ -16,7 +16,7 @@ use crate::pod::{PodFacts, read_pod};
 /// Limits a start and the wait for its turn together, less than the plugin's wait.
 const START_TIMEOUT: Duration = Duration::from_secs(195);
 /// Limits the wait for a start's turn: of 200 starts at once on two cores, the last waits 160 s.
-pub(super) const TURN_TIMEOUT: Duration = Duration::from_secs(170);
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(170);
 /// Limits a start from its turn on: long enough for a proxy on a busy node.
 const READY_TIMEOUT: Duration = Duration::from_secs(80);
 /// istiod may see the pod on this node a moment later than the kubelet.
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn agent_gives_up_before_the_plugin() {
         let wait = cni::plugin::timeout("ADD");
-        assert!(TURN_TIMEOUT < START_TIMEOUT && START_TIMEOUT < wait, "the plugin waits {wait:?}");
+        assert!(QUEUE_TIMEOUT < START_TIMEOUT && START_TIMEOUT < wait, "the plugin waits {wait:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,13 +1,13 @@
 //! One state machine for each sandbox. It is pure: [`State::apply`] takes an event and returns actions.
 
-mod look;
+mod scan;
 mod supervisor;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-pub use self::look::{Look, Word};
+pub use self::scan::{NodeScan, SandboxStatus};
 pub use self::supervisor::{Proxies, Supervisor};
 use crate::error::{Error, Result};
 

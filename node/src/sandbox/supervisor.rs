@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::look::{Held, Look, Verdict, verdict};
+use super::scan::{Decision, LocalState, NodeScan, decide};
 use super::{Action, Event, State, UPGRADE_RETRY_DELAY};
 use crate::error::{Error, Result};
 use crate::status::pod_of;
@@ -38,7 +38,7 @@ pub trait Proxies: Send + Sync + 'static {
 
 enum Message {
     Request(Request, oneshot::Sender<Response>),
-    Look(Look),
+    Scan(NodeScan),
     Installed(Result<()>),
     /// An event of an effect, with the effect's number.
     Effect(String, u64, Event),
@@ -48,8 +48,8 @@ enum Message {
 #[derive(Clone)]
 pub struct Supervisor {
     messages: mpsc::UnboundedSender<Message>,
-    /// Is notified where a look is wanted at once.
-    pub look: Arc<Notify>,
+    /// Notified when a scan is wanted at once.
+    pub scan_wanted: Arc<Notify>,
 }
 
 impl Supervisor {
@@ -62,7 +62,7 @@ impl Supervisor {
             messages: messages.downgrade(),
             entries: HashMap::new(),
             installed: Err(Error::new("the plugin is not installed yet")),
-            has_looked: false,
+            has_scanned: false,
             has_upgraded: false,
         };
         tokio::spawn(async move {
@@ -70,13 +70,13 @@ impl Supervisor {
                 machines.handle(message);
             }
         });
-        Self { messages, look: Arc::default() }
+        Self { messages, scan_wanted: Arc::default() }
     }
 
     /// Carries out a request of the plugin.
     pub async fn request(&self, request: Request) -> Response {
         if request == Request::Collect {
-            self.look.notify_one();
+            self.scan_wanted.notify_one();
         }
         let (sender, receiver) = oneshot::channel();
         let sent = self.messages.send(Message::Request(request, sender));
@@ -85,9 +85,9 @@ impl Supervisor {
     }
 
     /// Adopts the proxies of an earlier agent, upgrades those that are outdated, and removes those of sandboxes that are over.
-    pub fn reconcile(&self, look: Look) {
+    pub fn reconcile(&self, scan: NodeScan) {
         // It is lost only where the agent ends.
-        let _ = self.messages.send(Message::Look(look));
+        let _ = self.messages.send(Message::Scan(scan));
     }
 
     /// Reports if the plugin and its configuration are installed: without them no pod of the class starts.
@@ -122,7 +122,7 @@ struct Machines<P, C> {
     /// Has the last result of installing the plugin.
     installed: Result<()>,
     /// True once the outdated proxies are known.
-    has_looked: bool,
+    has_scanned: bool,
     /// True once a proxy was upgraded.
     has_upgraded: bool,
 }
@@ -153,7 +153,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
             Message::Request(Request::Rollout, reply) => {
                 let _ = reply.send(Response { error: self.reason_to_stop_rollout() });
             }
-            Message::Look(look) => self.reconcile(&look),
+            Message::Scan(scan) => self.reconcile(&scan),
             Message::Installed(result) => self.installed = result,
             // Ignore late events of an effect that was replaced.
             Message::Effect(id, effect, event) => {
@@ -164,32 +164,32 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         }
     }
 
-    /// Files are read here, since a sandbox may have been removed after the look.
-    fn reconcile(&mut self, look: &Look) {
+    /// Files are read here, since a sandbox may have been removed after the scan.
+    fn reconcile(&mut self, scan: &NodeScan) {
         let mut on_disk = self.proxies.on_disk();
-        for (id, word) in &look.words {
+        for (id, status) in &scan.statuses {
             let left = on_disk.remove(id).flatten();
-            let held = match (self.entries.get(id), &left) {
-                (Some(entry), _) => Held::Managed(entry.state),
-                (None, Some(_)) => Held::Served,
-                (None, None) => Held::Unserved,
+            let local = match (self.entries.get(id), &left) {
+                (Some(entry), _) => LocalState::Managed(entry.state),
+                (None, Some(_)) => LocalState::Served,
+                (None, None) => LocalState::Unserved,
             };
-            match (verdict(held, *word), left) {
-                (Verdict::Adopt, Some(sandbox)) => {
+            match (decide(local, *status), left) {
+                (Decision::Adopt, Some(sandbox)) => {
                     self.entry(sandbox);
                     self.apply(id, &Event::Adopted);
-                    if look.outdated.contains(id) {
+                    if scan.outdated.contains(id) {
                         self.apply(id, &Event::Outdated);
                     }
                 }
-                (Verdict::Remove, _) => {
+                (Decision::Remove, _) => {
                     self.entry(Sandbox { id: id.clone(), ..Sandbox::default() });
                     self.apply(id, &Event::Delete);
                 }
                 _ => {}
             }
         }
-        self.has_looked = true;
+        self.has_scanned = true;
     }
 
     /// Returns why the rollout must not go on to the next node; `None` if it may.
@@ -197,7 +197,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         if let Err(reason) = &self.installed {
             return Some(reason.to_string());
         }
-        if !self.has_looked {
+        if !self.has_scanned {
             return Some("the agent has not scanned the node's proxies yet".to_owned());
         }
         let failures =

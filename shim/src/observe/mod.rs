@@ -29,7 +29,7 @@ const CREATION_PAUSE: Duration = Duration::from_millis(5);
 const EXPECTED_PAUSE: Duration = Duration::from_millis(10);
 const POSSIBLE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two reads of the kubelet's report with inotify, in case no event comes.
-const UNNOTIFIED_PAUSE: Duration = Duration::from_secs(5);
+const REPORT_POLL_PAUSE: Duration = Duration::from_secs(5);
 /// Time in which a process in creation usually gets its container's mounts.
 const CREATION_EXPECTED_WITHIN: Duration = Duration::from_secs(2);
 /// No container starts, ends, and leaves an exec session behind, in less than this time.
@@ -43,7 +43,7 @@ pub(crate) struct Observer {
     procfs: Procfs,
     notifier: Option<Notifier>,
     /// True once the notifier has reported a write.
-    was_announced: bool,
+    was_notified: bool,
     own_pid: i32,
     own_instance: Option<ContainerInstance>,
     /// True if the containers share a PID namespace.
@@ -51,8 +51,8 @@ pub(crate) struct Observer {
     roots: Vec<Root>,
     last_pid: Option<i32>,
     last_listing: Duration,
-    last_look: Duration,
-    next_look: Duration,
+    last_scan: Duration,
+    next_scan: Duration,
     expected_until: Duration,
     clock: fn() -> Duration,
 }
@@ -82,15 +82,15 @@ impl Observer {
         Self {
             procfs,
             notifier,
-            was_announced: false,
+            was_notified: false,
             own_pid,
             own_instance,
             is_shared,
             roots: Vec::new(),
             last_pid: None,
             last_listing: Duration::ZERO,
-            last_look: Duration::ZERO,
-            next_look: Duration::ZERO,
+            last_scan: Duration::ZERO,
+            next_scan: Duration::ZERO,
             expected_until: now + START_EXPECTED_FOR,
             clock: clock::now,
         }
@@ -99,13 +99,13 @@ impl Observer {
     /// Returns what has happened since the last call.
     pub(crate) fn check(&mut self, pod: &PodState, now: Duration) -> Vec<Event> {
         if self.notifier.as_ref().is_some_and(Notifier::drain) {
-            (self.was_announced, self.expected_until, self.next_look) = (true, now + START_EXPECTED_FOR, now);
+            (self.was_notified, self.expected_until, self.next_scan) = (true, now + START_EXPECTED_FOR, now);
         }
         if !self.is_shared {
             return Vec::new();
         }
         let mut events = self.ended(pod, now);
-        if self.looks(pod, now) && now >= self.next_look {
+        if self.needs_scans(pod, now) && now >= self.next_scan {
             let began = cpu_time();
             // The last PID of the namespace shows if there is anything new.
             let last_pid = self.procfs.last_pid();
@@ -115,8 +115,8 @@ impl Observer {
                 self.list(pod, now, &mut events);
                 events.extend(self.ended(pod, now));
             }
-            self.last_look = now;
-            self.next_look = now + self.pause(now).max(cpu_time().saturating_sub(began) * LISTING_PAUSE_FACTOR);
+            self.last_scan = now;
+            self.next_scan = now + self.pause(now).max(cpu_time().saturating_sub(began) * LISTING_PAUSE_FACTOR);
         }
         events
     }
@@ -133,14 +133,14 @@ impl Observer {
     pub(crate) fn poll_interval(&self, pod: &PodState, now: Duration) -> Option<Duration> {
         if !self.is_shared {
             // Only the kubelet's report is awaited, and polled for: not every runtime delivers inotify events for it.
-            return Some(if self.notifier.is_some() { UNNOTIFIED_PAUSE } else { POSSIBLE_PAUSE });
+            return Some(if self.notifier.is_some() { REPORT_POLL_PAUSE } else { POSSIBLE_PAUSE });
         }
-        let look = self.looks(pod, now).then(|| self.next_look.saturating_sub(now));
-        self.roots.iter().filter_map(|root| root.process.as_ref()?.poll_interval()).chain(look).min()
+        let scan = self.needs_scans(pod, now).then(|| self.next_scan.saturating_sub(now));
+        self.roots.iter().filter_map(|root| root.process.as_ref()?.poll_interval()).chain(scan).min()
     }
 
     /// Returns true if a container may start.
-    fn looks(&self, pod: &PodState, now: Duration) -> bool {
+    fn needs_scans(&self, pod: &PodState, now: Duration) -> bool {
         pod.expects_start() || self.creation(now).is_some()
     }
 
@@ -148,7 +148,7 @@ impl Observer {
         self.creation(now).unwrap_or(if now < self.expected_until { EXPECTED_PAUSE } else { POSSIBLE_PAUSE })
     }
 
-    /// Returns the pause between two looks at processes in creation; `None` if there are none. Creation ends when the
+    /// Returns the pause between two scans of processes in creation; `None` if there are none. Creation ends when the
     /// container's command is executed.
     fn creation(&self, now: Duration) -> Option<Duration> {
         let in_creation =
@@ -196,7 +196,7 @@ impl Observer {
         let is_ours = !is_own && pod.containers.iter().any(|known| known.name == container);
         let root = &mut self.roots[index];
         // Exec sessions begin with their container's mounts.
-        root.is_init = is_first && (was_in_creation || now <= self.last_look + SHORTEST_LIFE);
+        root.is_init = is_first && (was_in_creation || now <= self.last_scan + SHORTEST_LIFE);
         root.instance = Some(instance);
         if !is_ours {
             root.process = None;
@@ -209,7 +209,7 @@ impl Observer {
         }
         // The kubelet starts containers one at a time, so this is the notified start; but one that the first scan finds may be
         // older than the notification.
-        if self.notifier.is_some() && !(self.was_announced && self.last_look.is_zero()) {
+        if self.notifier.is_some() && !(self.was_notified && self.last_scan.is_zero()) {
             self.expected_until = now;
         }
         Some(Event::Started { container, id, pid })

@@ -47,10 +47,10 @@ impl World {
         fs::remove_dir_all(self.root.path().join(pid.to_string())).unwrap();
     }
 
-    /// Looks once, this long after the last look. Returns what happened, in words.
-    fn look(&mut self, after: Duration) -> Vec<String> {
+    /// Scans once, this long after the last scan. Returns what happened, in words.
+    fn scan(&mut self, after: Duration) -> Vec<String> {
         self.now += after;
-        self.observer.next_look = self.now;
+        self.observer.next_scan = self.now;
         let events = self.observer.check(&self.pod, self.now);
         self.take_in(&events)
     }
@@ -68,7 +68,7 @@ impl World {
     }
 }
 
-const A_LOOK: Duration = Duration::from_millis(20);
+const SCAN_PAUSE: Duration = Duration::from_millis(20);
 const FIRST: i32 = 5_000_001;
 const SECOND: i32 = 5_000_002;
 const NOTHING: [&str; 0] = [];
@@ -77,42 +77,42 @@ const NOTHING: [&str; 0] = [];
 fn container_is_known_once_it_has_its_mounts() {
     let mut world = World::new();
     world.fork(FIRST, "");
-    assert_eq!(world.look(A_LOOK), NOTHING);
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING);
     world.mount(FIRST, "main", "0000000a");
-    assert_eq!(world.look(A_LOOK), ["main 0000000a started"]);
-    assert_eq!(world.look(A_LOOK), NOTHING);
+    assert_eq!(world.scan(SCAN_PAUSE), ["main 0000000a started"]);
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING);
     world.execute(FIRST);
-    world.look(Duration::from_secs(1));
+    world.scan(Duration::from_secs(1));
     world.end(FIRST);
-    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown true"]);
-    assert_eq!(world.look(Duration::from_secs(1)), NOTHING);
+    assert_eq!(world.scan(SCAN_PAUSE), ["0000000a ended unknown true"]);
+    assert_eq!(world.scan(Duration::from_secs(1)), NOTHING);
 }
 
 #[test]
 fn process_that_executed_nothing_is_told_apart() {
     let mut world = World::new();
     world.fork(FIRST, "");
-    world.look(A_LOOK);
+    world.scan(SCAN_PAUSE);
     world.mount(FIRST, "main", "0000000a");
-    world.look(A_LOOK);
+    world.scan(SCAN_PAUSE);
     world.end(FIRST);
-    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown false"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["0000000a ended unknown false"]);
 }
 
 #[test]
 fn missed_container_is_found_by_the_next_listing() {
     let mut world = World::new();
     fake::set_last_pid(world.root.path(), SECOND);
-    world.look(A_LOOK);
-    // Its number was given out before the last look, and it is in /proc only now.
+    world.scan(SCAN_PAUSE);
+    // Its number was given out before the last scan, and it is in /proc only now.
     world.fork(FIRST, &fake::mounts_of("main", "0000000a"));
     fake::set_last_pid(world.root.path(), SECOND);
-    assert_eq!(world.look(A_LOOK), NOTHING);
-    assert_eq!(world.look(Duration::from_secs(1)), ["main 0000000a started"]);
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING);
+    assert_eq!(world.scan(Duration::from_secs(1)), ["main 0000000a started"]);
 }
 
 #[test]
-fn end_in_the_look_that_finds_a_container_late_is_not_lost() {
+fn end_in_the_scan_that_finds_a_container_late_is_not_lost() {
     let mut world = World::new();
     world.fork(FIRST, &fake::mounts_of("main", "0000000a"));
     let mut events = Vec::new();
@@ -130,11 +130,11 @@ fn end_of_exec_session_is_not_the_containers() {
     world.fork(FIRST, &mounts);
     world.execute(FIRST);
     world.fork(SECOND, &mounts);
-    assert_eq!(world.look(A_LOOK), ["main 0000000a started"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["main 0000000a started"]);
     world.end(SECOND);
-    assert_eq!(world.look(A_LOOK), NOTHING);
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING);
     world.end(FIRST);
-    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown false"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["0000000a ended unknown false"]);
 }
 
 #[test]
@@ -142,24 +142,24 @@ fn container_of_a_listing_that_took_long_is_found_late() {
     let clocks: [(fn() -> Duration, bool); 2] = [(|| Duration::ZERO, true), (|| Duration::from_secs(2000), false)];
     for (clock, is_final) in clocks {
         let mut world = World::new();
-        world.look(A_LOOK);
+        world.scan(SCAN_PAUSE);
         world.observer.clock = clock;
         world.fork(FIRST, &fake::mounts_of("main", "0000000a"));
-        assert_eq!(world.look(A_LOOK), ["main 0000000a started"]);
+        assert_eq!(world.scan(SCAN_PAUSE), ["main 0000000a started"]);
         world.execute(FIRST);
-        world.look(Duration::from_secs(1));
+        world.scan(Duration::from_secs(1));
         world.end(FIRST);
-        assert_eq!(world.look(A_LOOK), [format!("0000000a ended unknown {is_final}")]);
+        assert_eq!(world.scan(SCAN_PAUSE), [format!("0000000a ended unknown {is_final}")]);
     }
 }
 
 #[test]
-fn start_of_a_container_that_is_not_awaited_keeps_looks_frequent() {
+fn start_of_a_container_that_is_not_awaited_keeps_scans_frequent() {
     let mut world = World::new();
-    world.look(START_EXPECTED_FOR + A_LOOK);
+    world.scan(START_EXPECTED_FOR + SCAN_PAUSE);
     world.fork(FIRST, &fake::mounts_of("helper", "0000000a"));
     world.execute(FIRST);
-    world.look(Duration::from_secs(1));
+    world.scan(Duration::from_secs(1));
     assert!(world.now < world.observer.expected_until, "the next one may follow at once");
 }
 
@@ -169,7 +169,7 @@ fn processes_of_an_earlier_instance_of_its_own_container_are_not_the_proxy() {
     world.observer.own_instance =
         Some(ContainerInstance { container: "istio-proxy".to_owned(), id: "0000000b".to_owned() });
     world.fork(FIRST, &fake::mounts_of("istio-proxy", "0000000a"));
-    assert_eq!(world.look(A_LOOK), NOTHING);
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING);
 }
 
 #[test]
@@ -177,44 +177,44 @@ fn exec_session_found_first_does_not_end_its_container() {
     let mut world = World::new();
     let mounts = fake::mounts_of("main", "0000000a");
     world.fork(SECOND, &mounts);
-    assert_eq!(world.look(A_LOOK), ["main 0000000a started"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["main 0000000a started"]);
     // The container's own process could not be read until now.
     world.fork(FIRST, &mounts);
     world.end(SECOND);
-    assert_eq!(world.look(A_LOOK), NOTHING, "the container still runs");
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING, "the container still runs");
     world.end(FIRST);
-    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown false"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["0000000a ended unknown false"]);
 }
 
 #[test]
 fn restart_is_another_start() {
     let mut world = World::new();
     world.fork(FIRST, &fake::mounts_of("main", "0000000a"));
-    world.look(A_LOOK);
+    world.scan(SCAN_PAUSE);
     world.end(FIRST);
     world.fork(SECOND, &fake::mounts_of("main", "0000000b"));
-    assert_eq!(world.look(A_LOOK), ["0000000a ended unknown false", "main 0000000b started"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["0000000a ended unknown false", "main 0000000b started"]);
 }
 
 #[test]
 fn containers_of_others_are_not_reported() {
     let mut world = World::new();
     world.fork(FIRST, &fake::mounts_of("debugger", "0000000a"));
-    assert_eq!(world.look(A_LOOK), NOTHING);
+    assert_eq!(world.scan(SCAN_PAUSE), NOTHING);
     world.end(FIRST);
-    assert_eq!(world.look(Duration::from_secs(1)), NOTHING);
+    assert_eq!(world.scan(Duration::from_secs(1)), NOTHING);
     assert_eq!(world.observer.roots.len(), 0);
 }
 
 #[test]
-fn nothing_is_looked_at_while_all_run() {
+fn nothing_is_scanned_while_all_run() {
     let mut world = World::new();
     for (pid, name) in [(FIRST, "main"), (SECOND, "metrics"), (5_000_003, "istio-proxy")] {
         assert!(world.observer.poll_interval(&world.pod, world.now).is_some());
         world.fork(pid, &fake::mounts_of(name, &format!("{:08x}", pid % 16)));
-        assert_eq!(world.look(A_LOOK).len(), 1);
+        assert_eq!(world.scan(SCAN_PAUSE).len(), 1);
         world.execute(pid);
-        world.look(Duration::from_secs(1));
+        world.scan(Duration::from_secs(1));
     }
     assert!(!world.pod.expects_start());
     // These processes have no pidfd; real ones are waited for without a limit.
@@ -233,25 +233,25 @@ fn announced_start_is_expected_until_a_later_one() {
     fs::write(&hosts, "10.244.0.9 pod\n").unwrap();
     // A process that another test has just forked keeps the file open for a moment.
     let notified = poll(&mut [world.observer.notifier.as_ref().unwrap().poll_fd()], PollTimeout::NONE);
-    assert_eq!((notified, world.look(A_LOOK)), (Ok(1), vec!["metrics 0000000a started".to_owned()]));
+    assert_eq!((notified, world.scan(SCAN_PAUSE)), (Ok(1), vec!["metrics 0000000a started".to_owned()]));
     assert!(is_expected(&world), "it was there before another was announced");
     world.fork(SECOND, &fake::mounts_of("main", "0000000b"));
     world.execute(SECOND);
-    assert_eq!(world.look(A_LOOK), ["main 0000000b started"]);
+    assert_eq!(world.scan(SCAN_PAUSE), ["main 0000000b started"]);
     assert!(!is_expected(&world));
 }
 
 #[test]
-fn looks_are_frequent_only_while_a_start_is_expected() {
+fn scans_are_frequent_only_while_a_start_is_expected() {
     let mut world = World::new();
-    world.look(A_LOOK);
-    let pause = |world: &World| world.observer.next_look.saturating_sub(world.now);
+    world.scan(SCAN_PAUSE);
+    let pause = |world: &World| world.observer.next_scan.saturating_sub(world.now);
     assert!(pause(&world) >= EXPECTED_PAUSE && pause(&world) < POSSIBLE_PAUSE);
-    world.look(START_EXPECTED_FOR);
+    world.scan(START_EXPECTED_FOR);
     assert_eq!(pause(&world), POSSIBLE_PAUSE);
     world.fork(FIRST, "");
-    world.look(A_LOOK);
+    world.scan(SCAN_PAUSE);
     assert!(pause(&world) < POSSIBLE_PAUSE, "a process is being created");
-    world.look(CREATION_EXPECTED_WITHIN);
+    world.scan(CREATION_EXPECTED_WITHIN);
     assert_eq!(pause(&world), POSSIBLE_PAUSE, "a slow one");
 }

@@ -4,7 +4,7 @@
 //! an annotation, that the awaited containers have ended for good. Nothing is inferred.
 
 #[cfg(test)]
-mod lives;
+mod histories;
 #[cfg(test)]
 mod tests;
 
@@ -61,9 +61,9 @@ pub(crate) enum Event {
 
 /// Tells how the end of the awaited containers became known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Witness {
+pub(crate) enum KnownBy {
     /// Each was observed, and was final by itself.
-    Observed,
+    Exit,
     /// The kubelet has reported it.
     Kubelet,
 }
@@ -116,16 +116,16 @@ impl PodState {
     }
 
     /// Returns how it is known that every awaited container has ended for good; `None` if it is not.
-    pub(crate) fn finished_by(&self) -> Option<Witness> {
+    pub(crate) fn finished_by(&self) -> Option<KnownBy> {
         if self.sees_awaited_run() {
             // Any report is older than that run.
             return None;
         }
         let mut awaited = self.awaited();
         if awaited.all(Container::has_ended_for_good) {
-            Some(Witness::Observed)
+            Some(KnownBy::Exit)
         } else {
-            self.is_reported.then_some(Witness::Kubelet)
+            self.is_reported.then_some(KnownBy::Kubelet)
         }
     }
 
@@ -199,10 +199,10 @@ impl std::fmt::Display for Exit {
     }
 }
 
-impl std::fmt::Display for Witness {
+impl std::fmt::Display for KnownBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Observed => "exit",
+            Self::Exit => "exit",
             Self::Kubelet => "kubelet",
         })
     }

@@ -56,7 +56,7 @@ fn end_is_final_by_itself_only_where_the_policy_says_so() {
         ("a container that is not the pod's", Never, vec![started("other", "a"), ended("a", 0)], false),
     ];
     for (name, policy, events, is_finished) in cases {
-        let expected = is_finished.then_some(Witness::Observed);
+        let expected = is_finished.then_some(KnownBy::Exit);
         assert_eq!(pod(policy, &events).finished_by(), expected, "{name}");
     }
 }
@@ -70,7 +70,7 @@ fn only_the_kubelet_knows_if_a_restartable_container_has_finished() {
     pod.apply(&ended("a", 0));
     assert_eq!(pod.finished_by(), None);
     pod.set_reported(true);
-    assert_eq!(pod.finished_by(), Some(Witness::Kubelet));
+    assert_eq!(pod.finished_by(), Some(KnownBy::Kubelet));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn report_counts_unless_an_awaited_container_is_seen_to_run() {
     for (name, events, is_finished) in cases {
         let mut pod = pod(Never, &events);
         pod.set_reported(true);
-        assert_eq!(pod.finished_by(), is_finished.then_some(Witness::Kubelet), "{name}");
+        assert_eq!(pod.finished_by(), is_finished.then_some(KnownBy::Kubelet), "{name}");
         pod.set_reported(false);
         assert_eq!(pod.finished_by(), None, "{name}: the report is taken back");
     }
@@ -102,7 +102,7 @@ fn report_is_too_old_while_any_awaited_container_runs() {
         (ended("b", 137), true),
     ] {
         pod.apply(&event);
-        assert_eq!(pod.finished_by(), is_finished.then_some(Witness::Kubelet), "{event:?}");
+        assert_eq!(pod.finished_by(), is_finished.then_some(KnownBy::Kubelet), "{event:?}");
     }
 }
 

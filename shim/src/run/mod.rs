@@ -22,7 +22,7 @@ use crate::clock::now;
 use crate::ended::EndedReport;
 use crate::log;
 use crate::observe::{Notifier, Observer, Procfs, exit_code};
-use crate::pod::{ContainerState, Event, Exit, PodState, Role, Witness};
+use crate::pod::{ContainerState, Event, Exit, KnownBy, PodState, Role};
 use crate::proxy::ProxyShutdown;
 use child::{Child, StartError};
 
@@ -66,7 +66,7 @@ struct Watcher {
     report: EndedReport,
     shutdown: ProxyShutdown,
     restarts_failed_proxy: bool,
-    finished_by: Option<Witness>,
+    finished_by: Option<KnownBy>,
     /// The termination message that was written last.
     outcome: String,
 }
@@ -175,10 +175,10 @@ impl Watcher {
     /// Logs once how it is known that the awaited containers have finished.
     fn note_finish(&mut self, codes: Option<&str>) {
         let finished_by = self.pod.finished_by();
-        if let (None, Some(witness)) = (self.finished_by, finished_by) {
-            self.finished_by = Some(witness);
+        if let (None, Some(known_by)) = (self.finished_by, finished_by) {
+            self.finished_by = Some(known_by);
             let codes = codes.map_or_else(|| self.codes(), str::to_owned);
-            log::info("awaited containers finished", &[("known-by", &witness), ("codes", &codes)]);
+            log::info("awaited containers finished", &[("known-by", &known_by), ("codes", &codes)]);
         }
     }
 
@@ -213,9 +213,9 @@ impl Watcher {
 
     /// Writes the codes that were seen, and how the finish was known, into the termination message.
     fn report_outcome(&mut self) {
-        let witness = self.finished_by.map_or_else(|| "none".to_owned(), |witness| witness.to_string());
+        let known_by = self.finished_by.map_or_else(|| "none".to_owned(), |known_by| known_by.to_string());
         let asked = self.shutdown.accepted_by.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string);
-        let line = format!("exit codes: {}; known by: {witness}; asked: {asked}\n", self.codes());
+        let line = format!("exit codes: {}; known by: {known_by}; asked: {asked}\n", self.codes());
         // The file exists only in a container.
         if line != self.outcome
             && let Ok(mut file) = OpenOptions::new().write(true).truncate(true).open(TERMINATION_LOG)

@@ -15,7 +15,7 @@ fn start_that_is_noticed_late_is_observed() {
     let metrics = pod.payload("metrics", 0);
     main.container.until_mounted();
     metrics.container.until_mounted();
-    // Late is more than 50 ms after the look before.
+    // Late is more than 50 ms after the last scan.
     sleep(Duration::from_millis(100));
     shim.resume();
     shim.until_logged("container started container=main");
@@ -34,7 +34,7 @@ fn container_that_was_never_seen_is_reported() {
     shim.suspend();
     pod.start("main", "true").wait();
     shim.resume();
-    // Nothing shows that the shim has looked, and it looks each second.
+    // Nothing shows that the shim has scanned, and it scans each second.
     sleep(Duration::from_secs(2));
     assert_eq!(proxy.requests(), NOTHING, "the runtime may be about to start it: {}", shim.log());
     pod.report("main=0");
@@ -123,7 +123,7 @@ fn report_of_before_the_shims_start_counts_unless_all_may_restart() {
     let (pod, proxy) = pod_with_proxy();
     pod.report("main=0");
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--all-may-restart"]].concat());
-    shim.until_looked();
+    shim.until_scanned();
     assert!(!shim.log().contains("awaited containers finished"), "{}", shim.log());
     assert_eq!(proxy.requests(), NOTHING, "{}", shim.log());
     pod.report_nothing();
@@ -144,7 +144,7 @@ fn start_after_the_request_is_warned_of() {
 }
 
 #[test]
-fn report_alone_ends_the_proxy_where_processes_are_not_looked_at() {
+fn report_alone_ends_the_proxy_where_processes_are_not_read() {
     let (pod, proxy) = pod_with_proxy();
     let mut shim = pod.watch(&proxy, &[&NEVER[..], &["--report-only"]].concat());
     let main = pod.payload("main", 0);

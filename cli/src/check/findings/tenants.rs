@@ -44,12 +44,12 @@ fn objects(namespace: &Value, tenant: &Tenant) -> Vec<Finding> {
         .collect();
     match &desired {
         DesiredTenancy::Objects { accounts, role } => findings.extend(binding(place, tenant, role, accounts)),
-        DesiredTenancy::Unclear { annotation, reason } if findings.is_empty() => {
+        DesiredTenancy::Invalid { annotation, reason } if findings.is_empty() => {
             let next = format!("kubectl annotate namespace {place} --overwrite {annotation}=VALUE");
             let message = format!("namespace {place}: annotation {annotation}: {reason}");
             findings.push(Finding::problem(Id::Tenancy, message, next));
         }
-        DesiredTenancy::Unclear { .. } | DesiredTenancy::Nothing => {}
+        DesiredTenancy::Invalid { .. } | DesiredTenancy::Nothing => {}
     }
     if desired != DesiredTenancy::Nothing
         && tenant.pod_default.as_ref().is_some_and(|found| installation_of(found).is_none())

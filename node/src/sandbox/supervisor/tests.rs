@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, timeout};
 
 use super::*;
-use crate::sandbox::Word;
+use crate::sandbox::SandboxStatus;
 
 /// Starts when it is let, and reports each call, and the end of each start.
 #[derive(Clone)]
@@ -132,10 +132,10 @@ impl Fixture {
     }
 }
 
-/// Returns a look; the outdated are among its sandboxes.
-fn look(words: &[(&str, Word)], outdated: &[&str]) -> Look {
-    let words = words.iter().map(|(id, word)| ((*id).to_owned(), *word)).collect();
-    Look { words, outdated: outdated.iter().map(ToString::to_string).collect() }
+/// Returns a scan; the outdated are among its sandboxes.
+fn scan(statuses: &[(&str, SandboxStatus)], outdated: &[&str]) -> NodeScan {
+    let statuses = statuses.iter().map(|(id, status)| ((*id).to_owned(), *status)).collect();
+    NodeScan { statuses, outdated: outdated.iter().map(ToString::to_string).collect() }
 }
 
 fn sandbox(name: &str) -> Sandbox {
@@ -190,7 +190,7 @@ async fn panic_is_a_failure_that_is_tried_again() {
     fixture.next_calls("start job", 2).await;
     fixture.assert_calls(&["the start is over", "maintain", "maintain"]).await;
     fixture.panic.send_replace("upgrade");
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &["served"]));
     fixture.next_calls("upgrade", 2).await;
     fixture.panic.send_replace("remove abc");
     let deleted = fixture.request(delete());
@@ -209,14 +209,14 @@ async fn add_during_removal_starts_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn look_adopts_what_lives_and_removes_what_is_over() {
+async fn scan_adopts_what_lives_and_removes_what_is_over() {
     let mut fixture = fixture();
-    fixture.supervisor.reconcile(look(&[("cut-off", Word::Lives), ("served", Word::Lives)], &[]));
+    fixture.supervisor.reconcile(scan(&[("cut-off", SandboxStatus::Alive), ("served", SandboxStatus::Alive)], &[]));
     fixture.assert_calls(&["maintain"]).await;
     let starting = fixture.request(add());
     fixture.assert_calls(&["start job"]).await;
     // The runtime waits for abc; the others are over, whatever is left of them.
-    fixture.supervisor.reconcile(look(&["abc", "cut-off", "over", "served"].map(|id| (id, Word::Over)), &[]));
+    fixture.supervisor.reconcile(scan(&["abc", "cut-off", "over", "served"].map(|id| (id, SandboxStatus::Gone)), &[]));
     let mut removed = Vec::new();
     for _ in 0..3 {
         removed.push(fixture.next_call("remove").await);
@@ -229,12 +229,12 @@ async fn look_adopts_what_lives_and_removes_what_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gc_wakes_the_look() {
+async fn gc_wakes_the_scan() {
     let fixture = fixture();
     assert_eq!(fixture.supervisor.request(Request::Status).await, DONE);
-    assert!(timeout(Duration::ZERO, fixture.supervisor.look.notified()).await.is_err());
+    assert!(timeout(Duration::ZERO, fixture.supervisor.scan_wanted.notified()).await.is_err());
     assert_eq!(fixture.supervisor.request(Request::Collect).await, DONE);
-    fixture.supervisor.look.notified().await;
+    fixture.supervisor.scan_wanted.notified().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,11 +257,11 @@ async fn failed_start_is_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn look_adopts_again_what_was_deleted_before() {
+async fn scan_adopts_again_what_was_deleted_before() {
     let mut fixture = fixture();
     assert_eq!(fixture.supervisor.request(Request::Delete { id: "served".into() }).await, DONE);
     fixture.assert_calls(&["remove served"]).await;
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &[]));
     fixture.assert_calls(&["maintain"]).await;
 }
 
@@ -280,7 +280,7 @@ async fn failed_removal_is_tried_again_after_a_second() {
 #[tokio::test(start_paused = true)]
 async fn ended_adopted_proxy_is_restarted() {
     let mut fixture = fixture();
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &[]));
     fixture.assert_calls(&["maintain"]).await;
     fixture.end.send_replace(true);
     fixture.assert_calls(&["start served"]).await;
@@ -311,7 +311,7 @@ async fn restart_delay_grows_until_a_proxy_has_served() {
 #[tokio::test(start_paused = true)]
 async fn upgraded_proxy_serves_and_is_restarted_as_before() {
     let mut fixture = fixture();
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &["served"]));
     fixture.next_call("upgrade").await;
     let check = Request::Check { id: "served".into() };
     assert_eq!(fixture.supervisor.request(check).await, DONE, "its predecessor serves");
@@ -327,7 +327,7 @@ async fn upgraded_proxy_serves_and_is_restarted_as_before() {
 async fn failed_upgrade_keeps_proxy_and_is_retried() {
     let mut fixture = fixture();
     fixture.upgrade.send_replace(Some(Err(Error::new("the next one does not start"))));
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &["served"]));
     fixture.next_call("upgrade").await;
     for _ in 0..2 {
         let began = Instant::now();
@@ -350,7 +350,7 @@ async fn rollout_goes_on_once_a_proxy_is_upgraded_and_while_none_fails() {
     let mut fixture = fixture();
     let ids = ["over", "served"];
     assert!(fixture.reason_to_stop_rollout().await.contains("not scanned"));
-    fixture.supervisor.reconcile(look(&ids.map(|id| (id, Word::Lives)), &ids));
+    fixture.supervisor.reconcile(scan(&ids.map(|id| (id, SandboxStatus::Alive)), &ids));
     fixture.next_calls("upgrade", 2).await;
     assert_eq!(fixture.reason_to_stop_rollout().await, "no proxy of this node is upgraded yet");
     fixture.upgrade.send_replace(Some(Err(Error::new("the next one does not start"))));
@@ -369,14 +369,14 @@ async fn rollout_goes_on_once_a_proxy_is_upgraded_and_while_none_fails() {
 #[tokio::test(start_paused = true)]
 async fn rollout_goes_on_where_nothing_is_to_be_upgraded() {
     let fixture = fixture();
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &[]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &[]));
     assert_eq!(fixture.reason_to_stop_rollout().await, "");
 }
 
 #[tokio::test(start_paused = true)]
 async fn rollout_stops_where_the_plugin_is_not_installed() {
     let fixture = fixture();
-    fixture.supervisor.reconcile(look(&[], &[]));
+    fixture.supervisor.reconcile(scan(&[], &[]));
     fixture.supervisor.installed(Err(Error::new("/opt/cni/bin: no such directory")));
     assert_eq!(fixture.reason_to_stop_rollout().await, "/opt/cni/bin: no such directory");
     fixture.supervisor.installed(Ok(()));
@@ -397,7 +397,7 @@ async fn panic_of_the_task_itself_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn report_of_an_effect_that_was_stopped_is_dropped() {
     let mut fixture = fixture();
-    fixture.supervisor.reconcile(look(&[("served", Word::Lives)], &["served"]));
+    fixture.supervisor.reconcile(scan(&[("served", SandboxStatus::Alive)], &["served"]));
     fixture.next_call("upgrade").await;
     // The deletion is taken first, and the report is there when it is.
     let deleted = fixture.request(Request::Delete { id: "served".into() });

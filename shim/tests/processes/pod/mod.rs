@@ -160,7 +160,7 @@ impl Pod {
         let annotations = self.annotations();
         let command = [program, &[&copy, "watch", "--status-port", &port, &annotations], arguments].concat();
         let mut shim = Shim::start(self.enter(Some(&self.next_start("aux-shim")), &command));
-        // What starts before its first look may be anything.
+        // What starts before its first scan may be anything.
         if proxy.has_started() && !arguments.contains(&"--report-only") {
             shim.until_logged("container started container=istio-proxy");
         }

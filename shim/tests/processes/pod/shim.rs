@@ -33,26 +33,26 @@ impl Shim {
         self.observe(pod, name, || pod.payload(name, code))
     }
 
-    /// Has a container of this name created, and started once the shim has looked at its process. Waits until the shim has observed the
+    /// Has a container of this name created, and started once the shim has scanned its process. Waits until the shim has observed the
     /// start.
     pub(crate) fn observe<T>(&mut self, pod: &Pod, name: &str, create: impl FnOnce() -> T) -> T {
         let started = format!("container started container={name}");
         let before = self.log().matches(&started).count();
         pod.hold();
         let created = create();
-        self.until_looked();
+        self.until_scanned();
         pod.unhold();
         self.until_logged_times(before + 1, &started);
         created
     }
 
-    /// Waits until the shim has looked at the pod once from now on: it wakes, looks, and sleeps again.
-    pub(crate) fn until_looked(&self) {
+    /// Waits until the shim has scanned once more: it wakes, scans, and sleeps again.
+    pub(crate) fn until_scanned(&self) {
         let function = format!("/proc/{}/wchan", self.container.init());
         let sleeps = || fs::read_to_string(&function).is_ok_and(|function| function.contains("poll"));
         until("the shim's sleep", sleeps);
         let wake_ups = self.wake_ups();
-        until("a look of the shim", || self.wake_ups() > wake_ups && sleeps());
+        until("a scan of the shim", || self.wake_ups() > wake_ups && sleeps());
     }
 
     /// Returns the log so far.

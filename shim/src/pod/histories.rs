@@ -179,7 +179,7 @@ impl World {
         self.pod.set_reported(is_over);
     }
 
-    fn obeys_the_laws(&self) -> Result<(), String> {
+    fn has_both_properties(&self) -> Result<(), String> {
         let is_over = self.containers.iter().all(Real::is_final);
         if self.pod.finished_by().is_some() && !is_over {
             return Err(format!("finished too early: {self:#?}"));
@@ -207,14 +207,14 @@ impl World {
     }
 }
 
-/// Checks every life of this pod. Returns the number of its states.
-fn all_lives(world: World, attempts: u8) -> usize {
+/// Checks all histories of this pod. Returns the number of its states.
+fn all_histories(world: World, attempts: u8) -> usize {
     let (mut seen, mut open) = (HashSet::new(), vec![world]);
     while let Some(world) = open.pop() {
         if !seen.insert(format!("{world:?}")) {
             continue;
         }
-        world.obeys_the_laws().unwrap_or_else(|broken| panic!("{broken}"));
+        world.has_both_properties().unwrap_or_else(|broken| panic!("{broken}"));
         for (index, step) in world.steps(attempts) {
             let mut next = world.clone();
             next.take(index, step);
@@ -225,14 +225,14 @@ fn all_lives(world: World, attempts: u8) -> usize {
 }
 
 #[test]
-fn all_lives_of_small_pods_obey_the_laws() {
+fn all_histories_of_small_pods_have_both_properties() {
     let mut states = 0;
     for policy in [RestartPolicy::Never, RestartPolicy::OnFailure] {
         for kernel_reports_codes in [true, false] {
             for has_probe in [true, false] {
                 let one = || Real::new(policy, has_probe);
-                states += all_lives(World::new(vec![one()], kernel_reports_codes), 3);
-                states += all_lives(World::new(vec![one(), Real::new(policy, false)], kernel_reports_codes), 1);
+                states += all_histories(World::new(vec![one()], kernel_reports_codes), 3);
+                states += all_histories(World::new(vec![one(), Real::new(policy, false)], kernel_reports_codes), 1);
             }
         }
     }
@@ -242,7 +242,7 @@ fn all_lives_of_small_pods_obey_the_laws() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn random_lives_obey_the_laws(
+    fn random_histories_have_both_properties(
         policy in prop::sample::select(vec![RestartPolicy::Never, RestartPolicy::OnFailure]),
         probes in prop::collection::vec(any::<bool>(), 1..=3),
         kernel_reports_codes: bool,
@@ -260,7 +260,7 @@ proptest! {
             if reports {
                 world.report();
             }
-            prop_assert!(world.obeys_the_laws().is_ok(), "{}", world.obeys_the_laws().unwrap_err());
+            prop_assert!(world.has_both_properties().is_ok(), "{}", world.has_both_properties().unwrap_err());
         }
     }
 }

@@ -12,11 +12,11 @@ use crate::containerd::{Containerd, Error, Listed};
 use crate::error::Result;
 use crate::install::HANDLER;
 use crate::pod::is_pod_over;
-use crate::sandbox::{Look, Word};
+use crate::sandbox::{NodeScan, SandboxStatus};
 
 impl Node {
-    /// Looks at the node.
-    pub async fn look(&self) -> Result<Look> {
+    /// Scans the node.
+    pub async fn scan(&self) -> Result<NodeScan> {
         let run_dir = &self.settings.paths.run_dir;
         let containers = self.containerd.list(&[]).await?;
         let listed = self.containerd.sandboxes(HANDLER).await?;
@@ -27,34 +27,34 @@ impl Node {
             // A leftover tombstone is harmless, and the next scan retries.
             let _ = fs::remove_file(tombstones(run_dir).join(id));
         }
-        let (mut look, mut is_api_away) = (Look::default(), false);
+        let (mut scan, mut is_api_unavailable) = (NodeScan::default(), false);
         for id in ids {
             let serving = self.serving(&id).ok().and_then(|id| containers.get(&id));
             if serving.is_some_and(|labels| image_of(labels) != self.image()) {
-                look.outdated.insert(id.clone());
+                scan.outdated.insert(id.clone());
             }
-            let word = match self.files(&id).sandbox() {
-                Some(sandbox) => match Word::of(&sandbox, deleted.contains(&id), &listed) {
-                    Some(word) => word,
+            let status = match self.files(&id).sandbox() {
+                Some(sandbox) => match SandboxStatus::of(&sandbox, deleted.contains(&id), &listed) {
+                    Some(status) => status,
                     // Do not ask an unavailable API server again.
-                    None if is_api_away => Word::Lives,
+                    None if is_api_unavailable => SandboxStatus::Alive,
                     None => self.ask_api(&sandbox).await.unwrap_or_else(|error| {
                         tracing::warn!(sandbox = id, %error, "a sandbox does not run, and its pod is not known");
-                        is_api_away = true;
-                        Word::Lives
+                        is_api_unavailable = true;
+                        SandboxStatus::Alive
                     }),
                 },
                 // Without files, as after a reboot, its proxy cannot be adopted. A running sandbox is left alone.
-                None if listed.iter().any(|one| one.is_ready && one.id == id) => Word::Lives,
-                None => Word::Over,
+                None if listed.iter().any(|one| one.is_ready && one.id == id) => SandboxStatus::Alive,
+                None => SandboxStatus::Gone,
             };
-            look.words.insert(id, word);
+            scan.statuses.insert(id, status);
         }
-        Ok(look)
+        Ok(scan)
     }
 
-    async fn ask_api(&self, sandbox: &Sandbox) -> Result<Word> {
-        Ok(if is_pod_over(&self.client, sandbox).await? { Word::Over } else { Word::Lives })
+    async fn ask_api(&self, sandbox: &Sandbox) -> Result<SandboxStatus> {
+        Ok(if is_pod_over(&self.client, sandbox).await? { SandboxStatus::Gone } else { SandboxStatus::Alive })
     }
 
     /// Returns the sandboxes that have files, with what is needed to adopt those whose proxy has served.
