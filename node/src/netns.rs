@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Limits a request as a whole: a payload may listen in place of its proxy, and respond slowly.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limits a check of a proxy that serves, which may have little of a busy node's time.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Istio's path of the proxy's readiness.
 const READINESS: &str = "/healthz/ready";
 /// The number of the loopback interface in every network namespace.
@@ -39,6 +39,7 @@ const LINE_LIMIT: usize = 16 << 10;
 /// Holds a pod's network namespace, whatever becomes of the process by which it was found.
 #[derive(Debug, Clone)]
 pub struct Network {
+    pid: u32,
     namespace: Arc<File>,
     endpoints: Endpoints,
 }
@@ -71,7 +72,13 @@ impl Network {
     pub fn of(pid: u32, addresses: &[IpAddr]) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
         let namespace = Arc::new(File::open(&path).context(path)?);
-        Ok(Self { namespace, endpoints: Endpoints::of(addresses) })
+        Ok(Self { pid, namespace, endpoints: Endpoints::of(addresses) })
+    }
+
+    /// Returns the process by which it was found, which may have ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Returns when the proxy with this port is ready.

@@ -1,20 +1,23 @@
 //! Checks a proxy that serves, as the kubelet checks a container by a liveness probe.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cni::protocol::Sandbox;
 use tokio::time::sleep;
 
 use super::Node;
+use super::cpu::CpuTimes;
 use super::ids::revision_of;
 use super::ports::Ports;
+use crate::netns::CHECK_TIMEOUT;
 
 /// The kubelet's defaults: `periodSeconds` and `failureThreshold`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const FAILURE_THRESHOLD: u32 = 3;
 
 impl Node {
-    /// Returns once the proxy has failed three checks in a row.
+    /// Returns once the proxy has failed three checks in a row. A check does not count in which it was not let run: a busy node
+    /// gives the proxies of `BestEffort` pods little CPU.
     pub(super) async fn until_stuck(&self, id: &str, sandbox: &Sandbox) {
         let readiness = Ports::of(revision_of(id).unwrap_or_default()).readiness;
         let (mut network, mut failures) = (None, Failures::default());
@@ -25,7 +28,13 @@ impl Node {
                 network = self.network(id, sandbox).await.unwrap_or_default();
             }
             let Some(network) = &network else { continue };
-            match network.check(readiness).await {
+            let (began, before) = (Instant::now(), CpuTimes::of(network.pid()));
+            let check = network.check(readiness).await;
+            let waited = CpuTimes::of(network.pid()).longest_wait_since(&before, began.elapsed());
+            match check {
+                Ok(Err(reason)) if waited >= CHECK_TIMEOUT / 2 => {
+                    tracing::info!(container = id, %reason, ?waited, "a proxy was not let run, so its check does not count");
+                }
                 Ok(check) => {
                     if failures.reach_threshold(check.is_ok()) {
                         tracing::warn!(container = id, ?check, "a proxy is ended: its checks fail");

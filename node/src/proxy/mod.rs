@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod containers;
+mod cpu;
 mod environment;
 mod files;
 mod ids;
