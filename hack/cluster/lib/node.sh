@@ -38,26 +38,41 @@ RULES
   done
 }
 
+# The plugin that runs pods: since containerd 2, whose configuration has version 3, another one than that of their images.
+cri_plugin() {
+  case $(containerd --version) in
+    *" 1."* | *" v1."*) echo io.containerd.grpc.v1.cri ;;
+    *) echo io.containerd.cri.v1.runtime ;;
+  esac
+}
+
 start_containerd() {
+  local cri version=3 pause plugins="bin_dirs = [\"$CNI_BIN\"]"
+  cri=$(cri_plugin) pause="[plugins.\"io.containerd.cri.v1.images\".pinned_images]
+  sandbox = \"$(image_name pause)\"
+[plugins.\"$cri\"]"
+  if [ "$cri" = io.containerd.grpc.v1.cri ]; then
+    version=2 plugins="bin_dir = \"$CNI_BIN\"" pause="[plugins.\"$cri\"]
+  sandbox_image = \"$(image_name pause)\""
+  fi
   mkdir -p "$STATE/containerd" "$CNI_BIN"
   ln -sf /usr/lib/cni/* "$CNI_BIN/"
   configure_cni
   cat >"$STATE/containerd/config.toml" <<TOML
-version = 2
+version = $version
 root = "$STATE/containerd/root"
 state = "$RUN/containerd"
 [grpc]
   address = "$CONTAINERD_SOCKET"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "$(image_name pause)"
+$pause
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  [plugins."$cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     $OPTIONS_OF_RUNC
 $(runtime_of_node_proxy)
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "$CNI_BIN"
+  [plugins."$cri".cni]
+    $plugins
     conf_dir = "$STATE/cni"
 TOML
   start_daemon containerd containerd -c "$STATE/containerd/config.toml"

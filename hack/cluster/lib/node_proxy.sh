@@ -12,7 +12,7 @@ runtime_of_node_proxy() {
 add_node_proxy() {
   mkdir -p "$STATE/components" "$NODE_PROXY_CNI"
   cat >"$NODE_PROXY_MARK" <<TOML
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.istio-aux]
+  [plugins."$(cri_plugin)".containerd.runtimes.istio-aux]
     runtime_type = "io.containerd.runc.v2"
     cni_conf_dir = "$NODE_PROXY_CNI"
     $OPTIONS_OF_RUNC
