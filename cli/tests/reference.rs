@@ -45,7 +45,7 @@ fn shared_options(text: &mut String, cli: &Command) {
     table(text, check.get_arguments().filter(|argument| argument.get_help_heading() == Some(CLUSTER_HEADING)));
     text.push_str("\n## Options of the shim in pods\n\n");
     text.push_str(
-        "Those of `istio-aux-webhook`, `istio-aux inject` and `istio-aux policy`, for which `--shim-image` has\nno default. Without any of them `istio-aux check` takes the settings of the webhook in the cluster.\n\n",
+        "Those of `istio-aux-webhook`, of `istio-aux inject`, and of `istio-aux policy`, which must have\n`--shim-image`. Without any of them `istio-aux check` takes the settings of the webhook in the\ncluster.\n\n",
     );
     table(text, check.get_arguments().filter(|argument| argument.get_help_heading() == Some(SHIM_HEADING)));
 }
