@@ -13,6 +13,7 @@ use kube::Config;
 use node::agent;
 use node::containerd::Containerd;
 use node::error::{Context, Result};
+use node::handler::CniDirectories;
 use node::identities::Identities;
 use node::pod::client;
 use node::proxy::Node;
@@ -55,9 +56,8 @@ enum Command {
     Ready {
         #[command(flatten)]
         node: Paths,
-        /// The directory that the handler's `cni_conf_dir` must name
-        #[arg(long, value_name = "DIRECTORY", default_value = "/etc/cni/istio-aux.d")]
-        cni_conf_dir: String,
+        #[command(flatten)]
+        cni: CniDirectories,
     },
     /// Print the log of a pod's proxy
     Logs {
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Agent(args) => run_agent(*args),
         Command::Status { node, output } => print_status(&node, output),
-        Command::Ready { node, cni_conf_dir } => check_ready(&node, &cni_conf_dir),
+        Command::Ready { node, cni } => check_ready(&node, &cni),
         Command::Logs { node, pod } => print_log(&node, &pod),
         Command::CopySelf { file } => copy_self(&file).context(file.display()),
         Command::CopyRoot { directory } => rootfs::copy("/".as_ref(), &directory).context(directory.display()),
@@ -126,8 +126,8 @@ async fn proxies(node: &Paths) -> Result<Vec<Proxy>> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn check_ready(node: &Paths, cni_conf_dir: &str) -> Result<()> {
-    ready::check(&Containerd::at(&node.containerd)?, &node.run_dir, cni_conf_dir).await
+async fn check_ready(node: &Paths, cni: &CniDirectories) -> Result<()> {
+    ready::check(&Containerd::at(&node.containerd)?, &node.run_dir, cni).await
 }
 
 fn print_status(node: &Paths, output: Output) -> Result<()> {

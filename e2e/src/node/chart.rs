@@ -39,7 +39,9 @@ pub fn unready() -> Option<String> {
 
 /// Returns why the agent of a pod is not ready; `None` where it is.
 pub fn unready_in(pod: &str) -> Option<String> {
-    let output = try_agent_in(pod, &["ready", &format!("--cni-conf-dir={}", value("ownDir"))]);
+    let directories = [("conf", "ownDir"), ("bin", "binDir"), ("primary", "primaryDir")];
+    let [own, programs, primary] = directories.map(|(option, name)| format!("--cni-{option}-dir={}", value(name)));
+    let output = try_agent_in(pod, &["ready", &own, &programs, &primary]);
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
