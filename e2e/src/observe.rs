@@ -90,6 +90,11 @@ impl<'a> PodView<'a> {
         self.container(container).map(|status| status.restart_count)
     }
 
+    /// Returns the exit code with which a container ended before its last restart.
+    pub fn exit_code_before_restart(self, container: &str) -> Option<i32> {
+        Some(self.container(container)?.last_state.as_ref()?.terminated.as_ref()?.exit_code)
+    }
+
     /// Returns true if a restart of containerd lost a container, now or before its last restart.
     pub fn was_lost(self, container: &str) -> bool {
         let states = self.container(container).into_iter().flat_map(|status| [&status.state, &status.last_state]);

@@ -40,7 +40,11 @@ struct Soak<'a> {
     pods: AtomicUsize,
     /// Pods of which containerd lost a container, as it does with and without istio-aux.
     lost: AtomicUsize,
-    /// Pods whose shim was restarted although containerd had not lost it.
+    /// Shims that the kubelet counts a restart of, and knows no end of before it: a restart of containerd cut their start off.
+    cut_off: AtomicUsize,
+    /// Shims that had ended as they should when the kubelet was restarted, and started them again.
+    repeated: AtomicUsize,
+    /// Pods whose shim was restarted after another end, although containerd had not lost it.
     shim_restarts: Mutex<Vec<String>>,
     /// The seconds from each payload's end to the Job's, and those of its control.
     lags: Mutex<Vec<(i64, i64)>>,
@@ -94,8 +98,14 @@ impl Soak<'_> {
             let known_by = view.outcome().map_or("unknown", |outcome| outcome.known_by).to_owned();
             *self.known_by.lock().expect("no thread panics with it").entry(known_by).or_default() += 1;
             if view.restarts(SHIM_CONTAINER) > Some(0) && !view.was_lost(SHIM_CONTAINER) {
-                let text = self.ns.describe_pod(pod).await;
-                self.shim_restarts.lock().expect("no thread panics with it").push(text);
+                match view.exit_code_before_restart(SHIM_CONTAINER) {
+                    None => _ = self.cut_off.fetch_add(1, Ordering::Relaxed),
+                    Some(0) => _ = self.repeated.fetch_add(1, Ordering::Relaxed),
+                    Some(_) => {
+                        let text = self.ns.describe_pod(pod).await;
+                        self.shim_restarts.lock().expect("no thread panics with it").push(text);
+                    }
+                }
             }
         }
         let is_lost = pods.iter().map(PodView).any(PodView::has_lost_container);
@@ -189,6 +199,8 @@ async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
         plain,
         pods: AtomicUsize::new(0),
         lost: AtomicUsize::new(0),
+        cut_off: AtomicUsize::new(0),
+        repeated: AtomicUsize::new(0),
         shim_restarts: Mutex::default(),
         lags: Mutex::default(),
         late: AtomicUsize::new(0),
@@ -205,9 +217,11 @@ async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
     let (pods, lost, disturbances) = (soak.pods.into_inner(), soak.lost.into_inner(), disturbances.into_inner());
     println!(
         "{count} Jobs, {pods} pods, {} s, {disturbances} disturbances: {} wrong, {lost} with a container that containerd \
-         lost, {} shims that were restarted",
+         lost; shims: the start of {} was cut off, {} were started again after they had ended, {} restarted for another reason",
         began.elapsed().as_secs(),
         wrong.len(),
+        soak.cut_off.into_inner(),
+        soak.repeated.into_inner(),
         restarts.len()
     );
     let (lags, controls) = soak.lags.into_inner().expect("no thread panicked with it").into_iter().unzip();
