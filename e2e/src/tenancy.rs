@@ -53,9 +53,7 @@ pub async fn kill_leader(ns: &Namespace) -> String {
 
 /// Waits for an event of this reason about the namespace, and returns its message.
 pub async fn until_event(ns: &Namespace, reason: &str) -> String {
-    let selector = format!("--field-selector=reason={reason},involvedObject.kind=Namespace");
-    let words = ["-n", ns.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
-    ns.until(&format!("an event {reason}"), async || Some(kubectl(&words)).filter(|text| !text.is_empty())).await
+    ns.until_event("Namespace", reason).await
 }
 
 /// Returns true if the cluster has the object.

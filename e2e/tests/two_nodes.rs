@@ -149,6 +149,8 @@ async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
     let is_said = |agent: &str| node::unready_in(agent).is_some_and(|reason| reason.contains("cannot be upgraded"));
     let failed = async || agents().into_iter().find(|(name, ..)| is_said(name));
     let (_, stopped_at, _) = ns.until("an upgrade that failed", failed).await;
+    let said = ns.until_event("Pod", "ProxyNotUpgraded").await;
+    assert!(said.contains("goes on"), "{said}");
     let stops = async || (node::daemon_set(".status.numberUnavailable") == "1").then_some(());
     ns.until("a rollout that waits", stops).await;
     assert_eq!(node::daemon_set(".status.updatedNumberScheduled"), "1", "the other node has the agent that served");

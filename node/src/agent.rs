@@ -1,6 +1,6 @@
 //! Runs the agent: serves the plugin, and compares what runs on the node with what should.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,14 +17,17 @@ use crate::error::{Context, Error, Result};
 use crate::identities::Identities;
 use crate::install;
 use crate::metrics::{EventCounts, Exporter};
+use crate::pod_events::{self, PodEvents};
 use crate::proxy::{self, Node};
 use crate::rootfs;
-use crate::sandbox::{Event, Supervisor};
+use crate::sandbox::{Event, Notice, Supervisor};
 use crate::server;
 use crate::settings::CniPaths;
 use crate::status::pod_of;
 
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
+const NO_PROXY: &str =
+    "the pod runs without a proxy, outside of the mesh; next: delete it once the agent of its node is ready";
 const SCAN_RETRY_DELAY: Duration = Duration::from_secs(5);
 const INSTALL_INTERVAL: Duration = Duration::from_secs(10);
 const ROOTS_INTERVAL: Duration = Duration::from_hours(1);
@@ -48,11 +51,21 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         .context(run_dir.display())?;
     let _only = only_agent(&run_dir).await?;
     let node = Arc::new(node);
-    let supervisor = Supervisor::spawn(Arc::clone(&node), move |label| events.count(label));
+    let (pod_events, notices) = PodEvents::new();
+    let about_states = pod_events.clone();
+    let supervisor = Supervisor::spawn(Arc::clone(&node), move |sandbox, before, event| {
+        if let Some(label) = event.label() {
+            events.count(label);
+        }
+        if let Some(notice) = before.notice(event) {
+            about_states.tell(sandbox, notice);
+        }
+    });
     let socket = protocol::socket(&run_dir);
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
-        never = keep_reconciled(&node, &supervisor) => match never {},
+        never = keep_reconciled(&node, &supervisor, &pod_events) => match never {},
+        never = pod_events::publish(&node.client, notices) => match never {},
         () = supervisor.stopped() => Err(Error::new("the task that starts proxies has panicked")),
         never = keep_installed(&cni, &supervisor) => match never {},
         never = forget_due_keys(&node.identities) => match never {},
@@ -79,18 +92,27 @@ async fn only_agent(run_dir: &Path) -> Result<File> {
 }
 
 /// Compares what runs with what should, again and again: an event may have been missed.
-async fn keep_reconciled(node: &Node, supervisor: &Supervisor) -> Infallible {
-    let mut without_proxy = BTreeSet::new();
+async fn keep_reconciled(node: &Node, supervisor: &Supervisor, events: &PodEvents) -> Infallible {
+    // How often in a row each was found.
+    let mut without_proxy = BTreeMap::<String, u32>::new();
     loop {
         let scanned = async {
             supervisor.reconcile(node.scan().await?);
             let found = proxy::pods_without_proxy(&node.containerd, &node.settings.paths.run_dir).await?;
-            let found: BTreeSet<_> = found.iter().map(pod_of).collect();
-            // A sandbox may end between the requests, so only one found twice in a row is logged.
-            for pod in found.intersection(&without_proxy) {
-                tracing::warn!(pod, "a pod of the runtime class runs without a proxy: it is not in the mesh");
+            let mut times = BTreeMap::new();
+            for sandbox in found {
+                let pod = pod_of(&sandbox);
+                let before = without_proxy.get(&pod).copied().unwrap_or_default();
+                // A sandbox may end between the requests, so only one found twice in a row is reported.
+                if before > 0 {
+                    tracing::warn!(pod, "a pod of the runtime class runs without a proxy: it is not in the mesh");
+                }
+                if before == 1 {
+                    events.tell(&sandbox, Notice::warning("NoProxy", NO_PROXY.to_owned()));
+                }
+                times.insert(pod, before.saturating_add(1));
             }
-            Ok::<_, Error>(found)
+            Ok::<_, Error>(times)
         };
         let pause = match scanned.await {
             Ok(found) => {

@@ -16,6 +16,7 @@ pub mod install;
 pub mod metrics;
 pub mod netns;
 pub mod pod;
+pub mod pod_events;
 pub mod proxy;
 pub mod ready;
 pub mod rootfs;

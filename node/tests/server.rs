@@ -41,7 +41,7 @@ async fn failed_accept_does_not_end_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("node.sock");
     let served = socket.clone();
-    tokio::spawn(async move { server::serve(&served, &Supervisor::spawn(Arc::new(NoProxies), |_| {})).await });
+    tokio::spawn(async move { server::serve(&served, &Supervisor::spawn(Arc::new(NoProxies), |_, _, _| {})).await });
     while !socket.exists() {
         sleep(Duration::from_millis(10)).await;
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Namespace;
 use super::objects::name_of;
+use crate::kubectl::kubectl;
 use crate::{PodView, has_condition, manifests};
 
 /// The time that a pod may take to start or end before a scenario fails. Two cores start a proxy in seconds, and ten at once
@@ -26,6 +27,13 @@ impl Namespace {
     /// Polls until `ask` returns something. Panics with `what` after [`WAIT_TIMEOUT`].
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
         self.until_within(WAIT_TIMEOUT, what, ask).await
+    }
+
+    /// Waits until there is an event about an object of this kind, for this reason. Returns the messages of all such events.
+    pub async fn until_event(&self, kind: &str, reason: &str) -> String {
+        let selector = format!("--field-selector=reason={reason},involvedObject.kind={kind}");
+        let words = ["-n", self.name(), "get", "events", &selector, "--output=jsonpath={.items[*].message}"];
+        self.until(&format!("an event {reason}"), async || Some(kubectl(&words)).filter(|text| !text.is_empty())).await
     }
 
     /// Polls until `ask` returns something. Panics with `what` after `limit`.

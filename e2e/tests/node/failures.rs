@@ -139,6 +139,8 @@ async fn pod_of_a_handler_without_its_network_is_reported() {
     assert!(reason.contains("handler istio-aux has cni_conf_dir \"\""), "{reason}");
     let is_said = |line: &str| line.contains("runs without a proxy") && line.contains(&name);
     ns.until("the agent's warning", async || node::agent_log().lines().any(is_said).then_some(())).await;
+    let said = ns.until_event("Pod", "NoProxy").await;
+    assert!(said.contains("outside of the mesh"), "{said}");
     let counts = |line: &String| line == "istio_aux_node_pods_without_proxy 1";
     ns.until("the metric of the chart's alert", async || metrics.samples().iter().any(counts).then_some(())).await;
     drop(without);
@@ -159,6 +161,8 @@ async fn ended_proxy_is_restarted_without_its_pod() {
     node::kill_proxies();
     assert_heard(ns, "after").await;
     assert_eq!((&before["status"], &ready_since().await), (&json!("True"), &before), "no probe fails, as it has none");
+    let said = ns.until_event("Pod", "ProxyEnded").await;
+    assert!(said.contains("is started again"), "{said}");
     for pod in ns.pods_with("app in (web, client)").await {
         let pod = PodView(&pod);
         assert_eq!(pod.restarts("main").or(pod.restarts("web")), Some(0));

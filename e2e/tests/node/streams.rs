@@ -24,6 +24,7 @@ async fn start(ns: &Namespace) -> EchoClient<'_> {
 async fn assert_go_on(client: &EchoClient<'_>, from: &str, to: &str) {
     let [from, to] = [from, to].map(node::root_of);
     until_states(client.ns, &to, &["running", "running"]).await;
+    client.ns.until_event("Pod", "ProxyUpgraded").await;
     until_states(client.ns, &from, &["draining", "draining"]).await;
     // Envoy's own drain time of 45 s is over by then.
     client.until_echoed(500).await;

@@ -85,7 +85,8 @@ impl Event {
         ["started", "start_failed", "upgraded", "upgrade_failed", "exited", "removed", "remove_failed"];
 
     /// Returns the metric label; `None` for an event that is not counted.
-    fn label(&self) -> Option<&'static str> {
+    #[must_use]
+    pub fn label(&self) -> Option<&'static str> {
         match self {
             Self::Started => Some("started"),
             Self::StartFailed(_) => Some("start_failed"),
@@ -96,6 +97,25 @@ impl Event {
             Self::UpgradeFailed(_) => Some("upgrade_failed"),
             Self::Add | Self::Delete | Self::Adopted | Self::Outdated => None,
         }
+    }
+}
+
+/// Tells a pod's users of its proxy, by an event about the pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// False for an event of type `Normal`.
+    pub is_warning: bool,
+    /// The event's reason.
+    pub reason: &'static str,
+    /// The event's note.
+    pub text: String,
+}
+
+impl Notice {
+    /// Returns a warning.
+    #[must_use]
+    pub fn warning(reason: &'static str, text: String) -> Self {
+        Self { is_warning: true, reason, text }
     }
 }
 
@@ -117,6 +137,28 @@ pub enum Action {
 }
 
 impl State {
+    /// Returns what an event in this state tells the pod's users; `None` for what they need not know, and for a pod's start, of which
+    /// the kubelet tells them.
+    #[must_use]
+    pub fn notice(self, event: &Event) -> Option<Notice> {
+        Some(match (self, event) {
+            (Self::Ready { .. }, Event::Exited(served)) => {
+                let text = format!("the proxy has ended after {} s, and is started again", served.as_secs());
+                Notice::warning("ProxyEnded", text)
+            }
+            (Self::Restarting { .. }, Event::StartFailed(reason)) => {
+                Notice::warning("ProxyNotStarted", format!("the proxy is not started again yet: {reason}"))
+            }
+            (Self::Upgrading { .. }, Event::Upgraded) => {
+                Notice { is_warning: false, reason: "ProxyUpgraded", text: "the proxy is upgraded".to_owned() }
+            }
+            (Self::Upgrading { .. }, Event::UpgradeFailed(reason)) => {
+                Notice::warning("ProxyNotUpgraded", format!("the proxy is not upgraded, and goes on: {reason}"))
+            }
+            _ => return None,
+        })
+    }
+
     /// Returns the next state and the actions. An event that does not fit the state changes nothing.
     #[must_use]
     pub fn apply(self, event: &Event) -> (Self, Vec<Action>) {

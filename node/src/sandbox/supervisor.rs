@@ -53,12 +53,12 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the task, which ends with the last handle. `count` gets the label of each event that has one.
-    pub fn spawn(proxies: Arc<impl Proxies>, count: impl Fn(&'static str) + Send + 'static) -> Self {
+    /// Starts the task, which ends with the last handle. `report` gets each event, with the sandbox and its state before.
+    pub fn spawn(proxies: Arc<impl Proxies>, report: impl Fn(&Sandbox, State, &Event) + Send + 'static) -> Self {
         let (messages, mut inbox) = mpsc::unbounded_channel();
         let mut machines = Machines {
             proxies,
-            count,
+            report,
             messages: messages.downgrade(),
             entries: HashMap::new(),
             installed: Err(Error::new("the plugin is not installed yet")),
@@ -114,9 +114,9 @@ struct Entry {
     upgrade_failure: Option<Error>,
 }
 
-struct Machines<P, C> {
+struct Machines<P, R> {
     proxies: Arc<P>,
-    count: C,
+    report: R,
     messages: mpsc::WeakUnboundedSender<Message>,
     entries: HashMap<String, Entry>,
     /// Has the last result of installing the plugin.
@@ -127,7 +127,7 @@ struct Machines<P, C> {
     has_upgraded: bool,
 }
 
-impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
+impl<P: Proxies, R: Fn(&Sandbox, State, &Event)> Machines<P, R> {
     fn handle(&mut self, message: Message) {
         match message {
             Message::Request(Request::Add(sandbox), reply) => {
@@ -219,9 +219,7 @@ impl<P: Proxies, C: Fn(&'static str)> Machines<P, C> {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let before = entry.state;
         let (state, actions) = before.apply(event);
-        if let Some(label) = event.label() {
-            (self.count)(label);
-        }
+        (self.report)(&entry.sandbox, before, event);
         tracing::info!(sandbox = id, ?event, from = ?before, to = ?state, "sandbox");
         entry.state = state;
         match event {

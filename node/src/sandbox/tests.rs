@@ -71,6 +71,39 @@ fn event_in_state_leads_to_actions() {
 }
 
 #[test]
+fn users_are_told_of_their_proxies() {
+    let why = || Error::new("why");
+    let [ready, restarting, upgrading] =
+        [State::Ready { failures: 0 }, State::Restarting { failures: 1 }, State::Upgrading { failures: 0 }];
+    for (state, event, expected) in [
+        (
+            ready,
+            Event::Exited(Duration::from_secs(3)),
+            Some("Warning ProxyEnded: the proxy has ended after 3 s, and is started again"),
+        ),
+        (
+            restarting,
+            Event::StartFailed(why()),
+            Some("Warning ProxyNotStarted: the proxy is not started again yet: why"),
+        ),
+        (restarting, Event::Started, None),
+        (State::Starting, Event::StartFailed(why()), None),
+        (upgrading, Event::Upgraded, Some("Normal ProxyUpgraded: the proxy is upgraded")),
+        (
+            upgrading,
+            Event::UpgradeFailed(why()),
+            Some("Warning ProxyNotUpgraded: the proxy is not upgraded, and goes on: why"),
+        ),
+        (ready, Event::Delete, None),
+    ] {
+        let line = |Notice { is_warning, reason, text }| {
+            format!("{} {reason}: {text}", if is_warning { "Warning" } else { "Normal" })
+        };
+        assert_eq!(state.notice(&event).map(line).as_deref(), expected, "{state:?} {event:?}");
+    }
+}
+
+#[test]
 fn counted_events_have_the_listed_labels() {
     let labels: Vec<_> = events().iter().filter_map(Event::label).collect();
     assert_eq!(labels, Event::LABELS);

@@ -89,7 +89,11 @@ fn fixture() -> Fixture {
     let ((sender, calls), (count, counted)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
     let (panic, panics) = watch::channel("");
     let fake = Fake { starts, upgrades, removals, ended, panics, calls: sender };
-    let supervisor = Supervisor::spawn(Arc::new(fake), move |label| count.send(label).unwrap());
+    let supervisor = Supervisor::spawn(Arc::new(fake), move |_, _, event| {
+        if let Some(label) = event.label() {
+            count.send(label).unwrap();
+        }
+    });
     supervisor.installed(Ok(()));
     Fixture { supervisor, start, upgrade, removal, end, panic, calls, counted }
 }
