@@ -5,6 +5,9 @@ use std::fmt;
 /// The first version in which native sidecars are on by default (KEP-753).
 const NATIVE_SIDECARS_SINCE: Version = Version { major: 1, minor: 29 };
 
+/// The first Linux version that reports the exit codes of processes to others than their parents.
+const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };
+
 /// A version of Kubernetes, or of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
@@ -19,6 +22,12 @@ impl Version {
     #[must_use]
     pub fn has_native_sidecars(self) -> bool {
         self >= NATIVE_SIDECARS_SINCE
+    }
+
+    /// Returns true if this version of Linux reports the exit codes of sibling containers.
+    #[must_use]
+    pub fn reports_exit_codes(self) -> bool {
+        self >= EXIT_CODES_SINCE
     }
 
     /// Parses `1.34`, `v1.34.4-eks-1`, or a minor version with a suffix, as some providers have it (`29+`).

@@ -1,6 +1,7 @@
 //! The cluster that the tests run on: its clients, the labels that its namespaces take, and its daemons.
 
 use contract::names::{ENABLED, INJECTION_LABEL, LEGACY_INJECTION_LABEL, NODE, PROXY_LABEL};
+use contract::version::Version;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
@@ -35,9 +36,8 @@ pub const CONFIGURATIONS: [&str; 2] = ["istio-aux", "zz-istio-aux"];
 /// docs/limitations.md).
 pub fn told_code(code: u8) -> String {
     let kernel = kubectl(&["get", "nodes", "--output=jsonpath={.items[0].status.nodeInfo.kernelVersion}"]);
-    let mut numbers = kernel.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-    let is_told = (numbers.next(), numbers.next()) >= (Some(6), Some(15));
-    if is_told { code.to_string() } else { "?".to_owned() }
+    let kernel = Version::parse(&kernel).expect("a kernel has a version");
+    if kernel.reports_exit_codes() { code.to_string() } else { "?".to_owned() }
 }
 
 /// Returns a client for the cluster that the tests may use. Panics with the next step where there is none.

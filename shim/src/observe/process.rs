@@ -75,13 +75,15 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::process::{Child, Command, Stdio};
+
+    use contract::version::Version;
+
+    use super::*;
 
     fn kernel_reports_codes() -> bool {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-        (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+        Version::parse(&release).unwrap().reports_exit_codes()
     }
 
     /// A shell that runs a command when its standard input is closed.

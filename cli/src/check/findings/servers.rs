@@ -7,9 +7,6 @@ use super::super::finding::{Finding, Id};
 use super::super::snapshot::Snapshot;
 use super::{name, some, text};
 
-/// Is the first Linux version that reports the exit codes of sibling processes.
-const EXIT_CODES_SINCE: Version = Version { major: 6, minor: 15 };
-
 /// Judges the API server.
 pub(crate) fn server(snapshot: &Snapshot) -> Finding {
     match snapshot.server {
@@ -51,7 +48,7 @@ fn kubelets(snapshot: &Snapshot) -> Finding {
 }
 
 fn kernels(snapshot: &Snapshot) -> Finding {
-    let old = older(&snapshot.nodes, "kernelVersion", |version| version < EXIT_CODES_SINCE);
+    let old = older(&snapshot.nodes, "kernelVersion", |version| !version.reports_exit_codes());
     if old.is_empty() {
         return Finding::ok(Id::KernelVersion, "the kernels report exit codes of sibling containers");
     }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contract::version::Version;
 use tempfile::TempDir;
 
 pub(crate) use proxy::{ACCEPTED, Agent, Proxy, closed_port, listen, serve};
@@ -340,8 +341,7 @@ pub(crate) fn announced(arguments: &[&str]) -> (Pod, Proxy, Shim) {
 /// Returns true if the kernel reports exit codes to other processes than the parent: Linux 6.15.
 pub(crate) fn kernel_reports_codes() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+    Version::parse(&release).unwrap().reports_exit_codes()
 }
 
 /// Returns the exit code of a sibling container as the shim logs it.
