@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "events")]
+pub mod events;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use api::events::{EventNote, publish};
 use api::{describe_error, limit_answers};
 use futures::StreamExt;
 use inject::tenancy::desired::{DesiredTenancy, unknown_values};
@@ -14,7 +15,7 @@ use inject::tenancy::objects::labels;
 use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::controller::{Action as Requeue, Error as RunError};
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::runtime::{Controller, watcher};
 use kube::{Client, Config, ResourceExt};
 use tokio::sync::watch;
@@ -25,7 +26,7 @@ use crate::args::ControllerArgs;
 use crate::cluster::{self, Outcome};
 use crate::election::Candidate;
 use crate::metrics::{Reconciliation, TenancyMetrics};
-use crate::plan::{EventNote, Installation, Plan, plan};
+use crate::plan::{Installation, Plan, invalid_value, plan};
 
 /// Is the time between two checks of a namespace. The account may not watch the objects in it.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(10);
@@ -45,8 +46,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 const REFUSED: &str = "Refused";
 /// Publishes an unchanged notice again after this time. Events expire after an hour by default.
 const REPEAT_INTERVAL: Duration = Duration::from_mins(30);
-/// Limits the text of an event, in bytes (`NoteLengthLimit` in Kubernetes' validation).
-const NOTE_LENGTH_LIMIT: usize = 1024;
 /// Limits the namespaces that are checked at the same time.
 const CONCURRENCY: u16 = 8;
 
@@ -202,7 +201,7 @@ async fn check(namespace: &NamespaceMeta, name: &str, context: &Context) -> Resu
             }
         }
     }
-    notices.extend(unknown_values(namespace.labels()).into_iter().map(EventNote::invalid_value));
+    notices.extend(unknown_values(namespace.labels()).into_iter().map(invalid_value));
     let (rejections, due) = context.due_notices(name, &notices, failed.is_some());
     let published = context.report(namespace, &changed, due).await;
     context.record_published(name, published);
@@ -293,13 +292,12 @@ impl Context {
         if !changed.is_empty() {
             let text = changed.join(", ");
             tracing::info!(namespace = namespace.name_any(), "{text}");
-            self.publish(namespace, EventType::Normal, "Reconciled", text).await;
+            self.publish(namespace, EventNote::normal("Reconciled", text)).await;
         }
         let mut published = Vec::new();
         for notice in notices {
-            let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
             tracing::info!(namespace = namespace.name_any(), reason = notice.reason, "{}", notice.text);
-            if self.publish(namespace, kind, notice.reason, notice.text.clone()).await {
+            if self.publish(namespace, notice.clone()).await {
                 published.push(notice);
             }
         }
@@ -307,16 +305,8 @@ impl Context {
     }
 
     /// Creates an event. Returns true if it was recorded.
-    async fn publish(&self, namespace: &NamespaceMeta, type_: EventType, reason: &str, mut note: String) -> bool {
+    async fn publish(&self, namespace: &NamespaceMeta, note: EventNote) -> bool {
         let name = namespace.name_any();
-        note.truncate(note.floor_char_boundary(NOTE_LENGTH_LIMIT));
-        let event = Event {
-            type_,
-            reason: reason.to_owned(),
-            note: Some(note),
-            action: "Reconcile".to_owned(),
-            secondary: None,
-        };
         let regarding = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Namespace".to_owned()),
@@ -326,9 +316,7 @@ impl Context {
             uid: namespace.uid(),
             ..ObjectReference::default()
         };
-        // A reused recorder counts a later event of the same reason as a repetition, and keeps the first text.
-        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        let outcome = recorder.publish(&event, &regarding).await;
+        let outcome = publish(&self.client, &self.reporter, "Reconcile", note, &regarding).await;
         if let Err(error) = &outcome {
             tracing::warn!(namespace = name, error = describe_error(error), "an event was not recorded");
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use api::events::EventNote;
 use contract::kind::{Kind, POD_DEFAULTS, ROLE_BINDINGS};
 use contract::names::{ACCESS_PIPELINES_LABEL, PIPELINES_ACCOUNTS_ANNOTATION};
 use inject::tenancy::desired::DesiredTenancy;
@@ -66,25 +67,9 @@ impl fmt::Display for Action {
     }
 }
 
-/// Reports what could not be done, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct EventNote {
-    /// Is the reason of the event, in one word.
-    pub(crate) reason: &'static str,
-    /// Is true if something does not work.
-    pub(crate) is_warning: bool,
-    pub(crate) text: String,
-}
-
-impl EventNote {
-    pub(crate) fn warning(reason: &'static str, text: String) -> Self {
-        Self { reason, is_warning: true, text }
-    }
-
-    /// Reports a label or an annotation that cannot be understood.
-    pub(crate) fn invalid_value(text: String) -> Self {
-        Self::warning("InvalidValue", text)
-    }
+/// Reports a label or an annotation that cannot be understood.
+pub(crate) fn invalid_value(text: String) -> EventNote {
+    EventNote::warning("InvalidValue", text)
 }
 
 /// Plans for one namespace.
@@ -100,7 +85,7 @@ pub(crate) fn plan(
         DesiredTenancy::Invalid { annotation, reason } => {
             let is_permitted = |bound: &&Value| installation.roles.iter().any(|role| bound["roleRef"]["name"] == *role);
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound.filter(|bound| !is_permitted(bound)));
-            planner.note(EventNote::invalid_value(format!("annotation {annotation}: {reason}")));
+            planner.note(invalid_value(format!("annotation {annotation}: {reason}")));
         }
         DesiredTenancy::Nothing => {
             planner.remove(ROLE_BINDINGS, ROLE_BINDING_NAME, bound);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::events::EventNote;
 use cni::protocol;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::time::{sleep, timeout};
@@ -20,18 +21,18 @@ use crate::metrics::{EventCounts, Exporter};
 use crate::pod_events::{self, PodEvents};
 use crate::proxy::{self, Node};
 use crate::rootfs;
-use crate::sandbox::{Event, Notice, Supervisor};
+use crate::sandbox::{Event, Supervisor};
 use crate::server;
 use crate::settings::CniPaths;
 use crate::status::pod_of;
 
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
-const NO_PROXY: &str =
-    "the pod runs without a proxy, outside of the mesh; next: delete it once the agent of its node is ready";
 const SCAN_RETRY_DELAY: Duration = Duration::from_secs(5);
 const INSTALL_INTERVAL: Duration = Duration::from_secs(10);
 const ROOTS_INTERVAL: Duration = Duration::from_hours(1);
 const LOCK_RETRY_DELAY: Duration = Duration::from_secs(1);
+const NO_PROXY: &str =
+    "the pod runs without a proxy, outside of the mesh; next: delete it once the agent of its node is ready";
 
 /// Runs until a part fails; metrics are served where a port is given.
 pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result<Infallible> {
@@ -51,21 +52,21 @@ pub async fn run(node: Node, cni: CniPaths, metrics_port: Option<u16>) -> Result
         .context(run_dir.display())?;
     let _only = only_agent(&run_dir).await?;
     let node = Arc::new(node);
-    let (pod_events, notices) = PodEvents::new();
+    let (pod_events, notes) = PodEvents::new();
     let about_states = pod_events.clone();
     let supervisor = Supervisor::spawn(Arc::clone(&node), move |sandbox, before, event| {
         if let Some(label) = event.label() {
             events.count(label);
         }
-        if let Some(notice) = before.notice(event) {
-            about_states.tell(sandbox, notice);
+        if let Some(note) = before.note(event) {
+            about_states.send(sandbox, note);
         }
     });
     let socket = protocol::socket(&run_dir);
     tokio::select! {
         served = server::serve(&socket, &supervisor) => served.context(socket.display()),
         never = keep_reconciled(&node, &supervisor, &pod_events) => match never {},
-        never = pod_events::publish(&node.client, notices) => match never {},
+        never = pod_events::publish(&node.client, notes) => match never {},
         () = supervisor.stopped() => Err(Error::new("the task that starts proxies has panicked")),
         never = keep_installed(&cni, &supervisor) => match never {},
         never = forget_due_keys(&node.identities) => match never {},
@@ -108,7 +109,7 @@ async fn keep_reconciled(node: &Node, supervisor: &Supervisor, events: &PodEvent
                     tracing::warn!(pod, "a pod of the runtime class runs without a proxy: it is not in the mesh");
                 }
                 if before == 1 {
-                    events.tell(&sandbox, Notice::warning("NoProxy", NO_PROXY.to_owned()));
+                    events.send(&sandbox, EventNote::warning("NoProxy", NO_PROXY.to_owned()));
                 }
                 times.insert(pod, before.saturating_add(1));
             }

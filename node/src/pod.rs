@@ -4,6 +4,7 @@ mod document;
 
 use std::time::Duration;
 
+use api::limit_answers;
 use cni::protocol::Sandbox;
 use contract::names::NODE_RUNTIME_CLASS;
 use contract::quantity;
@@ -64,9 +65,8 @@ impl PodFacts {
 
 /// Returns a client of the API server or istiod that treats a late answer as a dead connection. Not for watches.
 pub fn client(mut api: Config, timeout: Duration) -> kube::Result<Client> {
-    (api.connect_timeout, api.read_timeout) = (Some(timeout), Some(timeout));
-    // Otherwise the time a connection was idle counts against its next answer.
-    api.reset_reader_on_write = true;
+    api.connect_timeout = Some(timeout);
+    limit_answers(&mut api, timeout);
     // kube would ask up to 15 times more while the API server is overloaded, for minutes. The callers ask again by themselves.
     api.default_retry = false;
     Client::try_from(api)

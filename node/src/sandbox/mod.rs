@@ -7,6 +7,8 @@ mod tests;
 
 use std::time::Duration;
 
+use api::events::EventNote;
+
 pub use self::scan::{NodeScan, SandboxStatus};
 pub use self::supervisor::{Proxies, Supervisor};
 use crate::error::{Error, Result};
@@ -100,25 +102,6 @@ impl Event {
     }
 }
 
-/// Tells a pod's users of its proxy, by an event about the pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// False for an event of type `Normal`.
-    pub is_warning: bool,
-    /// The event's reason.
-    pub reason: &'static str,
-    /// The event's note.
-    pub text: String,
-}
-
-impl Notice {
-    /// Returns a warning.
-    #[must_use]
-    pub fn warning(reason: &'static str, text: String) -> Self {
-        Self { is_warning: true, reason, text }
-    }
-}
-
 /// Is an effect to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -137,23 +120,23 @@ pub enum Action {
 }
 
 impl State {
-    /// Returns what an event in this state tells the pod's users; `None` for what they need not know, and for a pod's start, of which
-    /// the kubelet tells them.
+    /// Returns the Kubernetes event about the pod for an event in this state; `None` for what its users need not know, and for its
+    /// start, about which the kubelet has events.
     #[must_use]
-    pub fn notice(self, event: &Event) -> Option<Notice> {
+    pub fn note(self, event: &Event) -> Option<EventNote> {
         Some(match (self, event) {
             (Self::Ready { .. }, Event::Exited(served)) => {
                 let text = format!("the proxy has ended after {} s, and is started again", served.as_secs());
-                Notice::warning("ProxyEnded", text)
+                EventNote::warning("ProxyEnded", text)
             }
             (Self::Restarting { .. }, Event::StartFailed(reason)) => {
-                Notice::warning("ProxyNotStarted", format!("the proxy is not started again yet: {reason}"))
+                EventNote::warning("ProxyNotStarted", format!("the proxy is not started again yet: {reason}"))
             }
             (Self::Upgrading { .. }, Event::Upgraded) => {
-                Notice { is_warning: false, reason: "ProxyUpgraded", text: "the proxy is upgraded".to_owned() }
+                EventNote::normal("ProxyUpgraded", "the proxy is upgraded".to_owned())
             }
             (Self::Upgrading { .. }, Event::UpgradeFailed(reason)) => {
-                Notice::warning("ProxyNotUpgraded", format!("the proxy is not upgraded, and goes on: {reason}"))
+                EventNote::warning("ProxyNotUpgraded", format!("the proxy is not upgraded, and goes on: {reason}"))
             }
             _ => return None,
         })

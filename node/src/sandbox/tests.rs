@@ -96,10 +96,10 @@ fn users_are_told_of_their_proxies() {
         ),
         (ready, Event::Delete, None),
     ] {
-        let line = |Notice { is_warning, reason, text }| {
+        let line = |EventNote { reason, is_warning, text }| {
             format!("{} {reason}: {text}", if is_warning { "Warning" } else { "Normal" })
         };
-        assert_eq!(state.notice(&event).map(line).as_deref(), expected, "{state:?} {event:?}");
+        assert_eq!(state.note(&event).map(line).as_deref(), expected, "{state:?} {event:?}");
     }
 }
 
