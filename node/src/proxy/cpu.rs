@@ -42,7 +42,7 @@ impl CpuTimes {
 /// Reads `schedstat` and the state (proc(5)).
 fn times(thread: &Path) -> Option<Times> {
     let counted = fs::read_to_string(thread.join("schedstat")).ok()?;
-    let [on_cpu, waited] = numbers(&counted)[..2].try_into().ok()?;
+    let [on_cpu, waited, ..] = numbers(&counted)[..] else { return None };
     let stat = fs::read_to_string(thread.join("stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
     let [on_cpu, waited] = [on_cpu, waited].map(Duration::from_nanos);

@@ -1,9 +1,10 @@
 //! Checks a proxy that serves, as the kubelet checks a container by a liveness probe.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use cni::protocol::Sandbox;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Node;
 use super::cpu::CpuTimes;
@@ -14,6 +15,8 @@ use crate::netns::CHECK_TIMEOUT;
 /// The kubelet's defaults: `periodSeconds` and `failureThreshold`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const FAILURE_THRESHOLD: u32 = 3;
+/// The time in which a proxy usually responds. Only where it has not are the times of its threads read.
+const PROMPT: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Returns once the proxy has failed three checks in a row. A check does not count in which it was not let run: a busy node
@@ -28,9 +31,14 @@ impl Node {
                 network = self.network(id, sandbox).await.unwrap_or_default();
             }
             let Some(network) = &network else { continue };
-            let (began, before) = (Instant::now(), CpuTimes::of(network.pid()));
-            let check = network.check(readiness).await;
-            let waited = CpuTimes::of(network.pid()).longest_wait_since(&before, began.elapsed());
+            let mut check = pin!(network.check(readiness));
+            let (check, waited) = if let Ok(check) = timeout(PROMPT, &mut check).await {
+                (check, Duration::ZERO)
+            } else {
+                let (began, before) = (Instant::now(), CpuTimes::of(network.pid()));
+                let check = check.await;
+                (check, CpuTimes::of(network.pid()).longest_wait_since(&before, began.elapsed()))
+            };
             match check {
                 Ok(Err(reason)) if waited >= CHECK_TIMEOUT / 2 => {
                     tracing::info!(container = id, %reason, ?waited, "a proxy was not let run, so its check does not count");
