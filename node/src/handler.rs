@@ -15,10 +15,10 @@ pub struct CniDirectories {
     #[arg(long = "cni-conf-dir", value_name = "DIRECTORY", default_value = "/etc/cni/istio-aux.d")]
     own: String,
     /// The directory that must be one of containerd's `bin_dirs`
-    #[arg(long = "cni-bin-dir", value_name = "DIRECTORY", default_value = "/opt/cni/bin")]
+    #[arg(long = "bin-dir", value_name = "DIRECTORY", default_value = "/opt/cni/bin")]
     programs: String,
     /// The directory that must be containerd's `conf_dir`
-    #[arg(long = "cni-primary-dir", value_name = "DIRECTORY", default_value = "/etc/cni/net.d")]
+    #[arg(long = "conf-dir", value_name = "DIRECTORY", default_value = "/etc/cni/net.d")]
     primary: String,
 }
 

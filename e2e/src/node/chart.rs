@@ -39,8 +39,8 @@ pub fn unready() -> Option<String> {
 
 /// Returns why the agent of a pod is not ready; `None` where it is.
 pub fn unready_in(pod: &str) -> Option<String> {
-    let directories = [("conf", "ownDir"), ("bin", "binDir"), ("primary", "primaryDir")];
-    let [own, programs, primary] = directories.map(|(option, name)| format!("--cni-{option}-dir={}", value(name)));
+    let directories = [("cni-conf-dir", "ownDir"), ("bin-dir", "binDir"), ("conf-dir", "primaryDir")];
+    let [own, programs, primary] = directories.map(|(option, name)| format!("--{option}={}", value(name)));
     let output = try_agent_in(pod, &["ready", &own, &programs, &primary]);
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }

@@ -47,12 +47,12 @@ cri_plugin() {
 }
 
 start_containerd() {
-  local cri version=3 pause plugins="bin_dirs = [\"$CNI_BIN\"]"
+  local cri version=3 pause bin_dir="bin_dirs = [\"$CNI_BIN\"]"
   cri=$(cri_plugin) pause="[plugins.\"io.containerd.cri.v1.images\".pinned_images]
   sandbox = \"$(image_name pause)\"
 [plugins.\"$cri\"]"
   if [ "$cri" = io.containerd.grpc.v1.cri ]; then
-    version=2 plugins="bin_dir = \"$CNI_BIN\"" pause="[plugins.\"$cri\"]
+    version=2 bin_dir="bin_dir = \"$CNI_BIN\"" pause="[plugins.\"$cri\"]
   sandbox_image = \"$(image_name pause)\""
   fi
   mkdir -p "$STATE/containerd" "$CNI_BIN"
@@ -72,7 +72,7 @@ $pause
     $OPTIONS_OF_RUNC
 $(runtime_of_node_proxy)
   [plugins."$cri".cni]
-    $plugins
+    $bin_dir
     conf_dir = "$STATE/cni"
 TOML
   start_daemon containerd containerd -c "$STATE/containerd/config.toml"
