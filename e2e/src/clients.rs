@@ -1,8 +1,10 @@
 //! Pods that run a script, and its output.
 
 use crate::Namespace;
+use crate::command::printed;
 use crate::manifests::{GREETING, annotated, job, pod, pod_spec, service, shell};
 use crate::namespace::name_of;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 /// Returns a script that asks a server for its page, and prints it and the status.
@@ -42,6 +44,28 @@ pub async fn greets_by_each_address(ns: &Namespace) -> (String, String) {
     let script: Vec<_> = addresses.iter().map(|address| greets(&host_of(address))).collect();
     let expected = format!("{GREETING}\n 200").repeat(addresses.len());
     (until_said(&script.join("; "), &format!("'{expected}'")), expected)
+}
+
+/// Asserts that the living pod `client` gets the page of `web`: once within a minute, as its proxy gets its configuration a moment
+/// after it is created.
+pub async fn assert_heard(ns: &Namespace, when: &str) {
+    assert_prints_page(ns, &until_said(&greets("web"), "*200"), when).await;
+}
+
+/// Asserts that the living pod `client` gets the page of `web` at the first request.
+pub async fn assert_still_heard(ns: &Namespace, when: &str) {
+    assert_prints_page(ns, &format!("printf %s \"$({})\"", greets("web")), when).await;
+}
+
+async fn assert_prints_page(ns: &Namespace, script: &str, when: &str) {
+    let client = ns.pod_with("app=client").await.name_any();
+    // A container runtime that was restarted takes no sessions at first.
+    let session = async || {
+        let output = ns.try_exec(&client, "main", &["sh", "-c", script]);
+        output.status.success().then(|| printed(&output))
+    };
+    let said = ns.until("a session in the client's pod", session).await;
+    assert_eq!(said, format!("{GREETING}\n 200"), "{when}");
 }
 
 /// Runs a pod to its end, and returns the output of its container `main`.

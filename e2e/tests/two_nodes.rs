@@ -1,6 +1,6 @@
 //! Proxies beside the pods of two nodes. The second is a kubelet in namespaces of this machine: the component `second-node`.
 
-use e2e::clients::{greets, until_said};
+use e2e::clients::{assert_heard, assert_still_heard, greets, until_said};
 use e2e::cluster::{NODE_PROXY, restart};
 use e2e::command::{in_background, printed, run};
 use e2e::install_methods::BINARY;
@@ -45,12 +45,6 @@ async fn server_and_client(ns: &Namespace, [of_server, of_client]: [&str; 2]) {
         assert_eq!(spec.node_name.as_deref(), Some(node), "{name}");
         assert_eq!(spec.runtime_class_name.as_deref(), Some("istio-aux"), "{name}");
     }
-}
-
-async fn assert_heard(ns: &Namespace, when: &str) {
-    let client = ns.pod_with("app=client").await.name_any();
-    let said = ns.run_script(&client, &until_said(&greets("web"), "*200"));
-    assert_eq!(said, format!("{GREETING}\n 200"), "{when}");
 }
 
 /// Returns a Job on a node that asks the server.
@@ -126,10 +120,11 @@ async fn pods_of_each_node_reach_a_strict_server_of_the_other() {
 async fn absent_agent_of_a_node_delays_new_pods_of_that_node_only() {
     let ns = &scenario("two-nodes-agent-away", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
+    assert_heard(ns, "before").await;
     node::select_nodes(r#"{"kubernetes.io/hostname": "node1"}"#);
     let end = node::Restored(|| node::select_nodes(r#"{"kubernetes.io/hostname": null}"#));
     ns.until("no agent on node2", async || agents().iter().all(|(_, node, _)| node == "node1").then_some(())).await;
-    assert_heard(ns, "without the client's agent").await;
+    assert_still_heard(ns, "without the client's agent").await;
     ns.create_objects([asks("waits", "node2"), asks("ends", "node1")]).await;
     assert_completes(ns, "ends").await;
     let pod = ns.pod_of_job("waits").await;
@@ -143,6 +138,7 @@ async fn absent_agent_of_a_node_delays_new_pods_of_that_node_only() {
 async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
     let ns = &scenario("two-nodes-rollout", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
+    assert_heard(ns, "before").await;
     let serving = running(&node::proxy_image());
     // It has no pilot-agent.
     let next = NextImage::begin(payload_image());
@@ -159,7 +155,7 @@ async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
     for node in NODES {
         assert_eq!(proxies_on(ns, node), serving, "of {node}");
     }
-    assert_heard(ns, "while the rollout waits").await;
+    assert_still_heard(ns, "while the rollout waits").await;
     let other = NODES.into_iter().find(|node| *node != stopped_at).expect("there are two");
     ns.create_object(asks("starts", other)).await;
     assert_completes(ns, "starts").await;
@@ -169,7 +165,7 @@ async fn rollout_stops_at_the_first_node_whose_proxies_cannot_be_upgraded() {
     for node in NODES {
         until_proxies(ns, node, &serving).await;
     }
-    assert_heard(ns, "after the rollback").await;
+    assert_still_heard(ns, "after the rollback").await;
 }
 
 #[tokio::test]
@@ -177,6 +173,7 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     let ns = &scenario("two-nodes-canary", &[NODE_PROXY]).await;
     server_and_client(ns, NODES).await;
     ns.create_objects(each_by_its_connection("web")).await;
+    assert_heard(ns, "before").await;
     let before = node::proxy_image();
     let next = format!("{before}-next");
     node::tag_on_each_node(&before, &next);
@@ -189,11 +186,11 @@ async fn canary_by_on_delete_upgrades_the_chosen_node_only() {
     let is_next = |(_, node, is_ready): &(String, String, bool)| node == "node2" && *is_ready;
     ns.until("the next agent", async || agents().iter().any(is_next).then_some(())).await;
     until_proxies(ns, "node2", &running(&next)).await;
-    assert_heard(ns, "with two images").await;
+    assert_still_heard(ns, "with two images").await;
     assert_eq!(proxies_on(ns, "node1"), running(&before), "of the node that was not chosen");
     in_background(|| node::roll_out("updateStrategy.type=RollingUpdate")).await;
     until_proxies(ns, "node1", &running(&next)).await;
-    assert_heard(ns, "with the next image").await;
+    assert_still_heard(ns, "with the next image").await;
 
     drop(end);
     for node in NODES {

@@ -1,10 +1,9 @@
 //! What happens when something that proxies beside pods depend on is away: the table of docs/node.md.
 
-use e2e::clients::{greets, until_said};
+use e2e::clients::{assert_heard, assert_still_heard, greets};
 use e2e::cluster::{MESH, restart};
-use e2e::command::printed;
 use e2e::kubectl::wait_for_rollout;
-use e2e::manifests::{GREETING, deployment, job, pod, pod_spec, server, shell, with_memory};
+use e2e::manifests::{deployment, job, pod, pod_spec, server, shell, with_memory};
 use e2e::node::{self, ProxyProcess, WithMetrics, WithoutAgent, WithoutNetwork, WithoutSocket};
 use e2e::outage::NoReplica;
 use e2e::{Namespace, PodView, scenario};
@@ -41,22 +40,6 @@ pub(crate) fn beside_deployment(mut deployment: Value) -> Value {
     deployment
 }
 
-/// Returns the living server's answer to the living client, within a minute.
-async fn heard(ns: &Namespace) -> String {
-    let client = ns.pod_with("app=client").await.name_any();
-    let ask = until_said(&greets("web"), "*200");
-    // A container runtime that was restarted takes no sessions at first.
-    ns.until("a session in the client's pod", async || {
-        let output = ns.try_exec(&client, "main", &["sh", "-c", &ask]);
-        output.status.success().then(|| printed(&output))
-    })
-    .await
-}
-
-pub(crate) async fn assert_heard(ns: &Namespace, when: &str) {
-    assert_eq!(heard(ns).await, format!("{GREETING}\n 200"), "{when}");
-}
-
 /// Creates a Job whose proxy is beside it and that asks the living server.
 async fn start_job(ns: &Namespace, name: &str) {
     let spec = pod_spec("Never", &[shell("main", &greets("web"))]);
@@ -81,8 +64,9 @@ async fn absent_agent_delays_new_pods_only() {
     let gone = ns.pod_of_job("gone").await;
     ns.until_complete("gone").await;
 
+    assert_heard(ns, "before").await;
     let away = WithoutAgent::begin();
-    assert_heard(ns, "without the agent").await;
+    assert_still_heard(ns, "without the agent").await;
     ns.delete_pod(&gone).await;
     ns.until_gone(&gone).await;
     start_job(ns, "waits").await;
@@ -90,7 +74,7 @@ async fn absent_agent_delays_new_pods_only() {
 
     drop(away);
     ns.until_complete("waits").await;
-    assert_heard(ns, "with another agent").await;
+    assert_still_heard(ns, "with another agent").await;
     for name in ["web", "client"] {
         ns.delete(&deployment(name, &Value::Null)).await;
     }
@@ -193,8 +177,9 @@ async fn restarted_containerd_leaves_pods_their_proxies() {
     }
     let processes = || names.iter().map(|name| ProxyProcess::of(name)).collect::<Vec<_>>();
     let before = processes();
+    assert_heard(ns, "before").await;
     restart("containerd");
-    assert_heard(ns, "after containerd's restart").await;
+    assert_still_heard(ns, "after containerd's restart").await;
     start_job(ns, "later").await;
     ns.until_complete("later").await;
     assert_eq!(processes(), before, "the agent has connected again, and has started no proxy anew");
@@ -210,7 +195,7 @@ async fn absent_istiod_delays_new_pods_only() {
     let away = NoReplica::of_istiod();
     start_job(ns, "waits").await;
     assert_waits(ns, "waits").await;
-    assert_heard(ns, "without istiod").await;
+    assert_still_heard(ns, "without istiod").await;
     drop(away);
     ns.until_complete("waits").await;
 }

@@ -1,6 +1,7 @@
 //! A namespace that moves from sidecars to node proxies and back: docs/node-operations.md.
 
 use contract::names::PROXY_CONTAINER;
+use e2e::clients::assert_heard;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::kubectl::{kubectl, wait_for_rollout};
 use e2e::manifests::{deployment, job, pod, pod_spec, server, shell};
@@ -8,8 +9,6 @@ use e2e::node::{self, proxies_in};
 use e2e::outage::NoReplica;
 use e2e::tenancy::label;
 use e2e::{Namespace, PodView, scenario};
-
-use crate::failures::assert_heard;
 
 /// Starts the pods of these Deployments again, and waits until the earlier ones have gone.
 async fn restart(ns: &Namespace, names: &[&str]) {

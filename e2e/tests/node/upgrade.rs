@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
-use e2e::clients::asks_status;
+use e2e::clients::{asks_status, assert_heard, assert_still_heard};
 use e2e::cluster::{MESH, NODE_PROXY};
 use e2e::command::{printed, run};
 use e2e::kubectl::wait_for_rollout;
@@ -14,7 +14,7 @@ use e2e::{Namespace, PodView, scenario};
 use serde_json::Value;
 
 use crate::dns::{self, MESH_HOST};
-use crate::failures::{assert_heard, living_pods};
+use crate::failures::living_pods;
 use crate::path_of;
 
 /// How many new connections there are to be, from before the upgrade to after it.
@@ -343,6 +343,7 @@ async fn upgrade_that_fails_after_the_redirection_is_undone() {
 async fn failed_upgrade_stops_the_rollout_and_leaves_the_serving_proxies() {
     let ns = &scenario("node-upgrade-fails", &[MESH]).await;
     living_pods(ns).await;
+    assert_heard(ns, "before").await;
     let serving = node::root_of(&node::proxy_image());
     // It has no pilot-agent.
     let next = NextImage::begin(payload_image());
@@ -355,10 +356,10 @@ async fn failed_upgrade_stops_the_rollout_and_leaves_the_serving_proxies() {
     assert_eq!(states(ns, &serving), ["running", "running"]);
     // Nothing is left of what did not start.
     until_states(ns, &node::root_of(&next.name), &[]).await;
-    assert_heard(ns, "after an upgrade that failed").await;
+    assert_still_heard(ns, "after an upgrade that failed").await;
     // The image that served: the rollout ends.
     drop(next);
     assert_eq!(node::unready(), None);
     assert_eq!(states(ns, &serving), ["running", "running"]);
-    assert_heard(ns, "after the rollback").await;
+    assert_still_heard(ns, "after the rollback").await;
 }
