@@ -50,7 +50,7 @@ pub(crate) struct CertRotator<S, C> {
     trust_timer: TrustTimer,
 }
 
-impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
+impl<S: CertificateStore + Clone, C: Fn() -> Moment> CertRotator<S, C> {
     pub(crate) fn new(store: S, clock: C, name: &str, valid_for: Duration) -> Self {
         let (served, configurations, trust_timer) = (None, Vec::new(), TrustTimer::default());
         Self { store, clock, name: name.to_owned(), valid_for, served, configurations, trust_timer }
@@ -58,7 +58,7 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
 
     /// Reconciles for ever. `serve` serves a certificate from now on, and returns false if it cannot be served.
     pub(crate) async fn run(mut self, serve: impl Fn(&ServingCert) -> bool) -> Infallible {
-        let (mut last_error, mut writes) = (None, 0);
+        let (mut last_error, mut writes, mut changed) = (None, 0, None);
         loop {
             let reconciled = timeout(RECONCILE_TIMEOUT, self.reconcile(&serve)).await;
             let reconciled = reconciled.unwrap_or(Err(Error::Timeout(RECONCILE_TIMEOUT)));
@@ -84,16 +84,27 @@ impl<S: CertificateStore, C: Fn() -> Moment> CertRotator<S, C> {
                     RETRY_DELAY
                 }
             };
+            if !is_idle {
+                changed = None;
+                sleep(pause).await;
+                continue;
+            }
             // A webhook that is new in a configuration has no bundle, and the API server does not trust it until then.
-            let changed = async {
-                sleep(WAKE_INTERVAL).await;
-                self.store.changed(&self.configurations).await;
-            };
+            let until_changed = changed.get_or_insert_with(|| Box::pin(self.until_changed()));
             select! {
                 biased;
-                () = sleep(pause) => if is_idle { writes = 0 },
-                () = changed, if is_idle => {}
+                () = sleep(pause) => writes = 0,
+                () = until_changed => changed = None,
             }
+        }
+    }
+
+    /// Waits until a configuration has changed since it was last read.
+    fn until_changed(&self) -> impl Future<Output = ()> + use<S, C> {
+        let (store, read) = (self.store.clone(), self.configurations.clone());
+        async move {
+            sleep(WAKE_INTERVAL).await;
+            store.changed(&read).await;
         }
     }
 

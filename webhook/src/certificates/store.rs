@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use futures::future::{pending, select_all};
+use futures::future::select_all;
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -13,12 +13,16 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::plan::{Configuration, StoredCerts};
 use super::serving_cert::ServingCert;
 
 /// Annotation of the Secret that requests a renewal. Its value is the time of the request.
 const RENEWAL_ANNOTATION: &str = "istio-aux.io/renewal-requested";
+
+/// Pause before a configuration is watched again.
+const WATCH_DELAY: Duration = Duration::from_secs(10);
 
 /// Reports that the certificates could not be read, issued or written.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +60,7 @@ pub(crate) trait CertificateStore {
 }
 
 /// Stores certificates in the Kubernetes API.
+#[derive(Clone)]
 pub(crate) struct KubeStore {
     secrets: Api<Secret>,
     configurations: Api<MutatingWebhookConfiguration>,
@@ -125,22 +130,26 @@ impl CertificateStore for KubeStore {
     }
 }
 
-/// Waits until a configuration has another version than was read; `None` if there was none. Waits for ever if it cannot be watched.
+/// Waits until a configuration has another version than was read; `None` if there was none. Watches again where a watch
+/// ends or fails.
 async fn first_change(configurations: &Api<MutatingWebhookConfiguration>, name: &str, read: Option<&str>) {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
-    // Begins with the object as it is: an API server that was restarted may not know changes since an older version.
-    if let Ok(events) = configurations.watch_metadata(&params, "0").await {
-        pin_mut!(events);
-        while let Some(Ok(event)) = events.next().await {
-            match event {
-                WatchEvent::Added(now) | WatchEvent::Modified(now) if now.resource_version().as_deref() == read => {}
-                WatchEvent::Bookmark(_) => {}
-                WatchEvent::Error(_) => break,
-                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => return,
+    loop {
+        // Begins with the object as it is: an API server that was restarted may not know changes since an older version.
+        if let Ok(events) = configurations.watch_metadata(&params, "0").await {
+            pin_mut!(events);
+            while let Some(Ok(event)) = events.next().await {
+                match event {
+                    WatchEvent::Added(now) | WatchEvent::Modified(now) if now.resource_version().as_deref() == read => {
+                    }
+                    WatchEvent::Bookmark(_) => {}
+                    WatchEvent::Error(_) => break,
+                    WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => return,
+                }
             }
         }
+        sleep(WATCH_DELAY).await;
     }
-    pending::<()>().await;
 }
 
 fn write_result<T>(result: kube::Result<T>, kind: &str, name: &str) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 //! requests of several replicas arrive.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
@@ -36,6 +36,8 @@ struct Cluster {
     /// By how many seconds the clock of each replica is ahead.
     ahead: [i64; REPLICAS],
     secret_read_at: [i64; REPLICAS],
+    /// How many times the configuration was watched.
+    watches: usize,
 }
 
 impl Cluster {
@@ -94,6 +96,7 @@ impl CertificateStore for Access {
     }
 
     async fn changed(&self, read: &[Configuration]) {
+        self.cluster().watches += 1;
         while self.cluster().bundles.len().to_string() == read[0].version {
             sleep(Duration::from_millis(10)).await;
         }
@@ -142,6 +145,7 @@ impl Simulation {
             failures: 0,
             ahead: [0; REPLICAS],
             secret_read_at: [START; REPLICAS],
+            watches: 0,
         };
         let cluster = Arc::new(Mutex::new(cluster));
         let mut simulation = Self { cluster, valid_for, replicas: vec![] };
@@ -352,6 +356,26 @@ async fn first_writes_after_an_outage_follow_each_other_at_once() {
     assert!(timeout(RETRY_DELAY * FAILURES + CONFLICT_BACKOFF / 2, rotator).await.is_err());
     let cluster = simulation.cluster();
     assert_eq!(cluster.secret().current.as_ref().map(|cert| cert.ca.as_str()), Some(cluster.bundle()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_watch_stays_until_another_client_changes_the_bundle() {
+    const LASTS: Duration = Duration::from_mins(1);
+    let simulation = Simulation::new(stored(&cert(NAME, YEAR)), YEAR);
+    let access = Access { cluster: simulation.cluster.clone(), replica: 0 };
+    let clock = || Moment { unix: START, monotonic: Duration::ZERO };
+    let rotator = CertRotator::new(access, clock, NAME, YEAR).run(|_| true);
+    let mut rotator = pin!(rotator);
+    let mut rotator = async |lasts| assert!(timeout(lasts, rotator.as_mut()).await.is_err());
+    rotator(LASTS).await;
+    assert_eq!(simulation.cluster().watches, 1);
+    let trusted = simulation.cluster().bundle().to_owned();
+    simulation.cluster().bundles.push((START, String::new()));
+    // It does not wait for its next read of all objects.
+    rotator(WAKE_INTERVAL).await;
+    assert_eq!(simulation.cluster().bundle(), trusted);
+    rotator(LASTS).await;
+    assert_eq!(simulation.cluster().watches, 2);
 }
 
 /// As Argo CD does with a bundle that its manifests have.
