@@ -153,6 +153,13 @@ fuzz: ## Fuzz decisions and inject, FUZZ_FOR seconds each
 	    -max_total_time=$(FUZZ_FOR) -max_len=1048576 -timeout=10 -print_final_stats=1; \
 	done
 
+.PHONY: mutants
+mutants: ## Change the decisions' code one place at a time, and list what no test fails for (.cargo/mutants.toml; hours)
+	@hack/ensure rust mutants
+	mkdir -p target/mutants
+	cargo mutants --output target/mutants/others --package aux-shim --package node --package webhook
+	cargo mutants --output target/mutants/inject --package inject --test-package inject,webhook,cli
+
 # Much of this is waiting. So what can run beside something else does, and its log is printed after it.
 .PHONY: test-cluster
 test-cluster: install scenarios-on-cluster ## Run the scenarios on a cluster; lists those as not run whose component it lacks
