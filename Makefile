@@ -28,7 +28,7 @@ SCRIPTS = $(shell git ls-files -z | xargs -0 awk 'FNR == 1 && (/^\#!.*sh$$/ || F
 
 ifeq ($(CLUSTER),current)
   IN_CLUSTER :=
-  UP := named-context
+  UP := named-context named-registry
   # Only the one-node cluster has components to add.
   ADD := :
   FEATURES := kubeflow
@@ -75,7 +75,7 @@ help: ## List the targets
 COMPONENT_OF_tfjob := training-operator
 
 ifeq ($(CLUSTER) $(filter katib argo,$(DEMO)),one-node $(DEMO))
-  $(error DEMO=$(DEMO) needs a cluster that has it: make demo DEMO=$(DEMO) CLUSTER=current E2E_CONTEXT=NAME)
+  $(error DEMO=$(DEMO) needs a cluster that has it: make demo DEMO=$(DEMO) CLUSTER=current E2E_CONTEXT=NAME REGISTRY=…)
 endif
 
 .PHONY: demo
@@ -94,6 +94,13 @@ named-context:
 	  exit 1; \
 	fi; \
 	echo "using context '$$context' of KUBECONFIG"
+
+.PHONY: named-registry
+named-registry:
+	@if [ -z "$(REGISTRY)" ]; then \
+	  echo "make $(MAKECMDGOALS): it needs a registry from which that cluster pulls the images; next: add REGISTRY=registry.example/istio-aux" >&2; \
+	  exit 1; \
+	fi
 
 # The cluster boots, and Kubernetes' tests mostly wait, while the tests run that need no cluster.
 .PHONY: test
