@@ -169,8 +169,8 @@ fn all_stuck_pods_are_those_of_a_named_namespace_or_of_all() {
 #[test]
 fn every_alert_is_explained() {
     let docs = summary().with_file_name("");
-    let rules = ["rules.yaml", "rules-tenancy.yaml"]
-        .map(|name| fs::read_to_string(docs.join("../deploy/helm/istio-aux").join(name)).unwrap())
+    let rules = ["istio-aux/rules.yaml", "istio-aux/rules-tenancy.yaml", "istio-aux-node/rules.yaml"]
+        .map(|path| fs::read_to_string(docs.join("../deploy/helm").join(path)).unwrap())
         .concat();
     let operations = fs::read_to_string(docs.join("operations.md")).unwrap();
     let alerts: BTreeSet<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
