@@ -90,6 +90,12 @@ impl<'a> PodView<'a> {
         self.container(container).map(|status| status.restart_count)
     }
 
+    /// Returns how often the container with the shim was restarted: `istio-proxy` where the pod has no `aux-shim`.
+    pub fn restarts_of_shim(self) -> i32 {
+        let restarts = self.restarts(SHIM_CONTAINER).or_else(|| self.restarts(PROXY_CONTAINER));
+        restarts.unwrap_or_else(|| panic!("no container with the shim: {}", self.in_a_line()))
+    }
+
     /// Returns the exit code with which a container ended before its last restart.
     pub fn exit_code_before_restart(self, container: &str) -> Option<i32> {
         Some(self.container(container)?.last_state.as_ref()?.terminated.as_ref()?.exit_code)

@@ -14,7 +14,10 @@ const LOG_LINES: i64 = 40;
 impl Namespace {
     /// Returns the namespace's pods and the ends of their containers' logs.
     pub async fn describe(&self) -> String {
-        let pods = self.pods().list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+        let pods = match self.pods().list(&ListParams::default()).await {
+            Ok(list) => list.items,
+            Err(error) => return format!("namespace {}: {error}", self.name),
+        };
         let mut text = format!("namespace {} has {} pods", self.name, pods.len());
         for pod in &pods {
             text = format!("{text}\n  {}", self.describe_pod(pod).await);

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use contract::names::SHIM_CONTAINER;
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{container, pod, pod_spec};
 use e2e::{Namespace, PodView, scenario};
@@ -36,7 +35,7 @@ async fn run(ns: &Namespace, number: usize) -> End {
     ns.delete_pod(&name).await;
     let view = PodView(&pod);
     let known_by = view.outcome().map_or("nothing", |outcome| outcome.known_by).to_owned();
-    End { phase, known_by, restarts_of_shim: view.restarts(SHIM_CONTAINER).unwrap_or_default(), took }
+    End { phase, known_by, restarts_of_shim: view.restarts_of_shim(), took }
 }
 
 #[tokio::test]

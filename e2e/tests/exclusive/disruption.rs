@@ -1,6 +1,6 @@
 //! Restarts of the node's daemons, and an absent istiod, while pods run.
 
-use contract::names::{GATEWAY_NAME_LABEL, PROXY_CONTAINER, SHIM_CONTAINER};
+use contract::names::{GATEWAY_NAME_LABEL, PROXY_CONTAINER};
 use e2e::cluster::{MESH, OPT_IN, restart};
 use e2e::manifests::{gateway, in_modes, pod, pod_spec, shell, with_memory};
 use e2e::outage::NoReplica;
@@ -32,7 +32,7 @@ async fn pods_complete_over_a_restart_of(daemon: &str) {
         for (container, code) in [("main", 3), ("short", 0), (PROXY_CONTAINER, 0)] {
             assert_eq!(view.exit_code(container), Some(code), "{mode} {container}");
         }
-        assert_eq!(view.restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
+        assert_eq!(view.restarts_of_shim(), 0, "{mode}");
     }
 }
 

@@ -2,7 +2,7 @@
 //! each container a user of its namespace's range, and validation rejects a container without one. Istio's own containers are exempt
 //! here; Istio's CNI plugin and platform profile see to them there.
 
-use contract::names::{MODE_ANNOTATION, SHIM_CONTAINER};
+use contract::names::MODE_ANNOTATION;
 use e2e::cluster::{Label, MESH, OPT_IN};
 use e2e::kubectl::Applied;
 use e2e::manifests::{annotated, pod, pod_spec, shell};
@@ -75,6 +75,6 @@ async fn shim_runs_as_a_user_of_the_namespaces_range() {
     }
     for mode in ["native", "proxy", "status"] {
         let pod = ns.until_ended(mode, "Succeeded").await;
-        assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
+        assert_eq!(PodView(&pod).restarts_of_shim(), 0, "{mode}");
     }
 }

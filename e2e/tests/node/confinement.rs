@@ -266,7 +266,8 @@ async fn proxy_config_that_rewrites_the_template_starts_no_pod() {
     };
     let job = |name: &str| beside(client_job(name, &pod_spec("Never", &[shell("main", "true")])));
     ns.create_object(config("an ordinary value")).await;
-    ended(ns, job("control")).await;
+    let (control, _) = ended(ns, job("control")).await;
+    assert_eq!(PodView(&control).phase(), "Succeeded");
     for (name, lines, refusal) in [
         ("domain", "    env:\n    - name: TRUST_DOMAIN\n      value: \"other", "trust domain would be \"other\""),
         (
@@ -303,7 +304,8 @@ async fn full_disk_stops_no_proxy() {
     assert!(exec("curl -sS -X POST 'http://localhost:15000/logging?level=trace'").contains("trace"));
     disk.fill();
     // Each request at this level writes more than a pipe holds.
-    exec(&format!("for n in $(seq 20); do {}; done", greets("web")));
+    let said = exec(&format!("for n in $(seq 20); do {}; done", greets("web")));
+    assert_eq!(said, format!("{GREETING}\n 200").repeat(20), "while the disk is full");
     disk.empty();
     assert_still_heard(ns, "after the disk was full").await;
     ns.until("new output on the disk", async || disk.holds("\ttrace\tenvoy").then_some(())).await;

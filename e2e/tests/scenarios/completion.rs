@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, WAIT_FOR_ANNOTATION};
+use contract::names::{PROXY_CONFIG_ANNOTATION, PROXY_CONTAINER, WAIT_FOR_ANNOTATION};
 use e2e::cluster::{LEGACY_OPT_IN, MESH, OPT_IN, RESTRICTED, told_code};
 use e2e::kubectl::kubectl;
 use e2e::manifests::{NEEDS_PROXY, annotated, job, pod, pod_spec, restricted, shell};
@@ -90,7 +90,7 @@ async fn wait_for_ignores_the_other_containers() {
     let shipper = format!("while ({NEEDS_PROXY}); do sleep 1; done");
     let spec = pod_spec("Never", &[shell("main", &main), shell("shipper", &shipper)]);
     let pod = ns.run(annotated(pod("two", &spec), WAIT_FOR_ANNOTATION, "main"), "Succeeded").await;
-    assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0);
+    assert_eq!(PodView(&pod).restarts_of_shim(), 0);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Pods that customise their proxy as Istio documents it: by a container `istio-proxy` with `image: auto`.
 
-use contract::names::{NATIVE_SIDECAR_ANNOTATION, PROXY_CONTAINER, SHIM_CONTAINER, STATUS_ANNOTATION};
+use contract::names::{NATIVE_SIDECAR_ANNOTATION, PROXY_CONTAINER, STATUS_ANNOTATION};
 use e2e::cluster::{MESH, OPT_IN};
 use e2e::manifests::{annotated, in_modes, pod, pod_spec, shell};
 use e2e::{PodView, scenario};
@@ -32,7 +32,7 @@ async fn customised_proxy_completes_in_each_mode() {
         let proxy = spec.containers.iter().find(|container| container.name == PROXY_CONTAINER).expect("a proxy");
         let requests = proxy.resources.clone().and_then(|resources| resources.requests).unwrap_or_default();
         assert_eq!(requests["cpu"].0, CPU, "{mode}: the user's setting stands");
-        assert_eq!(PodView(&pod).restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{mode}");
+        assert_eq!(PodView(&pod).restarts_of_shim(), 0, "{mode}");
     }
 }
 

@@ -21,7 +21,7 @@ fn pod_with(name: &str, init_containers: &[Value], mode: &str) -> Value {
 async fn kubelet_ends_the_sidecars_of(ns: &Namespace, name: &str) -> Pod {
     let pod = ns.until_ended(name, "Succeeded").await;
     let view = PodView(&pod);
-    assert_eq!(view.restarts(SHIM_CONTAINER).unwrap_or_default(), 0, "{name}: {}", view.in_a_line());
+    assert_eq!(view.restarts_of_shim(), 0, "{name}: {}", view.in_a_line());
     let init_containers = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()).expect("it has some");
     let sidecars = init_containers.iter().filter(|container| container.restart_policy.is_some());
     let own: Vec<&str> =

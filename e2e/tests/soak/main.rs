@@ -227,13 +227,15 @@ async fn soak(ns: &Namespace, plain: &Namespace, count: usize) {
     let (lags, controls) = soak.lags.into_inner().expect("no thread panicked with it").into_iter().unzip();
     println!("from a payload's end to its Job's: {}; of the controls: {}", summary(lags), summary(controls));
     println!("{} later than {LATE} s after their controls", soak.late.into_inner());
-    println!("how the shims knew of the end: {:?}", soak.known_by.into_inner().expect("no thread panicked with it"));
+    let known_by = soak.known_by.into_inner().expect("no thread panicked with it");
+    println!("how the shims knew of the end: {known_by:?}");
     let requests = audit.count(|event| request_of_istio_aux(event, ns));
     println!("requests to the API server of istio-aux, and of the pods' own account: {requests:?}");
     wrong.extend(restarts.iter().map(|pod| format!("a shim was restarted: {pod}")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // Pods with a lost container are not compared.
     assert!(lost * 20 <= pods, "containerd has lost a container of {lost} of {pods} pods");
+    assert!(known_by.get("exit") > Some(&(known_by.values().sum::<usize>() / 2)), "most ends are seen by the shims");
     assert!(disturbances >= 4, "each was restarted; next: run it with more PODS");
     assert!(!requests.is_empty(), "webhooks that start read their certificate");
     assert!(!requests.keys().any(|request| request.contains(" pods")), "istio-aux reads no pods: {requests:?}");

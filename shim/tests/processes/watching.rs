@@ -18,6 +18,7 @@ fn proxy_is_asked_once_all_have_ended() {
     shim.until_logged(&format!("container exited container=main {}", code(3)));
     assert_eq!(proxy.requests(), NOTHING, "metrics has not even started");
     let metrics = shim.payload(&pod, "metrics", 0);
+    assert_eq!(proxy.requests(), NOTHING, "metrics runs");
     metrics.finish();
     shim.until_logged("istio-proxy ended");
     let (status, log) = shim.terminate();

@@ -233,6 +233,9 @@ fn idle_connections_block_no_review() {
     let is_closed =
         matches!(&ended, Ok(0)) || ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
     assert!(is_closed, "the first was not evicted: {ended:?}");
+    let (_, metrics) = server.ask_health("GET", "/metrics");
+    assert!(metrics.contains("\nistio_aux_evicted_connections_total "), "{metrics}");
+    assert!(!metrics.contains("\nistio_aux_evicted_connections_total 0\n"), "{metrics}");
     assert_alive(&server, "2,000 idle connections");
 }
 

@@ -173,7 +173,9 @@ pub(crate) fn connect(address: &str, config: &Arc<ClientConfig>) -> Tls {
 
 pub(crate) fn try_connect(address: &str, config: &Arc<ClientConfig>) -> std::io::Result<Tls> {
     let session = ClientConnection::new(config.clone(), ServerName::try_from(NAME).unwrap()).unwrap();
-    Ok(StreamOwned::new(session, TcpStream::connect(address)?))
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    Ok(StreamOwned::new(session, stream))
 }
 
 pub(crate) fn exchange(stream: impl Read + Write, method: &str, path: &str, body: &[u8]) -> (u16, String) {
