@@ -23,7 +23,7 @@ variable "config" {
 }
 
 variable "constraints" {
-  description = "Constraints of the application, such as arch=amd64"
+  description = "Constraints of the charm's units, such as arch=amd64; the webhook has pods of its own, without them"
   type        = string
   default     = null
 }
