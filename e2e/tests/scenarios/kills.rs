@@ -9,9 +9,11 @@ use serde_json::Value;
 
 use crate::{as_root, shared_pid_modes, shim_container};
 
-/// Kills the shim a second after a file appears, when it has observed what the file marks. The shim does not await it.
-fn killer(file: &str) -> Value {
-    let script = format!("until [ -e /memory/{file} ]; do sleep 0.1; done; sleep 1; kill -9 $(pidof aux-shim)");
+/// Kills the shim a second after a file appears, when it has observed what the file marks. Fails where another file has appeared by
+/// then, with which that state ends. The shim does not await it.
+fn killer([file, end]: [&str; 2]) -> Value {
+    let kill = format!("[ ! -e /memory/{end} ] && kill -9 $(pidof aux-shim)");
+    let script = format!("until [ -e /memory/{file} ]; do sleep 0.1; done; sleep 1; {kill}");
     as_root(shell("killer", &script))
 }
 
@@ -20,17 +22,18 @@ fn telling(name: &str, seconds: u32) -> Value {
     shell(name, &format!("touch /memory/{name}-started; sleep {seconds}; touch /memory/{name}-ended; {NEEDS_PROXY}"))
 }
 
-/// Runs pods in which the shim is killed after each of these files is there, and asserts that it missed nothing.
-async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &[&str]) {
+/// Runs pods in which the shim is killed while the first of two files is there and the second is not, and asserts that it missed
+/// nothing.
+async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &[[&str; 2]]) {
     let awaited: Vec<&str> = payload.iter().filter_map(|container| container["name"].as_str()).collect();
     let shim = shim_container(mode);
     let ns = &scenario(&format!("kills-{mode}"), &[MESH, OPT_IN]).await;
-    for name in kills {
-        let spec = with_memory(pod_spec(policy, &[&[killer(name)], payload].concat()));
+    for &[name, end] in kills {
+        let spec = with_memory(pod_spec(policy, &[&[killer([name, end])], payload].concat()));
         let object = annotated(pod(name, &spec), MODE_ANNOTATION, mode);
         ns.create_object(annotated(object, WAIT_FOR_ANNOTATION, &awaited.join(","))).await;
     }
-    for name in kills {
+    for [name, _] in kills {
         let pod = ns.until_ended(name, "Succeeded").await;
         assert!(PodView(&pod).restarts(shim) >= Some(1), "{name}: it was killed");
         for container in &awaited {
@@ -44,25 +47,26 @@ async fn nothing_is_missed(mode: &str, policy: &str, payload: &[Value], kills: &
 #[tokio::test]
 async fn killed_native_shim_misses_nothing() {
     // The kubelet starts the third when the second's hook is done, and nothing meanwhile, the shim neither.
-    let payload = [telling("main", 4), with_post_start(telling("slow", 40), "sleep 10"), telling("late", 30)];
+    let payload = [telling("main", 10), with_post_start(telling("slow", 40), "sleep 20"), telling("late", 20)];
     // While main runs and late is unseen; when main has ended; while late runs.
-    nothing_is_missed("native", "Never", &payload, &["slow-started", "main-ended", "late-started"]).await;
+    let kills = [["slow-started", "main-ended"], ["main-ended", "late-started"], ["late-started", "late-ended"]];
+    nothing_is_missed("native", "Never", &payload, &kills).await;
 }
 
 #[tokio::test]
 async fn killed_supervisor_misses_nothing() {
     // Its container goes with it, and comes back under OnFailure.
     let payload = [telling("main", 15), telling("other", 30)];
-    nothing_is_missed("proxy", "OnFailure", &payload, &["other-started", "main-ended"]).await;
+    let kills = [["other-started", "main-ended"], ["main-ended", "other-ended"]];
+    nothing_is_missed("proxy", "OnFailure", &payload, &kills).await;
 }
 
 #[tokio::test]
 async fn shim_killed_during_the_drain_sees_the_proxy_end() {
     // Istio injects nothing here: the pod brings a stand-in for an older pilot-agent, which drains for 6 s.
     let ns = &scenario("kill-drain", &[OPT_IN]).await;
-    let drain =
-        r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; echo drained";
-    let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer("asked")];
+    let drain = r"printf 'HTTP/1.1 200 OK\r\n\r\n' | nc -l -p 15020 > /dev/null; touch /memory/asked; sleep 6; touch /memory/drained; echo drained";
+    let containers = [shell(PROXY_CONTAINER, drain), shell("main", "sleep 1"), killer(["asked", "drained"])];
     let spec = with_memory(pod_spec("Never", &containers));
     let pod = ns.run(injected(annotated(pod("one", &spec), WAIT_FOR_ANNOTATION, "main")), "Succeeded").await;
     assert!(PodView(&pod).restarts(SHIM_CONTAINER) >= Some(1), "it was killed");
