@@ -55,7 +55,8 @@ pub fn describe_error(error: &(dyn Error + 'static)) -> String {
     let mut line = String::new();
     let mut next = Some(error);
     while let Some(error) = next {
-        let (text, cause) = match error.downcast_ref() {
+        let boxed = error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
+        let (text, cause) = match error.downcast_ref().or(boxed) {
             Some(kube::Error::Api(status)) => (status.message.clone(), None),
             // Its own message is a prefix and the cause's message.
             Some(kube::Error::Service(cause)) => (cause.to_string(), cause.source()),

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::plan::{self, Action, Configuration, StoredCerts, TrustTimer};
 use super::serving_cert::{ServingCert, is_for, issue, now};
 use super::store::{CertificateStore, Error};
-use contract::error_chain::display_chain;
+use api::describe_error;
 
 /// Pause after an error.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ impl<S: CertificateStore + Clone, C: Fn() -> Moment> CertRotator<S, C> {
                 }
                 Err(error) => {
                     writes = 0;
-                    let error = display_chain(&error);
+                    let error = describe_error(&error);
                     if last_error.as_ref() != Some(&error) {
                         tracing::warn!(error, "the certificate cannot be kept valid and trusted; retrying");
                     }

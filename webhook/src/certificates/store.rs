@@ -216,6 +216,8 @@ fn secret_patch(certs: &StoredCerts, version: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use api::describe_error;
+
     use super::*;
 
     fn cert(n: &str) -> ServingCert {
@@ -226,6 +228,14 @@ mod tests {
     fn patched(mut secret: Value, patch: &Value) -> Secret {
         json_patch::merge(&mut secret, patch);
         serde_json::from_value(secret).unwrap()
+    }
+
+    #[test]
+    fn rejected_write_is_one_line_with_the_servers_message() {
+        let status: kube::core::Status =
+            serde_json::from_value(json!({"status": "Failure", "message": "no rights", "code": 403})).unwrap();
+        let written = write_result::<()>(Err(kube::Error::Api(status.boxed())), "Secret", "a/b");
+        assert_eq!(describe_error(&written.unwrap_err()), "cannot write the Secret a/b: no rights");
     }
 
     #[test]

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use api::limit_answers;
 use arc_swap::ArcSwap;
 use contract::error_chain::display_chain;
 use inject::Settings;
-use kube::Client;
+use kube::{Client, Config};
 use prometheus_client::metrics::counter::Counter;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -50,6 +51,8 @@ const _: () = assert!(REQUEST_MEMORY_LIMIT + ADMISSION_CONNECTION_LIMIT * UNCOUN
 
 /// Limits the time for which serving waits for the API server's version. Then native sidecars are assumed, until it is known.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limits how long a connection to the API server may be silent. A watch may be silent until it ends, after 290 s.
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
 /// Pause after the API server did not say its version.
 const VERSION_RETRY_DELAY: Duration = Duration::from_secs(2);
 
@@ -205,7 +208,7 @@ async fn load_tls(
     } else {
         let SelfSignedArgs { namespace, secret, service, configurations, certificate_validity } =
             &*arguments.self_signed_args;
-        let client = Client::try_default().await.map_err(|error| Error::Cluster(Box::new(error)))?;
+        let client = client().await.map_err(|error| Error::Cluster(Box::new(error)))?;
         let namespace = namespace.as_deref().unwrap_or(client.default_namespace());
         let store = KubeStore::new(&client, namespace, secret, configurations);
         let name = format!("{service}.{namespace}.svc");
@@ -214,6 +217,13 @@ async fn load_tls(
         tasks.spawn("the certificate rotator", rotate, stopped.clone());
     }
     Ok(tls)
+}
+
+/// Returns a client that gives up an answer, or a watch, without a word for so long.
+async fn client() -> kube::Result<Client> {
+    let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    limit_answers(&mut config, READ_TIMEOUT);
+    config.try_into()
 }
 
 /// Asks the API server until it answers whether it has native sidecars, and sets that. Pods do not complete if they are
