@@ -125,7 +125,7 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     for kind in [ROLE_BINDINGS, POD_DEFAULTS] {
         let selection = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={TENANCY_MANAGER}"));
         let mut listed = read::list_if_served(client, kind, None, &selection).await?;
-        listed.retain(|object| installation_of(object).is_some());
+        listed.retain(|object| installation_of(object) == Some(&*namespace));
         for object in &mut listed {
             // Items of a list have neither.
             object["apiVersion"] = kind.api_version().into();

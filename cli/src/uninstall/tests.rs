@@ -27,11 +27,11 @@ fn configuration(name: &str) -> Value {
     configuration
 }
 
-/// Returns a `RoleBinding` with the controller's label, which the controller has applied or somebody else.
-fn binding(namespace: &str, manager: &str) -> Value {
+/// Returns a `RoleBinding` with the controller's label, which the controller of an installation has applied or somebody else.
+fn binding(namespace: &str, manager: &str, installation: &str) -> Value {
     json!({"metadata": {
         "name": "istio-aux-pipelines", "namespace": namespace, "uid": "1f",
-        "labels": {MANAGED_BY_LABEL: TENANCY_MANAGER, "istio-aux.io/installation": "istio-aux"},
+        "labels": {MANAGED_BY_LABEL: TENANCY_MANAGER, "istio-aux.io/installation": installation},
         "managedFields": [{"manager": manager, "operation": "Apply"}],
     }})
 }
@@ -58,11 +58,15 @@ fn after_first_run(answers: Vec<Answer>) -> Vec<Answer> {
     [none].into_iter().chain(answers).chain(gone).chain(installed(|object| object)).collect()
 }
 
-/// Returns the answers of a cluster with both configurations, webhook and controller in namespace `aux`, and two `RoleBindings`.
+/// Returns the answers of a cluster with both configurations, webhook and controller in namespace `aux`, and three `RoleBindings`, of which
+/// one is theirs.
 fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
+    let bindings =
+        [("team", TENANCY_MANAGER, "aux"), ("other", "kubectl", "aux"), ("third", TENANCY_MANAGER, "another")]
+            .map(|(namespace, manager, installation)| binding(namespace, manager, installation));
     let mut answers = vec![
         Answer::list(&format!("GET {CONFIGURATIONS}?"), &[configuration("istio-aux"), configuration("zz-istio-aux")]),
-        Answer::list(&format!("GET {BINDINGS}"), &[binding("team", TENANCY_MANAGER), binding("other", "kubectl")]),
+        Answer::list(&format!("GET {BINDINGS}"), &bindings),
         Answer::list("GET /api/v1/namespaces/aux/pods?", &[]),
         Answer::list("GET /api/v1/pods?", &[json!({"metadata": {"namespace": "team", "name": "waits"}})]),
         Answer::list("GET /api/v1/namespaces?", &[json!({"metadata": {"name": "beside"}})])
