@@ -3,6 +3,7 @@
 use clap::{Arg, Args, Command, FromArgMatches, ValueEnum};
 use contract::names::{PILOT_AGENT, SHIM_IMAGE, SHIM_UID};
 
+use crate::tenancy::desired::is_dns_subdomain;
 use crate::{Delivery, Hold, ParseQuantityError, PullPolicy, Settings, ShimResources, ShimUser};
 
 /// An option of the webhook that is not for the shim, and that settings depend on.
@@ -134,9 +135,7 @@ fn pull_policy(text: &str) -> Result<PullPolicy, &'static str> {
 }
 
 fn secret_name(text: &str) -> Result<String, &'static str> {
-    let is_name =
-        !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c));
-    if is_name { Ok(text.to_owned()) } else { Err("takes the name of a Secret") }
+    if is_dns_subdomain(text) { Ok(text.to_owned()) } else { Err("takes the name of a Secret") }
 }
 
 /// Is the largest user ID that the API server accepts (`IsValidUserID` in Kubernetes' validation).
@@ -189,7 +188,7 @@ mod tests {
     fn pull_secret_has_a_secrets_name() {
         let names = |words: &str| settings_of(&[format!("--shim-pull-secret={words}")]).map(|it| it.pull_secrets).ok();
         assert_eq!(names("a,registry-1.b"), Some(vec!["a".to_owned(), "registry-1.b".to_owned()]));
-        for words in ["", "a,", "A", "a_b", "a/b"] {
+        for words in ["", "a,", "A", "a_b", "a/b", "-a", "a-", "a..b"] {
             assert_eq!(names(words), None, "{words}");
         }
     }

@@ -49,7 +49,7 @@ impl DesiredTenancy {
         let role = annotation(PIPELINES_ROLE_ANNOTATION).unwrap_or(PIPELINES_ROLE).to_owned();
         match accounts_of(annotation(PIPELINES_ACCOUNTS_ANNOTATION).unwrap_or_default()) {
             Err(reason) => Self::Invalid { annotation: PIPELINES_ACCOUNTS_ANNOTATION, reason },
-            Ok(_) if !is_name(&role) => Self::Invalid {
+            Ok(_) if !is_dns_subdomain(&role) => Self::Invalid {
                 annotation: PIPELINES_ROLE_ANNOTATION,
                 reason: format!("{:?} is not a name of a ClusterRole", shortened(&role)),
             },
@@ -62,7 +62,7 @@ impl DesiredTenancy {
 pub fn accounts_of(list: &str) -> Result<Vec<String>, String> {
     let (mut accounts, mut known) = (Vec::new(), HashSet::new());
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-        if !is_name(name) {
+        if !is_dns_subdomain(name) {
             let name = shortened(name);
             return Err(format!("{name:?} is not a name of a service account; it takes names such as trainer,loader"));
         }
@@ -76,8 +76,8 @@ pub fn accounts_of(list: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// Returns true if a text is a DNS subdomain, as names of service accounts are.
-fn is_name(name: &str) -> bool {
+/// Returns true if a text is a DNS subdomain, as names of service accounts and Secrets are.
+pub(crate) fn is_dns_subdomain(name: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         let bytes = label.as_bytes();
