@@ -8,6 +8,9 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::certificate::{WorkloadCertificate, renewal_due_in};
 use crate::error::{Context, Result};
 
+/// Limits the certificates that are kept. Beyond it those that nobody asks for at the moment are forgotten.
+const LIMIT: usize = 1_000;
+
 /// Keeps the last certificate of each SPIFFE identity, and the mesh's trust domain, in memory only.
 #[derive(Default)]
 pub struct Identities {
@@ -70,6 +73,9 @@ impl Identities {
     fn slot(&self, identity: &str, root: &[u8]) -> Slot {
         let mut slots = self.slots();
         retain(&mut slots, |issued| issued.root == root);
+        if slots.len() >= LIMIT && !slots.contains_key(identity) {
+            retain(&mut slots, |_| false);
+        }
         Arc::clone(slots.entry(identity.to_owned()).or_default())
     }
 
@@ -142,6 +148,18 @@ mod tests {
         drop(requested);
         identities.forget_due();
         assert_eq!(kept(), ["fresh".to_owned()].into());
+    }
+
+    #[tokio::test]
+    async fn accounts_beyond_the_limit_fill_no_memory() {
+        let (identities, certificate) = (Identities::default(), issued(2000, 4000));
+        for number in 0..3 * LIMIT {
+            let issue = async { Ok(certificate.clone()) };
+            identities.certificate(&number.to_string(), b"", issue).await.unwrap();
+            assert!(identities.slots().len() <= LIMIT);
+        }
+        let again = async { Err(Error::new("it is asked for again")) };
+        identities.certificate(&(3 * LIMIT - 1).to_string(), b"", again).await.unwrap();
     }
 
     #[tokio::test]

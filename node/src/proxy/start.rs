@@ -48,8 +48,7 @@ impl Node {
             // Otherwise the pod's network is as the earlier proxy left it.
             if served.is_none() { self.redirect(revision, sandbox, &rendered).await } else { Ok(()) }
         };
-        let (certified, created) = tokio::join!(self.certify(sandbox, &pod, &rendered), create);
-        certified.and(created)?;
+        tokio::try_join!(self.certify(sandbox, &pod, &rendered), create)?;
         let prepared = began.elapsed();
         // The proxy runs after the redirection, which may break older connections (`nf_conntrack_tcp_loose`).
         self.run_until_ready(revision, sandbox).await?;
