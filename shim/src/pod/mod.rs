@@ -105,8 +105,14 @@ impl PodState {
                 (self.containers.iter().position(is_of)?, ContainerState::Ended(id.clone(), *exit))
             }
         };
-        let is_new = self.containers[index].state != state;
-        self.containers[index].state = state;
+        let before = std::mem::replace(&mut self.containers[index].state, state);
+        let (changed, is_new) = (&self.containers[index], self.containers[index].state != before);
+        let is_proxy_again =
+            changed.role == Role::Proxy && changed.is_running() && matches!(before, ContainerState::Ended(..));
+        if is_proxy_again && self.awaited().all(Container::has_ended_for_good) {
+            // A container runtime that was restarted may have lost the payload's end, too: the kubelet starts that again as well.
+            self.containers.iter_mut().for_each(|container| container.restarts = None);
+        }
         is_new.then_some(index)
     }
 

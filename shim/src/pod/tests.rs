@@ -132,6 +132,27 @@ fn proxy_may_run_until_its_last_start_is_seen_to_end() {
 }
 
 #[test]
+fn proxy_that_starts_again_leaves_an_end_before_to_the_kubelet() {
+    let all = [started(MAIN, "a"), started(PROXY, "p"), ended("a", 0), ended("p", 0)];
+    let mut pod = pod(RestartPolicy::OnFailure, &all);
+    assert_eq!(pod.finished_by(), Some(KnownBy::Exit));
+    pod.apply(&started(PROXY, "q"));
+    assert_eq!(pod.finished_by(), None);
+    for event in [started(MAIN, "b"), ended("b", 0)] {
+        pod.apply(&event);
+        assert_eq!(pod.finished_by(), None, "{event:?}");
+    }
+    pod.set_reported(true);
+    assert_eq!(pod.finished_by(), Some(KnownBy::Kubelet));
+}
+
+#[test]
+fn proxy_that_starts_again_before_the_end_changes_nothing() {
+    let all = [started(MAIN, "a"), started(PROXY, "p"), ended("p", 1), started(PROXY, "q"), ended("a", 0)];
+    assert_eq!(pod(RestartPolicy::OnFailure, &all).finished_by(), Some(KnownBy::Exit));
+}
+
+#[test]
 fn event_is_news_once() {
     let mut pod = pod(RestartPolicy::Never, &[]);
     for event in [started(MAIN, "a"), ended("a", 0)] {

@@ -59,6 +59,26 @@ fn proxy_that_is_started_again_after_code_0_is_asked() {
     proxy.assert_quit_once(shim);
 }
 
+/// As a restarted container runtime does that has lost the ends of both.
+#[test]
+fn proxy_that_is_started_again_after_it_was_asked_waits_for_the_report() {
+    let (pod, mut proxy, mut shim) = announced(&ON_FAILURE);
+    let main = shim.payload(&pod, "main", 0);
+    main.finish();
+    pod.report_unknown("main=0");
+    shim.until_logged("istio-proxy ended");
+    pod.report_nothing();
+    shim.observe(&pod, "istio-proxy", || proxy.start(&pod));
+    let again = shim.payload(&pod, "main", 0);
+    again.finish();
+    shim.until_logged_times(2, &format!("container exited container=main {}", code(0)));
+    assert_eq!(proxy.requests(), [QUIT], "the kubelet may start main again");
+    pod.report("main=0");
+    shim.until_logged_times(2, "istio-proxy ended");
+    let (status, log) = shim.terminate();
+    assert_eq!((status, proxy.requests()), (Some(0), vec![QUIT.to_owned(); 2]), "{log}");
+}
+
 #[test]
 fn exec_session_is_not_a_container() {
     let (pod, proxy) = pod_with_proxy();
@@ -90,10 +110,11 @@ fn restarted_proxy_is_asked() {
     shim.observe(&pod, "istio-proxy", || proxy.start(&pod));
     main.finish();
     pod.report_unknown("main=0");
-    // The test's proxy exits with 137, so that OnFailure restarts it; the shim then asks it to quit again.
+    // The test's proxy exits with 137, so that OnFailure restarts it; the shim asks it again once the kubelet has reported main's end.
     shim.until_logged(&format!("istio-proxy ended {}", code(137)));
     assert_eq!(proxy.requests(), [QUIT]);
-    proxy.start(&pod);
+    shim.observe(&pod, "istio-proxy", || proxy.start(&pod));
+    pod.report("main=0");
     pod::until("the second request", || proxy.requests() == [QUIT, QUIT]);
 }
 
