@@ -86,6 +86,11 @@ pub async fn until_istiod_has(ns: &Namespace, kind: &str, content: &Value) {
 
 /// Restarts a daemon of the one-node cluster: the kubelet, containerd or the API server.
 pub fn restart(daemon: &str) {
+    restart_around(daemon, &[]);
+}
+
+/// Restarts containerd, or another without a command, and runs the command while it is away.
+pub fn restart_around(daemon: &str, command: &[&str]) {
     let cluster = concat!(env!("CARGO_MANIFEST_DIR"), "/../hack/cluster/cluster");
-    printed(&run(cluster, &["restart", daemon], ""));
+    printed(&run(cluster, &[&["restart", daemon], command].concat(), ""));
 }

@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::thread;
 
+use contract::names::PROXY_CONTAINER;
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
 
@@ -31,9 +32,14 @@ impl ProxyProcess {
     /// Returns pilot-agent of the sidecar in the pod `NAMESPACE/NAME`.
     #[must_use]
     pub fn of_sidecar(pod: &str) -> Self {
+        Self::of_container(pod, PROXY_CONTAINER)
+    }
+
+    /// Returns the first process of a container in the pod `NAMESPACE/NAME`.
+    #[must_use]
+    pub fn of_container(pod: &str, container: &str) -> Self {
         let (namespace, name) = pod.split_once('/').expect("it has a namespace");
-        let id =
-            containers_with(&[("pod.namespace", namespace), ("pod.name", name), ("container.name", "istio-proxy")]);
+        let id = containers_with(&[("pod.namespace", namespace), ("pod.name", name), ("container.name", container)]);
         Self::of_task(&ctr_of_kubelet(&["tasks", "ps", id.trim()])).remove(0)
     }
 
@@ -52,7 +58,9 @@ impl ProxyProcess {
         after_name.split_whitespace().nth(19).and_then(|field| field.parse().ok()).expect("it is a number")
     }
 
-    fn path(self, name: &str) -> PathBuf {
+    /// Returns the path of a file in the process' directory in `/proc`.
+    #[must_use]
+    pub fn path(self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{name}", self.0))
     }
 

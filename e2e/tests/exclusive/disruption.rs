@@ -1,8 +1,10 @@
 //! Restarts of the node's daemons, and an absent istiod, while pods run.
 
 use contract::names::{GATEWAY_NAME_LABEL, PROXY_CONTAINER};
-use e2e::cluster::{MESH, OPT_IN, restart};
-use e2e::manifests::{gateway, in_modes, pod, pod_spec, shell, with_memory};
+use e2e::cluster::{MESH, OPT_IN, restart, restart_around};
+use e2e::command::in_background;
+use e2e::manifests::{NEEDS_PROXY, gateway, in_modes, pod, pod_spec, shell, with_memory};
+use e2e::node::ProxyProcess;
 use e2e::outage::NoReplica;
 use e2e::tenancy::{install, name_accounts, set_tenancy, until_bound, until_unbound, wait_for_controller};
 use e2e::{PodView, scenario};
@@ -60,6 +62,31 @@ async fn gateway_starts_without_istiod() {
 async fn pods_complete_over_a_restart_of_each_daemon() {
     for daemon in ["kubelet", "containerd", "kube-apiserver"] {
         pods_complete_over_a_restart_of(daemon).await;
+    }
+}
+
+/// containerd gives the code 255 to what has ended while it was away, so the kubelet starts payload and proxy again.
+#[tokio::test]
+async fn payload_whose_end_containerd_has_lost_is_run_again_with_its_proxy() {
+    let ns = &scenario("lost-ends", &[MESH, OPT_IN]).await;
+    let modes = ["native", "proxy"];
+    let main = shell("main", &format!("until [ -e /memory/end ]; do sleep 0.2; done; {NEEDS_PROXY}"));
+    ns.create_objects(in_modes(&modes, &with_memory(pod_spec("OnFailure", &[main])))).await;
+    let mut ends = Vec::new();
+    for mode in modes {
+        ns.pod_until(mode, "main's start", |pod| PodView(pod).container("main")?.started?.then_some(())).await;
+        let [main, proxy] = ["main", PROXY_CONTAINER]
+            .map(|container| ProxyProcess::of_container(&format!("{}/{mode}", ns.name()), container));
+        let (end, proxy) = (main.path("root/memory/end"), proxy.path(""));
+        let waits = format!("timeout 60 sh -c 'while [ -e {} ]; do sleep 0.1; done'", proxy.display());
+        ends.push(format!("touch {}; {waits}", end.display()));
+    }
+    in_background(move || restart_around("containerd", &["sh", "-ec", &ends.join("; ")])).await;
+    for mode in modes {
+        let pod = ns.until_ended(mode, "Succeeded").await;
+        for container in ["main", PROXY_CONTAINER] {
+            assert_eq!(PodView(&pod).restarts(container), Some(1), "{mode} {container}: its end was lost");
+        }
     }
 }
 
