@@ -106,12 +106,15 @@ impl PodState {
             }
         };
         let before = std::mem::replace(&mut self.containers[index].state, state);
-        let (changed, is_new) = (&self.containers[index], self.containers[index].state != before);
-        let is_proxy_again =
-            changed.role == Role::Proxy && changed.is_running() && matches!(before, ContainerState::Ended(..));
-        if is_proxy_again && self.awaited().all(Container::has_ended_for_good) {
-            // A container runtime that was restarted may have lost the payload's end, too: the kubelet starts that again as well.
-            self.containers.iter_mut().for_each(|container| container.restarts = None);
+        let changed = &self.containers[index];
+        let is_new = changed.state != before;
+        if changed.role == Role::Proxy && changed.is_running() && matches!(before, ContainerState::Ended(..)) {
+            // A restarted container runtime may have lost these codes, and then the kubelet starts what has ended again as well.
+            for container in &mut self.containers {
+                if let ContainerState::Ended(_, exit) = &mut container.state {
+                    exit.code = None;
+                }
+            }
         }
         is_new.then_some(index)
     }

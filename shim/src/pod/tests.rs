@@ -132,18 +132,22 @@ fn proxy_may_run_until_its_last_start_is_seen_to_end() {
 }
 
 #[test]
-fn proxy_that_starts_again_leaves_an_end_before_to_the_kubelet() {
-    let all = [started(MAIN, "a"), started(PROXY, "p"), ended("a", 0), ended("p", 0)];
-    let mut pod = pod(RestartPolicy::OnFailure, &all);
-    assert_eq!(pod.finished_by(), Some(KnownBy::Exit));
-    pod.apply(&started(PROXY, "q"));
-    assert_eq!(pod.finished_by(), None);
-    for event in [started(MAIN, "b"), ended("b", 0)] {
-        pod.apply(&event);
-        assert_eq!(pod.finished_by(), None, "{event:?}");
+fn proxy_that_starts_again_leaves_the_ends_before_to_the_kubelet() {
+    let mut pod = PodState::new(&WatchArgs::new(vec![MAIN.to_owned(), "metrics".to_owned()], RestartPolicy::OnFailure));
+    let all = [started(MAIN, "a"), started("metrics", "m"), started(PROXY, "p"), ended("a", 0), ended("p", 0)];
+    for event in &all {
+        pod.apply(event);
     }
-    pod.set_reported(true);
-    assert_eq!(pod.finished_by(), Some(KnownBy::Kubelet));
+    pod.apply(&started(PROXY, "q"));
+    pod.apply(&ended("m", 0));
+    assert_eq!(pod.finished_by(), None, "the kubelet may start main again");
+    let mut reported = pod.clone();
+    reported.set_reported(true);
+    assert_eq!(reported.finished_by(), Some(KnownBy::Kubelet));
+    pod.apply(&started(MAIN, "b"));
+    assert_eq!(pod.finished_by(), None);
+    pod.apply(&ended("b", 0));
+    assert_eq!(pod.finished_by(), Some(KnownBy::Exit));
 }
 
 #[test]

@@ -148,6 +148,10 @@ impl Watcher {
         }
         let container = &self.pod.containers[index];
         let (name, role) = (&container.name, container.role);
+        if role == Role::Proxy && self.pod.finished_by().is_none() {
+            // Another start of the proxy is not asked for the ends before it.
+            self.finished_by = None;
+        }
         match event {
             Event::Started { pid, .. } => {
                 log::info("container started", &[("container", name), ("pid", pid)]);
