@@ -13,7 +13,7 @@ claim() {
   fi
   if [ -f "$OWNER" ]; then return; fi
   if port_taken 6443 || port_taken 10250; then
-    fail "ports 6443 or 10250 are in use: another Kubernetes seems to run on this machine" "end it, or use it: make demo CLUSTER=current"
+    fail "ports 6443 or 10250 are in use: another Kubernetes seems to run on this machine" "end it, or use it: make demo CLUSTER=current, see CONTRIBUTING.md"
   fi
   mkdir -p "$RUN" "$STATE"
   our_kind_of_chains >"$RUN/chains-before"
