@@ -164,8 +164,10 @@ fuzz: ## Fuzz decisions and inject, FUZZ_FOR seconds each
 mutants: ## Change the decisions' code one place at a time, and list what no test fails for (.cargo/mutants.toml; hours)
 	@hack/ensure rust mutants
 	mkdir -p target/mutants
-	cargo mutants --output target/mutants/others --package aux-shim --package node --package webhook
-	cargo mutants --output target/mutants/inject --package inject --test-package inject,webhook,cli
+	status=0; \
+	cargo mutants --output target/mutants/others --package aux-shim --package node --package webhook || status=$$?; \
+	cargo mutants --output target/mutants/inject --package inject --test-package inject,webhook,cli || status=$$?; \
+	exit $$status
 
 # Much of this is waiting. So what can run beside something else does, and its log is printed after it.
 .PHONY: test-cluster
