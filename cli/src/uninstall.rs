@@ -93,10 +93,10 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     if let Some(application) = label(CHARM_LABEL) {
         bail!("the installation is a charm's; next: juju remove-application {application}");
     }
-    let (namespace, controller) = names(client, namespace, &configurations, label(NAME_LABEL)).await?;
-    let mut plan = Plan::default();
-    let (mut release, mut kept_by) = (None, None);
-    for manifest in manifests(&namespace, &controller)? {
+    let (known, controller) = names(client, namespace, &configurations, label(NAME_LABEL)).await?;
+    let namespace = known.as_deref().unwrap_or(NAME);
+    let (mut plan, mut release, mut kept_by) = (Plan::default(), None, None);
+    for manifest in manifests(namespace, &controller)? {
         // The profiles share objects, and a server may have one in two versions.
         if plan.objects().any(|known| is_same(known, &manifest)) {
             continue;
@@ -125,7 +125,7 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     for kind in [ROLE_BINDINGS, POD_DEFAULTS] {
         let selection = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={TENANCY_MANAGER}"));
         let mut listed = read::list_if_served(client, kind, None, &selection).await?;
-        listed.retain(|object| installation_of(object) == Some(&*namespace));
+        listed.retain(|object| installation_of(object).is_some_and(|of| known.is_none() || of == namespace));
         for object in &mut listed {
             // Items of a list have neither.
             object["apiVersion"] = kind.api_version().into();
@@ -152,14 +152,14 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     Ok(plan)
 }
 
-/// Returns the namespace of the installation, and the controller's name: a release may have another name than the chart's. If an
+/// Returns the namespace of the installation, where anything names it, and the controller's name: a release may have another name than the chart's. If an
 /// earlier run has deleted the configurations, both come from the bound accounts.
 async fn names(
     client: &Client,
     namespace: Option<String>,
     configurations: &[Value],
     release: Option<&str>,
-) -> Result<(String, String)> {
+) -> Result<(Option<String>, String)> {
     let usual = format!("{NAME}-tenancy");
     let bound = if release.is_some() { None } else { account_with(client, &usual).await? };
     let installed_in = match webhook_service(configurations) {
@@ -172,13 +172,12 @@ async fn names(
     {
         bail!("the installation is in namespace {installed_in}, not in {given}; next: leave out --namespace");
     }
-    let namespace = installed_in.or(namespace).unwrap_or_else(|| NAME.to_owned());
     let controller = match (release, bound) {
         (Some(release), _) => format!("{release}-tenancy"),
         (None, Some([_, name])) => name,
         (None, None) => usual,
     };
-    Ok((namespace, controller))
+    Ok((installed_in.or(namespace), controller))
 }
 
 /// Returns namespace and name of the account to which the rights of this name are bound, where there are any.
