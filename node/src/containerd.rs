@@ -130,7 +130,7 @@ impl Containerd {
 
     /// Runs one more process in a container, also in one whose own process waits for [`Self::start`], and returns its exit status.
     pub async fn run(&self, id: &str, name: &str, process: &Value, logger: &Path, log: &Path) -> Result<u32, Error> {
-        // An earlier agent may have left it.
+        // A start that was given up may have left it.
         self.remove_process(id, name).await?;
         let output = output(logger, log);
         let request = ExecProcessRequest {
