@@ -148,13 +148,13 @@ impl Watcher {
         }
         let container = &self.pod.containers[index];
         let (name, role) = (&container.name, container.role);
-        if role == Role::Proxy && self.pod.finished_by().is_none() {
-            // Another start of the proxy is not asked for the ends before it.
-            self.finished_by = None;
-        }
         match event {
             Event::Started { pid, .. } => {
                 log::info("container started", &[("container", name), ("pid", pid)]);
+                if role == Role::Proxy && self.pod.finished_by().is_none() {
+                    // This start is not asked for the ends before it.
+                    self.finished_by = None;
+                }
                 if role == Role::Awaited && self.finished_by.is_some() {
                     let what = "container started after istio-proxy was asked to quit: it may have no network";
                     log::warn(what, &[("container", name)]);
