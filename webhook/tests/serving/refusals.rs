@@ -204,8 +204,7 @@ fn unfinished_bodies_neither_block_nor_fill_memory() {
     for _ in 0..50 {
         assert_alive(&server, "a hundred bodies that nearly end");
     }
-    let metrics = server.ask_health("GET", "/metrics").1;
-    assert!(!metrics.contains("\nistio_aux_evicted_connections_total 0\n"), "{metrics}");
+    assert_has_evicted(&server);
     let peak = peak_memory(server.pid());
     assert!(peak < MEMORY_LIMIT, "{peak} KiB");
     stopped.store(true, Ordering::Relaxed);
@@ -213,6 +212,13 @@ fn unfinished_bodies_neither_block_nor_fill_memory() {
     for client in clients {
         client.join().unwrap();
     }
+}
+
+/// Asserts that the server counts evicted connections.
+fn assert_has_evicted(server: &Server) {
+    let (_, metrics) = server.ask_health("GET", "/metrics");
+    assert!(metrics.contains("\nistio_aux_evicted_connections_total "), "{metrics}");
+    assert!(!metrics.contains("\nistio_aux_evicted_connections_total 0\n"), "{metrics}");
 }
 
 /// Raises this process' limit of file descriptors to what the system allows.
@@ -233,9 +239,7 @@ fn idle_connections_block_no_review() {
     let is_closed =
         matches!(&ended, Ok(0)) || ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
     assert!(is_closed, "the first was not evicted: {ended:?}");
-    let (_, metrics) = server.ask_health("GET", "/metrics");
-    assert!(metrics.contains("\nistio_aux_evicted_connections_total "), "{metrics}");
-    assert!(!metrics.contains("\nistio_aux_evicted_connections_total 0\n"), "{metrics}");
+    assert_has_evicted(&server);
     assert_alive(&server, "2,000 idle connections");
 }
 

@@ -179,6 +179,13 @@ impl Simulation {
         })
     }
 
+    /// Runs the whole loop of one replica, whose clock stands still.
+    fn run_at_start(&self) -> impl Future<Output = Infallible> + use<> {
+        let access = Access { cluster: self.cluster.clone(), replica: 0 };
+        let clock = || Moment { unix: START, monotonic: Duration::ZERO };
+        CertRotator::new(access, clock, NAME, self.valid_for).run(|_| true)
+    }
+
     fn cluster(&self) -> MutexGuard<'_, Cluster> {
         self.cluster.lock().unwrap()
     }
@@ -350,9 +357,7 @@ async fn first_writes_after_an_outage_follow_each_other_at_once() {
     const FAILURES: u32 = 2 * MAX_CONSECUTIVE_WRITES;
     let simulation = Simulation::new(StoredCerts::default(), YEAR);
     simulation.cluster().failures = FAILURES;
-    let access = Access { cluster: simulation.cluster.clone(), replica: 0 };
-    let clock = || Moment { unix: START, monotonic: Duration::ZERO };
-    let rotator = CertRotator::new(access, clock, NAME, YEAR).run(|_| true);
+    let rotator = simulation.run_at_start();
     assert!(timeout(RETRY_DELAY * FAILURES + CONFLICT_BACKOFF / 2, rotator).await.is_err());
     let cluster = simulation.cluster();
     assert_eq!(cluster.secret().current.as_ref().map(|cert| cert.ca.as_str()), Some(cluster.bundle()));
@@ -363,10 +368,7 @@ async fn one_watch_stays_until_another_client_changes_the_bundle() {
     // The last read was 5 s before.
     const LASTS: Duration = Duration::from_secs(65);
     let simulation = Simulation::new(stored(&cert(NAME, YEAR)), YEAR);
-    let access = Access { cluster: simulation.cluster.clone(), replica: 0 };
-    let clock = || Moment { unix: START, monotonic: Duration::ZERO };
-    let rotator = CertRotator::new(access, clock, NAME, YEAR).run(|_| true);
-    let mut rotator = pin!(rotator);
+    let mut rotator = pin!(simulation.run_at_start());
     let mut rotator = async |lasts| assert!(timeout(lasts, rotator.as_mut()).await.is_err());
     rotator(LASTS).await;
     assert_eq!(simulation.cluster().watches, 1);
@@ -384,9 +386,7 @@ async fn one_watch_stays_until_another_client_changes_the_bundle() {
 async fn client_that_undoes_each_write_is_not_fought() {
     const LASTS: Duration = Duration::from_mins(1);
     let simulation = Simulation::new(stored(&cert(NAME, YEAR)), YEAR);
-    let access = Access { cluster: simulation.cluster.clone(), replica: 0 };
-    let clock = || Moment { unix: START, monotonic: Duration::ZERO };
-    let rotator = CertRotator::new(access, clock, NAME, YEAR).run(|_| true);
+    let rotator = simulation.run_at_start();
     let other = async {
         loop {
             sleep(Duration::from_millis(50)).await;
