@@ -105,7 +105,12 @@ impl CertificateStore for KubeStore {
     async fn changed(&self, read: &[Configuration]) {
         let waits = self.names.iter().map(|name| {
             let read = read.iter().find(|configuration| configuration.name == *name);
-            Box::pin(first_change(&self.configurations, name, read.map(|read| &*read.version)))
+            let version = read.map(|read| &*read.version);
+            Box::pin(async move {
+                while !sees_change(&self.configurations, name, version).await {
+                    sleep(WATCH_DELAY).await;
+                }
+            })
         });
         select_all(waits).await;
     }
@@ -130,26 +135,22 @@ impl CertificateStore for KubeStore {
     }
 }
 
-/// Waits until a configuration has another version than was read; `None` if there was none. Watches again where a watch
-/// ends or fails.
-async fn first_change(configurations: &Api<MutatingWebhookConfiguration>, name: &str, read: Option<&str>) {
+/// Watches a configuration until it has another version than was read; `None` if there was none. Returns false if the watch ends or
+/// fails before.
+async fn sees_change(configurations: &Api<MutatingWebhookConfiguration>, name: &str, read: Option<&str>) -> bool {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
-    loop {
-        // Begins with the object as it is: an API server that was restarted may not know changes since an older version.
-        if let Ok(events) = configurations.watch_metadata(&params, "0").await {
-            pin_mut!(events);
-            while let Some(Ok(event)) = events.next().await {
-                match event {
-                    WatchEvent::Added(now) | WatchEvent::Modified(now) if now.resource_version().as_deref() == read => {
-                    }
-                    WatchEvent::Bookmark(_) => {}
-                    WatchEvent::Error(_) => break,
-                    WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => return,
-                }
-            }
+    // Begins with the object as it is: an API server that was restarted may not know changes since an older version.
+    let Ok(events) = configurations.watch_metadata(&params, "0").await else { return false };
+    pin_mut!(events);
+    while let Some(Ok(event)) = events.next().await {
+        match event {
+            WatchEvent::Added(now) | WatchEvent::Modified(now) if now.resource_version().as_deref() == read => {}
+            WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(_) => break,
+            WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => return true,
         }
-        sleep(WATCH_DELAY).await;
     }
+    false
 }
 
 fn write_result<T>(result: kube::Result<T>, kind: &str, name: &str) -> Result<(), Error> {
