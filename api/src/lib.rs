@@ -23,6 +23,15 @@ pub fn limit_answers(config: &mut Config, timeout: Duration) {
     config.reset_reader_on_write = true;
 }
 
+/// Returns a client that closes connections without an answer within `timeout`.
+///
+/// # Errors
+/// If the configuration cannot be used, as with an unreadable certificate.
+pub fn client_within(mut config: Config, timeout: Duration) -> kube::Result<Client> {
+    limit_answers(&mut config, timeout);
+    Client::try_from(config)
+}
+
 /// Returns kube's client for the objects of a kind, in a namespace or in all.
 #[must_use]
 pub fn objects(client: &Client, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use api::events::{EventNote, publish};
-use api::{describe_error, limit_answers};
+use api::{client_within, describe_error};
 use futures::StreamExt;
 use inject::tenancy::desired::{DesiredTenancy, unknown_values};
 use inject::tenancy::objects::labels;
@@ -58,8 +58,10 @@ pub(crate) fn run(arguments: &ControllerArgs) -> Result<()> {
 }
 
 async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
-    let config =
-        Config::infer().await.map_err(kube::Error::InferConfig).and_then(|config| client(config, ANSWER_TIMEOUT));
+    let config = Config::infer()
+        .await
+        .map_err(kube::Error::InferConfig)
+        .and_then(|config| client_within(config, ANSWER_TIMEOUT));
     let client = config.context("no cluster")?;
     let metrics = Arc::new(TenancyMetrics::new());
     let is_ready = Arc::new(AtomicBool::new(false));
@@ -82,11 +84,6 @@ async fn serve_until_stopped(arguments: &ControllerArgs) -> Result<()> {
     };
     candidate.release().await;
     result
-}
-
-fn client(mut config: Config, timeout: Duration) -> kube::Result<Client> {
-    limit_answers(&mut config, timeout);
-    Client::try_from(config)
 }
 
 /// Keeps only the metadata.

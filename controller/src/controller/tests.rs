@@ -231,7 +231,7 @@ async fn watch_that_is_not_answered_is_asked_again() {
     let (listener, watches) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), &AtomicUsize::new(0));
     let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
     let installation = context([]).0.installation.clone();
-    let api = super::client(config, Duration::from_secs(1)).unwrap();
+    let api = super::client_within(config, Duration::from_secs(1)).unwrap();
     let worker = Worker { context: Context::new(api, installation, "test", Arc::default()) };
     let mut kept = Vec::new();
     let serve = async {

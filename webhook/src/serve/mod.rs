@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::limit_answers;
+use api::client_within;
 use arc_swap::ArcSwap;
 use contract::error_chain::display_chain;
 use inject::Settings;
-use kube::{Client, Config};
+use kube::Config;
 use prometheus_client::metrics::counter::Counter;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -208,7 +208,9 @@ async fn load_tls(
     } else {
         let SelfSignedArgs { namespace, secret, service, configurations, certificate_validity } =
             &*arguments.self_signed_args;
-        let client = client().await.map_err(|error| Error::Cluster(Box::new(error)))?;
+        let config = Config::infer().await.map_err(kube::Error::InferConfig);
+        let client = config.and_then(|config| client_within(config, READ_TIMEOUT));
+        let client = client.map_err(|error| Error::Cluster(Box::new(error)))?;
         let namespace = namespace.as_deref().unwrap_or(client.default_namespace());
         let store = KubeStore::new(&client, namespace, secret, configurations);
         let name = format!("{service}.{namespace}.svc");
@@ -217,13 +219,6 @@ async fn load_tls(
         tasks.spawn("the certificate rotator", rotate, stopped.clone());
     }
     Ok(tls)
-}
-
-/// Returns a client that gives up an answer, or a watch, without a word for so long.
-async fn client() -> kube::Result<Client> {
-    let mut config = Config::infer().await.map_err(kube::Error::InferConfig)?;
-    limit_answers(&mut config, READ_TIMEOUT);
-    config.try_into()
 }
 
 /// Asks the API server until it answers whether it has native sidecars, and sets that. Pods do not complete if they are
