@@ -152,8 +152,8 @@ pub(crate) async fn plan(client: &Client, namespace: Option<String>) -> Result<P
     Ok(plan)
 }
 
-/// Returns the namespace of the installation, where anything names it, and the controller's name: a release may have another name than the chart's. If an
-/// earlier run has deleted the configurations, both come from the bound accounts.
+/// Returns the namespace of the installation, where anything names it, and the controller's name: a release may have another name than
+/// the chart's. If an earlier run has deleted the configurations, both come from the bound accounts.
 async fn names(
     client: &Client,
     namespace: Option<String>,

@@ -58,8 +58,8 @@ fn after_first_run(answers: Vec<Answer>) -> Vec<Answer> {
     [none].into_iter().chain(answers).chain(gone).chain(installed(|object| object)).collect()
 }
 
-/// Returns the answers of a cluster with both configurations, webhook and controller in namespace `aux`, and three `RoleBindings`, of which
-/// one is theirs.
+/// Returns the answers of a cluster with both configurations, webhook and controller in namespace `aux`, and three `RoleBindings`,
+/// of which one is theirs.
 fn installed(change: impl Fn(Value) -> Value) -> Vec<Answer> {
     let bindings =
         [("team", TENANCY_MANAGER, "aux"), ("other", "kubectl", "aux"), ("third", TENANCY_MANAGER, "another")]
